@@ -23,7 +23,7 @@ async def test_fifty_consumers_joining_within_a_second_move_each_queue_once(clus
     await cluster.servers(queues=50)
     worker = [str(TESTS / "support" / "worker_crowd.py"), "--nameserver", cluster.nameservers, "--members", str(MEMBERS)]
     await asyncio.gather(*(cluster.start(name, worker, "worker.ready") for name in NAMES))
-    told_us = cluster.signal(signal.SIGUSR1, *NAMES)
+    notified_us = cluster.signal(signal.SIGUSR1, *NAMES)
     count = len(NAMES) * MEMBERS
 
     def granted() -> list[dict[str, Any]]:
@@ -37,8 +37,8 @@ async def test_fifty_consumers_joining_within_a_second_move_each_queue_once(clus
     await cluster.until("equal shares", lambda: shares() == [100 // count] * count)
     joined_us = [event["at_us"] for name in NAMES for event in cluster.reported_events(name, "worker.joined")]
     epochs = Counter(event["queue"] for event in granted())
-    joined_s = (max(joined_us) - told_us) / 1e6
-    held_s = (max(event["at_us"] for event in granted()) - told_us) / 1e6
+    joined_s = (max(joined_us) - notified_us) / 1e6
+    held_s = (max(event["at_us"] for event in granted()) - notified_us) / 1e6
     report(
         f"{count} consumers of {len(NAMES)} processes joined in {joined_s:.2f} s, held 100 queues {held_s:.2f} s after that "
         f"(goal 5 s); a queue's grants: {sorted(Counter(epochs.values()).items())}"

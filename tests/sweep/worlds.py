@@ -34,7 +34,7 @@ WORLDS: Mapping[str, World] = {
         {"grace_ms": (1_000, 3_000), "late_chance": (0.001, 0.02)},
     ),
     "late": World(
-        {"slow_link": 6, "cut_at_answer": 4, "reset": 1, "stop_consumer": 1},
+        {"slow_link": 6, "cut_at_response": 4, "reset": 1, "stop_consumer": 1},
         {"grace_ms": (1_000,), "late_chance": (0.01, 0.03), "fault_every_s": (1.0,), "exile": (False,)},
     ),
     "churn": World({"stop_consumer": 4, "kill_consumer": 3, "reset": 2, "duplicate": 1, "kill_in_call": 1}, {"consumers": (3, 5)}),
@@ -44,7 +44,7 @@ WORLDS: Mapping[str, World] = {
         {"power_broker": 3, "power_at_write": 3, "power_twice": 3, "kill_broker": 1, "stop_consumer": 1, "slow_disk": 1, "everything": 1}
     ),
     "fsync": World(
-        {"slow_disk": 4, "power_broker": 3, "power_at_write": 2, "power_twice": 2, "reset": 2, "cut_at_answer": 2},
+        {"slow_disk": 4, "power_broker": 3, "power_at_write": 2, "power_twice": 2, "reset": 2, "cut_at_response": 2},
         {"flush": ("sync",), "exile": (False,), "segment_bytes": (32 << 10,), "fault_every_s": (0.7, 1.5)},
     ),
     "disk": World(
@@ -191,7 +191,7 @@ WORLDS: Mapping[str, World] = {
             "kill_consumer": 1,
             "stop_consumer": 1,
             "partition": 1,
-            "cut_at_answer": 1,
+            "cut_at_response": 1,
         },
         {
             "groups": (("ledger", "mail", "stats", "search"),),
@@ -343,7 +343,7 @@ WORLDS: Mapping[str, World] = {
     "readers": World(
         {
             **{"kill_consumer": 3, "stop_consumer": 2, "pause_consumer": 2, "reset_progress": 2, "reset": 2, "partition": 2},
-            **{"kill_broker": 2, "power_broker": 2, "stop_broker": 1, "cut_at_answer": 2, "cut_at_copy": 1},
+            **{"kill_broker": 2, "power_broker": 2, "stop_broker": 1, "cut_at_response": 2, "cut_at_copy": 1},
         },
         {
             "readers": (True,),

@@ -39,7 +39,7 @@ def reset(storm: Storm) -> None:
         network.reset(open_[0])
 
 
-def cut_at_answer(storm: Storm) -> None:
+def cut_at_response(storm: Storm) -> None:
     """Lose the next response of one kind: its connection is reset, or becomes silent, when the broker has written it."""
     kind = storm.random.choice([LockGranted, LockGranted, CommitResponded, FrameResponded])
     _cut_at(storm, kind, reset_connection=storm.random.random() < 0.7, skip=storm.random.randrange(4))
@@ -140,4 +140,4 @@ def cut_at_copy(storm: Storm) -> None:
     _cut_at(storm, storm.random.choice(kinds), reset_connection=storm.random.random() < 0.7, skip=storm.random.randrange(3))
 
 
-KINDS = (partition, one_way, isolate, reset, cut_at_answer, silence, slow_link, wall_jump, drift, cut_at_copy, wall_glitch, wall_set)
+KINDS = (partition, one_way, isolate, reset, cut_at_response, silence, slow_link, wall_jump, drift, cut_at_copy, wall_glitch, wall_set)

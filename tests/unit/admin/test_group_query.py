@@ -45,9 +45,9 @@ class Cluster:
         self.unanswered_max = max(self.unanswered_max, self.unanswered)
         if self.requested.total() == self.lost_after:
             endpoint.abort("as the test says")
-        asyncio.get_running_loop().call_later(0.001, self._answer, command, endpoint)
+        asyncio.get_running_loop().call_later(0.001, self._respond, command, endpoint)
 
-    def _answer(self, command: Command, endpoint: Endpoint) -> None:
+    def _respond(self, command: Command, endpoint: Endpoint) -> None:
         self.unanswered -= 1
         if not endpoint.closed:
             endpoint.send(self._reply(command))

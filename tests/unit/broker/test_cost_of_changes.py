@@ -243,13 +243,13 @@ def test_starting_queues_per_interval_are_limited_and_members_retry(monkeypatch:
         member.connect()
     bench.c.state.pending.drain()
 
-    def asks(*topics: str) -> list[LockVerdict]:
+    def locks(*topics: str) -> list[LockVerdict]:
         reply = a.send_lock(*(LockItem(GROUP, topic, queue_id) for topic in topics for queue_id in range(3)))
         assert reply is not None
         return [response.verdict for response in reply.items[::3]]
 
     ok, waits = LockVerdict.OK, LockVerdict.WAIT
-    assert asks("t0", "t1", "t2", "t3") == [ok, ok, waits, waits]
+    assert locks("t0", "t1", "t2", "t3") == [ok, ok, waits, waits]
     assert {queue.topic for effect in bench.drain(PushQueueFree) for queue in effect.queues} == {"t2", "t3"}, (
         "it is notified to send LOCK again"
     )
@@ -257,8 +257,8 @@ def test_starting_queues_per_interval_are_limited_and_members_retry(monkeypatch:
     assert reply is not None
     assert reply.items[0].verdict is waits, "the sum is over all groups"
     bench.advance(start_policy.START_WINDOW_MS - 1)
-    assert asks("t2") == [waits]
+    assert locks("t2") == [waits]
     bench.advance(1)
-    assert asks("wide", "t2") == [ok, waits], "one topic may begin, however wide it is"
+    assert locks("wide", "t2") == [ok, waits], "one topic may begin, however wide it is"
     bench.advance(start_policy.START_WINDOW_MS)
-    assert asks("t2", "t3", "t4") == [ok, ok, waits]
+    assert locks("t2", "t3", "t4") == [ok, ok, waits]

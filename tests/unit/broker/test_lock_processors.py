@@ -341,7 +341,7 @@ def test_member_list_is_returned_and_an_unknown_group_is_rocketmqs_error() -> No
     assert (response.code, response.remark) == (ResponseCode.SYSTEM_ERROR, "no consumer for this group, none")
 
 
-async def ask_status(desk: DispatcherBench, peer: Peer, group: str | None = None) -> Command:
+async def request_status(desk: DispatcherBench, peer: Peer, group: str | None = None) -> Command:
     """The request has a lane: the response is sent some turns later."""
     desk.send(peer, RequestCode.GROUP_STATUS, GroupStatusHeader(group))
     await until(lambda: bool(peer.sent))
@@ -351,15 +351,15 @@ async def ask_status(desk: DispatcherBench, peer: Peer, group: str | None = None
 async def test_group_status_returns_all_group_names_or_one_status() -> None:
     desk = DispatcherBench()
     peer = desk.native()
-    assert read(GroupStatusReply, await ask_status(desk, peer)) == GroupStatusReply((GROUP,))
-    reply = read(GroupStatusReply, await ask_status(desk, peer, GROUP))
+    assert read(GroupStatusReply, await request_status(desk, peer)) == GroupStatusReply((GROUP,))
+    reply = read(GroupStatusReply, await request_status(desk, peer, GROUP))
     assert reply.status is not None
     assert (reply.groups, reply.status.members[0].address) == ((), peer.peer)
-    response = await ask_status(desk, peer, "none")
+    response = await request_status(desk, peer, "none")
     assert response.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
     for callback in peer.on_close:
         callback(cast(Endpoint, peer), "gone")
-    reply = read(GroupStatusReply, await ask_status(desk, peer, GROUP))
+    reply = read(GroupStatusReply, await request_status(desk, peer, GROUP))
     assert reply.status is not None
     assert reply.status.members[0].address == ""
 

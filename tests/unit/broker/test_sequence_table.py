@@ -230,10 +230,10 @@ def test_producer_that_repeats_unacknowledged_frames_stores_each_sequence_once(p
     table = SequenceTable()
     stored: list[int] = []
     sequence, crc = 0, 0
-    for count, request_lost, answer_lost in plan:
+    for count, request_lost, response_lost in plan:
         crc = zlib.crc32(bytes([count]), crc)
         one = frame(sequence, count, crc=crc)
-        for lost, silent in [(request_lost, answer_lost), (False, False), (False, False)]:
+        for lost, silent in [(request_lost, response_lost), (False, False), (False, False)]:
             if lost:
                 continue
             verdict = table.check_frame(SCOPE, one, now_ms=NOW_MS)

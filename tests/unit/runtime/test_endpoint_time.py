@@ -21,7 +21,7 @@ MS = 0.001
 def ignore(command: Command, endpoint: Endpoint) -> None: ...
 
 
-def answer_to(opaque: int) -> bytes:
+def response_to(opaque: int) -> bytes:
     return encode_frame(Command(0, opaque, RESPONSE_FLAG))
 
 
@@ -58,7 +58,7 @@ async def test_completed_request_never_times_out(frozen: FrozenLoop) -> None:
     endpoint, _ = record(None)
     first = endpoint.request(1, timeout_ms=1000)
     second = endpoint.request(1, timeout_ms=2000)
-    endpoint.data_received(answer_to(1))
+    endpoint.data_received(response_to(1))
     await frozen.advance(1.5)
     assert first.result().opaque == 1
     assert not second.done()
@@ -71,7 +71,7 @@ async def test_timer_is_not_set_for_completed_requests(frozen: FrozenLoop) -> No
     endpoint, _ = record(None, listener="")
     silent = endpoint.request(1, timeout_ms=1000)
     endpoint.request(1, timeout_ms=2000)
-    endpoint.data_received(answer_to(2))
+    endpoint.data_received(response_to(2))
     await frozen.advance(1)
     assert isinstance(silent.exception(), RequestTimeoutError)
     assert [handle for handle in frozen._scheduled if not handle.cancelled()] == []  # type: ignore[attr-defined]
@@ -95,7 +95,7 @@ async def test_responses_are_read_before_timeouts_expire_after_a_suspension(froz
     frozen.stall(60)
     await turns(4)
     assert not responded.done(), "the timer rang 57 s late: what came meanwhile has not been read"
-    endpoint.data_received(answer_to(1))
+    endpoint.data_received(response_to(1))
     await frozen.advance(0.1)
     assert responded.result().opaque == 1
     assert isinstance(silent.exception(), RequestTimeoutError)

@@ -331,10 +331,10 @@ async def test_inbound_requests_of_a_link_reach_its_handler() -> None:
 
 @pytest.mark.frozen_clock
 async def test_connect_times_out(frozen: FrozenLoop, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nobody_answers(*args: object, **settings: object) -> None:
+    async def no_responses(*args: object, **settings: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(frozen, "create_connection", nobody_answers)
+    monkeypatch.setattr(frozen, "create_connection", no_responses)
     dialling = frozen.create_task(connect(Host.real(), "192.0.2.1:9876", timeout_ms=3000))
     await frozen.advance(2.999)
     assert not dialling.done()

@@ -146,13 +146,13 @@ def test_time_equals_the_boot_clock_plus_the_returned_steps(steps: list[tuple[in
     """Timers on it are never early or late despite small jumps. It differs from the wall clock only slightly or by an unfollowed jump."""
     hands, clock = steady()
     began_ms, began_boot = clock.now_ms(), hands.boot
-    told_ms = 0
+    reported_ms = 0
     for passes_ms, jump_ms in steps:
         hands.ahead += jump_ms
         hands.boot += passes_ms
-        assert clock.now_ms() == began_ms + told_ms + hands.boot - began_boot
-        told_ms += clock.follow()
-        assert clock.now_ms() == began_ms + told_ms + hands.boot - began_boot
+        assert clock.now_ms() == began_ms + reported_ms + hands.boot - began_boot
+        reported_ms += clock.follow()
+        assert clock.now_ms() == began_ms + reported_ms + hands.boot - began_boot
         apart_ms = abs(hands.wall_ms() - clock.now_ms())
         assert apart_ms <= STEP_MS or apart_ms > NEAR_MS
 
