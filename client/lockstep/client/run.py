@@ -10,6 +10,7 @@ from lockstep.client.consumer.base_consumer import BaseConsumer
 from lockstep.protocol.errors import ConfigError, StateError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.event_loop import new_event_loop, runs_event_loop
+from lockstep.runtime.garbage_collector import collect_less_often
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.program")
@@ -25,7 +26,8 @@ def run(*services: AbstractAsyncContextManager[object]) -> None:
 
     The services run on a new event loop (uvloop's if it is installed) and are started in the given order. At the end all consumers stop at
     the same time (each drains, commits, releases its queues and leaves its group), then the others in the reverse order. The function
-    returns after a signal, or when every consumer has stopped. A second signal ends the process at once.
+    returns after a signal, or when every consumer has stopped. A second signal ends the process at once. The first threshold of the garbage
+    collector is raised to 50,000 if it is lower and not 0.
 
     Args:
         services: Push and pull consumers, and any other asynchronous context managers. One of those polls a pull consumer.
@@ -40,6 +42,7 @@ def run(*services: AbstractAsyncContextManager[object]) -> None:
         raise ConfigError("run() waits for the end of its consumers, and none was given: run(consumer), or run(producer, consumer)")
     if runs_event_loop():
         raise StateError("run() has an event loop of its own, and this thread runs one: use `async with consumer` here")
+    collect_less_often()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_serve(services, consumers))
 

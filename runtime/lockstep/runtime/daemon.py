@@ -10,6 +10,7 @@ from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.address import os_reason
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.event_loop import new_event_loop
+from lockstep.runtime.garbage_collector import collect_less_often
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
 
@@ -122,6 +123,7 @@ class Daemon:
 
     def run(self, service: Service) -> int:
         """Run until a signal or a failure, on uvloop if installed. Return the exit code."""
+        collect_less_often()
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return runner.run(self.serve(service))
 

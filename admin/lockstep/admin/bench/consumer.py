@@ -10,6 +10,7 @@ from lockstep.admin.bench.figures import Figure, latency_figure, rate_figure
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, ConsumeOrderlyStatus, MessageExt, OrderlyContext, PushConsumer
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.event_loop import new_event_loop
+from lockstep.runtime.garbage_collector import collect_less_often
 
 CLOCK = Clock()
 PROGRESS_S = 0.25
@@ -92,5 +93,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 if __name__ == "__main__":
+    collect_less_often()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(main())
