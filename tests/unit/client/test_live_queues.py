@@ -46,6 +46,25 @@ def test_moved_send_prefers_another_broker_over_another_queue_of_the_same_broker
     assert not live.has_other_broker(0)
 
 
+def test_queue_gets_a_run_of_messages_and_then_the_next_queue() -> None:
+    live = LiveQueues(["a", "a", "b"], 1)
+    for name in "ab":
+        live.set_up(name, True)
+    assert [live.next(3) for _ in range(10)] == [1, 1, 1, 2, 2, 2, 0, 0, 0, 1]
+    assert [live.next(1) for _ in range(3)] == [2, 0, 1], "a shorter run ends the present one"
+
+
+def test_run_ends_when_the_queue_stalls_or_its_broker_is_disconnected() -> None:
+    live = LiveQueues(["a", "a", "b"], 0)
+    for name in "ab":
+        live.set_up(name, True)
+    first = live.next(100)
+    live.set_stalled(first, True)
+    assert first not in [live.next(100) for _ in range(200)]
+    live.set_up("a", False)
+    assert {live.next(100) for _ in range(200)} == {2}
+
+
 EVENTS = st.one_of(
     st.tuples(st.just("up"), st.sampled_from("abc"), st.booleans()),
     st.tuples(st.just("stalled"), st.integers(0, 5), st.booleans()),
@@ -64,7 +83,7 @@ def test_only_live_queues_are_chosen_and_equally_often(events: list[tuple[str, s
             stalled[int(which)] = flag
             live.set_stalled(int(which), flag)
         else:
-            live.next()
+            live.next(1 if flag else 3)
         takes = [number for number in range(6) if up[BROKERS[number]] and not stalled[number]]
         assert live.any_live is bool(takes)
         assert set(live.live_brokers) == {BROKERS[number] for number in takes}

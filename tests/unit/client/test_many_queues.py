@@ -14,7 +14,7 @@ import pytest
 from lockstep.client import LatencyFaults, MessageQueue, Producer, SendResult
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.queue_machine import Connection, QueueMachine
-from lockstep.client.producer.topic_machine import TopicMachine
+from lockstep.client.producer.topic_machine import SPREAD, TopicMachine
 from lockstep.client.producer.write_scheduler import QUEUES_PER_TURN, WriteScheduler
 from lockstep.protocol.errors import SystemBusyError
 from support.counting import Steps
@@ -69,9 +69,9 @@ async def first_sends(case: Case) -> None:
         await asyncio.gather(*case.to_each())
 
 
-async def restart_while_each_queue_has_a_frame_in_flight(case: Case) -> None:
+async def restart_while_each_queue_has_a_frame_in_flight(case: Case, *, keyed: bool = False) -> None:
     case.broker.script.extend([ignore] * case.count)
-    sends = case.to_each()
+    sends = case.to_each(keyed=keyed)
     await until(lambda: not case.broker.script)
     await case.stop_broker()
     await case.broker.start(case.port)
@@ -191,9 +191,18 @@ async def test_loop_turn_serves_a_limited_number_of_queues(monkeypatch: pytest.M
     async with sent_once(count) as case:
         monkeypatch.setattr(TopicMachine, "run", counted)
         monkeypatch.setattr(WriteScheduler, "_run_due", turned)
-        await restart_while_each_queue_has_a_frame_in_flight(case)
+        await restart_while_each_queue_has_a_frame_in_flight(case, keyed=True)
     assert sum(served) >= 3 * count
     assert max(served) == QUEUES_PER_TURN
+
+
+async def test_many_sends_in_flight_fill_frames_on_a_topic_of_many_queues() -> None:
+    count = 2_000
+    async with sent_once(count) as case:
+        frames = len(case.broker.sends)
+        results = await asyncio.gather(*[case.producer.send(message()) for _ in range(count)])
+        assert SPREAD <= len({result.queue for result in results}) <= count // 4
+        assert len(case.broker.sends) - frames <= count // 4
 
 
 async def test_each_queue_sends_its_own_pending_messages_after_a_broker_restart() -> None:

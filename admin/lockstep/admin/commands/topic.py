@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient, by_name, gather_results, without_address
-from lockstep.admin.commands.topic_alter import QUEUES_MAX, alter_command
+from lockstep.admin.commands.topic_alter import alter_command
 from lockstep.admin.commands.topic_delete import delete_command
 from lockstep.admin.commands.topic_forget_deleted import forget_deleted_command
 from lockstep.admin.layout_publish import create_and_wait
@@ -14,6 +14,7 @@ from lockstep.admin.options import CommandError, JsonOption, NameserverOption, T
 from lockstep.admin.render import print_json, print_line, print_table
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.errors import TopicNotExistError
+from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.queue import LayoutEntry, TopicLayout
 from lockstep.runtime.host import Host
@@ -31,7 +32,9 @@ QUEUES_DEFAULT = 4
 @app.command("create")
 def create_command(
     topic: TopicArgument,
-    queues: Annotated[int, typer.Option("--queues", "-q", min=1, max=QUEUES_MAX, help="Number of queues on EACH broker.")] = QUEUES_DEFAULT,
+    queues: Annotated[
+        int, typer.Option("--queues", "-q", min=1, max=QUEUES_PER_BROKER_MAX, help="Number of queues on EACH broker.")
+    ] = QUEUES_DEFAULT,
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:

@@ -13,23 +13,23 @@ from lockstep.admin.layout_publish import publish_layout
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, TopicArgument, run
 from lockstep.admin.render import print_json, print_line
 from lockstep.client.config import DEFAULT_NAMESERVER
+from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
 from lockstep.protocol.names import check_topic, is_system_topic
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
-
-QUEUES_MAX = 4_096
 
 
 def alter_command(
     topic: TopicArgument,
     queues: Annotated[
-        int | None, typer.Option("--queues", "-q", min=1, max=QUEUES_MAX, help="Number of queues on EACH broker, to write and to read.")
+        int | None,
+        typer.Option("--queues", "-q", min=1, max=QUEUES_PER_BROKER_MAX, help="Number of queues on EACH broker, to write and to read."),
     ] = None,
     write_queues: Annotated[
-        int | None, typer.Option("--write-queues", min=1, max=QUEUES_MAX, help="Number of queues to write to on each broker.")
+        int | None, typer.Option("--write-queues", min=1, max=QUEUES_PER_BROKER_MAX, help="Number of queues to write to on each broker.")
     ] = None,
     read_queues: Annotated[
-        int | None, typer.Option("--read-queues", min=1, max=QUEUES_MAX, help="Number of queues to read from on each broker.")
+        int | None, typer.Option("--read-queues", min=1, max=QUEUES_PER_BROKER_MAX, help="Number of queues to read from on each broker.")
     ] = None,
     broker: Annotated[
         list[str] | None, typer.Option("--broker", help="Change only this broker; may be repeated. By default all brokers.")

@@ -116,6 +116,8 @@ class BrokerSession:
 
     def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """Send the queue's change by SYNC: within 100 ms, or (a release, an awaited commit) at once."""
+        if ownership in self._changed and ownership.state is OwnershipState.HELD and not urgent:
+            return  # the next SYNC is set already
         urgent = urgent or ownership.state is OwnershipState.RELEASING
         timed = bool(self._changed)
         self._changed[ownership] = None

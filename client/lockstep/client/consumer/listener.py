@@ -163,7 +163,9 @@ class OrderlyContext(_CallContext):
     __slots__ = ("attempt", "auto_commit", "fence", "suspend_current_queue_time_ms")
 
     def __init__(self, queue: MessageQueue, fence: Fence, attempt: int, lapsed: Callable[[], bool]) -> None:
-        super().__init__(queue, lapsed)
+        self.queue = queue
+        self._lapsed = lapsed
+        self._cancelled = None
         self.fence = fence
         self.attempt = attempt
         self.auto_commit = True

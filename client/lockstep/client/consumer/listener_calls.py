@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.hooks import ConsumeHook, watched
@@ -21,49 +22,39 @@ ListenerResult = tuple[object, BaseException | None]
 class ListenerCalls:
     """Calls one listener, on the loop or in a thread."""
 
-    __slots__ = ("_count", "_ctx", "_listener", "in_loop", "watch")
+    __slots__ = ("_ctx", "in_loop", "listener", "running", "watch")
 
     def __init__(self, ctx: ConsumerContext, listener: Listener, hooks: Sequence[ConsumeHook]) -> None:
         self._ctx = ctx
-        self._listener = watched(listener, ctx.group, hooks)
-        self._count = 0
+        self.listener: Callable[..., Any] = watched(listener, ctx.group, hooks)
+        """The listener with its hooks."""
+        self.running = 0
+        """The number of calls that run."""
         self.in_loop = is_async(listener)
-        self.watch = LoopWatch(ctx.host, ctx.listener_name, lambda: self.in_loop and self._count > 0)
+        self.watch = LoopWatch(ctx.host, ctx.listener_name, lambda: self.in_loop and self.running > 0)
 
-    async def call(
-        self, queue: MessageQueue, batch: list[MessageExt], context: Context, given_up: Callable[[], bool] = lambda: False
-    ) -> ListenerResult:
-        """Call the listener. Return its result or the error that it raised.
-
-        Raises:
-            CancelledError: This task was cancelled and the call was not given up. If it was, the CancelledError is returned as the call's
-                error.
-        """
-        self._count += 1
+    async def call(self, queue: MessageQueue, batch: list[MessageExt], context: Context) -> ListenerResult:
+        """Call the listener. Return its result or the error that it raised. Raise CancelledError if this task was cancelled."""
+        self.running += 1
         try:
             if self.in_loop:
-                return await self._listener(batch, context), None  # type: ignore[misc, arg-type]
-            return await self._in_thread(queue, batch, context)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if not given_up() and task is not None and task.cancelling():
+                return await self.listener(batch, context), None
+            return await self.in_thread(queue, batch, context)
+        except BaseException as error:  # listener: any error means that the call failed; outside this task, SystemExit would end the loop
+            if ends_the_task(error):
                 raise
             return None, error
-        except GeneratorExit:
-            raise
-        except BaseException as error:  # listener: any error means that the call failed; outside this task, SystemExit would end the loop
-            return None, error
         finally:
-            self._count -= 1
+            self.running -= 1
 
-    async def _in_thread(self, queue: MessageQueue, batch: list[MessageExt], context: Context) -> ListenerResult:
+    async def in_thread(self, queue: MessageQueue, batch: list[MessageExt], context: Context) -> ListenerResult:
         """Call it in a daemon thread, where a plain listener blocks neither the loop nor the end of the process."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[ListenerResult] = loop.create_future()
 
         def work() -> None:
             try:
-                result: ListenerResult = (self._listener(batch, context), None)  # type: ignore[arg-type]
+                result: ListenerResult = (self.listener(batch, context), None)
             except BaseException as error:  # listener: handled on the loop, like an async one's
                 result = (None, error)
             calls.end(key)
@@ -76,6 +67,14 @@ class ListenerCalls:
         calls.begin(key)
         self._ctx.host.threads.start_daemon(work, f"{self._ctx.listener_name} {queue}")
         return await outcome
+
+
+def ends_the_task(error: BaseException) -> bool:
+    """Return whether an error that came out of a call ends the task that awaits it: the task itself was cancelled or closed."""
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, GeneratorExit)
 
 
 def ends_the_consumer(error: BaseException) -> bool:

@@ -14,7 +14,7 @@ from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import MessageDeadLettered, QueueBlocked
 from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, Fence, OrderlyContext, QueueAction, read_result
-from lockstep.client.consumer.listener_calls import ListenerCalls, ListenerResult, ends_the_consumer
+from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer, ends_the_task
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.client.consumer.retry import clamp_suspend_ms
@@ -31,6 +31,7 @@ log = get_logger("client.consumer")
 SLICE_MS = 5
 """A runner returns to the loop after this time: sockets are read and other queues are served."""
 _SUCCESS = ConsumeOrderlyStatus.SUCCESS
+_HELD = OwnershipState.HELD
 
 
 class OrderedModel:
@@ -104,6 +105,7 @@ class OrderedRunner:
         )
         boot_ms, proof, listener, calls = ctx.host.clock.boot_ms, session.proof, self._listener, queue.calls
         batch_count, each = ctx.config.batch_count, ctx.config.commit == "each"
+        call, in_loop = listener.listener, listener.in_loop
         fence = Fence(ctx.group, queue.queue.topic, queue.queue.broker_name, queue.queue.queue_id, grant.token)
         slice_end_ms = boot_ms() + SLICE_MS
         self._task = asyncio.current_task()
@@ -113,7 +115,7 @@ class OrderedRunner:
 
         while grant.alive:
             now_ms = boot_ms()
-            if ownership.state is not OwnershipState.HELD or ctx.paused or self._blocked:
+            if ownership.state is not _HELD or ctx.paused or self._blocked:
                 await grant.rest()
                 continue
             if now_ms >= proof.deadline_ms:
@@ -130,8 +132,24 @@ class OrderedRunner:
             ownership.call_started()
             calls[context] = None
             queue.call_started_ms = now_ms
-            result, error = await self._call(batch, context)
-            del calls[context]
+            result: object
+            error: BaseException | None
+            listener.running += 1
+            try:  # without a coroutine of its own, which would be created for each message
+                if in_loop:
+                    result, error = await call(batch, context), None
+                else:
+                    result, error = await listener.in_thread(queue.queue, batch, context)
+            except BaseException as raised:  # listener: any error means that the call failed
+                if not self._given_up and ends_the_task(raised):  # the consumer ends and does not wait for the result
+                    ownership.running = False
+                    raise
+                result, error = None, raised
+            finally:
+                listener.running -= 1
+                del calls[context]
+                if self._given_up:
+                    self._cancel_handled()
             if (result is _SUCCESS or (result is None and error is None)) and context.auto_commit and grant.alive:
                 ownership.call_ended(grant.token, messages.commit(), messages.committed_attempts)
                 session.changed(ownership)
@@ -172,18 +190,11 @@ class OrderedRunner:
             self._given_up = True
             self._task.cancel()
 
-    async def _call(self, batch: list[MessageExt], context: OrderlyContext) -> ListenerResult:
-        """Return the listener's result or its error. A call that was given up is cancelled and counts as failed."""
-        try:
-            return await self._listener.call(self._queue.queue, batch, context, lambda: self._given_up)
-        except asyncio.CancelledError:
-            self._ownership.running = False  # the consumer ends and does not wait for the result
-            del self._queue.calls[context]
-            raise
-        finally:
-            if self._given_up and self._task is not None:
-                self._given_up = False
-                self._task.uncancel()
+    def _cancel_handled(self) -> None:
+        """Record that a call that was given up has ended, as a failed one: the task goes on."""
+        assert self._task is not None
+        self._given_up = False
+        self._task.uncancel()
 
     def _process(self, batch: list[MessageExt], context: OrderlyContext, result: object, error: BaseException | None) -> int:
         """Handle a result that is not a plain SUCCESS. Return the pause before the next call in milliseconds."""

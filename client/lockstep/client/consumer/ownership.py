@@ -94,6 +94,7 @@ class GrantPolicy(Enum):
     """The member grants the queue to itself, under a number from its own file: the token. No broker is involved (broadcasting)."""
 
 
+_HELD, _DRAINING = OwnershipState.HELD, OwnershipState.DRAINING
 _HOLDING = frozenset({OwnershipState.HELD, OwnershipState.DRAINING, OwnershipState.RELEASING, OwnershipState.UNSURE})
 """LOCK names the queue with the token in these states. RELEASED is not one of them: its release was sent earlier on this connection."""
 _WITH_TOKEN = _HOLDING | {OwnershipState.RELEASED}
@@ -251,7 +252,7 @@ class QueueOwnership:
     # -------------------------------------------------------------------------------------------------------------- calls
 
     def call_started(self) -> None:
-        assert self.state is OwnershipState.HELD, self
+        assert self.state is _HELD, self
         assert not self.running, self
         self.running = True
 
@@ -260,11 +261,12 @@ class QueueOwnership:
         because that grant is gone."""
         self.running = False
         self._fenced = False
-        counts = token == self.token and self.state in _HOLDING
+        state = self.state
+        counts = token == self.token and (state is _HELD or state in _HOLDING)
         if counts:
             self.offset = offset
             self.attempts = attempts
-        if self.state is OwnershipState.DRAINING:
+        if state is _DRAINING:
             self._on(OwnershipEvent.ENDED)
         return counts
 

@@ -72,7 +72,7 @@ class Batch:
 class Division:
     """Divides the messages of a batch among queues, according to the present layouts."""
 
-    __slots__ = ("_messages", "_named", "_selected", "_sharding_keys", "keyed", "topics")
+    __slots__ = ("_messages", "_named", "_selected", "_sharding_keys", "held_bytes", "keyed", "topics")
 
     def __init__(self, messages: Sequence[Message], selector: Selector | None, queue: MessageQueue | None) -> None:
         if not isinstance(messages, Sequence):
@@ -82,6 +82,8 @@ class Division:
             self._sharding_keys = [message.sharding_key for message in messages]
             self.topics = tuple(dict.fromkeys([message.topic for message in messages]))
             """Their names."""
+            self.held_bytes = [held_bytes_of(message) for message in messages]
+            """The bytes that the in-flight limit counts for each message."""
         except AttributeError:
             other = next((each for each in messages if not isinstance(each, Message)), None)
             raise LocalProtocolError(f"send_batch takes a list of messages, but one of them is a {type(other).__name__}") from None
@@ -94,13 +96,12 @@ class Division:
     def chunks(self, config: ProducerConfig) -> list[tuple[int, int]]:
         """Return the ranges of messages that fit one frame, whichever queues they go to."""
         chunks, begin, held_bytes = [], 0, 0
-        for place, message in enumerate(self._messages):
-            size = held_bytes_of(message)
+        for place, size in enumerate(self.held_bytes):
             if place > begin and (held_bytes + size > config.batch_bytes_max or place - begin >= config.batch_count_max):
                 chunks.append((begin, place))
                 begin, held_bytes = place, 0
             held_bytes += size
-        return [*chunks, (begin, len(self._messages))]
+        return [*chunks, (begin, len(self.held_bytes))]
 
     def shares(self, begin: int, end: int, topics: Mapping[str, TopicMachine], now_ms: int) -> list[Share]:
         """Return messages[begin:end] by queue; those with a selector one by one."""

@@ -1,4 +1,4 @@
-"""Which queue of a topic takes the next unkeyed message: round robin over the live queues. Pure.
+"""Which queue of a topic takes the next unkeyed message: round robin over the live queues, in runs if many messages are in flight. Pure.
 
 A queue is live while its broker is connected and the queue is not stalled. Each change and each choice costs a constant number of steps,
 whatever the number of queues: that a broker with 10,000 queues is connected is one change, and each queue that recovers is one more.
@@ -76,7 +76,7 @@ class BrokerQueues:
 class LiveQueues:
     """The queues of one layout, with the numbers 0 … n−1. Initially no broker is connected, and no queue is stalled."""
 
-    __slots__ = ("_any", "_brokers", "_live", "_of_queue", "_turn", "_used", "changes")
+    __slots__ = ("_any", "_brokers", "_last", "_live", "_of_queue", "_run_count", "_turn", "_used", "changes")
 
     def __init__(self, broker_names: Sequence[str], start: int) -> None:
         """`broker_names`: the broker of each queue. `start`: the number of the first queue to be chosen."""
@@ -100,6 +100,10 @@ class LiveQueues:
         self._turn = self._of_queue[start]
         """The broker whose queues are iterated now."""
         self._turn.queues.rewind_to(start)
+        self._last = start
+        """The queue that was returned last."""
+        self._run_count = 0
+        """The number of messages that it has got in a row; 0 if the next message goes to another queue."""
 
     @property
     def live_brokers(self) -> list[str]:
@@ -139,11 +143,20 @@ class LiveQueues:
         """Return whether another broker has a live queue."""
         return len(self._live) > (self._of_queue[number] in self._live)
 
-    def next(self) -> int:
-        """Return the queue of the next message: a live one, or any if none is live."""
-        if not self._used:
-            return self._any.next() if not self._live else self._step(self._live)
-        return self._step(self._used)
+    def next(self, run_max: int = 1) -> int:
+        """Return the queue of the next message: a live one, or any if none is live.
+
+        It is the last one again until that has got `run_max` messages in a row, or until the live queues change.
+        """
+        if 0 < self._run_count < run_max:
+            self._run_count += 1
+            return self._last
+        self._run_count = 1
+        if self._used:
+            self._last = self._step(self._used)
+        else:
+            self._last = self._step(self._live) if self._live else self._any.next()
+        return self._last
 
     def next_elsewhere(self, number: int) -> int:
         """Return a queue for a message that leaves queue `number`, which is stalled or not connected: at another broker if one is live."""
@@ -167,6 +180,7 @@ class LiveQueues:
         return queues._items[queues._at]
 
     def _count(self, broker: BrokerQueues) -> None:
+        self._run_count = 0
         live = broker.up and len(broker.queues) > 0
         if live != (broker in self._live):
             self.changes += 1

@@ -222,7 +222,7 @@ class Producer:
                 result = await sends.send_delayed(message, delay_of(delay_level, delay), route, begun_ms, end_ms, require)
                 return result
             topic = sends.open_topics.get(message.topic) or await sends.open_topic(message.topic, end_ms)
-            machine = topic.next(begun_ms) if unkeyed else topic.machine_for(route, begun_ms)
+            machine = topic.next(begun_ms, self._limit.count) if unkeyed else topic.machine_for(route, begun_ms)
             if require == "durable":
                 sends.check_durable(topic)
             limit, held_bytes = self._limit, held_bytes_of(message)

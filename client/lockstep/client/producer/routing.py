@@ -3,7 +3,7 @@
 keyed      crc32(utf8(key)) mod n over all writable queues of the layout, connected or not: a key moves only when the layout changes
 selected   the user's function over the same queues
 named      the queue that the user gives
-unkeyed    round robin over the writable queues of the connected brokers
+unkeyed    round robin over the writable queues of the connected brokers; with more than 127 messages in flight, in runs (topic_machine.py)
 """
 
 from collections.abc import Callable, Sequence

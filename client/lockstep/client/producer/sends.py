@@ -178,7 +178,7 @@ class Sends:
 
     def _single_share(self, topic: TopicMachine, route: Route) -> Sequence[Share]:
         """Return the share of a single send in the present layout."""
-        return ((topic, topic.machine_for(route, self._clock.monotonic_ms()), route, ALONE),)
+        return ((topic, topic.machine_for(route, self._clock.monotonic_ms(), self._limit.count), route, ALONE),)
 
     def end_ms(self, begun_ms: int, timeout_ms: int | None, *, keyed: bool) -> int:
         """Return the deadline (monotonic ms) of a send that was called at `begun_ms`."""
@@ -231,23 +231,25 @@ class Sends:
         end_ms: int,
     ) -> None:
         """Send messages[begin:end], those of one queue together. If one can't be encoded or routed, none is enqueued."""
-        count, held_bytes = end - begin, sum([held_bytes_of(message) for message in messages[begin:end]])
+        count, held_bytes = end - begin, sum(division.held_bytes[begin:end])
         shares = await self._wait_for_room(
             lambda: division.shares(begin, end, topics, self._clock.monotonic_ms()), count, held_bytes, begun_ms, end_ms
         )
-        sends = [self._encode_share(batch, share, messages, begun_ms, end_ms) for share in shares]
+        sends = [self._encode_share(batch, share, division, messages, begun_ms, end_ms) for share in shares]
         batch.sends += [(share[0], pending) for share, pending in zip(shares, sends, strict=True)]
         for (topic, machine, _, _), pending in zip(shares, sends, strict=True):
             self._shell.add(topic, machine, pending)
 
-    def _encode_share(self, batch: Batch, share: Share, messages: Sequence[Message], begun_ms: int, end_ms: int) -> PendingSend:
+    def _encode_share(
+        self, batch: Batch, share: Share, division: Division, messages: Sequence[Message], begun_ms: int, end_ms: int
+    ) -> PendingSend:
         """Encode the messages of a share."""
         topic, machine, route, places = share
         born_ms, queue_id, over = self._clock.wall_ms(), machine.queue.queue_id, self._compress_over
         own = [messages[place] for place in places]
         ids = self._ids.next_many(born_ms, len(own))
         records = [encode_message(message, queue_id, id_, born_ms, None, over) for message, id_ in zip(own, ids, strict=True)]
-        held_bytes = sum([held_bytes_of(message) for message in own])
+        held_bytes = sum([division.held_bytes[place] for place in places])
         sizes = list(map(len, records))
         pending = _pending(topic, route, b"".join(records), sizes, ids, held_bytes, batch, begun_ms, end_ms, places)
         pending.durable = batch.durable

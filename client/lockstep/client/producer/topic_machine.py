@@ -27,6 +27,12 @@ def readdress(pending: PendingSend, queue_id: int) -> None:
     pending.data = bytes(data)
 
 
+SPREAD = 64
+"""The unkeyed messages in flight are spread over at least this number of queues, if there are so many."""
+RUN_MAX = 256
+"""The largest number of unkeyed messages in a row that go to one queue."""
+
+
 class TopicMachine:
     """The machines of a layout's writable queues, created when they are first needed, and the round robin over the live ones.
 
@@ -92,12 +98,16 @@ class TopicMachine:
 
     # -------------------------------------------------------------------------------------------------------------- choosing
 
-    def next(self, now_ms: int) -> QueueMachine:
+    def next(self, now_ms: int, in_flight_count: int = 0) -> QueueMachine:
         """Return the next queue by round robin over those of live brokers that are not avoided for their latency; over all if none is
-        live."""
+        live.
+
+        If many messages are in flight, several in a row go to one queue, so that each frame holds several records however many queues
+        there are.
+        """
         if self._latencies is not None:
             self._leave_out_slow_brokers(self._latencies, now_ms)
-        return self._machine(self._live.next())
+        return self._machine(self._live.next(min(in_flight_count // SPREAD, RUN_MAX)))
 
     def of_key(self, sharding_key: str) -> QueueMachine:
         """Return the queue to which the key belongs, whether its broker is live or not."""
@@ -119,10 +129,10 @@ class TopicMachine:
             return None if number is None else self._machine(number)
         return machine if machine.number is not None else None
 
-    def machine_for(self, route: Route, now_ms: int) -> QueueMachine:
-        """Return the queue of a route in the present layout. Raise LocalProtocolError if a named queue is not in it."""
+    def machine_for(self, route: Route, now_ms: int, in_flight_count: int = 0) -> QueueMachine:
+        """Return the queue of a route in the present layout (see `next`). Raise LocalProtocolError if a named queue is not in it."""
         if not route.keys:
-            return self.next(now_ms)
+            return self.next(now_ms, in_flight_count)
         if route.keys[0] != QUEUE_WIDE:
             return self.of_key(route.keys[0])
         queue = route.queue if route.pick is None else route.pick(self.layout, QUEUE_WIDE)
