@@ -11,6 +11,8 @@ from lockstep.client import (
     SendResult,
 )
 from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.encoder import FrameEncoder
+from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from support.fake_broker import (
     FakeBroker,
     FakeCluster,
@@ -19,6 +21,11 @@ from support.fake_broker import (
 from support.loops import until
 
 QUICK = ProducerConfig(send_timeout_ms=400, keyed_send_timeout_ms=1_200, attempt_timeout_ms=40)
+
+
+def new_encoder() -> FrameEncoder:
+    """Return an encoder with a fixed clock and fixed ids."""
+    return FrameEncoder(UniqueKeys(bytes(UNIQUE_PREFIX_BYTES)), lambda: 1_700_000_000_000, None)
 
 
 def message(body: str = "x", topic: str = "t", sharding_key: str | None = None) -> Message:

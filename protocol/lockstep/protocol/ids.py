@@ -9,9 +9,11 @@ A broker that advertises an IPv4 address stores that address as its store host, 
 (a DNS name, IPv6) stores a host derived from its store id: an address of 240.0.0.0/4, which is reserved and never assigned (ADR 16).
 """
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from struct import Struct
+from typing import overload
 
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.record import host_address, pack_host
@@ -63,6 +65,34 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int]:
     return host_address(host), offset
 
 
+class KeyRange(Sequence[str]):
+    """UNIQ_KEYs with rising counters. Each is made when it is read: a thousand of them take as little memory as one."""
+
+    __slots__ = ("_counters", "_head")
+
+    def __init__(self, head: str, counters: range) -> None:
+        self._head = head
+        self._counters = counters
+
+    def __len__(self) -> int:
+        return len(self._counters)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> "KeyRange": ...
+
+    def __getitem__(self, index: int | slice) -> "str | KeyRange":
+        if isinstance(index, slice):
+            return KeyRange(self._head, self._counters[index])
+        return f"{self._head}{self._counters[index]:04X}"
+
+    def __iter__(self) -> Iterator[str]:
+        head = self._head
+        return iter([f"{head}{counter:04X}" for counter in self._counters])
+
+
 class UniqueKeys:
     """Generates UNIQ_KEYs that never repeat within one prefix: (ms, counter) only rises, and the prefix's last 4 bytes change each
     month."""
@@ -92,7 +122,7 @@ class UniqueKeys:
             self._enter(self._ms + 1)
         return f"{self._head}{self._counter:04X}"
 
-    def next_many(self, now_ms: int, count: int) -> list[str]:
+    def next_many(self, now_ms: int, count: int) -> Sequence[str]:
         """Return `count` new keys, the same as from `next`."""
         if now_ms > self._ms:
             self._enter(now_ms)
@@ -100,8 +130,7 @@ class UniqueKeys:
         if first + count > 0x10000:
             return [self.next(now_ms) for _ in range(count)]
         self._counter += count
-        head = self._head
-        return [f"{head}{counter:04X}" for counter in range(first, first + count)]
+        return KeyRange(self._head, range(first, first + count))
 
     def _enter(self, ms: int) -> None:
         self._ms = ms

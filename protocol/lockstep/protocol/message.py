@@ -229,6 +229,16 @@ def encode_message(
     return encode_record(message.stored_topic, queue_id, body, properties, flag=message.flag, sys_flag=sys_flag, born_ms=born_ms)
 
 
+def encode_messages(
+    messages: Sequence[Message], queue_id: int, unique_keys: Sequence[str], born_ms: Sequence[int], compress_over: int | None = None
+) -> list[bytes]:
+    """Return the records of messages of one topic, each as from `encode_message`."""
+    return [
+        encode_message(message, queue_id, key, born, None, compress_over)
+        for message, key, born in zip(messages, unique_keys, born_ms, strict=True)
+    ]
+
+
 def _stored_sharding_key(sharding_key: str) -> bytes:
     if type(sharding_key) is not str:
         check_text("sharding_key", sharding_key)

@@ -20,8 +20,9 @@ from lockstep.client.producer.sequencer import Sequencer
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.protocol.codes import ResponseCode as C
 from lockstep.protocol.errors import TransportError
-from lockstep.protocol.message import Message, encode_message
+from lockstep.protocol.message import Message
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from support.producing import new_encoder
 
 BROKERS = ("a", "b")
 REFUSALS = (C.SYSTEM_BUSY, C.SYSTEM_ERROR, C.NO_PERMISSION, C.SERVICE_NOT_AVAILABLE)
@@ -30,6 +31,11 @@ STORED, NOT_STORED, UNKNOWN = "stored", "not stored", "unknown"
 
 def layout(queues: int, counter: int) -> TopicLayout:
     return TopicLayout("t", LayoutVersion(counter, 7), tuple(LayoutEntry(name, queues, queues, 1) for name in BROKERS))
+
+
+def names_of(pending: PendingSend) -> list[str]:
+    """Return the names of the messages, which are their bodies."""
+    return [message.body.decode() for message in pending.messages]
 
 
 @dataclass
@@ -112,7 +118,7 @@ class RandomRun:
         self.may_be_twice = 0
         first = layout(self.random.choice([1, 2]), 1)
         config = ProducerConfig(attempt_timeout_ms=300, batch_count_max=self.random.choice([2, 5, 50]))
-        self.topic = TopicMachine(first, config, lambda: Sequencer("0" * 32), lambda _: 0, BROKERS)
+        self.topic = TopicMachine(first, config, lambda: Sequencer("0" * 32), new_encoder(), lambda _: 0, BROKERS)
         self.brokers = {name: Broker(first) for name in BROKERS}
         self.connections = {name: Connection(name) for name in BROKERS}
         self.all = list(self.connections.values())
@@ -130,10 +136,9 @@ class RandomRun:
             names = [("bad" if self.random.random() < 0.04 else "m") + str(len(self.sent) + n) for n in range(len(places))]
             own = [keyed[place] for place in places if place in keyed]
             self.sent.update({name: Sent(name, keys[place], caller) for name, place in zip(names, places, strict=True)})
-            records = [encode_message(Message("t", b"x", sharding_key=keys[place]), 0, "A" * 32, 5) for place in places]
+            messages = [Message("t", name.encode(), sharding_key=keys[place]) for name, place in zip(names, places, strict=True)]
             version, pick = (self.topic.layout.version, queue_of_key) if own else (None, None)
-            sizes, half_ms = list(map(len, records)), (self.now_ms + end_ms) // 2
-            pending = PendingSend(b"".join(records), sizes, names, 100 * len(names), caller, end_ms, half_ms, own, version, pick, places)
+            pending = PendingSend(messages, 100 * len(names), caller, self.now_ms, end_ms, own, version, pick, places)
             self.sends.append(pending)
             self.topic.add(machine, pending)
 
@@ -224,7 +229,7 @@ class RandomRun:
                 case Write(frame):
                     assert machine is not None
                     assert connection is not None
-                    names = [name for pending in frame.sends for name in pending.message_ids]
+                    names = [name for pending in frame.sends for name in names_of(pending)]
                     assert len(names) == frame.sealed.count
                     connection.coming.append(Written(effect, machine, dict(frame.fields), names))
                 case Complete(frame):
@@ -236,7 +241,7 @@ class RandomRun:
                     self.end(effect.later, NOT_STORED)
                     self.release(effect.later)
                     if not self.layouts:
-                        self.check_behind([name for pending in effect.failed for name in pending.message_ids])
+                        self.check_behind([name for pending in effect.failed for name in names_of(pending)])
                 case Refuse(sends):
                     self.end(sends, NOT_STORED)
                     self.release(sends)
@@ -257,12 +262,12 @@ class RandomRun:
         for pending in sends:
             if not pending.waiter.done():
                 pending.waiter.left -= pending.count  # type: ignore[attr-defined]
-                for name in pending.message_ids:
+                for name in names_of(pending):
                     self.sent[name].ends.append(UNKNOWN if end == NOT_STORED and pending.may_be_stored else end)
 
     def release(self, sends: list[PendingSend]) -> None:
         for pending in sends:
-            for name in pending.message_ids:
+            for name in names_of(pending):
                 self.sent[name].released += 1
 
     def heal(self) -> None:

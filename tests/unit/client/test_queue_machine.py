@@ -19,8 +19,9 @@ from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import RETRY_AFTER_FIELD
 from lockstep.protocol.errors import TopicNotExistError, TransportError
-from lockstep.protocol.message import Message, encode_message
+from lockstep.protocol.message import Message
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
+from support.producing import new_encoder
 
 CONFIG = ProducerConfig(attempt_timeout_ms=1_000)
 STORED = {"queueOffset": 7, "physicalOffset": 4_711, "storeHost": "10.0.0.1:10911"}
@@ -57,7 +58,7 @@ class Topic:
 
     @classmethod
     def of(cls, *brokers: str, queues: int = 1) -> "Topic":
-        made = cls(TopicMachine(layout(*brokers, queues=queues), CONFIG, lambda: Sequencer("0" * 32), lambda _: 0, brokers))
+        made = cls(TopicMachine(layout(*brokers, queues=queues), CONFIG, lambda: Sequencer("0" * 32), new_encoder(), lambda _: 0, brokers))
         made.connections = {name: Connection() for name in brokers}
         return made
 
@@ -68,10 +69,10 @@ class Topic:
 
     def send(self, body: str, key: str | None = None, *, ms: int = 10_000, broker: str = "a") -> PendingSend:
         """Send to a queue of `broker`. If `key` is given, the send can be routed again by the layout."""
-        record = encode_message(Message("t", body.encode(), sharding_key=key), 0, "A" * 32, 5)
-        end_ms, half_ms = self.now_ms + ms, self.now_ms + ms // 2
+        message, end_ms = Message("t", body.encode(), sharding_key=key), self.now_ms + ms
         pick, version = (None, None) if key is None else (queue_of_key, self.machine.layout.version)
-        pending = PendingSend(record, None, body, 100, Waiter(), end_ms, half_ms, () if key is None else (key,), version, pick)
+        keys = () if key is None else (key,)
+        pending = PendingSend((message,), 100, Waiter(), self.now_ms, end_ms, keys, version, pick)
         self.machine.add(self.queue(broker), pending)
         return pending
 
@@ -119,7 +120,7 @@ def fail_of(effects: list[Effect]) -> Fail:
 
 
 def names(sends: list[PendingSend]) -> list[object]:
-    return [pending.message_ids for pending in sends]
+    return [pending.messages[0].body.decode() for pending in sends]
 
 
 def test_pending_sends_leave_in_one_frame_and_sends_in_the_meantime_in_the_next() -> None:
@@ -241,8 +242,9 @@ def test_illegal_message_fails_alone_out_of_its_frame() -> None:
     for _ in range(3):
         write = write_of(done)
         (pending,) = write.frame.sends
-        bad = pending.message_ids == "bad"
-        ends[pending.message_ids] = "refused" if bad else "stored"
+        name = pending.messages[0].body.decode()
+        bad = name == "bad"
+        ends[name] = "refused" if bad else "stored"
         done = topic.response(write, C.MESSAGE_ILLEGAL if bad else C.SUCCESS, "bad", **STORED)
     assert ends == {"1": "stored", "bad": "refused", "3": "stored"}
     assert [names(effect.failed) for effect in topic.done if isinstance(effect, Fail)] == [["bad"]]
@@ -362,7 +364,7 @@ def test_first_send_to_a_queue_of_a_deleted_topic_fails_as_not_stored() -> None:
     topic.response(write_of(topic.run()), C.SUCCESS, **STORED)
     topic.machine.adopt(layout(counter=2), [])
     topic.taken()
-    late = PendingSend(b"x", None, "late", 100, Waiter(), topic.now_ms + 1_000, topic.now_ms + 500)
+    late = PendingSend((Message("t", b"late"),), 100, Waiter(), topic.now_ms, topic.now_ms + 1_000)
     topic.machine.add(topic.queue(number=1), late)
     fail = fail_of(topic.run())
     assert (fail.failed, fail.outcome, type(fail.cause)) == ([late], Outcome.NOT_STORED, TopicNotExistError)
@@ -415,11 +417,10 @@ def test_every_send_ends_once_and_each_queue_has_at_most_one_frame_in_flight(ste
         if kind == "send":
             assert what is None or isinstance(what, str)
             machine = topic.machine.next(topic.now_ms) if what is None else topic.machine.of_key(what)
-            record = encode_message(Message("t", b"x", sharding_key=what), 0, "A" * 32, 5)
+            message = Message("t", b"x", sharding_key=what)
             keys = () if what is None else (what,)
             pick, version = (None, None) if what is None else (queue_of_key, topic.machine.layout.version)
-            end_ms, half_ms = topic.now_ms + number, topic.now_ms + number // 2
-            sent.append(PendingSend(record, None, str(len(sent)), 100, Waiter(), end_ms, half_ms, keys, version, pick))
+            sent.append(PendingSend((message,), 100, Waiter(), topic.now_ms, topic.now_ms + number, keys, version, pick))
             topic.machine.add(machine, sent[-1])
         elif kind == "response" and open_writes:
             assert isinstance(what, int)

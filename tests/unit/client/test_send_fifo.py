@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lockstep.client.producer.pending import PendingSend
 from lockstep.client.producer.send_fifo import AHEAD_OF_ALL, SendFifo
+from lockstep.protocol.message import Message
 from lockstep.protocol.queue import LayoutVersion
 from support.counting import Steps
 
@@ -21,7 +22,7 @@ class OpaqueFuture:
 
 def pending_send(deadline_ms: int = 100, key: str | None = None, version: LayoutVersion | None = None) -> PendingSend:
     future: Any = OpaqueFuture()
-    return PendingSend(b"r", None, "id", 1, future, deadline_ms, deadline_ms, () if key is None else (key,), version)
+    return PendingSend((Message("t", b"r"),), 1, future, deadline_ms, deadline_ms, () if key is None else (key,), version)
 
 
 STEPS = st.one_of(

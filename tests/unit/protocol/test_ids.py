@@ -1,7 +1,7 @@
 from ipaddress import ip_address, ip_network
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.protocol.errors import LocalProtocolError
@@ -113,3 +113,23 @@ def test_last_millisecond_of_a_month_belongs_to_it() -> None:
     first = keys.next(NOVEMBER_2023_MS + 30 * 86_400_000)
     assert (last[20:28], first[20:28]) == (f"{30 * 86_400_000 - 1:08X}", "00000000")
     assert last[:20] != first[:20]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from([1, 2, 5, 0x7FFF, 0xFFFF, 0x10000, 0x10001])), max_size=4))
+@settings(max_examples=30, deadline=None)
+def test_many_unique_keys_are_the_same_as_single_ones(taken: list[tuple[int, int]]) -> None:
+    singly, together = UniqueKeys(PREFIX), UniqueKeys(PREFIX)
+    for later_ms, count in taken:
+        now_ms = NOVEMBER_2023_MS + later_ms
+        assert list(together.next_many(now_ms, count)) == [singly.next(now_ms) for _ in range(count)]
+
+
+def test_range_of_unique_keys_is_a_sequence() -> None:
+    keys = UniqueKeys(PREFIX).next_many(NOVEMBER_2023_MS, 5)
+    listed = list(keys)
+    assert len(keys) == 5
+    assert [keys[place] for place in range(5)] == listed
+    assert keys[-1] == listed[-1]
+    assert list(keys[1:3]) == listed[1:3]
+    with pytest.raises(IndexError):
+        keys[5]

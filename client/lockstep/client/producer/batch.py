@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from lockstep.client.errors import BatchSendError
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.pending import PendingSend
+from lockstep.client.producer.pending import PendingSend, held_bytes_of
 from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.result import SendResult
 from lockstep.client.producer.routing import UNKEYED, Route, Selector, queue_of_key, route_of
@@ -14,17 +14,8 @@ from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import MessageQueue
 
-RECORD_OVERHEAD_BYTES = 384
-"""The size of a record without body and user properties, at most, roughly: fixed fields, topic, UNIQ_KEY, key. For the in-flight limit."""
-
-
 Share = tuple[TopicMachine, QueueMachine, Route, Sequence[int]]
 """Messages that are sent together: their topic, queue and route, and their positions in the batch."""
-
-
-def held_bytes_of(message: Message) -> int:
-    """Return the bytes that the in-flight limit counts for a message."""
-    return len(message.body) + len(message.stored_properties) + RECORD_OVERHEAD_BYTES
 
 
 class Batch:

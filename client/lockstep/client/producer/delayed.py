@@ -126,7 +126,7 @@ class DelayedSend:
         if status is None:
             raise broker_error(response.code, response.remark)
         from_plain(SendReply, response.fields)
-        return SendResult(FrameResult(status, machine.queue, -1, -1, "", []), 0, self._message_id)
+        return SendResult(FrameResult(status, machine.queue, -1, -1, "", (), (self._message_id,)), 0)
 
     def _failure(self, machine: QueueMachine, why: str) -> Exception:
         if self._route is UNKEYED:

@@ -1,5 +1,6 @@
 """Hooks around sends. RocketMQ: SendMessageHook, SendMessageContext."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -12,11 +13,11 @@ from lockstep.protocol.message import Message
 
 @dataclass(slots=True, eq=False)
 class Sending:
-    """One `send`, `send_batch` or `send_oneway`, as hooks see it."""
+    """One `send`, `post`, `send_batch` or `send_oneway`, as hooks see it."""
 
     group: str
     messages: Sequence[Message]
-    method: Literal["send", "batch", "oneway"]
+    method: Literal["send", "post", "batch", "oneway"]
     properties: dict[str, str] = field(default_factory=dict)
     """`before_send` can add properties here, which are sent with each message as user properties: the context of a trace."""
     results: Sequence[SendResult] = ()
@@ -28,7 +29,10 @@ class Sending:
 
 
 class SendHook(Protocol):
-    """Called before and after every send, in the task that sends. Register it with `Producer.add_hook`."""
+    """Called before and after every send, in the task that sends. Register it with `Producer.add_hook`.
+
+    `after_send` of a `post` is called in a callback of the event loop when its future is done.
+    """
 
     def before_send(self, sending: Sending) -> None:
         """Called before anything is checked or written."""
@@ -47,6 +51,18 @@ def call_after_send(hooks: Sequence[SendHook], sending: Sending, results: Sequen
     """Call the hooks' `after_send`. `sending.error` is set if the send failed."""
     sending.results = results
     call_hooks(sending, reversed(hooks), "after_send")
+
+
+def call_after_post(hooks: Sequence[SendHook], sending: Sending, future: "asyncio.Future[SendResult]") -> None:
+    """Call the hooks' `after_send` for a `post` with this future, which is done."""
+    results: list[SendResult] = []
+    if future.cancelled():
+        sending.error = asyncio.CancelledError()
+    else:
+        sending.error = future.exception()
+        if sending.error is None:
+            results.append(future.result())
+    call_after_send(hooks, sending, results)
 
 
 async def send_watched(

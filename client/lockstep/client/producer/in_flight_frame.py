@@ -1,8 +1,10 @@
 """The frame of one queue that is in flight. Pure."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.client.errors import Outcome
+from lockstep.client.producer.encoder import FrameEncoder
 from lockstep.client.producer.pending import PendingSend
 from lockstep.client.producer.sequencer import SealedFrame, Sequencer
 from lockstep.protocol.queue import MessageQueue
@@ -17,6 +19,12 @@ class InFlightFrame:
 
     sends: list[PendingSend]
     sealed: SealedFrame
+    encoded_sizes: list[int]
+    """The size of each record in bytes, without the sequence."""
+    ids: Sequence[str]
+    """The ids of its messages."""
+    held_bytes: int
+    """The bytes that the in-flight limit counts for its sends."""
     fields: dict[str, object]
     """SendRecordsHeader under its wire names."""
     keyed: bool
@@ -55,14 +63,17 @@ class InFlightFrame:
     @property
     def sizes(self) -> list[int]:
         """Return the size of each record as stored, in bytes: the first one carries the sequence."""
-        sizes: list[int] = []
-        for pending in self.sends:
-            if pending.sizes is None:
-                sizes.append(len(pending.data))
-            else:
-                sizes += pending.sizes
+        sizes = self.encoded_sizes[:]
         sizes[0] += len(self.sealed.body) - sum(sizes)
         return sizes
+
+    def keep_ids(self) -> None:
+        """Store the ids in its sends, because they will be in another frame."""
+        at = 0
+        for pending in self.sends:
+            if pending.records is None:
+                pending.message_ids = self.ids[at : at + pending.count]
+            at += pending.count
 
     def begin(self, now_ms: int) -> None:
         """Record the first write. The broker gets half of the remaining time before an unkeyed frame goes to another one."""
@@ -93,19 +104,22 @@ class InFlightFrame:
         return [part for pending in self.sends for part in (pending.split(str).values() if pending.keys else (pending,))]
 
 
-def seal_frame(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_durability: bool) -> InFlightFrame:
+def seal_frame(
+    queue: MessageQueue, sequencer: Sequencer, encoder: FrameEncoder, sends: list[PendingSend], now_ms: int, *, any_durability: bool
+) -> InFlightFrame:
     """Return the next frame of a queue: sends of one FIFO and one layout version.
 
     `any_durability`: a send requires more or less durability than the broker's flush setting.
     """
     head = sends[0]
+    parts, sizes, ids = encoder.encode(sends, queue.queue_id, now_ms)
+    sealed = sequencer.seal(parts, len(sizes))
     if len(sends) == 1:
-        deadline_ms, earliest_ms, half_ms = head.deadline_ms, head.deadline_ms, head.half_ms
-        sealed = sequencer.seal([head.data], head.count)
+        held_bytes, deadline_ms, earliest_ms, half_ms = head.held_bytes, head.deadline_ms, head.deadline_ms, head.half_ms
     else:
-        sealed = sequencer.seal([pending.data for pending in sends], sum([pending.count for pending in sends]))
         deadlines = [pending.deadline_ms for pending in sends]
-        deadline_ms, earliest_ms, half_ms = max(deadlines), min(deadlines), max([pending.half_ms for pending in sends])
+        held_bytes, deadline_ms, earliest_ms = sum([pending.held_bytes for pending in sends]), max(deadlines), min(deadlines)
+        half_ms = max([pending.begun_ms + pending.deadline_ms for pending in sends]) // 2
     fields: dict[str, object] = {
         "topic": queue.topic,
         "queueId": queue.queue_id,
@@ -126,4 +140,4 @@ def seal_frame(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSen
     if head.version is not None:
         fields["layoutCounter"] = head.version.counter
         fields["layoutWriter"] = head.version.writer
-    return InFlightFrame(sends, sealed, fields, bool(head.keys), deadline_ms, earliest_ms, half_ms)
+    return InFlightFrame(sends, sealed, sizes, ids, held_bytes, fields, bool(head.keys), deadline_ms, earliest_ms, half_ms)

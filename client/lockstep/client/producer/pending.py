@@ -1,10 +1,13 @@
-"""Records that are acknowledged together: those of a `send`, or those of a `send_batch` for one queue. Pure."""
+"""Messages that are acknowledged together: that of a `send`, or those of a `send_batch` for one queue. Pure."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from itertools import accumulate
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
+from lockstep.protocol.message import Message
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
+
+RECORD_OVERHEAD_BYTES = 384
+"""The size of a record without body and user properties, at most, roughly: fixed fields, topic, UNIQ_KEY, key. For the in-flight limit."""
 
 QUEUE_WIDE = ""
 """The key of a selected or named send: the user's own key is not known, so the whole queue counts as one key. A sharding key is never
@@ -24,29 +27,42 @@ class Waiter(Protocol):
         ...
 
 
+def held_bytes_of(message: Message) -> int:
+    """Return the bytes that the in-flight limit counts for a message."""
+    return len(message.body) + len(message.stored_properties) + RECORD_OVERHEAD_BYTES
+
+
+class EncodedRecords(NamedTuple):
+    """The records of a `send_records`, which the caller has encoded."""
+
+    data: bytes
+    sizes: list[int]
+    """The size of each record in bytes."""
+
+
 class PendingSend:
-    """One or more encoded records that are sent in one frame and acknowledged together.
+    """One or more messages that are sent in one frame and acknowledged together. They are encoded when the frame is sealed.
 
     It has no nested objects: a list per message would be one more object for the garbage collector to visit, ten thousand times a second.
     """
 
     __slots__ = (
         "alone",
+        "begun_ms",
         "count",
-        "data",
         "deadline_ms",
         "durable",
         "failed",
-        "half_ms",
         "held_bytes",
         "keys",
         "may_be_stored",
         "message_ids",
+        "messages",
         "parts",
         "pick",
         "places",
         "queue",
-        "sizes",
+        "records",
         "ticket",
         "version",
         "waiter",
@@ -54,41 +70,39 @@ class PendingSend:
 
     def __init__(
         self,
-        data: bytes,
-        sizes: list[int] | None,
-        message_ids: str | list[str],
+        messages: Sequence[Message],
         held_bytes: int,
         waiter: Waiter,
+        begun_ms: int,
         deadline_ms: int,
-        half_ms: int,
         keys: Sequence[str] = (),
         version: LayoutVersion | None = None,
         pick: Pick | None = None,
         places: Sequence[int] = (),
+        records: EncodedRecords | None = None,
     ) -> None:
-        self.data = data
-        """The records, one after the other."""
-        self.sizes = sizes
-        """The size of each record in bytes; None if there is one record."""
-        self.count = 1 if sizes is None else len(sizes)
-        self.message_ids = message_ids
-        """A list if the result is a list of results."""
+        self.messages = messages
+        """Empty if `records` is given."""
+        self.records = records
+        self.count = len(messages) if records is None else len(records.sizes)
+        self.message_ids: Sequence[str] | None = None
+        """The ids of the messages, if a frame with them was sealed and ended without an acknowledgement: the next one repeats them."""
         self.held_bytes = held_bytes
         """The bytes that the in-flight limit counts for it."""
         self.waiter = waiter
         self.places = places
         """In a batch: the positions of its messages."""
+        self.begun_ms = begun_ms
+        """When it was called (monotonic ms)."""
         self.deadline_ms = deadline_ms
-        self.half_ms = half_ms
-        """When half of its time has passed (monotonic ms). Until then it is written even if little time is left for the response."""
         self.keys = keys
         """Empty: unkeyed. One: the key of all records. Otherwise one for each record."""
         self.version = version
         """The layout from which the queue was picked; None if it is unkeyed or the user named the queue."""
         self.pick = pick
         """Picks the queue from a higher layout; None if `version` is None."""
-        self.alone = False
-        """It goes into a frame of its own, because a record of its last frame was refused."""
+        self.alone = records is not None
+        """It goes into a frame of its own: it is encoded already, or a record of its last frame was refused."""
         self.durable: bool | None = None
         """The response to its frame is sent when the records are on disk (True), when the operating system has them (False), or
         according to the broker's flush setting (None)."""
@@ -102,6 +116,12 @@ class PendingSend:
         """The parts into which it was split. It is then in no queue itself."""
         self.ticket = 0
         """Its position in the FIFO in which it waits (SendFifo)."""
+
+    @property
+    def half_ms(self) -> int:
+        """Return when half of its time has passed (monotonic ms). Until then it is written even if little time is left for the
+        response."""
+        return (self.begun_ms + self.deadline_ms) // 2
 
     def done(self) -> bool:
         """Return whether no caller waits for it any more."""
@@ -120,7 +140,7 @@ class PendingSend:
 
         This is rare: a key of several failed, is refused, or belongs to another queue than the others after a change of the layout.
         """
-        keys, all_sizes, ids = self.keys, self.sizes, self.message_ids
+        keys, ids = self.keys, self.message_ids
         if len(keys) == 1:
             return {name(keys[0]): self}
         positions: dict[Name, list[int]] = {}
@@ -128,28 +148,21 @@ class PendingSend:
             positions.setdefault(name(key), []).append(position)
         if len(positions) == 1:
             return dict.fromkeys(positions, self)
-        assert all_sizes is not None
-        records = [self.data[end - size : end] for size, end in zip(all_sizes, accumulate(all_sizes), strict=True)]
         parts: dict[Name, PendingSend] = {}
-        bytes_left, held_left = len(self.data), self.held_bytes
         for found, own in positions.items():
-            data = b"".join([records[position] for position in own])
-            held_bytes = held_left * len(data) // bytes_left
-            bytes_left -= len(data)
-            held_left -= held_bytes
+            messages = [self.messages[position] for position in own]
             part = PendingSend(
-                data,
-                [all_sizes[position] for position in own],
-                [ids[position] for position in own],
-                held_bytes,
+                messages,
+                sum(map(held_bytes_of, messages)),
                 self.waiter,
+                self.begun_ms,
                 self.deadline_ms,
-                self.half_ms,
                 [keys[position] for position in own],
                 self.version,
                 self.pick,
                 [self.places[position] for position in own],
             )
+            part.message_ids = None if ids is None else [ids[position] for position in own]
             part.alone, part.durable, part.queue = self.alone, self.durable, self.queue
             part.failed, part.may_be_stored = self.failed, self.may_be_stored
             parts[found] = part

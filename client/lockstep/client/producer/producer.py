@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from lockstep.client.client import ConnectionArguments
-from lockstep.client.producer.batch import held_bytes_of
-from lockstep.client.producer.config import ProducerConfig, Require, check_terms
+from lockstep.client.producer.config import DURABLE, ProducerConfig, Require, check_terms
 from lockstep.client.producer.delayed import delay_of
 from lockstep.client.producer.flow_control import InFlightLimit
-from lockstep.client.producer.hooks import SendHook, Sending, call_after_send, call_before_send, send_watched
+from lockstep.client.producer.hooks import SendHook, Sending, call_after_post, call_after_send, call_before_send, send_watched
 from lockstep.client.producer.result import SendResult
-from lockstep.client.producer.routing import UNKEYED, Selector, route_of
+from lockstep.client.producer.routing import Selector
 from lockstep.client.producer.sends import Sends, check_durable, not_running
 from lockstep.client.producer.sequencer import GivenId
 from lockstep.client.producer.shell import ProducerShell
@@ -129,8 +129,7 @@ class Producer:
         return f"<Producer {self.group} {'closed' if self._closed else 'new' if self._shell is None else 'running'}>"
 
     def add_hook(self, hook: SendHook) -> SendHook:
-        """Call the hook before and after every `send`, `send_batch` and `send_oneway` from now on, but not `send_records`. Return the
-        hook."""
+        """Call the hook before and after every send from now on, except `send_records`. Return the hook."""
         self._hooks = (*self._hooks, hook)
         return hook
 
@@ -206,37 +205,27 @@ class Producer:
             BrokerError: The broker refused the message, and a retry would not help (MessageIllegalError: no level has this delay).
             StateError: The producer is not started, or is closed.
         """
-        hooks, sends, result = self._hooks, self._started, None
+        hooks, sends, result = self._hooks, self._sends or self._started, None
         sending = Sending(self.group, (message,), "send") if hooks else None
         if sending is not None:
             (message,) = call_before_send(hooks, sending)
         try:
             # No coroutine is created here: thousands of sends are in flight at a time.
-            begun_ms = sends.now_ms()
+            begun_ms, durable = sends.now_ms(), None
             if timeout_ms is not None or require != "stored":
                 check_terms(timeout_ms, require)
-            unkeyed = message.sharding_key is None and selector is None and queue is None
-            route = UNKEYED if unkeyed else route_of(message, selector, queue)
-            end_ms = sends.end_ms(begun_ms, timeout_ms, keyed=not unkeyed)
-            if delay_level is not None or delay is not None:
-                result = await sends.send_delayed(message, delay_of(delay_level, delay), route, begun_ms, end_ms, require)
-                return result
-            topic = sends.open_topics.get(message.topic) or await sends.open_topic(message.topic, end_ms)
-            machine = topic.next(begun_ms, self._limit.count) if unkeyed else topic.machine_for(route, begun_ms)
-            if require == "durable":
-                sends.check_durable(topic)
-            limit, held_bytes = self._limit, held_bytes_of(message)
-            if limit.must_wait:
-                machine = await sends.wait_for_room(topic, route, 1, held_bytes, begun_ms, end_ms)
+                durable = DURABLE[require]
+            how = (message, selector, queue, timeout_ms, durable, begun_ms)
+            if delay_level is None and delay is None:
+                topic, pending, future = sends.enqueue(*how) or await sends.enqueue_later(*how)
+                try:
+                    result = await future
+                except asyncio.CancelledError:
+                    sends.withdraw(topic, pending, future)
+                    raise
             else:
-                limit.add(1, held_bytes)
-            pending, future = sends.enqueue(message, topic, route, machine, held_bytes, begun_ms, end_ms, require)
-            try:
-                result = await future
-            except asyncio.CancelledError:
-                sends.withdraw(topic, pending, future)
-                raise
-            if require == "durable":
+                result = await sends.send_delayed(*how, delay_of(delay_level, delay))
+            if durable:
                 check_durable([result])
             return result
         except BaseException as error:  # re-raised
@@ -246,6 +235,53 @@ class Producer:
         finally:
             if sending is not None:
                 call_after_send(hooks, sending, [] if result is None else [result])
+
+    async def post(
+        self,
+        message: Message,
+        *,
+        selector: Selector | None = None,
+        queue: MessageQueue | None = None,
+        timeout_ms: int | None = None,
+    ) -> "asyncio.Future[SendResult]":
+        """Add one message to its queue and return the future of its result, without waiting for the broker.
+
+        It sends as `send` does, but needs no task for each message, so that one task sends at the full rate. Awaiting it applies
+        back-pressure: it waits for the topic's route, and while the in-flight limit is reached. Messages with the same key are stored in
+        the order of the calls.
+
+        A future that failed and is never awaited is reported by the event loop, or to the hooks if there are any. Cancelling the future
+        drops the message if it is not written yet.
+
+        Args:
+            message: The message.
+            selector, queue, timeout_ms: As in `send`.
+
+        Returns:
+            A future of the SendResult. It fails with the errors that `send` raises.
+
+        Raises:
+            SendTimeoutError, QueueUnavailableError, PrecedingSendError: The wait took until the deadline, or was in vain.
+            TopicNotExistError, LocalProtocolError, StateError: As in `send`.
+        """
+        hooks, sends = self._hooks, self._sends or self._started
+        sending = Sending(self.group, (message,), "post") if hooks else None
+        if sending is not None:
+            (message,) = call_before_send(hooks, sending)
+        try:
+            begun_ms = sends.now_ms()
+            if timeout_ms is not None:
+                check_terms(timeout_ms, "stored")
+            how = (message, selector, queue, timeout_ms, None, begun_ms)
+            _, _, future = sends.enqueue(*how) or await sends.enqueue_later(*how)
+        except BaseException as error:  # re-raised
+            if sending is not None:
+                sending.error = error
+                call_after_send(hooks, sending, [])
+            raise
+        if sending is not None:
+            future.add_done_callback(partial(call_after_post, hooks, sending))
+        return future
 
     async def send_batch(
         self,

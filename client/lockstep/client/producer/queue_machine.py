@@ -39,6 +39,7 @@ from lockstep.client.producer.backoff import QueueBackoff
 from lockstep.client.producer.broker_state import BrokerState
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.effects import Complete, Effect, Fail, Log, PossibleDuplicates, RefreshRoute, Release, Write
+from lockstep.client.producer.encoder import FrameEncoder
 from lockstep.client.producer.in_flight_frame import InFlightFrame, seal_frame
 from lockstep.client.producer.latency_fault import BrokerLatencies
 from lockstep.client.producer.pending import PendingSend
@@ -107,6 +108,7 @@ class QueueMachine:
         "_config",
         "_connects",
         "_effects",
+        "_encoder",
         "_frame",
         "_keyed_wait",
         "_last_error",
@@ -131,6 +133,7 @@ class QueueMachine:
         queue: MessageQueue,
         broker: BrokerState,
         sequencer: Sequencer,
+        encoder: FrameEncoder,
         config: ProducerConfig,
         effects: list[Effect],
         latencies: BrokerLatencies | None = None,
@@ -163,6 +166,7 @@ class QueueMachine:
         self._latencies = latencies
         self._buffer = SendBuffer(config.batch_bytes_max, config.batch_count_max)
         self._sequencer = sequencer
+        self._encoder = encoder
         self._frame: InFlightFrame | None = None
         self._backoff = QueueBackoff()
         self._keyed_wait: KeyedWait | None = None
@@ -316,7 +320,7 @@ class QueueMachine:
             sends = self._buffer.cut(keyed_blocked=self._keyed_wait is not None)
             if not sends:
                 return False
-            late = [pending for pending in sends if pending.half_ms <= now_ms]
+            late = [pending for pending in sends if pending.begun_ms + pending.deadline_ms <= 2 * now_ms + 1]
             if late:
                 response_ms = now_ms + self.broker.expected_ms
                 late = [pending for pending in late if pending.deadline_ms < response_ms]
@@ -327,9 +331,12 @@ class QueueMachine:
                     self.end_given_stream()
                     self._fail(late, Outcome.NOT_STORED, self._too_late())
             if sends:
-                self._frame = seal_frame(self.queue, self._sequencer, sends, any_durability=self.any_durability)
+                self._frame = self._sealed(sends, now_ms)
                 return False
         return True
+
+    def _sealed(self, sends: list[PendingSend], now_ms: int) -> InFlightFrame:
+        return seal_frame(self.queue, self._sequencer, self._encoder, sends, now_ms, any_durability=self.any_durability)
 
     def _split_late(self, sends: list[PendingSend], late: frozenset[PendingSend]) -> tuple[list[PendingSend], list[PendingSend]]:
         """Return which of these are sent, and which fail. Keyed sends are taken up to a change from one to the other: the rest goes
@@ -430,7 +437,7 @@ class QueueMachine:
             self._latencies.responded(self.queue.broker_name, now_ms - frame.begun_ms, now_ms)
         if self.stalled:
             self.stalled = not self.broker.up
-        result = FrameResult(STATUS_OF_CODE[code], self.queue, offset, physical_offset, host, frame.sizes)
+        result = FrameResult(STATUS_OF_CODE[code], self.queue, offset, physical_offset, host, frame.sizes, frame.ids)
         self._effects.append(Complete(frame, result))
         self.run_at_ms = 0 if self._buffer else NEVER_MS
 
@@ -443,7 +450,8 @@ class QueueMachine:
             facts = {"queue": str(self.queue), "epoch": self._sequencer.epoch + 1, "error": str(error)}
             self._effects.append(Log("sequence.restarted", facts))
             self._sequencer.give_up()
-            self._frame = seal_frame(self.queue, self._sequencer, frame.sends, any_durability=self.any_durability)
+            frame.keep_ids()
+            self._frame = self._sealed(frame.sends, now_ms)
             if self._backoff.refusals > 1:
                 self._frame.error = error
                 self._backoff.refused(fields.get(RETRY_AFTER_FIELD), now_ms)
@@ -571,6 +579,7 @@ class QueueMachine:
 
     def _unseal(self, frame: InFlightFrame) -> None:
         """End the frame in flight, so that no copy that is still on its way can be taken for the next one."""
+        frame.keep_ids()
         if frame.unknown:
             self._sequencer.give_up()
         else:

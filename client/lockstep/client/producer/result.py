@@ -1,5 +1,6 @@
 """The results of sends. RocketMQ: SendResult, SendStatus."""
 
+from collections.abc import Sequence
 from enum import Enum
 
 from lockstep.protocol.codes import ResponseCode
@@ -31,10 +32,17 @@ STATUS_OF_CODE: dict[int, SendStatus] = {
 class FrameResult:
     """The position of a stored frame. The results of its messages refer to it and compute their own position when it is read."""
 
-    __slots__ = ("first_offset", "physical_offset", "queue", "sizes", "status", "store_host")
+    __slots__ = ("first_offset", "ids", "physical_offset", "queue", "sizes", "status", "store_host")
 
     def __init__(
-        self, status: SendStatus, queue: MessageQueue, first_offset: int, physical_offset: int, store_host: str, sizes: list[int]
+        self,
+        status: SendStatus,
+        queue: MessageQueue,
+        first_offset: int,
+        physical_offset: int,
+        store_host: str,
+        sizes: Sequence[int],
+        ids: Sequence[str],
     ) -> None:
         self.status = status
         self.queue = queue
@@ -43,20 +51,23 @@ class FrameResult:
         self.store_host = store_host
         self.sizes = sizes
         """The size of each stored record in bytes, in order."""
+        self.ids = ids
+        """The id of each message, in order."""
 
 
 class SendResult:
     """The position of one acknowledged message."""
 
-    __slots__ = ("_frame", "_index", "message_id")
+    __slots__ = ("_frame", "_index")
 
-    message_id: str
-    """The id that this producer gave it (UNIQ_KEY), 32 hex digits."""
-
-    def __init__(self, frame: FrameResult, index: int, message_id: str) -> None:
+    def __init__(self, frame: FrameResult, index: int) -> None:
         self._frame = frame
         self._index = index
-        self.message_id = message_id
+
+    @property
+    def message_id(self) -> str:
+        """Return the id that this producer gave the message (UNIQ_KEY), 32 hex digits."""
+        return self._frame.ids[self._index]
 
     @property
     def status(self) -> SendStatus:

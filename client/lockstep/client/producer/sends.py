@@ -6,11 +6,11 @@ from functools import partial
 
 from lockstep.client.errors import NotDurableError, Outcome, QueueUnavailableError, SendError, SendTimeoutError
 from lockstep.client.features import SENDING_DURABLY, check_brokers
-from lockstep.client.producer.batch import Batch, Division, Share, held_bytes_of
+from lockstep.client.producer.batch import Batch, Division, Share
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
 from lockstep.client.producer.delayed import Delay, DelayedSend
 from lockstep.client.producer.flow_control import InFlightLimit
-from lockstep.client.producer.pending import QUEUE_WIDE, PendingSend, Waiter
+from lockstep.client.producer.pending import QUEUE_WIDE, EncodedRecords, PendingSend, held_bytes_of
 from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.result import SendResult, SendStatus
 from lockstep.client.producer.routing import UNKEYED, Route, Selector, route_of
@@ -19,7 +19,6 @@ from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.producer.topics import Topics
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError, StateError, TransportError
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
-from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import record_bounds, split_records
@@ -27,6 +26,8 @@ from lockstep.runtime.host import Host
 
 RECORDS_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX
 """The longest body of one `send_records`: a frame without its header."""
+Enqueued = tuple[TopicMachine, PendingSend, "asyncio.Future[SendResult]"]
+"""A send in its queue, and the future of its result."""
 ALONE: Sequence[int] = (0,)
 """The position of the only message of a `send`."""
 
@@ -37,29 +38,62 @@ class Sends:
     def __init__(self, group: str, config: ProducerConfig, topics: Topics, limit: InFlightLimit, shell: ProducerShell, host: Host) -> None:
         self._group = group
         self._config = config
-        self._compress_over = config.compress_over_bytes
-        self.open_topic = topics.open
-        self.open_topics = topics.open_topics
+        self._send_timeout_ms = config.send_timeout_ms
+        self._keyed_send_timeout_ms = config.keyed_send_timeout_ms
+        self._open_topic = topics.open
+        self._open_topics = topics.open_topics
         self._limit = limit
         self._shell = shell
         self._clock = host.clock
+        self.now_ms = host.clock.monotonic_ms
+        """The time from which the deadline of a send is counted (monotonic ms)."""
         self._loop = asyncio.get_running_loop()
-        self._ids = UniqueKeys(host.random.token(UNIQUE_PREFIX_BYTES))
 
     # ----------------------------------------------------------------------------------------------------------------- steps
 
-    def now_ms(self) -> int:
-        """Return the time from which the deadline of a send is counted (monotonic ms)."""
-        return self._clock.monotonic_ms()
-
-    async def wait_for_room(
-        self, topic: TopicMachine, route: Route, count: int, held_bytes: int, begun_ms: int, end_ms: int
-    ) -> QueueMachine:
-        """Wait until the in-flight limit has room for a send to one queue. Return the queue, according to the layout at that time."""
-        ((_, machine, _, _),) = await self._wait_for_room(partial(self._single_share, topic, route), count, held_bytes, begun_ms, end_ms)
-        return machine
-
     def enqueue(
+        self,
+        message: Message,
+        selector: Selector | None,
+        queue: MessageQueue | None,
+        timeout_ms: int | None,
+        durable: bool | None,
+        begun_ms: int,
+    ) -> Enqueued | None:
+        """Add a message to its queue. Return None if it has to wait first: for the topic's route, or for room in the in-flight limit."""
+        topic, limit = self._open_topics.get(message.topic), self._limit
+        if topic is None or limit.must_wait:
+            return None
+        if durable:
+            self._check_durable(topic)
+        if message.sharding_key is None and selector is None and queue is None:
+            route, machine, default_ms = UNKEYED, topic.next(begun_ms, limit.count), self._send_timeout_ms
+        else:
+            route = route_of(message, selector, queue)
+            machine, default_ms = topic.machine_for(route, begun_ms), self._keyed_send_timeout_ms
+        held_bytes = held_bytes_of(message)
+        limit.add(1, held_bytes)
+        return self._add(message, topic, route, machine, held_bytes, begun_ms, begun_ms + (timeout_ms or default_ms), durable)
+
+    async def enqueue_later(
+        self,
+        message: Message,
+        selector: Selector | None,
+        queue: MessageQueue | None,
+        timeout_ms: int | None,
+        durable: bool | None,
+        begun_ms: int,
+    ) -> Enqueued:
+        """Wait for the topic's route and for room in the in-flight limit, then do the same as `enqueue`."""
+        route, held_bytes = route_of(message, selector, queue), held_bytes_of(message)
+        end_ms = self._end_ms(begun_ms, timeout_ms, keyed=route is not UNKEYED)
+        topic = await self._open_topic(message.topic, end_ms)
+        if durable:
+            self._check_durable(topic)
+        machine = await self._wait_for_queue(topic, route, 1, held_bytes, begun_ms, end_ms)
+        return self._add(message, topic, route, machine, held_bytes, begun_ms, end_ms, durable)
+
+    def _add(
         self,
         message: Message,
         topic: TopicMachine,
@@ -68,17 +102,24 @@ class Sends:
         held_bytes: int,
         begun_ms: int,
         end_ms: int,
-        require: Require,
-    ) -> "tuple[PendingSend, asyncio.Future[SendResult]]":
-        """Encode a message that the in-flight limit counts already, and add it to its queue. Return it and the future of its result."""
-        born_ms = self._clock.wall_ms()
-        message_id = self._ids.next(born_ms)
-        record = encode_message(message, machine.queue.queue_id, message_id, born_ms, None, self._compress_over)
+        durable: bool | None,
+    ) -> Enqueued:
+        """Add a message that the in-flight limit counts already."""
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        pending = _pending(topic, route, record, None, message_id, held_bytes, future, begun_ms, end_ms)
-        pending.durable = DURABLE[require]
+        pick = route.pick
+        version = None if pick is None else topic.layout.version
+        pending = PendingSend((message,), held_bytes, future, begun_ms, end_ms, route.keys, version, pick)
+        if durable is not None:
+            pending.durable = durable
         self._shell.add(topic, machine, pending)
-        return pending, future
+        return topic, pending, future
+
+    async def _wait_for_queue(
+        self, topic: TopicMachine, route: Route, count: int, held_bytes: int, begun_ms: int, end_ms: int
+    ) -> QueueMachine:
+        """Wait until the in-flight limit has room for a send to one queue. Return the queue, according to the layout at that time."""
+        ((_, machine, _, _),) = await self._wait_for_room(partial(self._single_share, topic, route), count, held_bytes, begun_ms, end_ms)
+        return machine
 
     def withdraw(self, topic: TopicMachine, pending: PendingSend, future: "asyncio.Future[SendResult]") -> None:
         """Withdraw a cancelled send, unless it is written."""
@@ -87,20 +128,27 @@ class Sends:
             future.exception()  # it has failed meanwhile: mark the error as retrieved
         future.cancel()
 
-    async def send_delayed(self, message: Message, delay: Delay, route: Route, begun_ms: int, end_ms: int, require: Require) -> SendResult:
-        topic, held_bytes = await self.open_topic(message.topic, end_ms), held_bytes_of(message)
-        if require == "durable":
-            self.check_durable(topic)
+    async def send_delayed(
+        self,
+        message: Message,
+        selector: Selector | None,
+        queue: MessageQueue | None,
+        timeout_ms: int | None,
+        durable: bool | None,
+        begun_ms: int,
+        delay: Delay,
+    ) -> SendResult:
+        route, held_bytes = route_of(message, selector, queue), held_bytes_of(message)
+        end_ms = self._end_ms(begun_ms, timeout_ms, keyed=route is not UNKEYED)
+        topic = await self._open_topic(message.topic, end_ms)
+        if durable:
+            self._check_durable(topic)
         await self._wait_for_room(partial(self._single_share, topic, route), 1, held_bytes, begun_ms, end_ms, ordered=False)
         try:
-            message_id = self._ids.next(self._clock.wall_ms())
-            sending = DelayedSend(self._shell, self._group, topic, route, message, message_id, delay)
-            result = await sending.run(end_ms, durable=DURABLE[require])
+            message_id = self._shell.keys.next(self._clock.wall_ms())
+            return await DelayedSend(self._shell, self._group, topic, route, message, message_id, delay).run(end_ms, durable=durable)
         finally:
             self._limit.release(1, held_bytes)
-        if require == "durable":
-            check_durable([result])
-        return result
 
     async def send_batch(
         self,
@@ -112,12 +160,12 @@ class Sends:
     ) -> list[SendResult]:
         begun_ms = self._clock.monotonic_ms()
         division = Division(messages, selector, queue)
-        end_ms = self.end_ms(begun_ms, timeout_ms, keyed=division.keyed)
-        topics = {name: await self.open_topic(name, end_ms) for name in division.topics}
+        end_ms = self._end_ms(begun_ms, timeout_ms, keyed=division.keyed)
+        topics = {name: await self._open_topic(name, end_ms) for name in division.topics}
         batch = Batch(len(messages), self._loop.create_future(), durable=DURABLE[require])
         if batch.durable:
             for topic in topics.values():
-                self.check_durable(topic)
+                self._check_durable(topic)
         try:
             for begin, end in division.chunks(self._config):
                 try:
@@ -138,17 +186,17 @@ class Sends:
     async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int], timeout_ms: int | None) -> SendResult:
         check_records(records, sizes)
         begun_ms, route = self._clock.monotonic_ms(), Route((QUEUE_WIDE,), None, queue)
-        end_ms = self.end_ms(begun_ms, timeout_ms, keyed=True)
-        topic = await self.open_topic(queue.topic, end_ms)
+        end_ms = self._end_ms(begun_ms, timeout_ms, keyed=True)
+        topic = await self._open_topic(queue.topic, end_ms)
         machine = topic.machine_for(route, begun_ms)
         try:
-            machine = await self.wait_for_room(topic, route, len(sizes), len(records), begun_ms, end_ms)
+            machine = await self._wait_for_queue(topic, route, len(sizes), len(records), begun_ms, end_ms)
         except BaseException:  # re-raised
             machine.end_given_stream()
             raise
         future: asyncio.Future[SendResult] = self._loop.create_future()
-        pending = _pending(topic, route, records, sizes, "", len(records), future, begun_ms, end_ms)
-        pending.alone = True
+        encoded = EncodedRecords(records, sizes)
+        pending = PendingSend((), len(records), future, begun_ms, end_ms, route.keys, records=encoded)
         self._shell.add(topic, machine, pending)
         try:
             return await future
@@ -159,7 +207,7 @@ class Sends:
 
     async def send_oneway(self, message: Message, selector: Selector | None, queue: MessageQueue | None) -> None:
         begun_ms, route = self._clock.monotonic_ms(), route_of(message, selector, queue)
-        topic = await self.open_topic(message.topic, self.end_ms(begun_ms, None, keyed=False))
+        topic = await self._open_topic(message.topic, self._end_ms(begun_ms, None, keyed=False))
         machine = topic.machine_for(route, begun_ms)
         link = self._shell.link(machine.queue.broker_name)
         if link is None:
@@ -170,8 +218,8 @@ class Sends:
         if endpoint is not None and endpoint.unsent_bytes + self._shell.oneway_bytes(machine) > self._config.unsent_bytes_max:
             await endpoint.drain()
         born_ms = self._clock.wall_ms()
-        message_id = self._ids.next(born_ms)
-        record = encode_message(message, machine.queue.queue_id, message_id, born_ms, None, self._compress_over)
+        message_id = self._shell.keys.next(born_ms)
+        record = encode_message(message, machine.queue.queue_id, message_id, born_ms, None, self._config.compress_over_bytes)
         self._shell.add_oneway(topic, machine, record, None if route.pick is None else topic.layout.version)
 
     # ----------------------------------------------------------------------------------------------------------------- parts
@@ -180,11 +228,11 @@ class Sends:
         """Return the share of a single send in the present layout."""
         return ((topic, topic.machine_for(route, self._clock.monotonic_ms(), self._limit.count), route, ALONE),)
 
-    def end_ms(self, begun_ms: int, timeout_ms: int | None, *, keyed: bool) -> int:
+    def _end_ms(self, begun_ms: int, timeout_ms: int | None, *, keyed: bool) -> int:
         """Return the deadline (monotonic ms) of a send that was called at `begun_ms`."""
         return begun_ms + (timeout_ms or (self._config.keyed_send_timeout_ms if keyed else self._config.send_timeout_ms))
 
-    def check_durable(self, topic: TopicMachine) -> None:
+    def _check_durable(self, topic: TopicMachine) -> None:
         """Raise RequestCodeNotSupportedError if a broker of the topic can't confirm that a message is on disk."""
         check_brokers(self._shell.instance, topic.layout, SENDING_DURABLY)
 
@@ -230,28 +278,25 @@ class Sends:
         begun_ms: int,
         end_ms: int,
     ) -> None:
-        """Send messages[begin:end], those of one queue together. If one can't be encoded or routed, none is enqueued."""
+        """Send messages[begin:end], those of one queue together. If one can't be routed, none is enqueued."""
         count, held_bytes = end - begin, sum(division.held_bytes[begin:end])
         shares = await self._wait_for_room(
             lambda: division.shares(begin, end, topics, self._clock.monotonic_ms()), count, held_bytes, begun_ms, end_ms
         )
-        sends = [self._encode_share(batch, share, division, messages, begun_ms, end_ms) for share in shares]
+        sends = [self._pending_share(batch, share, division, messages, begun_ms, end_ms) for share in shares]
         batch.sends += [(share[0], pending) for share, pending in zip(shares, sends, strict=True)]
         for (topic, machine, _, _), pending in zip(shares, sends, strict=True):
             self._shell.add(topic, machine, pending)
 
-    def _encode_share(
+    def _pending_share(
         self, batch: Batch, share: Share, division: Division, messages: Sequence[Message], begun_ms: int, end_ms: int
     ) -> PendingSend:
-        """Encode the messages of a share."""
-        topic, machine, route, places = share
-        born_ms, queue_id, over = self._clock.wall_ms(), machine.queue.queue_id, self._compress_over
+        """Return the messages of a share as one send."""
+        topic, _, route, places = share
         own = [messages[place] for place in places]
-        ids = self._ids.next_many(born_ms, len(own))
-        records = [encode_message(message, queue_id, id_, born_ms, None, over) for message, id_ in zip(own, ids, strict=True)]
         held_bytes = sum([division.held_bytes[place] for place in places])
-        sizes = list(map(len, records))
-        pending = _pending(topic, route, b"".join(records), sizes, ids, held_bytes, batch, begun_ms, end_ms, places)
+        version = None if route.pick is None else topic.layout.version
+        pending = PendingSend(own, held_bytes, batch, begun_ms, end_ms, route.keys, version, route.pick, places)
         pending.durable = batch.durable
         return pending
 
@@ -265,24 +310,6 @@ class Sends:
         if route is UNKEYED:
             return SendTimeoutError(queue.topic, Outcome.NOT_STORED, why)
         return QueueUnavailableError(queue, Outcome.NOT_STORED, why)
-
-
-def _pending(
-    topic: TopicMachine,
-    route: Route,
-    data: bytes,
-    sizes: list[int] | None,
-    ids: str | list[str],
-    held_bytes: int,
-    waiter: Waiter,
-    begun_ms: int,
-    end_ms: int,
-    places: Sequence[int] = (),
-) -> PendingSend:
-    """Return a send for its queue's machine. The middle of `begun_ms` and `end_ms` is when half of its time has passed."""
-    pick = route.pick
-    version = None if pick is None else topic.layout.version
-    return PendingSend(data, sizes, ids, held_bytes, waiter, end_ms, (begun_ms + end_ms) // 2, route.keys, version, pick, places)
 
 
 def check_records(records: bytes, sizes: list[int]) -> None:

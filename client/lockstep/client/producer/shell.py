@@ -23,6 +23,7 @@ from lockstep.client.producer.effects import (
     Release,
     Write,
 )
+from lockstep.client.producer.encoder import FrameEncoder
 from lockstep.client.producer.expiry import Expiry
 from lockstep.client.producer.failures import Failures
 from lockstep.client.producer.flow_control import InFlightLimit
@@ -39,6 +40,7 @@ from lockstep.client.producer.write_scheduler import WriteScheduler
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, RequestCodeNotSupportedError, StateError, TopicNotExistError, broker_error
+from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.log import get_logger
@@ -85,6 +87,9 @@ class ProducerShell:
         self._writes = WriteScheduler(self._run, self._endpoint)
         self._links: dict[str, BrokerLink] = {}
         self._oneway: dict[QueueMachine, OnewayRecords] = {}
+        self.keys = UniqueKeys(instance.host.random.token(UNIQUE_PREFIX_BYTES))
+        """The ids of messages."""
+        self._encoder = FrameEncoder(self.keys, self._clock.wall_ms, config.compress_over_bytes)
         limit.begin(self.expiry, self._failures)
 
     def close(self) -> None:
@@ -108,7 +113,7 @@ class ProducerShell:
         def sequencer() -> Sequencer:
             return Sequencer(producer_id) if given is None else Sequencer(given.producer_id, given.partition, given.epoch)
 
-        return TopicMachine(layout, self.config, sequencer, self._random.below, self._up(layout), self._latencies)
+        return TopicMachine(layout, self.config, sequencer, self._encoder, self._random.below, self._up(layout), self._latencies)
 
     def adopt(self, topic: TopicMachine, layout: TopicLayout) -> None:
         """Adopt a higher layout of the topic."""
@@ -277,14 +282,14 @@ class ProducerShell:
         frame, result = effect.frame, effect.result
         index = 0
         for pending in frame.sends:
-            waiter, ids = pending.waiter, pending.message_ids
+            waiter = pending.waiter
             if not pending.failed and not waiter.done():
                 if type(waiter) is Batch:
-                    waiter.stored(pending.places, [SendResult(result, place, id_) for place, id_ in enumerate(ids, index)])
+                    waiter.stored(pending.places, [SendResult(result, at) for at in range(index, index + pending.count)])
                 else:
-                    waiter.set_result(SendResult(result, index, ids))  # type: ignore[attr-defined, arg-type]
+                    waiter.set_result(SendResult(result, index))  # type: ignore[attr-defined]
             index += pending.count
-        self._release(frame.sends)
+        self._limit.release(frame.sealed.count, frame.held_bytes)
 
     def _fail(self, effect: Fail) -> None:
         """Fail these sends. The later sends with their keys fail in this loop turn and the next ones."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from lockstep.client.producer.broker_state import BrokerState
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.effects import Effect, ExpectLayout, Refuse, Release
+from lockstep.client.producer.encoder import FrameEncoder
 from lockstep.client.producer.in_flight_frame import InFlightFrame
 from lockstep.client.producer.latency_fault import BrokerLatencies
 from lockstep.client.producer.live_queues import LiveQueues
@@ -15,17 +16,6 @@ from lockstep.client.producer.routing import Route, number_of_key
 from lockstep.client.producer.sequencer import Sequencer
 from lockstep.protocol.errors import LocalProtocolError, LockstepError, TopicNotExistError
 from lockstep.protocol.queue import MessageQueue, TopicLayout
-from lockstep.protocol.record import INT32, QUEUE_ID_AT
-
-
-def readdress(pending: PendingSend, queue_id: int) -> None:
-    """Change the queue of the records within their topic: no digest covers the queue id."""
-    data, at, number = bytearray(pending.data), 0, INT32.pack(queue_id)
-    for size in pending.sizes or (len(data),):
-        data[at + QUEUE_ID_AT : at + QUEUE_ID_AT + 4] = number
-        at += size
-    pending.data = bytes(data)
-
 
 SPREAD = 64
 """The unkeyed messages in flight are spread over at least this number of queues, if there are so many."""
@@ -48,6 +38,7 @@ class TopicMachine:
         "_by_queue",
         "_computed_for",
         "_config",
+        "_encoder",
         "_latencies",
         "_live",
         "_machines",
@@ -67,6 +58,7 @@ class TopicMachine:
         layout: TopicLayout,
         config: ProducerConfig,
         make_sequencer: Callable[[], Sequencer],
+        encoder: FrameEncoder,
         random_below: Callable[[int], int],
         up: Iterable[str] = (),
         latencies: BrokerLatencies | None = None,
@@ -77,6 +69,7 @@ class TopicMachine:
         self.due: list[QueueMachine] = []
         self._config = config
         self._make_sequencer = make_sequencer
+        self._encoder = encoder
         self._random_below = random_below
         self._latencies = latencies
         self._computed_for = (0, 0)
@@ -107,7 +100,9 @@ class TopicMachine:
         """
         if self._latencies is not None:
             self._leave_out_slow_brokers(self._latencies, now_ms)
-        return self._machine(self._live.next(min(in_flight_count // SPREAD, RUN_MAX)))
+        run = in_flight_count // SPREAD
+        number = self._live.next(run if run < RUN_MAX else RUN_MAX)
+        return self._machines[number] or self._machine(number)
 
     def of_key(self, sharding_key: str) -> QueueMachine:
         """Return the queue to which the key belongs, whether its broker is live or not."""
@@ -300,7 +295,6 @@ class TopicMachine:
             self._leave_out_slow_brokers(self._latencies, now_ms)
         for pending in sends:
             machine = self._machine(self._live.next() if away_from.number is None else self._live.next_elsewhere(away_from.number))
-            readdress(pending, machine.queue.queue_id)
             self.add(machine, pending)
             self.due.append(machine)
 
@@ -320,7 +314,6 @@ class TopicMachine:
             return
         for queue, part in parts.items():
             part.version = layout.version
-            readdress(part, queue.queue_id)
             machine = self.of_queue(queue)
             assert machine is not None
             self.add(machine, part, ahead=ahead)
@@ -372,7 +365,7 @@ class TopicMachine:
         machine = self._by_queue.get(queue)
         if machine is None:
             broker = self._brokers[queue.broker_name]
-            machine = QueueMachine(queue, broker, self._make_sequencer(), self._config, self.effects, self._latencies)
+            machine = QueueMachine(queue, broker, self._make_sequencer(), self._encoder, self._config, self.effects, self._latencies)
             self._by_queue[queue] = machine
             machine.number = number
             machine.deletion = self.deletion

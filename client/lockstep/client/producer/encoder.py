@@ -1,0 +1,64 @@
+"""Encodes the messages of a frame as records when the frame is sealed: a send that waits keeps the user's own objects, and no copy."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from lockstep.client.producer.pending import PendingSend
+from lockstep.protocol.ids import UniqueKeys
+from lockstep.protocol.message import Message, encode_messages
+
+NO_IDS: Sequence[str] = ("",)
+"""The id of the result of a `send_records`: its records carry their own ids."""
+
+
+class EncodedFrame(NamedTuple):
+    """The records of a frame, before their sequence is added."""
+
+    parts: Sequence[bytes]
+    """One or more records each."""
+    sizes: list[int]
+    """The size of each record in bytes."""
+    ids: Sequence[str]
+    """The id of each message (UNIQ_KEY)."""
+
+
+class FrameEncoder:
+    """Gives messages their ids and encodes them."""
+
+    __slots__ = ("_compress_over", "_keys", "_wall_ms")
+
+    def __init__(self, keys: UniqueKeys, wall_ms: Callable[[], int], compress_over: int | None) -> None:
+        """`compress_over`: a body of so many bytes or more is compressed; None disables compression."""
+        self._keys = keys
+        self._wall_ms = wall_ms
+        self._compress_over = compress_over
+
+    def encode(self, sends: Sequence[PendingSend], queue_id: int, now_ms: int) -> EncodedFrame:
+        """Return the records of these sends in their order. A message that was in a frame before keeps its id."""
+        head = sends[0]
+        if head.records is not None:
+            return EncodedFrame([head.records.data], head.records.sizes, NO_IDS)
+        wall_ms = self._wall_ms()
+        messages: list[Message] = []
+        born_ms: list[int] = []
+        repeated = False
+        for pending in sends:
+            # It was born when it was called, by the present setting of the wall clock.
+            born = wall_ms - now_ms + pending.begun_ms
+            if pending.count == 1:
+                messages.append(pending.messages[0])
+                born_ms.append(born)
+            else:
+                messages += pending.messages
+                born_ms += [born] * pending.count
+            if pending.message_ids is not None:
+                repeated = True
+        ids = self._repeated_ids(sends, wall_ms) if repeated else self._keys.next_many(wall_ms, len(messages))
+        parts = encode_messages(messages, queue_id, ids, born_ms, self._compress_over)
+        return EncodedFrame(parts, list(map(len, parts)), ids)
+
+    def _repeated_ids(self, sends: Sequence[PendingSend], wall_ms: int) -> list[str]:
+        ids: list[str] = []
+        for pending in sends:
+            ids += self._keys.next_many(wall_ms, pending.count) if pending.message_ids is None else pending.message_ids
+        return ids

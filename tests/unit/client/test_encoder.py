@@ -1,0 +1,68 @@
+"""Messages are encoded when their frame is sealed."""
+
+from lockstep.client.producer.encoder import FrameEncoder
+from lockstep.client.producer.pending import EncodedRecords, PendingSend
+from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
+from lockstep.protocol.message import Message, encode_message
+from lockstep.protocol.properties import UNIQ_KEY, split_properties
+from lockstep.protocol.record import SYS_COMPRESSED, RecordView
+
+WALL_MS = 1_700_000_000_000
+
+
+class Caller:
+    def done(self) -> bool:
+        return False
+
+
+def pending(*bodies: str, begun_ms: int = 100) -> PendingSend:
+    messages = [Message("t", body.encode()) for body in bodies]
+    return PendingSend(messages, 1, Caller(), begun_ms, begun_ms + 1_000)
+
+
+def encoder(compress_over: int | None = None) -> FrameEncoder:
+    return FrameEncoder(UniqueKeys(bytes(UNIQUE_PREFIX_BYTES)), lambda: WALL_MS, compress_over)
+
+
+def views(parts: list[bytes]) -> list[RecordView]:
+    data, found, at = b"".join(parts), [], 0
+    while at < len(data):
+        found.append(RecordView(data, at))
+        at += found[-1].total_size
+    return found
+
+
+def test_records_carry_the_queue_the_ids_and_when_each_send_was_called() -> None:
+    encoded = encoder().encode([pending("a", begun_ms=100), pending("b", "c", begun_ms=250)], 7, 300)
+    records = views(list(encoded.parts))
+    assert [record.body for record in records] == [b"a", b"b", b"c"]
+    assert [record.total_size for record in records] == encoded.sizes
+    assert {record.queue_id for record in records} == {7}
+    assert [record.born_ms - WALL_MS for record in records] == [-200, -50, -50]
+    assert [split_properties(record.properties.decode())[UNIQ_KEY] for record in records] == list(encoded.ids)
+    assert len(set(encoded.ids)) == 3
+
+
+def test_message_that_was_in_a_frame_keeps_its_id_in_the_next_one() -> None:
+    made, first, second = encoder(), pending("a", "b"), pending("c")
+    before = made.encode([first], 0, 300)
+    first.message_ids = before.ids
+    after = made.encode([second, first], 1, 900)
+    assert list(after.ids[1:]) == list(before.ids)
+    assert after.ids[0] not in before.ids
+    assert [record.queue_id for record in views(list(after.parts))] == [1, 1, 1]
+
+
+def test_large_body_is_compressed() -> None:
+    small, large = views(list(encoder(compress_over=100).encode([pending("x" * 99), pending("x" * 100)], 0, 300).parts))
+    assert not small.sys_flag & SYS_COMPRESSED
+    assert large.sys_flag & SYS_COMPRESSED
+
+
+def test_encoded_records_are_sent_as_they_are() -> None:
+    record = encode_message(Message("t", b"x"), 0, "A" * 32, 5)
+    given = PendingSend((), 1, Caller(), 0, 1_000, ("",), records=EncodedRecords(record * 2, [len(record)] * 2))
+    assert given.count == 2
+    assert given.alone
+    encoded = encoder().encode([given], 9, 300)
+    assert (b"".join(encoded.parts), encoded.sizes) == (record * 2, [len(record)] * 2)
