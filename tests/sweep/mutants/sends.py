@@ -20,7 +20,6 @@ from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import RETRY_AFTER_FIELD
 from lockstep.protocol.errors import OutOfSequenceError
 from lockstep.protocol.layouts import LayoutTable
-from lockstep.protocol.queue import MessageQueue
 from sweep.mutants.registry import Patches, mutant
 
 
@@ -97,7 +96,7 @@ def a_retry_is_a_new_frame(patch: Patches) -> None:
 
     def again(self: QueueMachine, frame: Any) -> None:
         self._sequencer.give_up()
-        self._frame = seal_frame(self.queue, self._sequencer, frame.sends, any_durability=self.any_durability)
+        self._frame = self._sealed(frame.sends, frame.begun_ms)
         retry(self, self._frame)
 
     patch.set(QueueMachine, "_retry", again)
@@ -134,6 +133,15 @@ def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
 def moved_sends_end_as_not_stored(patch: Patches) -> None:
     """A send that was moved from a queue that may have stored it does not end as not stored."""
     patch.set(PendingSend, "may_be_stored", property(lambda self: False, lambda self, value: None))
+
+
+@mutant(
+    "send",
+    aimed="tests/unit/client/test_producer_retries.py::test_unkeyed_send_without_response_moves_at_half_its_deadline_as_a_possible_duplicate",
+)
+def moved_messages_get_another_id(patch: Patches) -> None:
+    """A message that is sent again has the id that it had in its first frame."""
+    patch.set(InFlightFrame, "keep_ids", lambda self: None)
 
 
 @mutant("alter", "swarm", aimed="tests/unit/protocol/test_layouts.py::test_higher_layout_version_wins_by_counter_then_writer")
@@ -176,8 +184,8 @@ def layouts_are_pushed_at_the_next_registration_only(patch: Patches) -> None:
 def the_least_strict_send_decides(patch: Patches) -> None:
     """The response to a frame waits for the strictest of its sends."""
 
-    def careless(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_durability: bool) -> InFlightFrame:
-        frame = seal_frame(queue, sequencer, sends, any_durability=any_durability)
+    def careless(queue: Any, sequencer: Any, encoder: Any, sends: list[PendingSend], now_ms: int, *, any_durability: bool) -> InFlightFrame:
+        frame = seal_frame(queue, sequencer, encoder, sends, now_ms, any_durability=any_durability)
         if any(pending.durable is False for pending in sends):
             frame.fields["durable"] = False
         return frame
@@ -200,8 +208,8 @@ def lower_producer_epochs_are_accepted(patch: Patches) -> None:
 def a_keyed_frame_moves(patch: Patches) -> None:
     """A keyed frame is repeated at its own queue only."""
 
-    def unkeyed(queue: MessageQueue, sequencer: Sequencer, sends: list[PendingSend], *, any_durability: bool) -> InFlightFrame:
-        frame = seal_frame(queue, sequencer, sends, any_durability=any_durability)
+    def unkeyed(queue: Any, sequencer: Any, encoder: Any, sends: list[PendingSend], now_ms: int, *, any_durability: bool) -> InFlightFrame:
+        frame = seal_frame(queue, sequencer, encoder, sends, now_ms, any_durability=any_durability)
         frame.keyed = False
         return frame
 

@@ -107,6 +107,9 @@ async def test_unkeyed_send_without_response_moves_at_half_its_deadline_as_a_pos
         assert len(silent.sends) > 1, "the same queue is tried again first"
         assert {one.body for one in silent.sends} == {silent.sends[0].body}
         assert producer.possible_duplicates == len(silent.sends[0].bodies) == 1
+        (written,) = silent.sends[0].messages
+        moved = {copy.body: copy.message_id for sent in other.sends for copy in sent.messages}
+        assert moved[written.body] == written.message_id, "consumers recognise a duplicate by its id"
         silent.script.clear()
         assert {(await producer.send(message("later"))).queue.broker_name for _ in range(4)} == {"b"}, "nor do later ones go there"
         await producer.send(message("named"), queue=MessageQueue("t", "a", 0))
