@@ -12,6 +12,7 @@ import pytest
 
 from lockstep.admin.tracking import MEANINGS
 from lockstep.broker.config import BrokerConfig
+from lockstep.runtime.settings import declared_settings
 from support.page_commands import Newcomer, blocks, is_free
 
 pytestmark = pytest.mark.e2e
@@ -87,7 +88,7 @@ def test_operations_md_has_the_meaning_of_each_track() -> None:
 
 
 def test_settings_in_operations_md_have_the_documented_defaults() -> None:
-    fields = BrokerConfig.model_fields
+    fields = declared_settings(BrokerConfig)
     for option, default in re.findall(r"`--([a-z-]+)` \((\d+)\)", PAGE):
         assert fields[option.replace("-", "_")].default == int(default), option
     servers = {"config", "show-config", "queues", "write-queues", "read-queues", "force", "dry-run", "topic", "to", "queue"}

@@ -1,9 +1,7 @@
 """The server processes, nameservers and brokers, and the programs that create and alter topics."""
 
 import asyncio
-from dataclasses import replace
-
-from pydantic import PrivateAttr
+from dataclasses import dataclass, replace
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
@@ -26,13 +24,14 @@ from sweep.universe import Main, Universe
 STORE = "/store"
 
 
+@dataclass(frozen=True, kw_only=True)
 class SmallBrokerConfig(BrokerConfig):
     """The configuration of a broker with small log files, since a universe is short."""
 
-    _setting: Setting = PrivateAttr()
+    setting: Setting
 
     def store_config(self) -> StoreConfig:
-        setting = self._setting
+        setting = self.setting
         return replace(
             super().store_config(),
             segment_bytes=setting.segment_bytes,
@@ -60,6 +59,7 @@ def make_broker(universe: Universe, name: str, address: str) -> SimServer:
 
     def make() -> Broker:
         config = SmallBrokerConfig(
+            setting=setting,
             name=name,
             listen=(f"{address}:{BROKER_PORT}",),
             nameserver=universe.nameserver,
@@ -72,7 +72,6 @@ def make_broker(universe: Universe, name: str, address: str) -> SimServer:
             disconnect_grace_ms=universe.grace_ms,
             session_timeout_ms=setting.session_timeout_ms,
         )
-        config._setting = setting
         opened[:] = [Broker(config, Host.current())]
         return opened[0]
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from lockstep.client.settings import Range, check_settings
 from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.settings import Range, check_settings
 
 Nameserver = str | list[str] | tuple[str, ...]
 """One address or several: "HOST:PORT;HOST:PORT", or a list of them."""

@@ -1,107 +1,23 @@
-"""Settings are declared once, as the fields of a frozen dataclass: `send_timeout_ms: Annotated[int, Range(1)] = 3_000`.
+"""The settings of a producer or consumer are the fields of a dataclass (runtime/settings.py), and the arguments of its constructor.
 
-`check_settings` compares values with that declaration, and `takes_arguments_of` gives a constructor the same keywords, which type checkers
-and editors see.
+`takes_arguments_of` gives the constructor the same keywords, which type checkers and editors see.
 """
 
 import difflib
 import functools
 import inspect
-import types
-import typing
 from collections.abc import Callable
-from dataclasses import dataclass, fields
-from enum import Enum
-from typing import Annotated, Any, Concatenate, Literal, ParamSpec, TypeVar
-
-from lockstep.protocol.errors import ConfigError
+from dataclasses import fields
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 SelfT = TypeVar("SelfT")
 ArgumentsT = TypeVar("ArgumentsT")
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The numbers that a setting accepts: from `low` to `high`, both included."""
-
-    low: int
-    high: int | None = None
-    reason: str = ""
-    """Why `high` is the limit."""
-
-    def __repr__(self) -> str:  # help() shows it in signatures
-        return f"Range({self.low})" if self.high is None else f"Range({self.low}, {self.high})"
-
-    def __contains__(self, number: float) -> bool:
-        return self.low <= number and (self.high is None or number <= self.high)
-
-    def __str__(self) -> str:
-        if self.high is None:
-            return f"of at least {self.low:,}"
-        return f"in {self.low:,} … {self.high:,}" + (f" ({self.reason})" if self.reason else "")
-
-
-def check_settings(config: Any) -> None:
-    """Check each field of a dataclass against its declared type and range.
-
-    Raises:
-        ConfigError: It names the setting, its value and the expected values.
-    """
-    declared = _declared(config.__class__)
-    for field in fields(config):
-        annotation, value = declared[field.name], getattr(config, field.name)
-        limits = next((each for each in getattr(annotation, "__metadata__", ()) if isinstance(each, Range)), None)
-        kinds = _alternatives(annotation)
-        if not any(_accepts(kind, limits, value) for kind in kinds):
-            expected = [words for kind in kinds for words in _words(kind, limits)]
-            raise ConfigError(f"{field.name} is {value!r}: expected {_one_of(expected)}")
-
-
 def settings_of(config: Any, declared: type) -> dict[str, Any]:
     """Return those settings of `config` that the dataclass `declared` has too, as keywords."""
     return {field.name: getattr(config, field.name) for field in fields(declared)}
-
-
-@functools.lru_cache(maxsize=64)
-def _declared(config: type) -> dict[str, Any]:
-    """Return the type of each field, also of a subclass in a module with `from __future__ import annotations`."""
-    return typing.get_type_hints(config, include_extras=True)
-
-
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    """Return the members of a union, without Annotated."""
-    if typing.get_origin(annotation) is Annotated:
-        annotation = annotation.__origin__
-    is_union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
-    return typing.get_args(annotation) if is_union else (annotation,)
-
-
-def _accepts(kind: Any, limits: Range | None, value: object) -> bool:
-    if kind in (int, float):  # bool is an int, but True is not a number of milliseconds
-        return isinstance(value, int | kind) and not isinstance(value, bool) and (limits is None or value in limits)
-    if typing.get_origin(kind) is Literal:
-        return value in typing.get_args(kind)
-    return kind is Any or isinstance(value, typing.get_origin(kind) or kind)
-
-
-def _words(kind: Any, limits: Range | None) -> list[str]:
-    if kind in (int, float):
-        number = "an integer" if kind is int else "a number"
-        return [number if limits is None else f"{number} {limits}"]
-    if typing.get_origin(kind) is Literal:
-        return [f'"{each}"' for each in typing.get_args(kind)]
-    if kind is types.NoneType:
-        return ["None"]
-    if issubclass(kind, bool):
-        return ["True", "False"]
-    if issubclass(kind, Enum):
-        return [str(each) for each in kind]
-    return [f"{'an' if kind.__name__[0] in 'AEIOU' else 'a'} {kind.__name__}"]
-
-
-def _one_of(words: list[str]) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
 def takes_arguments_of(

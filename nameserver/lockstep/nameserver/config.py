@@ -1,15 +1,18 @@
 """Settings of the nameserver."""
 
-from pydantic import Field
+from dataclasses import dataclass
+from typing import Annotated
 
 from lockstep.runtime.server_settings import ServerSettings
+from lockstep.runtime.settings import Range
 
 
+@dataclass(frozen=True, kw_only=True)
 class NameserverConfig(ServerSettings):
     """The nameserver informs clients of the live brokers, their addresses and the layout of every topic."""
 
-    listen: tuple[str, ...] = Field(
-        default=("127.0.0.1:9876",),
-        min_length=1,
-        description="[NAME=]HOST:PORT to listen on; its clients receive the brokers' addresses of that NAME. Port 0: any free port.",
-    )
+    listen: Annotated[
+        tuple[str, ...],
+        Range(1),
+        "[NAME=]HOST:PORT to listen on; its clients receive the brokers' addresses of that NAME. Port 0: any free port.",
+    ] = ("127.0.0.1:9876",)

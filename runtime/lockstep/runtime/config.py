@@ -1,9 +1,10 @@
 """A program's settings: defaults < TOML file (--config) < environment (LOCKSTEP_…) < flags. Unknown settings are rejected with a
 suggestion.
 
-A program describes its settings as a subclass of Settings: one field per option, with its help text as description. `flush` is then the
-flag --flush, the variable LOCKSTEP_FLUSH and the TOML key flush. A tuple of strings is a flag that may be repeated, a TOML array, and in
-the environment a comma-separated list.
+A program declares its settings as the fields of a dataclass, a subclass of Settings, with their help texts in their types:
+`topics_max: Annotated[int, Range(1, 65_536), "Topics of the cluster; one more is refused."] = 16_384`. The flag --topics-max, the variable
+LOCKSTEP_TOPICS_MAX and the TOML key topics_max set it. A tuple of strings is a flag that may be repeated, a TOML array, and in the
+environment a comma-separated list.
 """
 
 import argparse
@@ -11,15 +12,13 @@ import difflib
 import json
 import os
 import tomllib
-import types
 import typing
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
-
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic.fields import FieldInfo
+from dataclasses import MISSING, dataclass
+from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeVar
 
 from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.settings import Setting, check_settings, declared_settings
 
 ENVIRONMENT_PREFIX = "LOCKSTEP_"
 PROGRAM_OPTIONS = frozenset(
@@ -54,12 +53,18 @@ PROGRAM_OPTIONS = frozenset(
 """The options of all lockstep programs: a shell may set variables for all of them, and a program ignores those of the others."""
 TEST_PREFIX = ENVIRONMENT_PREFIX + "TEST_"
 """Variables of the test suite, which programs ignore."""
+BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
+"""Texts for a setting that is true or false, in any case."""
 
 
-class Settings(BaseModel):
-    """Base class of a program's settings: frozen, unknown names are rejected."""
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Base class of a program's settings. A subclass that compares fields with each other extends `__post_init__`, and raises ConfigError.
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    It has no slots: `super()` would not find the class that @dataclass replaces then."""
+
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 S = TypeVar("S", bound=Settings)
@@ -80,28 +85,26 @@ def load(
     environment: Mapping[str, str] | None = None,
 ) -> LoadedSettings[S]:
     """Load the settings of a program. Raise ConfigError if they are invalid, and SystemExit(0) after --help and --show-config."""
+    settings = declared_settings(model)
     parsed, unknown = _parser(model, prog).parse_known_args(argv)
     if unknown:
-        options = [*map(_flag, model.model_fields), "--config", "--show-config", "--help"]
+        options = [*map(_flag, settings), "--config", "--show-config", "--help"]
         raise ConfigError(f"unknown argument {unknown[0]!r}{_suggestion(unknown[0].partition('=')[0], options)}")
     flags = vars(parsed)
     show, path = flags.pop("show_config"), flags.pop("config")
-    variables = _from_environment(model, os.environ if environment is None else environment)
+    variables = _from_environment(settings, os.environ if environment is None else environment)
     named = variables.pop("config", None)
     path = path or named
     values: dict[str, Any] = {}
-    origins = dict.fromkeys(model.model_fields, "default")
-    for key, value in (_from_file(model, path) if path else {}).items():
+    origins = dict.fromkeys(settings, "default")
+    for key, value in (_from_file(settings, path) if path else {}).items():
         values[key], origins[key] = value, f"file {path}"
     for key, value in variables.items():
         values[key], origins[key] = value, f"environment {_variable(key)}"
     for key, value in flags.items():
         if value is not None:
             values[key], origins[key] = value, f"flag {_flag(key)}"
-    try:
-        config = model.model_validate({key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
-    except ValidationError as error:
-        raise ConfigError(_explain(model, error, origins)) from None
+    config = model(**_converted(settings, values, origins))
     if show:
         print(render(config, origins))
         raise SystemExit(0)
@@ -132,20 +135,12 @@ def _variable(key: str) -> str:
     return ENVIRONMENT_PREFIX + key.upper()
 
 
-def _is_list(field: FieldInfo) -> bool:
-    return any(typing.get_origin(kind) in (tuple, list) for kind in (field.annotation, *typing.get_args(field.annotation)))
+def _is_list(setting: Setting) -> bool:
+    return any(typing.get_origin(kind) is tuple for kind in setting.kinds)
 
 
-def _is_bool(field: FieldInfo) -> bool:
-    return field.annotation is bool
-
-
-def _choices(field: FieldInfo) -> tuple[str, ...] | None:
-    kinds = (field.annotation, *typing.get_args(field.annotation)) if isinstance(field.annotation, types.UnionType) else (field.annotation,)
-    for kind in kinds:
-        if typing.get_origin(kind) is typing.Literal:
-            return tuple(map(str, typing.get_args(kind)))
-    return None
+def _choices(setting: Setting) -> tuple[str, ...] | None:
+    return next((typing.get_args(kind) for kind in setting.kinds if typing.get_origin(kind) is Literal), None)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -160,25 +155,24 @@ def _parser(model: type[Settings], prog: str) -> argparse.ArgumentParser:
         epilog=f"Every option has an environment name ({ENVIRONMENT_PREFIX}…) and a TOML key of the same name.",
         allow_abbrev=False,
     )
-    for key, field in model.model_fields.items():
-        help_text = field.description or ""
-        if not field.is_required() and field.default not in (None, (), False):
-            default = field.get_default(call_default_factory=True)
+    for key, setting in declared_settings(model).items():
+        help_text, default = setting.help, setting.default
+        if default is not MISSING and default not in (None, (), False):
             shown = ", ".join(map(str, default)) if isinstance(default, tuple) else str(default)
             help_text += f" (default: {shown})"
         help_text = help_text.replace("%", "%%")
-        if _is_bool(field):
+        if bool in setting.kinds:
             parser.add_argument(_flag(key), dest=key, default=None, action=argparse.BooleanOptionalAction, help=help_text)
-        elif _is_list(field):
+        elif _is_list(setting):
             parser.add_argument(_flag(key), dest=key, default=None, action="append", help=help_text + " May be repeated.")
         else:
-            parser.add_argument(_flag(key), dest=key, default=None, choices=_choices(field), help=help_text)
+            parser.add_argument(_flag(key), dest=key, default=None, choices=_choices(setting), help=help_text)
     parser.add_argument("--config", metavar="FILE", help="TOML file with any of these options")
     parser.add_argument("--show-config", action="store_true", help="print the effective values and their origin, and exit")
     return parser
 
 
-def _from_file(model: type[Settings], path: str) -> dict[str, Any]:
+def _from_file(settings: Mapping[str, Setting], path: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:  # world: the settings are read before there is a Host
             table = tomllib.load(file)
@@ -187,16 +181,16 @@ def _from_file(model: type[Settings], path: str) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"settings file {path}: {error}") from error
     for key, value in table.items():
-        if key not in model.model_fields:
-            raise ConfigError(f"settings file {path}: unknown key {key!r}{_suggestion(key, model.model_fields)}")
-        if _is_list(model.model_fields[key]) and isinstance(value, str):
-            table[key] = (value,)
+        if key not in settings:
+            raise ConfigError(f"settings file {path}: unknown key {key!r}{_suggestion(key, settings)}")
+        if _is_list(settings[key]) and isinstance(value, str):
+            table[key] = [value]
     return table
 
 
-def _from_environment(model: type[Settings], environment: Mapping[str, str]) -> dict[str, Any]:
+def _from_environment(settings: Mapping[str, Setting], environment: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    known = {_variable(key): key for key in model.model_fields}
+    known = {_variable(key): key for key in settings}
     foreign = {_variable(key) for key in PROGRAM_OPTIONS}
     for name in sorted(environment):
         text = environment[name]
@@ -205,8 +199,8 @@ def _from_environment(model: type[Settings], environment: Mapping[str, str]) -> 
         if name == _variable("config"):
             values["config"] = text
         elif name in known:
-            listed = _is_list(model.model_fields[known[name]])
-            values[known[name]] = tuple(part.strip() for part in text.split(",") if part.strip()) if listed else text
+            listed = _is_list(settings[known[name]])
+            values[known[name]] = [part.strip() for part in text.split(",") if part.strip()] if listed else text
         elif name not in foreign:
             raise ConfigError(f"environment: unknown variable {name}{_suggestion(name, sorted({*known, *foreign}))}")
     return values
@@ -217,33 +211,45 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
 
 
-def _explain(model: type[Settings], error: ValidationError, origins: Mapping[str, str]) -> str:
-    """Return one line: the setting, its value and origin, and the expected values."""
-    parts: dict[str, str] = {}
-    for problem in error.errors(include_url=False):
-        key = str(problem["loc"][0]) if problem["loc"] else ""
-        if not key:
-            part = problem["msg"].removeprefix("Value error, ")
-        elif problem["type"] == "missing":
-            part = f"{key} is needed: {_flag(key)}, {_variable(key)} or TOML key {key}"
-        else:
-            part = f"{key} = {problem['input']!r} ({origins.get(key, 'default')}): expected {_expected(model.model_fields[key])}"
-        parts.setdefault(key, part)
-    return "; ".join(parts.values())
+def _converted(settings: Mapping[str, Setting], values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, Any]:
+    """Return the values in the types of their settings. Raise ConfigError, one line with every setting that is missing or invalid."""
+    converted = {key: _convert(settings[key], value) for key, value in values.items()}
+    problems: list[str] = []
+    for key, setting in settings.items():
+        if key not in values:
+            if setting.default is MISSING:
+                problems.append(f"{key} is needed: {_flag(key)}, {_variable(key)} or TOML key {key}")
+        elif not setting.accepts(converted[key]):
+            problems.append(f"{key} = {values[key]!r} ({origins[key]}): expected {_expected(setting)}")
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return converted
 
 
-def _expected(field: FieldInfo) -> str:
+def _convert(setting: Setting, value: Any) -> Any:
+    """Return a list as a tuple, and the number or truth value that a text stands for. Anything else is returned as it is."""
+    if isinstance(value, list):
+        return tuple(value)
+    if not isinstance(value, str):
+        return value
+    if bool in setting.kinds:
+        return BOOLEANS.get(value.lower(), value)
+    for number in (int, float):
+        if number in setting.kinds:
+            try:
+                return number(value)
+            except ValueError:
+                return value
+    return value
+
+
+def _expected(setting: Setting) -> str:
     """Describe the valid values of a setting."""
-    if choices := _choices(field):
+    if choices := _choices(setting):
         return " or ".join(choices)
-    if _is_bool(field):
+    if bool in setting.kinds:
         return "true or false"
-    if _is_list(field):
-        return "a list of texts, at least one" if field.is_required() or field.default else "a list of texts"
-    kinds = (field.annotation, *typing.get_args(field.annotation))
-    what = "an integer" if int in kinds else "a number" if float in kinds else "a text"
-    limits = {name: getattr(each, name) for each in field.metadata for name in ("gt", "ge", "le") if hasattr(each, name)}
-    if "ge" in limits and "le" in limits:
-        return f"{what} in {limits['ge']:,} … {limits['le']:,}"
-    words = {"gt": "above", "ge": "of at least", "le": "of at most"}
-    return " ".join([what, *(f"{words[name]} {limit:,}" for name, limit in limits.items())])
+    if _is_list(setting):
+        return "a list of texts" if setting.limits is None else "a list of texts, at least one"
+    what = "an integer" if int in setting.kinds else "a number" if float in setting.kinds else "a text"
+    return what if setting.limits is None else f"{what} {setting.limits}"

@@ -1,42 +1,35 @@
 """The settings that a broker and a nameserver have in common."""
 
-from typing import Literal
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
-
-from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.config import Settings
 from lockstep.runtime.link import parse_address
 from lockstep.runtime.listen_address import ADMIN, parse_listeners, require_loopback_or_insecure
 from lockstep.runtime.server import CONNECTIONS_MAX
+from lockstep.runtime.settings import Range
 
 
+@dataclass(frozen=True, kw_only=True)
 class ServerSettings(Settings):
     """Where a server listens, its admin port, its limit of connections and its log level. Each server has its own default for `listen`."""
 
-    listen: tuple[str, ...] = Field(min_length=1)
-    admin_listen: str | None = Field(
-        default=None,
-        description="HOST:PORT of the admin port: /livez, /readyz, /metrics, /log-level. Disabled by default. Port 0: any free port.",
+    listen: Annotated[tuple[str, ...], Range(1)]
+    admin_listen: Annotated[
+        str | None, "HOST:PORT of the admin port: /livez, /readyz, /metrics, /log-level. Disabled by default. Port 0: any free port."
+    ] = None
+    admin_host: Annotated[
+        tuple[str, ...], "A name that clients of the admin port may use (HTTP's Host), besides addresses and this machine's name."
+    ] = ()
+    connections_max: Annotated[int, Range(1), "Connections at a time; fewer if the limit of file descriptors (ulimit -n) is low."] = (
+        CONNECTIONS_MAX
     )
-    admin_host: tuple[str, ...] = Field(
-        default=(), description="A name that clients of the admin port may use (HTTP's Host), besides addresses and this machine's name."
-    )
-    connections_max: int = Field(
-        default=CONNECTIONS_MAX,
-        ge=1,
-        description="Connections at a time; fewer if the limit of file descriptors (ulimit -n) is low.",
-    )
-    insecure: bool = Field(default=False, description="Accept connections from other machines although there is no authentication yet.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The lowest level that is logged.")
+    insecure: Annotated[bool, "Accept connections from other machines although there is no authentication yet."] = False
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], "The lowest level that is logged."] = "info"
 
-    @model_validator(mode="after")
-    def _check_listeners(self) -> "ServerSettings":
-        try:
-            require_loopback_or_insecure({**self.listeners(), **self.admin_listener()}, insecure=self.insecure)
-        except ConfigError as error:
-            raise ValueError(str(error)) from None
-        return self
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_loopback_or_insecure({**self.listeners(), **self.admin_listener()}, insecure=self.insecure)
 
     def listeners(self) -> dict[str, tuple[str, int]]:
         """Return the (host, port) that each listener binds, by its name."""

@@ -22,9 +22,9 @@ from lockstep.client import (
 )
 from lockstep.client.config import nameserver_addresses
 from lockstep.client.producer.config import check_terms
-from lockstep.client.settings import Range
 from lockstep.client.sync import Producer as BlockingProducer
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
+from lockstep.runtime.settings import Range
 
 
 def test_nameservers_are_accepted_as_a_string_or_a_list() -> None:

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
@@ -202,6 +203,7 @@ def test_exit_code_and_text_are_taken_from_the_error() -> None:
     assert describe(DiskFailedError()) == "DiskFailedError: "
 
 
+@dataclass(frozen=True, kw_only=True)
 class Config(Settings):
     name: str = "x"
 

@@ -5,11 +5,12 @@ from typing import Annotated, Literal
 
 from lockstep.client.consumer.offset_file import DEFAULT_DIR, check_instance
 from lockstep.client.consumer.retry import RETRY_UNLIMITED, SUSPEND_MS_MAX, SUSPEND_MS_MIN, OrderedRetry
-from lockstep.client.settings import Range, check_settings, settings_of
+from lockstep.client.settings import settings_of
 from lockstep.protocol.allocate import BY_BROKER, Strategy, check_strategy
 from lockstep.protocol.bodies import ConsumeFromWhere, MessageModel
 from lockstep.protocol.delays import RETRIES_MAX
 from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.settings import Range, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from lockstep.client.producer.latency_fault import LatencyFaults
-from lockstep.client.settings import Range, check_settings
 from lockstep.protocol.compression import COMPRESS_OVER_BYTES
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.frame import FRAME_BYTES_MAX
 from lockstep.protocol.sequence import COUNT_MAX
+from lockstep.runtime.settings import Range, check_settings
 
 Require = Literal["written", "stored", "durable"]
 DURABLE: Mapping[str, bool | None] = {"written": False, "stored": None, "durable": True}

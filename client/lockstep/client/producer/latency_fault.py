@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
-from lockstep.client.settings import Range, check_settings
 from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.settings import Range, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
