@@ -6,7 +6,8 @@
 Every file has its full apparent length from the start and is sparse. A record or frame never spans two files. If it does not fit with 8
 bytes to spare, it goes into the next file, and the rest of this one is a blank record (int32 rest, magic 0xCBD43194, no further bytes).
 
-Appended bytes wait in `tail`, the recent end of the log in memory, until `write` passes them to the file in one call.
+Appended bytes wait in `tail`, the recent end of the log in memory, until `write` passes them to the file in one call. When half of the
+memory for recent bytes is full, `tail` is kept as it is for readers, in place of the one before it, and a new one begins: no byte is moved.
 
 The file of the next segment is opened in advance, under another name, so that rolling needs no descriptor: connections may have taken all.
 """
@@ -125,6 +126,8 @@ class CommitLog:
         self.segments: list[Segment] = []
         self.tail = bytearray()
         self.tail_start = 0
+        self._before_tail = bytearray()
+        """The bytes before `tail` that are still in memory."""
         self.written = 0
         self.synced = 0
         self._unsynced: list[Segment] = []
@@ -151,6 +154,11 @@ class CommitLog:
     def end(self) -> int:
         """Return the position of the next record."""
         return self.tail_start + len(self.tail)
+
+    @property
+    def memory_start(self) -> int:
+        """Return the position from which on the bytes are in memory."""
+        return self.tail_start - len(self._before_tail)
 
     @property
     def frame_bytes_max(self) -> int:
@@ -198,8 +206,8 @@ class CommitLog:
             # The previous process may have died between creating a name and syncing it.
             self._files.sync_directory(self._directory)
         self._stray = []
-        self.tail = bytearray()
-        self.tail_start = self.written = end
+        self._begin_tail(end)
+        self.written = end
         self._unsynced = list(self.segments)
         self._open_directory = self._open_directory or self._files.open_directory(self._directory)
         if self.segments:
@@ -324,8 +332,8 @@ class CommitLog:
         self.segments.append(segment)
         self._unsynced.append(segment)
         self._names_changed = True
-        self.tail = bytearray()
-        self.tail_start = self.written = start
+        self._begin_tail(start)
+        self.written = start
         self.prepare()
 
     def _take_next(self, path: str) -> File:
@@ -359,11 +367,17 @@ class CommitLog:
         return True
 
     def trim(self) -> None:
-        """Keep the recent part of the written bytes in memory."""
-        if len(self.tail) > self._tail_bytes + (self._tail_bytes >> 1):
-            cut = min(len(self.tail) - self._tail_bytes, self.written - self.tail_start)
-            del self.tail[:cut]
-            self.tail_start += cut
+        """Keep the recent part of the written bytes in memory: between half of `tail_bytes` and all of it, and the last turn's."""
+        if self.written == self.end and len(self.tail) > self._tail_bytes // 2:
+            full = self.tail
+            self._begin_tail(self.end)
+            self._before_tail = full
+
+    def _begin_tail(self, position: int) -> None:
+        """Forget the bytes in memory. The next one has this position."""
+        self.tail = bytearray()
+        self.tail_start = position
+        self._before_tail = bytearray()
 
     # -- syncing ---------------------------------------------------------------------------------
 
@@ -383,9 +397,19 @@ class CommitLog:
     def from_tail(self, position: int, count: int) -> bytes | None:
         """Return bytes that are still in memory, or None."""
         at = position - self.tail_start
-        if at < 0 or at + count > len(self.tail):
+        if at < 0:
+            return self._from_before_tail(at + len(self._before_tail), count)
+        if at + count > len(self.tail):
             return None
         return bytes(memoryview(self.tail)[at : at + count])
+
+    def _from_before_tail(self, at: int, count: int) -> bytes | None:
+        """Return `count` bytes from index `at` of the bytes before the tail, and the first ones of the tail if those are too few."""
+        following = at + count - len(self._before_tail)
+        if at < 0 or following > len(self.tail):
+            return None
+        data = bytes(memoryview(self._before_tail)[at : at + count])
+        return data if following <= 0 else data + memoryview(self.tail)[:following]
 
     def segment_of(self, position: int) -> Segment | None:
         """Return the file that holds a position, or None below the log's start and after its files."""

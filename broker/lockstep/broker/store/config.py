@@ -49,9 +49,9 @@ class StoreConfig:
     """Size of a whole record: a body of 4 MiB, plus names and properties."""
     state_bytes_max: int | None = None
     """The longest body of a state record. The changes of a turn are split if they need more. None for the length that fits a log file."""
-    tail_bytes: int = 8 * MIB
-    """Recent log bytes kept in memory, for readers that keep up."""
-    queue_tail_bytes: int = 4 * MIB
+    tail_bytes: int = 6 * MIB
+    """Recent log bytes kept in memory, for readers that keep up; at least half of it."""
+    queue_tail_bytes: int = 2 * MIB
     """Recent consume-queue entries kept in memory for all queues together, 20 bytes each."""
     open_file_count_max: int = OPEN_FILES_MAX
     """Consume-queue files kept open at once."""

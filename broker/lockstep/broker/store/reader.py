@@ -200,11 +200,11 @@ class Reader:
 
     def _fetches(self, runs: list[Run]) -> list[tuple[int, int, list[Run]]]:
         """Return (position, number of bytes, runs within) of each read."""
-        tail_start = self._log.tail_start
+        memory_start = self._log.memory_start
         fetches: list[tuple[int, int, list[Run]]] = []
         for run in runs:
             position, size = run
-            if fetches and position < tail_start:
+            if fetches and position < memory_start:
                 start, length, inner = fetches[-1]
                 end = position + size
                 near = 0 <= position - (start + length) <= GAP_BYTES_MAX and end - start <= FETCH_BYTES_MAX

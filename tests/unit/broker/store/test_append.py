@@ -506,7 +506,13 @@ async def test_memory_holds_only_the_recent_log_and_entries() -> None:
         append(store, b"%d" % number)
         await asyncio.sleep(0)
     await confirmed(store)
-    assert len(store._log.tail) <= 3_000 + 200
+    log = store._log
+    assert 1_000 <= log.end - log.memory_start <= 2_000 + 200
+    for position in range(log.memory_start, log.end):
+        for count in {1, 100, log.end - position}:
+            within = position + count <= log.end
+            assert log.from_tail(position, count) == (log.segments[0].file.pread(count, position) if within else None)
+    assert log.from_tail(log.memory_start - 1, 1) is None
     queue = store._queues.get(("orders", 0))
     assert queue is not None
     assert len(queue._entries) <= 20 * 200
