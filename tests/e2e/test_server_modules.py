@@ -24,7 +24,6 @@ UNNEEDED = {
     "pydantic",
     "pygments",
     "rich",
-    "structlog",
     "typer",
     "xml",
     "zipfile",
