@@ -1,9 +1,11 @@
 # `server`, the last target and so the default, runs the command `lockstep`: brokers, nameservers and tools.
 # `spark` runs the load generator and the pipeline that verifies its rows, by spark-submit.
 # Both run as a user without privileges; brokers keep their logs below /data.
+# The wheel has the native kernels; if Debian's compiler is too old for them it is pure Python, and the build says so.
 FROM python:3.11-slim AS wheel
+RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends cargo >/dev/null && rm -rf /var/lib/apt/lists/*
 COPY . /src
-RUN pip wheel --quiet --no-cache-dir --no-deps --wheel-dir /wheel /src
+RUN pip wheel --verbose --no-cache-dir --no-deps --wheel-dir /wheel /src
 
 FROM python:3.11-slim AS base
 COPY --from=wheel /wheel /wheel

@@ -17,9 +17,23 @@ found_java() {
     command -v "$java" >/dev/null 2>&1 && printed="$("$java" -version 2>&1)" && [[ "$printed" =~ version\ \"([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 17 ]
 }
 
+# Prints a digest of all that an installation depends on: the project's declaration, the sources of the kernels, and what builds those.
+installation_digest() {
+    "$python" - "$root" "$(command -v cargo || true)" "${LOCKSTEP_NATIVE:-}" <<'END'
+import hashlib, pathlib, sys
+root, *others = sys.argv[1:]
+digest = hashlib.sha256("\n".join(others).encode())
+for pattern in ("pyproject.toml", "hatch_build.py", "native/Cargo.toml", "native/src/*.rs"):
+    for path in sorted(pathlib.Path(root).glob(pattern)):
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+print(digest.hexdigest()[:16])
+END
+}
+
 install_project() {
-    local extra="$1" stamp
-    stamp="$root/.venv/installed-$extra-$("$python" -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest()[:16])' "$root/pyproject.toml")"
+    local extra="$1" digest stamp
+    digest="$(installation_digest)"
+    stamp="$root/.venv/installed-$extra-$digest"
     [ -e "$stamp" ] && return
     # pip comes last: without it an earlier run was cut short.
     [ -x "$root/.venv/bin/pip" ] || {
@@ -28,6 +42,9 @@ install_project() {
             fail "$python -m venv failed, see above: install the package python3-venv, then run this again."
     }
     echo "installing lockstep-mq[$extra] and its dependencies …" >&2
+    # Stamps of other sources are void: the library of the kernels is replaced.
+    find "$root/.venv" -maxdepth 1 -name 'installed-*' ! -name "*-$digest" -delete
     "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root[$extra]"
+    "$root/.venv/bin/python" -c 'from lockstep.protocol.native import implementation; print(f"installed, {implementation()}")' >&2
     touch "$stamp"
 }

@@ -13,6 +13,7 @@ from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.ids import message_id_of
 from lockstep.protocol.names import RETRY_PREFIX, check_topic, is_sendable_topic
+from lockstep.protocol.native import kernels
 from lockstep.protocol.properties import (
     KEYS,
     OWN_PREFIX,
@@ -218,6 +219,12 @@ def encode_message(
 
     A body of `compress_over` bytes or more is compressed. None disables compression.
     """
+    if kernels is not None and not extra and (compress_over is None or len(message.body) < compress_over):
+        record = kernels.encode_message(
+            message.stored_topic, queue_id, message.body, message.stored_properties, unique_key, message.flag, born_ms
+        )
+        if record is not None:
+            return record
     properties = _UNIQ_KEY_HEAD + unique_key.encode()
     if message.stored_properties:
         properties = message.stored_properties + b"\x02" + properties
@@ -457,10 +464,31 @@ def decode_messages(data: bytes, broker_name: str) -> list[MessageExt]:
     Every length is checked here, so that no later access raises; the other fields are decoded on demand. Raises RemoteProtocolError unless
     the bytes are whole records of v1.
     """
+    places = None if kernels is None else kernels.split_records(data)
+    if places is None:
+        places = _split_records(data)
     messages: list[MessageExt] = []
     append = messages.append
-    unpack = _CHECKED_FIELDS.unpack_from
     new = MessageExt.__new__
+    for start, topic_at, properties_at, end, queue_offset in places:
+        message = new(MessageExt)
+        message._data = data
+        message._start = start
+        message._topic_at = topic_at
+        message._properties_at = properties_at
+        message._end = end
+        message._body = None
+        message._properties = None
+        message.broker_name = broker_name
+        message.queue_offset = queue_offset
+        append(message)
+    return messages
+
+
+def _split_records(data: bytes) -> list[tuple[int, int, int, int, int]]:
+    """Return of each record its start, the starts of its topic and its properties, its end, and its queue offset."""
+    places: list[tuple[int, int, int, int, int]] = []
+    unpack = _CHECKED_FIELDS.unpack_from
     start = 0
     data_bytes = len(data)
     while start < data_bytes:
@@ -474,19 +502,9 @@ def decode_messages(data: bytes, broker_name: str) -> list[MessageExt]:
         properties_at = topic_at + 2 + data[topic_at - 1]
         if properties_at > end or (data[properties_at - 2] << 8 | data[properties_at - 1]) != end - properties_at:
             raise _record_error(data, start)
-        message = new(MessageExt)
-        message._data = data
-        message._start = start
-        message._topic_at = topic_at
-        message._properties_at = properties_at
-        message._end = end
-        message._body = None
-        message._properties = None
-        message.broker_name = broker_name
-        message.queue_offset = queue_offset
-        append(message)
+        places.append((start, topic_at, properties_at, end, queue_offset))
         start = end
-    return messages
+    return places
 
 
 def _record_error(data: bytes, start: int) -> RemoteProtocolError:

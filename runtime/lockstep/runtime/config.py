@@ -18,6 +18,7 @@ from dataclasses import MISSING, dataclass
 from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeVar
 
 from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.native import KERNEL_VARIABLES
 from lockstep.runtime.settings import Setting, check_settings, declared_settings
 
 ENVIRONMENT_PREFIX = "LOCKSTEP_"
@@ -194,7 +195,7 @@ def _from_environment(settings: Mapping[str, Setting], environment: Mapping[str,
     foreign = {_variable(key) for key in PROGRAM_OPTIONS}
     for name in sorted(environment):
         text = environment[name]
-        if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(TEST_PREFIX):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(TEST_PREFIX) or name in KERNEL_VARIABLES:
             continue
         if name == _variable("config"):
             values["config"] = text

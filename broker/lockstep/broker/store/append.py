@@ -30,6 +30,7 @@ from lockstep.protocol.delays import queue_delay_ms
 from lockstep.protocol.errors import MessageIllegalError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.native import kernels
 from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX, SEQUENCE_DIGITS, sent_bytes
 from lockstep.protocol.record import BODY_AT, MAGIC, PROPERTIES_BYTES_MAX
 from lockstep.protocol.sequence import COUNT_AT, COUNT_DIGITS, STAMP_HEAD, find_sequence
@@ -118,6 +119,10 @@ def take_frame(
     `position` is the log offset of the end of `tail`. `sequenced`: the caller has checked the frame's `__LS_SEQ`. Raises
     MessageIllegalError, which names the record and the rule. After any error `tail` is unchanged.
     """
+    if kernels is not None:
+        packed = kernels.take_frame(tail, frame, count, topic.field, queue_id, queue_offset, position, stamp, size_max, trusted, sequenced)
+        if packed is not None:
+            return packed
     at = len(tail)
     tail += frame
     end = len(frame)

@@ -23,6 +23,7 @@ from lockstep.broker.store.delay_checksum import SCHEDULE, seal_holds
 from lockstep.broker.store.results import ReadResult, ReadStatus
 from lockstep.broker.store.stored_record import BadRecordError, read_record, valid_properties
 from lockstep.protocol.crc import crc32
+from lockstep.protocol.native import kernels
 from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN, SYS_IPV6_MASK
 from lockstep.runtime.host import Host
 
@@ -228,15 +229,17 @@ def _advance(steps: Steps, data: bytes | None) -> QueueBytes | LogBytes | ReadRe
 class Check:
     """Compares the bytes that one read took from files with the entries that name them, in order."""
 
-    __slots__ = ("_count", "_indexes", "_offset", "_ordinal", "_places", "_queue")
+    __slots__ = ("_count", "_entries", "_indexes", "_numbers", "_offset", "_ordinal", "_queue")
 
     def __init__(self, queue: ConsumeQueue, offset: int, entries: bytes, indexes: "list[int] | range") -> None:
         self._queue = queue
         self._offset = offset
         """Offset of the first entry."""
-        self._places = [(position, size) for position, size, _ in ENTRY.iter_unpack(entries)]
+        self._entries = entries
         self._indexes = indexes
         """Indexes of the chosen entries."""
+        self._numbers = None if isinstance(indexes, range) else indexes
+        """The indexes, or None if they are those of the first entries."""
         self._count = len(indexes)
         self._ordinal = 0
         """Which of them is next."""
@@ -244,9 +247,14 @@ class Check:
     def run(self, data: bytes, position: int) -> None:
         """Check `data`, which was read at `position`. Raise MismatchError for the first entry that does not match its record."""
         self._find(position)
-        unpack, places, indexes, view = CHECKED.unpack_from, self._places, self._indexes, memoryview(data)
         queue_id, name, offset, last = self._queue.queue_id, self._queue.topic_field.field, self._offset, len(data) - RECORD_BYTES_MIN
         name_bytes, sealed = len(name), name[1:] == SCHEDULE
+        if kernels is not None and not sealed:
+            checked = kernels.check_run(data, position, self._entries, self._numbers, self._count, self._ordinal, offset, queue_id, name)
+            if checked is not None:
+                self._ordinal += checked
+                return
+        unpack, place, indexes, view = CHECKED.unpack_from, self._place, self._indexes, memoryview(data)
         ordinal, count, at, end = self._ordinal, self._count, 0, len(data)
         while at <= last and ordinal < count:
             size, magic, crc, stored_queue, queue_offset, physical, sys_flag, body_bytes = unpack(data, at)
@@ -254,7 +262,7 @@ class Check:
             stop, behind = at + size, at + BODY_AT + body_bytes
             if (
                 physical != position + at
-                or places[index] != (physical, size)
+                or place(index) != (physical, size)
                 or queue_offset != offset + index
                 or magic != MAGIC
                 or stored_queue != queue_id
@@ -284,7 +292,7 @@ class Check:
         """Return the error of the first entry of the run at `position` that is not inside a segment."""
         self._find(position)
         while segment_end is not None and self._ordinal < self._count - 1:
-            if sum(self._places[self._indexes[self._ordinal]]) > segment_end:
+            if sum(self._place(self._indexes[self._ordinal])) > segment_end:
                 break
             self._ordinal += 1
         return self._mismatch(position, "the entry points outside of the log")
@@ -292,9 +300,14 @@ class Check:
     def _find(self, position: int) -> None:
         """Continue with the entry that names `position`: those before it were in memory."""
         for ordinal in range(self._ordinal, self._count):
-            if self._places[self._indexes[ordinal]][0] == position:
+            if self._place(self._indexes[ordinal])[0] == position:
                 self._ordinal = ordinal
                 return
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """Return the log position and the size of an entry."""
+        position, size, _ = ENTRY.unpack_from(self._entries, index * ENTRY_BYTES)
+        return position, size
 
     def _mismatch(self, position: int, reason: str) -> MismatchError:
         index = self._indexes[min(self._ordinal, self._count - 1)]

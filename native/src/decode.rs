@@ -1,0 +1,45 @@
+//! The consumer's split of a pull (protocol/lockstep/protocol/message.py, `decode_messages`).
+
+use crate::fields::{i64_at, size_at, u16_at, u32_at, BODY_AT, BODY_LENGTH_AT, MAGIC, MAGIC_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN};
+use pyo3::prelude::*;
+
+/// Where the parts of a record are: start, start of the topic, start of the properties, end, and its queue offset.
+type Place = (usize, usize, usize, usize, i64);
+
+/// Return where the parts of each record are, or None to decline.
+#[pyfunction]
+pub fn split_records(data: &[u8]) -> Option<Vec<Place>> {
+    let mut places = Vec::with_capacity(data.len().checked_div(256)?);
+    let mut start = 0usize;
+    while start < data.len() {
+        let place = split_record(data, start)?;
+        start = place.3;
+        places.push(place);
+    }
+    Some(places)
+}
+
+fn split_record(data: &[u8], start: usize) -> Option<Place> {
+    let size = size_at(data, start)?;
+    let end = start.checked_add(size)?;
+    let record = data.get(start..end)?;
+    let body_bytes = size_at(record, BODY_LENGTH_AT)?;
+    if size < RECORD_BYTES_MIN || u32_at(record, MAGIC_AT)? != MAGIC {
+        return None;
+    }
+    let topic_at = BODY_AT.checked_add(body_bytes)?.checked_add(1)?;
+    let topic_bytes = usize::from(*record.get(topic_at.checked_sub(1)?)?);
+    let length_at = topic_at.checked_add(topic_bytes)?;
+    let properties_at = length_at.checked_add(2)?;
+    if record.len().checked_sub(properties_at)? != usize::from(u16_at(record, length_at)?) {
+        return None;
+    }
+    let queue_offset = i64_at(record, QUEUE_OFFSET_AT)?;
+    Some((
+        start,
+        start.checked_add(topic_at)?,
+        start.checked_add(properties_at)?,
+        end,
+        queue_offset,
+    ))
+}

@@ -1,0 +1,42 @@
+//! Compiled forms of lockstep's loops over records: the extension module `lockstep.protocol._native` (ADR 27).
+//!
+//! A kernel handles the good case and nothing else. For anything unusual it *declines*: it returns None, has changed nothing, and the caller
+//! runs the Python form, which is the law: it decides and has the only copy of every error text. Inside, `?` on an Option declines.
+
+mod arguments;
+mod decode;
+mod encode;
+mod entries;
+mod fields;
+mod frame;
+mod properties;
+
+use pyo3::prelude::*;
+
+/// The module. With LOCKSTEP_PURE_PYTHON set it refuses to load, so that every caller runs its Python form.
+#[pymodule(gil_used = true)]
+mod _native {
+    use pyo3::exceptions::PyImportError;
+    use pyo3::prelude::*;
+
+    #[pymodule_export]
+    use super::decode::split_records;
+    #[pymodule_export]
+    use super::encode::encode_message;
+    #[pymodule_export]
+    use super::entries::check_run;
+    #[pymodule_export]
+    use super::frame::take_frame;
+
+    /// Raised when a signature or a meaning changes: native.py refuses a library that was built from other sources.
+    #[pymodule_export]
+    const INTERFACE: u32 = 1;
+
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        match std::env::var_os("LOCKSTEP_PURE_PYTHON") {
+            Some(value) if !value.is_empty() && value != "0" => Err(PyImportError::new_err("LOCKSTEP_PURE_PYTHON is set")),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! Properties as a record stores them: `name 0x01 value 0x02 name 0x01 value` (protocol/lockstep/protocol/properties.py).
+
+const TAGS: &[u8] = b"TAGS\x01";
+const OWN_PREFIX: &[u8] = b"__LS_";
+const REFUSED: [&[u8]; 4] = [b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01", b"RETRY_TOPIC\x01"];
+const STAMP_HEAD: &[u8] = b"__LS_SEQ\x01";
+const SEQUENCE_DIGITS: usize = 87;
+const COUNT_AT: usize = 72;
+const COUNT_DIGITS: usize = 6;
+
+/// Whether the bytes may be properties of a stored record: UTF-8 without a byte 0.
+pub fn is_text(properties: &[u8]) -> bool {
+    // Without a branch for each byte the compiler uses vectors.
+    let zeros = properties.iter().fold(0u8, |found, byte| found | u8::from(*byte == 0));
+    zeros == 0 && std::str::from_utf8(properties).is_ok()
+}
+
+/// What `scan` found in the properties of one record.
+pub struct Scan {
+    /// Java's hash of the tag, 0 without one.
+    pub tag: i32,
+    /// Whether no name is refused in a batch.
+    pub allowed: bool,
+    /// How many names begin with `__LS_`.
+    pub marks: usize,
+}
+
+/// Look at every name once. None if a tag is not UTF-8.
+pub fn scan(properties: &[u8]) -> Option<Scan> {
+    let mut found = Scan {
+        tag: 0,
+        allowed: true,
+        marks: 0,
+    };
+    let mut tagged = false;
+    for pair in properties.split(|byte| *byte == 2) {
+        match pair.first() {
+            Some(b'T') if !tagged && pair.starts_with(TAGS) => {
+                tagged = true;
+                found.tag = java_hash(std::str::from_utf8(pair.get(TAGS.len()..)?).ok()?);
+            }
+            Some(b'_') if pair.starts_with(OWN_PREFIX) => found.marks = found.marks.checked_add(1)?,
+            Some(b'D' | b'T' | b'R') if REFUSED.iter().any(|name| pair.starts_with(name)) => found.allowed = false,
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
+/// Java's String.hashCode: h = 31·h + UTF-16 unit, wrapped to int32.
+fn java_hash(text: &str) -> i32 {
+    text.encode_utf16()
+        .fold(0i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)))
+}
+
+/// Whether the properties begin with an `__LS_SEQ` of full length that counts `count` records. Its other digits the caller has checked.
+pub fn begins_with_sequence(properties: &[u8], count: usize) -> Option<bool> {
+    let value = properties.strip_prefix(STAMP_HEAD)?;
+    let end = COUNT_AT.checked_add(COUNT_DIGITS)?;
+    let counted = value.get(COUNT_AT..end)? == format!("{count:06x}").as_bytes();
+    let whole = value.len() == SEQUENCE_DIGITS || *value.get(SEQUENCE_DIGITS)? == 2;
+    Some(counted && whole)
+}
