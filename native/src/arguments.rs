@@ -11,10 +11,6 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Int {
     type Error = Infallible;
 
     fn extract(object: Borrowed<'a, 'py, PyAny>) -> Result<Self, Infallible> {
-        Ok(Int(if object.is_exact_instance_of::<PyInt>() {
-            object.extract().ok()
-        } else {
-            None
-        }))
+        Ok(Int(if object.is_exact_instance_of::<PyInt>() { object.extract().ok() } else { None }))
     }
 }

@@ -3,20 +3,23 @@
 use crate::fields::{i64_at, size_at, u16_at, u32_at, BODY_AT, BODY_LENGTH_AT, MAGIC, MAGIC_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN};
 use pyo3::prelude::*;
 
-/// Where the parts of a record are: start, start of the topic, start of the properties, end, and its queue offset.
-type Place = (usize, usize, usize, usize, i64);
+/// Where the parts of a record are: start of the topic, start of the properties, end.
+type Place = (usize, usize, usize);
 
-/// Return where the parts of each record are, or None to decline.
+/// Return four numbers for each record, or None to decline: start of its topic, start of its properties, its end, its queue offset.
 #[pyfunction]
-pub fn split_records(data: &[u8]) -> Option<Vec<Place>> {
-    let mut places = Vec::with_capacity(data.len().checked_div(256)?);
+pub fn split_records(data: &[u8]) -> Option<Vec<i64>> {
+    let mut numbers = Vec::with_capacity(data.len().checked_div(64)?);
     let mut start = 0usize;
     while start < data.len() {
-        let place = split_record(data, start)?;
-        start = place.3;
-        places.push(place);
+        let (topic_at, properties_at, end) = split_record(data, start)?;
+        for place in [topic_at, properties_at, end] {
+            numbers.push(i64::try_from(place).ok()?);
+        }
+        numbers.push(i64_at(data, start.checked_add(QUEUE_OFFSET_AT)?)?);
+        start = end;
     }
-    Some(places)
+    Some(numbers)
 }
 
 fn split_record(data: &[u8], start: usize) -> Option<Place> {
@@ -34,12 +37,5 @@ fn split_record(data: &[u8], start: usize) -> Option<Place> {
     if record.len().checked_sub(properties_at)? != usize::from(u16_at(record, length_at)?) {
         return None;
     }
-    let queue_offset = i64_at(record, QUEUE_OFFSET_AT)?;
-    Some((
-        start,
-        start.checked_add(topic_at)?,
-        start.checked_add(properties_at)?,
-        end,
-        queue_offset,
-    ))
+    Some((start.checked_add(topic_at)?, start.checked_add(properties_at)?, end))
 }

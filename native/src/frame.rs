@@ -101,13 +101,7 @@ fn check(frame: &[u8], rules: &Rules, first: i64, position: i64) -> Option<Vec<R
         }
         let queue_offset = first.checked_add(i64::try_from(records.len()).ok()?)?;
         let physical = position.checked_add(i64::try_from(start).ok()?)?;
-        records.push(Record {
-            start,
-            end,
-            queue_offset,
-            physical,
-            tag: found.tag,
-        });
+        records.push(Record { start, end, queue_offset, physical, tag: found.tag });
         start = end;
     }
     (records.len() == rules.count).then_some(records)

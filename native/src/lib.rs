@@ -22,7 +22,7 @@ mod _native {
     #[pymodule_export]
     use super::decode::split_records;
     #[pymodule_export]
-    use super::encode::encode_message;
+    use super::encode::{encode_message, encode_messages};
     #[pymodule_export]
     use super::entries::check_run;
     #[pymodule_export]

@@ -27,11 +27,7 @@ pub struct Scan {
 
 /// Look at every name once. None if a tag is not UTF-8.
 pub fn scan(properties: &[u8]) -> Option<Scan> {
-    let mut found = Scan {
-        tag: 0,
-        allowed: true,
-        marks: 0,
-    };
+    let mut found = Scan { tag: 0, allowed: true, marks: 0 };
     let mut tagged = false;
     for pair in properties.split(|byte| *byte == 2) {
         match pair.first() {
@@ -49,8 +45,7 @@ pub fn scan(properties: &[u8]) -> Option<Scan> {
 
 /// Java's String.hashCode: h = 31·h + UTF-16 unit, wrapped to int32.
 fn java_hash(text: &str) -> i32 {
-    text.encode_utf16()
-        .fold(0i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)))
+    text.encode_utf16().fold(0i32, |hash, unit| hash.wrapping_mul(31).wrapping_add(i32::from(unit)))
 }
 
 /// Whether the properties begin with an `__LS_SEQ` of full length that counts `count` records. Its other digits the caller has checked.

@@ -1,5 +1,9 @@
 """The kernels of native/src. Each returns None for what it does not handle (native.py)."""
 
+from collections.abc import Sequence
+
+from lockstep.protocol.message import Message
+
 INTERFACE: int
 
 def take_frame(
@@ -18,7 +22,16 @@ def take_frame(
 def encode_message(
     topic: bytes, queue_id: int, body: bytes, properties: bytes, unique_key: str, flag: int, born_ms: int
 ) -> bytes | None: ...
-def split_records(data: bytes) -> list[tuple[int, int, int, int, int]] | None: ...
+def encode_messages(
+    messages: Sequence[Message],
+    queue_id: int,
+    key_head: str,
+    key_first: int,
+    key_count: int,
+    born_ms: Sequence[int],
+    body_bytes_max: int,
+) -> tuple[bytes, list[int]] | None: ...
+def split_records(data: bytes) -> list[int] | None: ...
 def check_run(
     data: bytes,
     position: int,

@@ -68,14 +68,14 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int]:
 class KeyRange(Sequence[str]):
     """UNIQ_KEYs with rising counters. Each is made when it is read: a thousand of them take as little memory as one."""
 
-    __slots__ = ("_counters", "_head")
+    __slots__ = ("counters", "head")
 
     def __init__(self, head: str, counters: range) -> None:
-        self._head = head
-        self._counters = counters
+        self.head = head
+        self.counters = counters
 
     def __len__(self) -> int:
-        return len(self._counters)
+        return len(self.counters)
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -85,12 +85,12 @@ class KeyRange(Sequence[str]):
 
     def __getitem__(self, index: int | slice) -> "str | KeyRange":
         if isinstance(index, slice):
-            return KeyRange(self._head, self._counters[index])
-        return f"{self._head}{self._counters[index]:04X}"
+            return KeyRange(self.head, self.counters[index])
+        return f"{self.head}{self.counters[index]:04X}"
 
     def __iter__(self) -> Iterator[str]:
-        head = self._head
-        return iter([f"{head}{counter:04X}" for counter in self._counters])
+        head = self.head
+        return iter([f"{head}{counter:04X}" for counter in self.counters])
 
 
 class UniqueKeys:

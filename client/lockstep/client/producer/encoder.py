@@ -54,8 +54,8 @@ class FrameEncoder:
             if pending.message_ids is not None:
                 repeated = True
         ids = self._repeated_ids(sends, wall_ms) if repeated else self._keys.next_many(wall_ms, len(messages))
-        parts = encode_messages(messages, queue_id, ids, born_ms, self._compress_over)
-        return EncodedFrame(parts, list(map(len, parts)), ids)
+        data, sizes = encode_messages(messages, queue_id, ids, born_ms, self._compress_over)
+        return EncodedFrame([data], sizes, ids)
 
     def _repeated_ids(self, sends: Sequence[PendingSend], wall_ms: int) -> list[str]:
         ids: list[str] = []
