@@ -59,6 +59,34 @@ pub fn check_run(
     ordinal.checked_sub(first)
 }
 
+/// Return the runs of the chosen entries (`indexes` and `count` as above): adjacent records are one run of (position, bytes). None to decline.
+#[pyfunction]
+pub fn join_entries(entries: &[u8], indexes: Option<Vec<usize>>, count: Int) -> Option<Vec<(i64, i64)>> {
+    let count = usize::try_from(count.0?).ok()?;
+    let mut runs = Vec::new();
+    let mut run: Option<(i64, i64)> = None;
+    for ordinal in 0..count {
+        let index = match &indexes {
+            Some(numbers) => *numbers.get(ordinal)?,
+            None => ordinal,
+        };
+        let at = index.checked_mul(ENTRY_BYTES)?;
+        let (position, size) = (i64_at(entries, at)?, i64::from(u32_at(entries, at.checked_add(8)?)?));
+        if position < 0 || size > i64::from(i32::MAX) {
+            return None;
+        }
+        run = match run {
+            Some((start, bytes)) if start.checked_add(bytes)? == position => Some((start, bytes.checked_add(size)?)),
+            before => {
+                runs.extend(before);
+                Some((position, size))
+            }
+        };
+    }
+    runs.extend(run);
+    Some(runs)
+}
+
 /// Whether a record of this queue is whole and its body and properties are good.
 fn check_record(record: &[u8], queue_id: u32, topic: &[u8]) -> Option<bool> {
     let behind = BODY_AT.checked_add(size_at(record, BODY_LENGTH_AT)?)?;

@@ -24,7 +24,7 @@ mod _native {
     #[pymodule_export]
     use super::encode::{encode_message, encode_messages};
     #[pymodule_export]
-    use super::entries::check_run;
+    use super::entries::{check_run, join_entries};
     #[pymodule_export]
     use super::frame::take_frame;
 

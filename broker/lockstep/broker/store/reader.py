@@ -400,6 +400,10 @@ def _choose_matching(
 
 def _join(entries: bytes, sizes: "array[int]", indexes: "list[int] | range") -> list[Run]:
     """Return the runs of the entries at `indexes`. Adjacent records are one run."""
+    if kernels is not None:
+        joined = kernels.join_entries(entries, None if isinstance(indexes, range) else indexes, len(indexes))
+        if joined is not None:
+            return joined
     runs: list[Run] = []
     start = end = -1
     unpack = POSITION.unpack_from
