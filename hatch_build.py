@@ -66,7 +66,7 @@ def build(crate: Path) -> Path:
     if done.returncode:
         raise NotBuiltError(f"cargo failed with exit code {done.returncode}:\n{done.stderr.strip()}")
     for line in done.stdout.splitlines():
-        message = json.loads(line)
+        message = json.loads(line) if line.startswith("{") else {}
         if message.get("reason") == "compiler-artifact" and message["target"]["name"] == CRATE:
             return Path(message["filenames"][0])
     raise NotBuiltError("cargo reported no library")

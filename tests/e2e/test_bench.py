@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.protocol.native import implementation
 from support.cluster import running_cluster
 
 pytestmark = pytest.mark.e2e
@@ -36,6 +37,7 @@ def test_bench_without_a_nameserver_option_starts_a_cluster_and_prints_every_pha
     figures = json.loads(done.stdout)
     assert [figure["phase"] for figure in figures] == [*PHASES, "lateness of a 1 s delay, 200 pending"]
     assert all((figure["rate"] or figure["p50_us"]) > 0 for figure in figures), "nor does a delayed message come early"
+    assert {figure["kernels"] for figure in figures} == {implementation()}
     assert [figure["messages"] for figure in figures] == [300, 300, 300, 903, 903, 903, 903, 300, 300]
 
 
@@ -45,6 +47,7 @@ async def test_bench_measures_the_given_cluster(tmp_path: Path) -> None:
         done = bench("--unordered", "--nameserver", cluster.nameservers)
         assert done.returncode == 0, done.stderr
         assert all(phase in done.stdout for phase in PHASES)
+        assert done.stdout.endswith(f"with {implementation()}\n")
 
 
 def test_bench_with_an_unreachable_nameserver_prints_one_line() -> None:

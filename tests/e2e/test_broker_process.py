@@ -13,6 +13,7 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendRecordsHeader
+from lockstep.protocol.native import implementation
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, split_records
 from lockstep.protocol.sequence import FrameSequence, seal_frame
@@ -92,6 +93,7 @@ async def pull_all(endpoint: Endpoint) -> list[int]:
 def test_sigterm_stops_the_broker_cleanly_with_exit_0(tmp_path: Path) -> None:
     with serving(tmp_path / "s") as broker:
         assert broker.started["name"] == "broker-a"
+        assert broker.started["kernels"] == implementation()
         assert broker.stop() == 0
     with serving(tmp_path / "s") as again:
         assert again.started["clean"] is True

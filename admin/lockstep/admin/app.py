@@ -1,5 +1,8 @@
 """The typer application: every command under its name."""
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 from typer.core import TyperCommand
 
@@ -11,6 +14,7 @@ from lockstep.admin.commands.send import send_command
 from lockstep.admin.commands.tail import tail_command
 from lockstep.admin.commands.up import up_command
 from lockstep.admin.servers import serve
+from lockstep.protocol.native import implementation
 
 PASS_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
@@ -27,6 +31,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Run and administer lockstep, a message broker with RocketMQ semantics and end-to-end fenced ordered consumption.",
 )
+
+
+def print_version(wanted: bool) -> None:
+    """Print the version, and whether the native kernels run."""
+    if wanted:
+        print(f"lockstep {version('lockstep-mq')} ({implementation()})")
+        raise typer.Exit
+
+
+@app.callback()
+def take_options(
+    wanted: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version and whether native kernels run.")
+    ] = False,
+) -> None:
+    """Take the options of `lockstep` itself."""
+
+
 app.command("up")(up_command)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")

@@ -36,6 +36,7 @@ from lockstep.protocol.delays import format_delay
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.ids import store_host_of
 from lockstep.protocol.names import INTERNAL_LISTENER, SCHEDULE_TOPIC
+from lockstep.protocol.native import implementation
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import Dispatcher
@@ -156,6 +157,7 @@ class Broker:
             connections_max=budget.connections_max,
             descriptor_limit=budget.limit,
             took_ms=host.clock.monotonic_ms() - began_ms,
+            kernels=implementation(),
             **({} if self.admin_port is None else {ADMIN: self.admin_port.address}),
         )
 

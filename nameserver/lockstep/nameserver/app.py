@@ -7,6 +7,7 @@ from lockstep.nameserver.config import NameserverConfig
 from lockstep.nameserver.processor import RouteProcessor
 from lockstep.nameserver.route_table import RouteTable
 from lockstep.protocol.names import INTERNAL_LISTENER
+from lockstep.protocol.native import implementation
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.descriptors import DescriptorBudget
@@ -57,7 +58,7 @@ class Nameserver:
         self._serving = True
         admin = {} if self.admin_port is None else {ADMIN: self.admin_port.address}
         limits = {"connections_max": self._budget.connections_max, "descriptor_limit": self._budget.limit}
-        announce("nameserver.started", address=self.address, listeners=self.addresses, **limits, **admin)
+        announce("nameserver.started", address=self.address, listeners=self.addresses, kernels=implementation(), **limits, **admin)
 
     async def stop(self) -> None:
         """Close the ports and every connection. Brokers and clients continue with what they know, or with another nameserver."""

@@ -1,6 +1,7 @@
 """The commands as users and scripts run them: arguments in; stdout, one line on stderr and an exit code out."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -64,6 +65,12 @@ def assert_failed(run: Run, *words: str, code: int = 1) -> None:
     assert run.err.count("\n") == 1, run.err
     for word in words:
         assert word in run.err
+
+
+def test_version_names_the_form_of_the_kernels_that_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run(capsys, "--version")
+    assert run.code == 0
+    assert re.fullmatch(r"lockstep \d+\.\d+\.\d+ \((native kernels|pure Python: .+)\)\n", run.out)
 
 
 def test_cluster_lists_each_broker_with_its_reachability(lockstep: Any, cluster: ThreadedCluster) -> None:

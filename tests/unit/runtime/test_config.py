@@ -102,6 +102,10 @@ def test_boolean_setting_is_a_flag_or_a_word(argv: list[str], env: dict[str, str
     assert loaded("--no-auto-create-topics", env=env).config.auto_create_topics is False
 
 
+def test_variables_of_the_native_kernels_are_not_settings() -> None:
+    assert loaded(env={"LOCKSTEP_PURE_PYTHON": "1", "LOCKSTEP_NATIVE": "require"})[0] == Config()
+
+
 @pytest.mark.parametrize(
     ("argv", "env", "message"),
     [

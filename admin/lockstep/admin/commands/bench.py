@@ -13,6 +13,7 @@ from lockstep.admin.bench.figures import Figure
 from lockstep.admin.bench.run import Bench, Plan, cluster, workplace
 from lockstep.admin.options import JsonOption, print_error, run
 from lockstep.admin.render import print_json, print_table
+from lockstep.protocol.native import implementation
 
 
 def bench_command(
@@ -70,10 +71,11 @@ async def _bench(plan: Callable[[], Plan], nameserver: str | None, flush: str, a
                 async with cluster(folder, tasks, flush) as own:
                     figures = [figure async for figure in Bench(own, plan(), folder, tasks, show_progress).run()]
     if as_json:
-        print_json([asdict(figure) for figure in figures])
+        print_json([{**asdict(figure), "kernels": implementation()} for figure in figures])
         return
     rows = [(f.phase, f"{f.messages:,}", f.body_bytes, _number(f.rate), _number(f.p50_us), _number(f.p99_us)) for f in figures]
     print_table(["phase", ">messages", ">bytes", ">messages/s", ">p50 µs", ">p99 µs"], rows)
+    print(f"with {implementation()}")
 
 
 def _number(value: float | None) -> str | None:
