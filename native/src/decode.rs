@@ -22,7 +22,7 @@ pub fn split_records(data: &[u8]) -> Option<Vec<i64>> {
     Some(numbers)
 }
 
-fn split_record(data: &[u8], start: usize) -> Option<Place> {
+pub fn split_record(data: &[u8], start: usize) -> Option<Place> {
     let size = size_at(data, start)?;
     let end = start.checked_add(size)?;
     let record = data.get(start..end)?;

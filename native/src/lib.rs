@@ -4,12 +4,16 @@
 //! runs the Python form, which is the law: it decides and has the only copy of every error text. Inside, `?` on an Option declines.
 
 mod arguments;
+mod command;
 mod decode;
 mod encode;
 mod entries;
 mod fields;
 mod frame;
+mod msgpack;
+mod plan;
 mod properties;
+mod sequence;
 
 use pyo3::prelude::*;
 
@@ -20,6 +24,8 @@ mod _native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
+    use super::command::{encode_frame, next_frame};
+    #[pymodule_export]
     use super::decode::split_records;
     #[pymodule_export]
     use super::encode::{encode_message, encode_messages};
@@ -27,6 +33,10 @@ mod _native {
     use super::entries::{check_run, join_entries};
     #[pymodule_export]
     use super::frame::take_frame;
+    #[pymodule_export]
+    use super::plan::FieldPlan;
+    #[pymodule_export]
+    use super::sequence::carries_sequence;
 
     /// Raised when a signature or a meaning changes: native.py refuses a library that was built from other sources.
     #[pymodule_export]

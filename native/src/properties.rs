@@ -3,7 +3,7 @@
 const TAGS: &[u8] = b"TAGS\x01";
 const OWN_PREFIX: &[u8] = b"__LS_";
 const REFUSED: [&[u8]; 4] = [b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01", b"RETRY_TOPIC\x01"];
-const STAMP_HEAD: &[u8] = b"__LS_SEQ\x01";
+pub const STAMP_HEAD: &[u8] = b"__LS_SEQ\x01";
 const SEQUENCE_DIGITS: usize = 87;
 const COUNT_AT: usize = 72;
 const COUNT_DIGITS: usize = 6;

@@ -1,11 +1,32 @@
 """The kernels of native/src. Each returns None for what it does not handle (native.py)."""
 
 from collections.abc import Sequence
+from typing import Any, Self
 
+from lockstep.protocol.command import Command
 from lockstep.protocol.message import Message
 
 INTERFACE: int
 
+def next_frame(
+    data: bytes, start: int, frame_bytes_max: int, header_bytes_max: int
+) -> tuple[tuple[int, int, int, int, str | None, dict[str, Any], bytes, int, int], int] | None: ...
+def encode_frame(command: Command, header_bytes_max: int, frame_bytes_max: int) -> bytes | None: ...
+class FieldPlan:
+    def __new__(cls, made: type, draft: type, fields: list[tuple[str, str, type | None, bool, object]]) -> Self: ...
+    def read(self, plain: dict[str, Any]) -> Any | None: ...
+
+def carries_sequence(
+    frame: bytes,
+    producer_id: str,
+    partition: int,
+    epoch: int,
+    first: int,
+    count: int,
+    flags: int,
+    crc: int,
+    crc_before: int | None,
+) -> bool: ...
 def take_frame(
     tail: bytearray,
     frame: bytes,

@@ -9,11 +9,12 @@ import dataclasses
 import enum
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
 from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.native import kernels
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
@@ -171,8 +172,13 @@ def _dataclass_decoder(cls: type) -> Convert:
         elif default is _MISSING and type(None) in typing.get_args(hints[f.name]):
             default = None
         plan.append((_wire_name(f), _exact(hints[f.name]), _decoder(hints[f.name], f"{cls.__name__}.{_wire_name(f)}"), default))
+    kernel = _kernel(cls, [(wire, exact, default) for wire, exact, _, default in plan])
 
     def decode(value: Any) -> Any:
+        if kernel is not None and type(value) is dict:
+            made = kernel(value)
+            if made is not None:
+                return made
         if not isinstance(value, dict):
             raise _fail(cls.__name__, "map", value)
         items = []
@@ -189,3 +195,18 @@ def _dataclass_decoder(cls: type) -> Convert:
         return cls(*items)
 
     return decode
+
+
+def _kernel(cls: type, plan: Sequence[tuple[str, Any, Any]]) -> Convert | None:
+    """Return the compiled form of a decoder, if there is one for this class: it has slots for its fields and nothing else to do.
+
+    It assigns to an instance of a class with the same slots, which takes a third of the time of a frozen dataclass's `__init__`.
+    """
+    attributes = [field.name for field in dataclasses.fields(cls)]
+    slots = cls.__dict__.get("__slots__")
+    if kernels is None or not attributes or slots != tuple(attributes) or cls.__bases__ != (object,) or hasattr(cls, "__post_init__"):
+        return None
+    draft = type(cls.__name__, (), {"__slots__": slots})
+    each = zip(attributes, plan, strict=True)
+    fields = [(attribute, wire, exact, default is _MISSING, default) for attribute, (wire, exact, default) in each]
+    return kernels.FieldPlan(cls, draft, fields).read

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from struct import Struct
 
 from lockstep.protocol.codec import CODECS
-from lockstep.protocol.command import Command
+from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
+from lockstep.protocol.native import kernels
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
 """RocketMQ: com.rocketmq.remoting.frameMaxLength."""
@@ -79,6 +80,13 @@ class FrameBuffer:
             if available >= 4:
                 self._check_length(_LENGTH.unpack_from(data, start)[0])
             return None
+        if kernels is not None and type(data) is bytes:
+            found = kernels.next_frame(data, start, self._frame_bytes_max, self._header_bytes_max)
+            if found is not None:
+                parts, self._position = found
+                if self._position == len(data):
+                    self._data, self._position = b"", 0
+                return Command(*parts)
         length, word = _PREFIX.unpack_from(data, start)
         self._check_length(length)
         header_bytes = word & 0xFFFFFF
@@ -119,6 +127,10 @@ class FrameBuffer:
 
 def encode_frame(command: Command) -> bytes:
     """Return the whole frame. Raise LocalProtocolError if it would exceed the size that a peer accepts."""
+    if kernels is not None and command.codec == MSGPACK:
+        frame = kernels.encode_frame(command, HEADER_BYTES_MAX, FRAME_BYTES_MAX)
+        if frame is not None:
+            return frame
     header = CODECS[command.codec].encode(command)
     return b"".join((_prefix(command, len(header), len(command.body)), header, command.body))
 

@@ -54,10 +54,15 @@ class FrameSequence:
         """Return the sequence after this frame."""
         return self.first + self.count
 
+    @property
+    def flags(self) -> int:
+        """Return the digit of the flags."""
+        return self.first_known | self.given << 1
+
     def encode(self) -> str:
         """Return the property's value: 87 characters. Raise LocalProtocolError if a number does not fit its width."""
-        flags = self.first_known | self.given << 1
-        text = f"{self.producer_id}{self.partition:08x}{self.epoch:016x}{self.first:016x}{self.count:06x}{flags}{self.crc:08x}"
+        numbers = f"{self.partition:08x}{self.epoch:016x}{self.first:016x}{self.count:06x}{self.flags}{self.crc:08x}"
+        text = self.producer_id + numbers
         valid = len(text) == SEQUENCE_DIGITS and "-" not in text and self.epoch <= NUMBER_MAX and self.next <= NUMBER_MAX
         if not valid or not _PRODUCER.fullmatch(self.producer_id):
             raise LocalProtocolError(f"{self}: a number or the producer id does not fit its fixed width")
