@@ -1,15 +1,14 @@
 """The kernels of the client: for any input they decline, or give what the Python form gives; and they do not decline good input."""
 
-from types import ModuleType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol import ids, message
+from lockstep.protocol import message
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.ids import UniqueKeys
+from lockstep.protocol.ids import KeyRange, UniqueKeys
 from lockstep.protocol.message import Message, MessageExt, decode_messages, encode_message, encode_messages
 from lockstep.protocol.native import kernels
 from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX
@@ -78,13 +77,15 @@ def test_limits_of_a_record_are_those_of_python(topic: int, queue_id: int, flag:
     assert native == (python if isinstance(python, bytes) else None)
 
 
-@given(st.lists(messages, max_size=5), queue_ids, st.none() | st.integers(1, 400))
-def test_records_of_a_batch_are_those_of_its_messages(batch: list[Message], queue_id: int, compress_over: int | None) -> None:
-    keys = [f"{number:032X}" for number in range(len(batch))]
-    native = encode_messages(batch, queue_id, keys, BORN_MS, compress_over)
+@given(st.lists(messages, max_size=5), queue_ids, st.none() | st.integers(1, 400), st.integers(0, 0xFFFA))
+def test_records_of_a_batch_are_those_of_its_messages(batch: list[Message], queue_id: int, compress_over: int | None, first: int) -> None:
+    keys = KeyRange("0" * 28, range(first, first + len(batch)))
+    born_ms = [BORN_MS + place for place in range(len(batch))]
+    native = encode_messages(batch, queue_id, keys, born_ms, compress_over)
     with pure(message):
-        assert native == encode_messages(batch, queue_id, keys, BORN_MS, compress_over)
-    declined = kernels.encode_messages(batch, queue_id, keys, BORN_MS, 400 if compress_over is None else compress_over - 1) is None
+        assert native == encode_messages(batch, queue_id, keys, born_ms, compress_over)
+    body_bytes_max = 400 if compress_over is None else compress_over - 1
+    declined = kernels.encode_messages(batch, queue_id, "0" * 28, first, len(batch), born_ms, body_bytes_max) is None
     assert declined == any(compress_over is not None and len(each.body) >= compress_over for each in batch)
 
 
@@ -92,24 +93,14 @@ def test_batch_with_other_objects_is_declined() -> None:
     good = Message("orders", b"a")
     others: list[Any] = [None, object(), "orders", 7, MessageExt()]
     for other in others:
-        assert kernels.encode_messages([good, other], 0, [KEY, KEY], 0, 10) is None
-    for keys in ([KEY], [KEY, KEY, KEY], [KEY, None], [KEY, b"k"]):
-        assert kernels.encode_messages([good, good], 0, keys, 0, 10) is None  # type: ignore[arg-type]
+        assert kernels.encode_messages([good, other], 0, "h", 0, 2, [0, 0], 10) is None
+    for born_ms in ([0], [0, 0, 0], [0, None], [0, "0"], [0, 1 << 63]):
+        assert kernels.encode_messages([good, good], 0, "h", 0, 2, born_ms, 10) is None  # type: ignore[arg-type]
 
 
-@given(st.integers(0, 0x10001), st.integers(0, 0x10001) | st.integers(0, 20), st.integers(0, 1 << 40))
-def test_keys_are_those_of_python(counter: int, count: int, now_ms: int) -> None:
-    native, python = UniqueKeys(bytes(range(10))), UniqueKeys(bytes(range(10)))
-    for each in (native, python):
-        each.next_many(now_ms, min(counter, 0xFFFF))
-    with pure(ids):
-        expected = python.next_many(now_ms, count)
-    assert native.next_many(now_ms, count) == expected
-
-
-@pytest.mark.parametrize(("first", "count"), [(-1, 1), (0x10000, 1), (0xFFFF, 2), (0, 0x10001), (0, -1)])
-def test_keys_outside_of_the_counter_are_declined(first: int, count: int) -> None:
-    assert kernels.unique_keys("h", first, count) is None
+@pytest.mark.parametrize(("first", "count"), [(-1, 1), (0x10000, 1), (0xFFFF, 2), (0, 1), (0, 3), (0, 0)])
+def test_keys_outside_of_the_counter_or_of_another_number_are_declined(first: int, count: int) -> None:
+    assert kernels.encode_messages([Message("orders", b"a")] * 2, 0, "h", first, count, [0] * count, 10) is None
 
 
 # ------------------------------------------------------------------------------------------------------------------------ decode
@@ -144,7 +135,7 @@ def test_every_changed_byte_of_a_pull_gives_what_python_gives() -> None:
 
 @given(st.lists(messages, max_size=6), st.data())
 def test_pull_is_split_as_by_python(batch: list[Message], data: st.DataObject) -> None:
-    whole = encode_messages(batch, 1, [KEY] * len(batch), BORN_MS)[0]
+    whole = encode_messages(batch, 1, [KEY] * len(batch), [BORN_MS] * len(batch))[0]
     assert kernels.split_records(whole) is not None
     check_decode(whole)
     if whole:
@@ -168,17 +159,15 @@ def test_error_text_of_a_bad_pull_is_that_of_python() -> None:
 
 def test_kernels_do_not_decline_what_clients_send_and_pull(monkeypatch: pytest.MonkeyPatch) -> None:
     counting = Counting()
-    modules: list[ModuleType] = [message, ids]
-    for module in modules:
-        monkeypatch.setattr(module, "kernels", counting)
+    monkeypatch.setattr(message, "kernels", counting)
     batch = [
         Message("orders", b"a"),
         Message("orders", b"b" * 100_000, tags="red", keys="k1 k2", sharding_key="user-7"),
         Message("注文".encode().hex(), "本文".encode(), properties={"名": "値", "p": "x" * (SENT_PROPERTIES_BYTES_MAX - 100)}, flag=-1),
     ]
     records = [encode_message(each, 3, KEY, BORN_MS) for each in batch]
-    data, sizes = encode_messages(batch, 3, UniqueKeys(bytes(10)).next_many(BORN_MS, 3), BORN_MS)
+    data, sizes = encode_messages(batch, 3, UniqueKeys(bytes(10)).next_many(BORN_MS, 3), [BORN_MS] * 3)
     assert sizes == list(map(len, records))
     assert [each.body for each in decode_messages(data, "a")] == [each.body for each in batch]
-    assert counting.declined == {"encode_message": 0, "encode_messages": 0, "unique_keys": 0, "split_records": 0}
-    assert counting.calls == {"encode_message": 3, "encode_messages": 1, "unique_keys": 1, "split_records": 1}
+    assert counting.declined == {"encode_message": 0, "encode_messages": 0, "split_records": 0}
+    assert counting.calls == {"encode_message": 3, "encode_messages": 1, "split_records": 1}
