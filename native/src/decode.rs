@@ -1,6 +1,6 @@
 //! The consumer's split of a pull (protocol/lockstep/protocol/message.py, `decode_messages`).
 
-use crate::fields::{i64_at, size_at, u16_at, u32_at, BODY_AT, BODY_LENGTH_AT, MAGIC, MAGIC_AT, QUEUE_OFFSET_AT, RECORD_BYTES_MIN};
+use crate::fields::{i64_at, size_at, u16_at, u32_at, BODY_AT, BODY_LENGTH_AT, MAGIC, MAGIC_AT, QUEUE_OFFSET_AT};
 use pyo3::prelude::*;
 
 /// Where the parts of a record are: start of the topic, start of the properties, end.
@@ -27,7 +27,7 @@ pub fn split_record(data: &[u8], start: usize) -> Option<Place> {
     let end = start.checked_add(size)?;
     let record = data.get(start..end)?;
     let body_bytes = size_at(record, BODY_LENGTH_AT)?;
-    if size < RECORD_BYTES_MIN || u32_at(record, MAGIC_AT)? != MAGIC {
+    if u32_at(record, MAGIC_AT)? != MAGIC {
         return None;
     }
     let topic_at = BODY_AT.checked_add(body_bytes)?.checked_add(1)?;

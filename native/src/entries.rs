@@ -3,7 +3,7 @@
 use crate::arguments::Int;
 use crate::fields::{
     body_crc, i64_at, size_at, u16_at, u32_at, BODY_AT, BODY_CRC_AT, BODY_LENGTH_AT, MAGIC, MAGIC_AT, PHYSICAL_OFFSET_AT, QUEUE_ID_AT,
-    QUEUE_OFFSET_AT, RECORD_BYTES_MIN, SYS_FLAG_AT, SYS_FLAG_IPV6,
+    QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_FLAG_IPV6,
 };
 use crate::properties::is_text;
 use pyo3::prelude::*;
@@ -44,8 +44,7 @@ pub fn check_run(
         let stop = start.checked_add(size)?;
         let record = data.get(start..stop)?;
         let physical = position.checked_add(i64::try_from(start).ok()?)?;
-        let good = size >= RECORD_BYTES_MIN
-            && i64_at(entry, 0)? == physical
+        let good = i64_at(entry, 0)? == physical
             && size_at(entry, 8)? == size
             && i64_at(record, PHYSICAL_OFFSET_AT)? == physical
             && i64_at(record, QUEUE_OFFSET_AT)? == offset.checked_add(i64::try_from(index).ok()?)?

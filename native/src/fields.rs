@@ -2,7 +2,6 @@
 
 pub const MAGIC: u32 = 0xDAA3_20A7;
 pub const CRC_MASK: u32 = 0x7FFF_FFFF;
-pub const BODY_BYTES_MAX: usize = 4 << 20;
 pub const TOPIC_BYTES_MAX: usize = 127;
 pub const PROPERTIES_BYTES_MAX: usize = 32_767;
 pub const SENT_PROPERTIES_BYTES_MAX: usize = 30 << 10;

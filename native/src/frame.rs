@@ -2,8 +2,8 @@
 
 use crate::arguments::Int;
 use crate::fields::{
-    array, body_crc, size_at, u16_at, u32_at, BODY_AT, BODY_BYTES_MAX, BODY_CRC_AT, BODY_LENGTH_AT, BORN_HOST_AT, MAGIC, MAGIC_AT,
-    PHYSICAL_OFFSET_AT, QUEUE_ID_AT, QUEUE_OFFSET_AT, RECONSUME_TIMES_AT, SENT_PROPERTIES_BYTES_MAX, SYS_FLAG_AT,
+    array, body_crc, size_at, u16_at, u32_at, BODY_AT, BODY_CRC_AT, BODY_LENGTH_AT, BORN_HOST_AT, MAGIC, MAGIC_AT, PHYSICAL_OFFSET_AT,
+    QUEUE_ID_AT, QUEUE_OFFSET_AT, RECONSUME_TIMES_AT, SENT_PROPERTIES_BYTES_MAX, SYS_FLAG_AT,
 };
 use crate::properties::{begins_with_sequence, is_text, scan};
 use pyo3::exceptions::PyValueError;
@@ -80,14 +80,13 @@ pub fn take_frame<'py>(
 
 /// Return the records of a frame in which nothing is wrong.
 fn check(frame: &[u8], rules: &Rules, first: i64, position: i64) -> Option<Vec<Record>> {
-    let size_min = BODY_AT.checked_add(rules.topic.len())?.checked_add(2)?;
     let mut records = Vec::new();
     let mut start = 0usize;
     while start < frame.len() {
         let size = size_at(frame, start)?;
         let end = start.checked_add(size)?;
         let record = frame.get(start..end)?;
-        if size < size_min || size > rules.size_max.min(PIECE_BYTES) || records.len() == rules.count {
+        if size > rules.size_max.min(PIECE_BYTES) {
             return None;
         }
         let properties = check_record(record, rules)?;
@@ -119,7 +118,6 @@ fn check_record<'a>(record: &'a [u8], rules: &Rules) -> Option<&'a [u8]> {
         && array(record, BORN_HOST_AT)? == [0u8; 24]
         && (rules.trusted || array(record, RECONSUME_TIMES_AT)? == [0u8; 12])
         && 0 < body_bytes
-        && body_bytes <= BODY_BYTES_MAX
         && body_crc(body) == u32_at(record, BODY_CRC_AT)?;
     if !good {
         return None;

@@ -56,9 +56,9 @@ def outcome(call: Callable[[], T]) -> "T | tuple[type[Exception], str]":
 
 
 def mutations(data: bytes) -> Iterator[bytes]:
-    """Yield `data` with each byte changed in several ways, cut at each length, and with a byte more at either end."""
+    """Yield `data` with each bit flipped and each byte replaced, cut at each length, and with a byte more at either end."""
     for at, byte in enumerate(data):
-        for value in {byte ^ 1, byte ^ 0x80, 0, 1, 2, 0xFF} - {byte}:
+        for value in {*(byte ^ 1 << bit for bit in range(8)), 0, 1, 2, 0xFF} - {byte}:
             yield data[:at] + bytes([value]) + data[at + 1 :]
         yield data[:at]
         yield data[:at] + data[at + 1 :]

@@ -13,7 +13,7 @@ from lockstep.broker.store.reader import Check, MismatchError
 from lockstep.protocol.native import kernels
 from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX
 from lockstep.protocol.record import encode_record
-from lockstep.protocol.sequence import FrameSequence, seal_frame
+from lockstep.protocol.sequence import STAMP_HEAD, FrameSequence, seal_frame
 from lockstep.testing.simulation.disk import SimFiles
 from support.kernels import Counting, mutations, needs_kernels, outcome, pure
 from support.store_kit import BORN_HOST, confirmed, open_store, record
@@ -61,6 +61,11 @@ def sealed(records: list[bytes]) -> bytes:
     return seal_frame(records, FrameSequence("ab" * 16, 0, 1, 0, len(records), True, 0), 0)[0]
 
 
+def stamp_of(count: int) -> bytes:
+    """Return the property `__LS_SEQ` of a frame of `count` records."""
+    return STAMP_HEAD + FrameSequence("ab" * 16, 0, 1, 0, count, True, 0).encode().encode()
+
+
 def good_frame() -> bytes:
     return sealed([good(b"a", b"TAGS\x01red"), good(b"bb"), good(b"ccc", "KEYS\x01k\x02TAGS\x01注".encode())])
 
@@ -76,6 +81,20 @@ def test_every_changed_byte_of_a_copy_gives_what_python_gives() -> None:
     assert check_take(frame, 2, trusted=True)
     for each in mutations(frame):
         check_take(each, 2, trusted=True)
+
+
+def test_sequence_belongs_first_into_the_first_record_of_a_sequenced_frame() -> None:
+    assert check_take(good_frame(), 3)
+    assert not check_take(good_frame(), 3, sequenced=False)
+    assert not check_take(good(b"before") + good_frame(), 4)
+    for more in (b"__LS_X\x01y", b"KEYS\x01k\x02__LS_", stamp_of(2)):
+        assert not check_take(sealed([good(b"a", more), good(b"b")]), 2)
+        assert not check_take(sealed([good(b"a"), good(b"b", more)]), 2)
+    assert not check_take(good(b"a", b"KEYS\x01k\x02" + stamp_of(1)), 1)
+    assert check_take(good(b"a", stamp_of(1)), 1)
+    assert not check_take(good(b"a", stamp_of(2)), 1)
+    assert not check_take(good(b"a", stamp_of(1) + b"0"), 1)
+    assert not check_take(good(b"a", stamp_of(1)[:-1]), 1)
 
 
 @given(st.lists(st.tuples(st.binary(max_size=8), properties_of), max_size=4), st.integers(0, 5), st.booleans(), st.booleans())
@@ -122,6 +141,11 @@ def test_frame_longer_than_a_piece_is_appended_whole() -> None:
     frame = b"".join(records)
     assert len(frame) > 5 * (64 << 10)
     assert check_take(frame, len(records), size_max=1 << 20)
+
+
+@pytest.mark.parametrize("text", [b"TAGS\x01a\x02TAGS\x01b", b"TAGS\x01\x02TAGS\x01b", b"XTAGS\x01a\x02TAGS\x01b", b"K\x01TAGS\x01a", b"TAGS"])
+def test_first_tag_counts(text: bytes) -> None:
+    assert check_take(good(b"x", text), 1)
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0\x01\x02"), min_size=1))
