@@ -7,6 +7,7 @@ use crate::fields::{
 };
 use crate::properties::is_text;
 use pyo3::prelude::*;
+use pyo3::types::PyList;
 
 const ENTRY_BYTES: usize = 20;
 
@@ -20,7 +21,7 @@ pub fn check_run(
     data: &[u8],
     position: Int,
     entries: &[u8],
-    indexes: Option<Vec<usize>>,
+    indexes: Option<&Bound<'_, PyList>>,
     count: Int,
     ordinal: Int,
     offset: Int,
@@ -35,10 +36,7 @@ pub fn check_run(
         if ordinal >= count {
             return None;
         }
-        let index = match &indexes {
-            Some(numbers) => *numbers.get(ordinal)?,
-            None => ordinal,
-        };
+        let index = index_of(indexes, ordinal)?;
         let entry = entries.get(index.checked_mul(ENTRY_BYTES)?..)?.get(..ENTRY_BYTES)?;
         let size = size_at(data, start)?;
         let stop = start.checked_add(size)?;
@@ -60,15 +58,12 @@ pub fn check_run(
 
 /// Return the runs of the chosen entries (`indexes` and `count` as above): adjacent records are one run of (position, bytes). None to decline.
 #[pyfunction]
-pub fn join_entries(entries: &[u8], indexes: Option<Vec<usize>>, count: Int) -> Option<Vec<(i64, i64)>> {
+pub fn join_entries(entries: &[u8], indexes: Option<&Bound<'_, PyList>>, count: Int) -> Option<Vec<(i64, i64)>> {
     let count = usize::try_from(count.0?).ok()?;
     let mut runs = Vec::new();
     let mut run: Option<(i64, i64)> = None;
     for ordinal in 0..count {
-        let index = match &indexes {
-            Some(numbers) => *numbers.get(ordinal)?,
-            None => ordinal,
-        };
+        let index = index_of(indexes, ordinal)?;
         let at = index.checked_mul(ENTRY_BYTES)?;
         let (position, size) = (i64_at(entries, at)?, i64::from(u32_at(entries, at.checked_add(8)?)?));
         if position < 0 || size > i64::from(i32::MAX) {
@@ -84,6 +79,13 @@ pub fn join_entries(entries: &[u8], indexes: Option<Vec<usize>>, count: Int) -> 
     }
     runs.extend(run);
     Some(runs)
+}
+
+fn index_of(indexes: Option<&Bound<'_, PyList>>, ordinal: usize) -> Option<usize> {
+    match indexes {
+        Some(numbers) => numbers.get_item(ordinal).ok()?.extract().ok(),
+        None => Some(ordinal),
+    }
 }
 
 /// Whether a record of this queue is whole and its body and properties are good.

@@ -143,7 +143,9 @@ def test_frame_longer_than_a_piece_is_appended_whole() -> None:
     assert check_take(frame, len(records), size_max=1 << 20)
 
 
-@pytest.mark.parametrize("text", [b"TAGS\x01a\x02TAGS\x01b", b"TAGS\x01\x02TAGS\x01b", b"XTAGS\x01a\x02TAGS\x01b", b"K\x01TAGS\x01a", b"TAGS"])
+@pytest.mark.parametrize(
+    "text", [b"TAGS\x01a\x02TAGS\x01b", b"TAGS\x01\x02TAGS\x01b", b"XTAGS\x01a\x02TAGS\x01b", b"K\x01TAGS\x01a", b"TAGS"]
+)
 def test_first_tag_counts(text: bytes) -> None:
     assert check_take(good(b"x", text), 1)
 
