@@ -17,12 +17,12 @@ found_java() {
     command -v "$java" >/dev/null 2>&1 && printed="$("$java" -version 2>&1)" && [[ "$printed" =~ version\ \"([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 17 ]
 }
 
-# Prints a digest of all that an installation depends on: the project's declaration, the sources of the kernels, and what builds those.
+# Prints a digest of all that an installation depends on: the project's declaration, the sources of the kernels, and what builds them.
 installation_digest() {
-    "$python" - "$root" "$(command -v cargo || true)" "${LOCKSTEP_NATIVE:-}" <<'END'
+    "$python" - "$root" "$(command -v cargo || true)" <<'END'
 import hashlib, pathlib, sys
-root, *others = sys.argv[1:]
-digest = hashlib.sha256("\n".join(others).encode())
+root, cargo = sys.argv[1:]
+digest = hashlib.sha256(cargo.encode())
 for pattern in ("pyproject.toml", "hatch_build.py", "native/Cargo.toml", "native/src/*.rs"):
     for path in sorted(pathlib.Path(root).glob(pattern)):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
@@ -31,10 +31,10 @@ END
 }
 
 install_project() {
-    local extra="$1" digest stamp
+    local extra="$1" library="$root/protocol/lockstep/protocol/_native.abi3.so" digest stamp other
     digest="$(installation_digest)"
     stamp="$root/.venv/installed-$extra-$digest"
-    [ -e "$stamp" ] && return
+    if [ -e "$stamp" ] && { [ "${LOCKSTEP_NATIVE:-}" != require ] || [ -e "$library" ]; }; then return; fi
     # pip comes last: without it an earlier run was cut short.
     [ -x "$root/.venv/bin/pip" ] || {
         echo "making $root/.venv …" >&2
@@ -43,7 +43,7 @@ install_project() {
     }
     echo "installing lockstep-mq[$extra] and its dependencies …" >&2
     # Stamps of other sources are void: the library of the kernels is replaced.
-    find "$root/.venv" -maxdepth 1 -name 'installed-*' ! -name "*-$digest" -delete
+    for other in "$root"/.venv/installed-*; do [[ "$other" == *-"$digest" ]] || rm -f "$other"; done
     "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root[$extra]"
     "$root/.venv/bin/python" -c 'from lockstep.protocol.native import implementation; print(f"installed, {implementation()}")' >&2
     touch "$stamp"

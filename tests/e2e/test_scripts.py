@@ -86,7 +86,7 @@ def test_missing_program_is_named_with_exit_code_1(checkout: Path, script: str, 
 def test_first_command_of_the_readme_works_in_a_new_checkout(tmp_path: Path) -> None:
     """It creates its own virtual environment and runs a small demo with its proof; the second run installs nothing."""
     checkout = tmp_path / "checkout"
-    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "dist"))
+    shutil.copytree(ROOT, checkout, ignore=shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "dist", "target"))
     (command,) = re.findall(r"## In one minute\n.*?\n\$ (.*?)\n", (ROOT / "README.md").read_text(), re.DOTALL)
     for again in (False, True):
         done = subprocess.run(
