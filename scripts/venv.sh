@@ -1,4 +1,5 @@
-# Sourced by the other scripts: makes .venv and installs the project with the extra $1 into it, unless that is done already.
+# Sourced by the other scripts: makes .venv (or the folder $environment) and installs the project with the extra $1 into it, and the
+# requirements file $2 if there is one, unless that is done already.
 # Needs Python 3.11 or newer and its venv module, nothing else.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -17,13 +18,14 @@ found_java() {
     command -v "$java" >/dev/null 2>&1 && printed="$("$java" -version 2>&1)" && [[ "$printed" =~ version\ \"([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 17 ]
 }
 
-# Prints a digest of all that an installation depends on: the project's declaration, the sources of the kernels, and what builds them.
+# Prints a digest of all that an installation depends on: the project's declaration, the sources of the kernels, what builds them, and the
+# file of further requirements $1, if any.
 installation_digest() {
-    "$python" - "$root" "$(command -v cargo || true)" <<'END'
+    "$python" - "$root" "$(command -v cargo || true)" "$1" <<'END'
 import hashlib, pathlib, sys
-root, cargo = sys.argv[1:]
+root, cargo, *requirements = sys.argv[1:]
 digest = hashlib.sha256(cargo.encode())
-for pattern in ("pyproject.toml", "hatch_build.py", "native/Cargo.toml", "native/src/*.rs"):
+for pattern in ("pyproject.toml", "hatch_build.py", "native/Cargo.toml", "native/src/*.rs", *filter(None, requirements)):
     for path in sorted(pathlib.Path(root).glob(pattern)):
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
 print(digest.hexdigest()[:16])
@@ -31,20 +33,21 @@ END
 }
 
 install_project() {
-    local extra="$1" library="$root/protocol/lockstep/protocol/_native.abi3.so" digest stamp other
-    digest="$(installation_digest)"
-    stamp="$root/.venv/installed-$extra-$digest"
+    local extra="$1" requirements="${2:-}" venv="$root/${environment:-.venv}" library="$root/protocol/lockstep/protocol/_native.abi3.so"
+    local digest stamp other
+    digest="$(installation_digest "$requirements")"
+    stamp="$venv/installed-$extra-$digest"
     if [ -e "$stamp" ] && { [ "${LOCKSTEP_NATIVE:-}" != require ] || [ -e "$library" ]; }; then return; fi
     # pip comes last: without it an earlier run was cut short.
-    [ -x "$root/.venv/bin/pip" ] || {
-        echo "making $root/.venv …" >&2
-        "$python" -m venv "$root/.venv" ||
+    [ -x "$venv/bin/pip" ] || {
+        echo "making $venv …" >&2
+        "$python" -m venv "$venv" ||
             fail "$python -m venv failed, see above: install the package python3-venv, then run this again."
     }
-    echo "installing lockstep-mq[$extra] and its dependencies …" >&2
+    echo "installing lockstep-mq[$extra]${requirements:+, $requirements} and their dependencies …" >&2
     # Stamps of other sources are void: the library of the kernels is replaced.
-    for other in "$root"/.venv/installed-*; do [[ "$other" == *-"$digest" ]] || rm -f "$other"; done
-    "$root/.venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root[$extra]"
-    "$root/.venv/bin/python" -c 'from lockstep.protocol.native import implementation; print(f"installed, {implementation()}")' >&2
+    for other in "$venv"/installed-*; do [[ "$other" == *-"$digest" ]] || rm -f "$other"; done
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --editable "$root[$extra]" ${requirements:+--requirement "$root/$requirements"}
+    "$venv/bin/python" -c 'from lockstep.protocol.native import implementation; print(f"installed, {implementation()}")' >&2
     touch "$stamp"
 }

@@ -1,0 +1,1 @@
+"""The client programs: one process does one work and prints its figure."""
