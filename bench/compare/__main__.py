@@ -30,7 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         systems = {name: SYSTEMS[name] for name in chosen("--systems", options.systems, list(SYSTEMS))}
         rows = [ROW_OF[name] for name in chosen("--works", options.works, list(ROW_OF))]
-        sizes = check_sizes(options.sizes)
+        sizes = check_sizes(options.sizes or SIZES)
+        if options.markdown:
+            report.check_markers(Path(options.markdown))
         if options.install:
             install(systems.values())
         return compare(systems, rows, sizes, options)
@@ -86,14 +88,15 @@ def running(systems: Mapping[str, System], folder: Path) -> Iterator[Runner]:
     run = Runner(dict(systems), folder)
     started: dict[str, System] = {}
     try:
-        for name, system in systems.items():
-            say(f"starting {system.server.name} …")
+        for server in dict.fromkeys(system.server for system in systems.values()):
+            users = {name: system for name, system in systems.items() if system.server is server}
+            say(f"starting {server.name} …")
             try:
-                run.start(system.server)
-                started[name] = system
+                run.start(server)
+                started |= users
             except ChildError as error:
-                say(f"{name} is skipped: {error}")
-        run.systems = started
+                say(f"{', '.join(users)} is skipped: {error}")
+        run.systems = {name: system for name, system in systems.items() if name in started}
         yield run
     finally:
         run.end()
@@ -158,13 +161,17 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--install", action="store_true", help="first install what is missing of the systems, as far as that is possible")
     options.add_argument("--systems", metavar="A,B", help=f"measure only these of {', '.join(SYSTEMS)}")
     options.add_argument("--works", metavar="A,B", help=f"measure only these of {', '.join(row.name for row in ROWS)}")
-    options.add_argument("--sizes", type=int, nargs="+", default=SIZES, metavar="BYTES", help="sizes of message bodies (default: 100 1024)")
+    options.add_argument("--sizes", type=numbers, metavar="A,B", help="sizes of message bodies in bytes (default: 100,1024)")
     options.add_argument("--rounds", type=positive, default=ROUNDS, help=f"how often everything is measured (default: {ROUNDS})")
     options.add_argument("--scale", type=factor, default=1.0, help="multiply the numbers of messages by this factor (default: 1)")
     options.add_argument("--json", metavar="FILE", help="write every measurement to this file")
     options.add_argument("--svg", metavar="FILE", help="write a picture to this file")
     options.add_argument("--markdown", metavar="FILE", help="write the table to this file, between its markers")
     return options
+
+
+def numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",") if part.strip()]
 
 
 def positive(text: str) -> int:

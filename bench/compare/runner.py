@@ -18,7 +18,6 @@ QUIET_US = 25_000
 """CPU time of all servers within QUIET_STEP_S below which they count as idle."""
 QUIET_STEP_S = 0.1
 QUIET_WAIT_S = 3.0
-E2E_WARMUP_S = 0.5
 
 
 @dataclass(slots=True)
@@ -47,8 +46,6 @@ class Runner:
 
     def start(self, server: Server) -> None:
         """Start a server. Raise ChildError if it does not become ready."""
-        if server.name in self.servers:
-            return
         folder = self.folder / server.name.lower().replace(" ", "-")
         folder.mkdir()
         children = Children(folder)
@@ -112,7 +109,7 @@ class Runner:
         return topic
 
     def _end_to_end(self, system: System, count: int, body_bytes: int) -> dict[str, Any]:
-        topic, warmup = self._topic(), round(RATE * E2E_WARMUP_S)
+        topic, warmup = self._topic(), system.e2e_warmup
         with self._program(system, "e2e_receive", topic, count, warmup, body_bytes, "--create", "--delete") as consumer:
             consumer.wait_for("ready")
             with self._program(system, "e2e_send", topic, count, warmup, body_bytes) as producer:

@@ -1,10 +1,12 @@
 """The client program of Apache Kafka: confluent-kafka, which calls librdkafka. Its threads' CPU time counts as the client's."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.aio import AIOProducer
 
 from compare.clients.harness import (
     BATCH,
@@ -14,16 +16,21 @@ from compare.clients.harness import (
     Job,
     Meter,
     Stamps,
+    bulk,
+    in_tasks,
     parse,
     print_figure,
     print_line,
     stamped,
 )
+from lockstep.runtime.event_loop import new_event_loop
 from lockstep.runtime.garbage_collector import collect_less_often
 
 PARTITIONS = 8
 COMMIT_MS = 100
 POLL_S = 1.0
+BUFFER_S = 0.005
+"""How long the asyncio producer collects a batch. The default is 1 s."""
 WAIT_S = 60.0
 
 
@@ -38,6 +45,7 @@ class Confluent:
         return {
             "fill": self.fill,
             "one": self.one,
+            "tasks": self.tasks,
             "pipeline": self.pipeline,
             "consume_batch": self.consume_batches,
             "consume_one": self.consume_each,
@@ -52,7 +60,8 @@ class Confluent:
         self._admin(lambda admin: admin.delete_topics([self.job.topic]))
 
     def _admin(self, call: Callable[[Any], Mapping[str, Any]]) -> None:
-        for future in call(AdminClient({"bootstrap.servers": self.job.address})).values():
+        admin = AdminClient({"bootstrap.servers": self.job.address})
+        for future in call(admin).values():
             future.result(timeout=WAIT_S)
 
     # ------------------------------------------------------------------------------------------------------------------ send
@@ -106,6 +115,23 @@ class Confluent:
         self.flush(producer)
         return meter.figure(self.job.count, latencies)
 
+    def tasks(self) -> Figure | None:
+        """Await sends in tasks by the library's own asyncio producer, which collects them into batches for its threads."""
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            return runner.run(self._tasks())
+
+    async def _tasks(self) -> Figure | None:
+        settings = {"bootstrap.servers": self.job.address, "acks": "all", "linger.ms": 0, "compression.type": "none"}
+        producer: Any = AIOProducer(settings, batch_size=BATCH, buffer_timeout=BUFFER_S)
+
+        async def send(index: int, body: bytes) -> None:
+            await (await producer.produce(self.job.topic, body))
+
+        try:
+            return await bulk(in_tasks(send, self.job.body))(self.job)
+        finally:
+            await producer.close()
+
     def paced(self) -> None:
         producer, body = self.producer(0), self.job.body
         begun = CLOCK.monotonic_us()
@@ -133,15 +159,23 @@ class Confluent:
 
     def consume_batches(self) -> Figure | None:
         consumer, counter = self.consumer(), Counter(self.job)
-        while not counter.count(len(consumer.consume(BATCH, POLL_S))):
-            pass
+        while True:
+            messages = consumer.consume(BATCH, POLL_S)
+            for message in messages:
+                check(message)
+            if counter.count(len(messages)):
+                break
         consumer.close()
         return counter.result
 
     def consume_each(self) -> Figure | None:
         consumer, counter = self.consumer(), Counter(self.job)
-        while not counter.count(consumer.poll(POLL_S) is not None):
-            pass
+        while True:
+            message = consumer.poll(POLL_S)
+            if message is not None:
+                check(message)
+                if counter.count(1):
+                    break
         consumer.close()
         return counter.result
 
@@ -154,6 +188,12 @@ class Confluent:
                 break
         consumer.close()
         return stamps.result
+
+
+def check(message: Any) -> None:
+    """Raise the error that is delivered in place of a message."""
+    if message.error() is not None:
+        raise RuntimeError(f"consuming failed: {message.error()}")
 
 
 def main() -> None:

@@ -55,6 +55,8 @@ class System:
     """Consuming removes the messages: every measurement that consumes fills a topic of its own."""
     warmup: float = 0.2
     """Messages before the measured ones, as a part of them."""
+    e2e_warmup: int = 500
+    """The same before the end-to-end latency is measured, in messages."""
     in_python: bool = True
     library_version: Callable[[], str] | None = None
 

@@ -93,6 +93,8 @@ ROCKETMQ = System(
         "e2e": 2_000,
     },
     client=client,
+    # A JVM compiles what it runs often: a new process is slow at first.
     warmup=1.0,
+    e2e_warmup=4_000,
     in_python=False,
 )
