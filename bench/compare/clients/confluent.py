@@ -28,6 +28,8 @@ from lockstep.runtime.garbage_collector import collect_less_often
 
 PARTITIONS = 8
 COMMIT_MS = 100
+QUEUED_MIN, BACKOFF_MS = 1_000_000, 10
+"""With the defaults, 100,000 and 1 s, small messages are not fetched for up to a second although few are left."""
 POLL_S = 1.0
 BUFFER_S = 0.005
 """How long the asyncio producer collects a batch. The default is 1 s."""
@@ -152,6 +154,8 @@ class Confluent:
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": True,
                 "auto.commit.interval.ms": COMMIT_MS,
+                "queued.min.messages": QUEUED_MIN,
+                "fetch.queue.backoff.ms": BACKOFF_MS,
             }
         )
         consumer.subscribe([self.job.topic])

@@ -84,8 +84,8 @@ ROCKETMQ = System(
     durability="ASYNC_FLUSH: written to a mapped file before it is confirmed, synced within 500 ms",
     counts={
         "one": 5_000,
-        "tasks": 30_000,
-        "pipeline": 60_000,
+        "tasks": 20_000,
+        "pipeline": 150_000,
         "batch": 400_000,
         "consume_batch": 400_000,
         "consume_one": 300_000,
