@@ -61,7 +61,7 @@ def test_pyproject_lists_exactly_the_roots_on_disk() -> None:
     hatch = project["tool"]["hatch"]["build"]
     assert sorted(hatch["targets"]["wheel"]["packages"]) == sorted([f"{root}/lockstep" for root in roots()] + BESIDE)
     assert sorted(hatch["dev-mode-dirs"]) == roots()
-    assert sorted(set(project["tool"]["pytest"]["ini_options"]["pythonpath"]) - {"tests"}) == roots()
+    assert sorted(set(project["tool"]["pytest"]["ini_options"]["pythonpath"]) - {"tests", "bench"}) == roots()
 
 
 def test_every_root_is_one_typed_part_of_the_namespace_package() -> None:
@@ -184,7 +184,7 @@ def test_no_todo_is_left() -> None:
 # ------------------------------------------------------------------------------------------------------------------ citations
 
 
-TEXT_FOLDERS = ("docs", "examples", "scripts", "tests")
+TEXT_FOLDERS = ("bench", "docs", "examples", "scripts", "tests")
 INTERNAL_PAGES = ("architecture.md", "ordering.md", "store.md", "invariants.md", "wire.md", "CONTRIBUTING.md")
 """Pages about the code: a bare file name there is one of ours. In others `billing.py` may be the reader's."""
 LAW = r"[BCDELNOPRST]\d{1,2}[a-c]?"

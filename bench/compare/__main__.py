@@ -21,12 +21,14 @@ from compare.systems.all import SYSTEMS
 from compare.systems.base import System
 from lockstep.protocol.errors import ConfigError
 
-IDLE_S = 2.0
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+IDLE_S = 3.0
+START_QUIET_S = 20.0
+"""A JVM compiles for a while after its first work."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
-    signal.signal(signal.SIGTERM, interrupt)
     try:
         systems = {name: SYSTEMS[name] for name in chosen("--systems", options.systems, list(SYSTEMS))}
         rows = [ROW_OF[name] for name in chosen("--works", options.works, list(ROW_OF))]
@@ -49,8 +51,11 @@ def compare(systems: Mapping[str, System], rows: Sequence[Row], sizes: Sequence[
     if not present:
         say("no system is left to measure")
         return 1
-    with tempfile.TemporaryDirectory(prefix="lockstep-compare-", ignore_cleanup_errors=True) as folder, running(present, Path(folder)) as run:
-        results, failures = measure(run, rows, sizes, options)
+    with (
+        tempfile.TemporaryDirectory(prefix="lockstep-compare-", ignore_cleanup_errors=True) as folder,
+        running(present, Path(folder)) as run,
+    ):
+        results, failures, idle = measure(run, rows, sizes, options)
         if not results:
             say("nothing was measured")
             return 1
@@ -62,10 +67,10 @@ def compare(systems: Mapping[str, System], rows: Sequence[Row], sizes: Sequence[
             **facts(list(run.systems.values())),
             "rounds": options.rounds,
             "scale": options.scale,
-            "systems": {name: system.title for name, system in run.systems.items()},
+            "systems": {name: system.label for name, system in run.systems.items()},
             "same": {name: dict(system.same) for name, system in run.systems.items()},
-            "in_python": [name for name, system in run.systems.items() if system.in_python],
-            "idle_cpu": {name: idle for name, idle in options.idle.items()},
+            "language": {name: system.language for name, system in run.systems.items()},
+            "idle_cpu": {name: idle[system.server.name] for name, system in run.systems.items()},
             "memory": memory,
             "measurements": results,
             "failures": failures,
@@ -85,6 +90,7 @@ def is_present(system: System) -> bool:
 def running(systems: Mapping[str, System], folder: Path) -> Iterator[Runner]:
     """Run the servers inside the block. A system whose server does not start is left out, with a message."""
     adopt_orphans()
+    before = {number: signal.signal(number, interrupt) for number in SIGNALS}
     run = Runner(dict(systems), folder)
     started: dict[str, System] = {}
     try:
@@ -99,19 +105,22 @@ def running(systems: Mapping[str, System], folder: Path) -> Iterator[Runner]:
         run.systems = {name: system for name, system in systems.items() if name in started}
         yield run
     finally:
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind
         run.end()
         end_orphans()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def measure(
     run: Runner, rows: Sequence[Row], sizes: Sequence[int], options: argparse.Namespace
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return all measurements, and those that failed."""
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, float]]:
+    """Return all measurements, those that failed, and the part of a core that each server uses while it is idle."""
     results: list[dict[str, Any]] = []
     failures: list[dict[str, Any]] = []
     subjects = [system.subject for system in run.systems.values()]
     plan = list(measurements(subjects, rows, sizes, options.rounds, options.scale))
-    options.idle = run.idle_cpu(IDLE_S)
     broken: set[tuple[str, int]] = set()
     for system in run.systems.values():
         for size in sizes:
@@ -122,6 +131,8 @@ def measure(
             except ChildError as error:
                 say(f"{system.name} could not fill a topic: {error}")
                 broken.add((system.name, size))
+    run.wait_until_quiet(START_QUIET_S)
+    idle = run.idle_cpu(IDLE_S)
     for number, each in enumerate(plan, 1):
         if (each.system, each.body_bytes) in broken and each.work not in ("one", "tasks", "pipeline", "batch", "e2e"):
             continue
@@ -133,19 +144,19 @@ def measure(
             continue
         results.append({**asdict(each), **figure})
         say(f"{number}/{len(plan)}  round {each.round}  {each.work:24} {each.body_bytes:5} B  {each.system:10} {report.brief(figure)}")
-    return results, failures
+    return results, failures, idle
 
 
 def write(found: dict[str, Any], options: argparse.Namespace) -> None:
-    """Print the table, and write the files that were asked for."""
+    """Write the files that were asked for, and print the table."""
     table = report.markdown(found)
-    print(table)
     if options.json:
         Path(options.json).write_text(report.to_json(found))
     if options.svg:
         Path(options.svg).write_text(chart.svg(found))
     if options.markdown:
         report.write_between_markers(Path(options.markdown), table)
+    print(table)
 
 
 def interrupt(number: int, frame: FrameType | None) -> NoReturn:

@@ -13,9 +13,9 @@ from compare.report import LOCKSTEP, Cell, Results, results_of, thousands
 
 WIDTH, MARGIN, GAP = 980, 20, 28
 COLUMNS = 2
-LABEL_WIDTH, VALUE_WIDTH = 118, 62
-BAR, BAR_GAP, LINE_GAP = 8, 1, 6
-TITLE_HEIGHT, HEAD_HEIGHT = 40, 74
+LABEL_WIDTH, VALUE_WIDTH = 142, 52
+BAR, BAR_GAP, LINE_GAP = 10, 1, 7
+TITLE_HEIGHT, HEAD_HEIGHT = 40, 100
 TITLES = {
     "one": ("One awaited send at a time", "µs, p50; lower is better"),
     "tasks": ("2,000 tasks, each awaits one send at a time", "messages/s"),
@@ -35,15 +35,16 @@ VARIANTS = {
     "consume_one_concurrent": "lockstep, concurrent",
     "consume_one_iterate": "lockstep, async for",
 }
+LOOKS = {"lockstep": "lockstep", "python": "other client in Python", "c": "client in C, called from Python", "java": "client in Java"}
 STYLE = """
 text { font: 12px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328; }
 .head { font-size: 18px; font-weight: 600; } .title { font-size: 13px; font-weight: 600; } .quiet { fill: #59636e; font-size: 11px; }
-.value { font-size: 11px; } .own { font-weight: 600; }
+.value { font-size: 10px; } .own { font-weight: 600; }
 .back { fill: #ffffff; stroke: #d1d9e0; } .axis { stroke: #d1d9e0; } .range { stroke: #1f2328; stroke-opacity: .6; }
-.lockstep { fill: #0969da; } .python { fill: #8c959f; } .other { fill: #bf8700; } .large { opacity: .55; }
+.lockstep { fill: #0969da; } .python { fill: #8c959f; } .c { fill: #57606a; } .java { fill: #bf8700; } .large { opacity: .55; }
 @media (prefers-color-scheme: dark) {
   text { fill: #f0f6fc; } .quiet { fill: #9198a1; } .back { fill: #0d1117; stroke: #3d444d; } .axis { stroke: #3d444d; }
-  .range { stroke: #f0f6fc; } .lockstep { fill: #4493f8; } .python { fill: #7d8590; } .other { fill: #d29922; }
+  .range { stroke: #f0f6fc; } .lockstep { fill: #4493f8; } .python { fill: #7d8590; } .c { fill: #b7bdc8; } .java { fill: #d29922; }
 }
 """
 
@@ -113,25 +114,30 @@ def panels_of(results: Results) -> list[Panel]:
 def lines_of(results: Results, rows: Sequence[Row]) -> list[Line]:
     """Return the lines of a panel: lockstep's for each of its rows, then the others' (the same in each row)."""
     lines = [line_of(results, row, LOCKSTEP, VARIANTS.get(row.name, LOCKSTEP)) for row in rows if LOCKSTEP in results.systems]
-    lines += [line_of(results, row, name, name) for row in rows[:1] for name in results.systems if name != LOCKSTEP]
+    lines += [line_of(results, row, name, results.label[name]) for row in rows[:1] for name in results.systems if name != LOCKSTEP]
     return [line for line in lines if any(line.cells)]
 
 
 def line_of(results: Results, row: Row, system: str, label: str) -> Line:
-    look = "lockstep" if system == LOCKSTEP else "python" if system in results.in_python else "other"
-    return Line(label, look, tuple(results.cells.get((row.name, size, system)) for size in results.sizes))
+    return Line(label, look_of(results, system), tuple(results.cells.get((row.name, size, system)) for size in results.sizes))
+
+
+def look_of(results: Results, system: str) -> str:
+    return LOCKSTEP if system == LOCKSTEP else results.language[system].lower()
 
 
 def legend(found: Mapping[str, Any], results: Results) -> list[str]:
+    """Return the two lines under the head: how to read the bars, and their colours."""
     sizes = " · ".join(f"{'lower, pale bar' if index else 'upper bar'}: {size:,}-byte bodies" for index, size in enumerate(results.sizes))
-    parts = [f"median of {found['rounds']} rounds, line: lowest to highest", sizes, f"{found['cpu']}, {found['cores']} cores"]
-    looks = [("lockstep", "lockstep"), ("python", "other clients in Python"), ("other", "Java client")]
-    drawn = [f'<text class="quiet" x="{MARGIN}" y="{HEAD_HEIGHT - 22}">{escape(" · ".join(parts))}</text>']
-    left = WIDTH - MARGIN - 330
-    for look, text in looks:
-        drawn.append(f'<rect class="{look}" x="{left}" y="24" width="10" height="10" rx="2"/>')
-        drawn.append(f'<text class="quiet" x="{left + 15}" y="33">{text}</text>')
-        left += 40 + 7 * len(text)
+    rounds = "one round" if found["rounds"] == 1 else f"median of {found['rounds']} rounds, line: lowest to highest"
+    text = " · ".join([sizes, rounds, f"{found['cpu']}, {found['cores']} cores"])
+    drawn = [f'<text class="quiet" x="{MARGIN}" y="52">{escape(text)}</text>']
+    left = MARGIN
+    for look, name in LOOKS.items():
+        if any(look == look_of(results, system) for system in results.systems):
+            drawn.append(f'<rect class="{look}" x="{left}" y="63" width="10" height="10" rx="2"/>')
+            drawn.append(f'<text class="quiet" x="{left + 15}" y="72">{name}</text>')
+            left += 38 + 6 * len(name)
     return drawn
 
 
@@ -146,8 +152,8 @@ def draw(panel: Panel, left: int, top: int, width: int) -> list[str]:
     for number, line in enumerate(panel.lines):
         y = top + TITLE_HEIGHT - 12 + number * panel.line_height
         middle = y + panel.sizes * (BAR + BAR_GAP) / 2 + 4
-        own = "own" if line.look == LOCKSTEP else "value"
-        drawn.append(f'<text class="{own}" x="{zero - 7}" y="{middle:.0f}" text-anchor="end">{escape(line.label)}</text>')
+        weight = ' class="own"' if line.look == LOCKSTEP else ""
+        drawn.append(f'<text{weight} x="{zero - 7}" y="{middle:.0f}" text-anchor="end">{escape(line.label)}</text>')
         for index, cell in enumerate(line.cells):
             if cell is not None:
                 drawn += bar(panel, line, cell, index, zero, y + index * (BAR + BAR_GAP), length)
@@ -158,9 +164,9 @@ def bar(panel: Panel, line: Line, cell: Cell, index: int, zero: int, y: int, len
     scale = length / panel.largest
     look = f"{line.look} large" if index else line.look
     text = thousands(cell.middle) if cell.p99_us is None else f"{cell.middle:,.0f}"
-    end = max(cell.middle, cell.high) * scale
+    low, high, middle = zero + cell.low * scale, zero + cell.high * scale, y + BAR / 2
     return [
         f'<rect class="{look}" x="{zero}" y="{y}" width="{max(cell.middle * scale, 1):.1f}" height="{BAR}" rx="1"/>',
-        f'<line class="range" x1="{zero + cell.low * scale:.1f}" x2="{zero + cell.high * scale:.1f}" y1="{y + 4}" y2="{y + 4}"/>',
-        f'<text class="quiet" x="{zero + end + 5:.1f}" y="{y + BAR}">{text}</text>',
+        f'<line class="range" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}"/>',
+        f'<text class="value" x="{high + 5:.1f}" y="{y + BAR - 1}">{text}</text>',
     ]

@@ -1,5 +1,6 @@
 """Child processes that do not outlive this one: each has a session of its own, and ends with its descendants."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -9,13 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from compare.procfs import tree
+from compare.procfs import is_running, tree
 from lockstep.protocol.errors import LockstepError
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LIBC = ctypes.CDLL(None)
 START_S = 60.0
+END_S = 10.0
 POLL_S = 0.05
 TAIL_LINES = 25
 
@@ -105,21 +107,25 @@ class Children:
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """Kill the process, its descendants and its process group, and wait for its end."""
-    if child.poll() is None:
-        for pid in tree([child.pid]):
-            _kill(pid)
-    try:
+    """Kill the process, its descendants and its process group, and wait for their end."""
+    pids = tree([child.pid]) if child.poll() is None else []
+    for pid in pids:
+        _kill(pid)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass
     child.wait()
+    deadline = time.monotonic() + END_S
+    while any(map(is_running, pids)) and time.monotonic() < deadline:
+        time.sleep(POLL_S / 10)
 
 
 def end_orphans() -> None:
-    """Kill what is left of this process's descendants."""
+    """Kill what is left of this process's descendants, and wait for their end."""
     for pid in tree([os.getpid()])[1:]:
         _kill(pid)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
 
 
 def tail(log: Path) -> str:
@@ -134,7 +140,5 @@ def die_with_parent() -> None:
 
 
 def _kill(pid: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        pass

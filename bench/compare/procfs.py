@@ -52,6 +52,12 @@ def tree(roots: Iterable[int]) -> list[int]:
     return found
 
 
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and has not ended. One that has ended exists until its parent has waited for it."""
+    fields = _stat(pid)
+    return bool(fields) and fields[0] not in "ZX"
+
+
 def _ticks(pid: int) -> int:
     fields = _stat(pid)
     return int(fields[11]) + int(fields[12]) if fields else 0

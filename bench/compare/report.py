@@ -32,15 +32,18 @@ class Results:
     """All measurements of a run, by what they measure."""
 
     systems: tuple[str, ...]
+    label: Mapping[str, str]
     sizes: tuple[int, ...]
     rows: tuple[Row, ...]
-    in_python: frozenset[str]
+    language: Mapping[str, str]
+    """What each client library is mainly written in."""
     cells: Mapping[tuple[str, int, str], Cell]
     """By name of the row, size and system."""
 
-    def best_peer(self, row: Row, size: int) -> str | None:
-        """Return the Python client other than lockstep's that is best in this row."""
-        peers = [name for name in self.systems if name in self.in_python and name != LOCKSTEP and (row.name, size, name) in self.cells]
+    def best_peer(self, row: Row, size: int, *languages: str) -> str | None:
+        """Return the client other than lockstep's that is best in this row, of those in these languages."""
+        written = [name for name in self.systems if name != LOCKSTEP and self.language[name] in languages]
+        peers = [name for name in written if (row.name, size, name) in self.cells]
         return max(peers, key=lambda name: goodness(row, self.cells[row.name, size, name])) if peers else None
 
     def ratio(self, row: Row, size: int, system: str) -> float | None:
@@ -69,11 +72,10 @@ def results_of(found: Mapping[str, Any]) -> Results:
             for size in sizes:
                 if group := groups.get((work, size, system)):
                     cells[row.name, size, system] = cell_of(row, group)
-    # A row of which only the peers were measured belongs to a work that was not chosen, unless lockstep was not measured at all.
-    rows = tuple(
-        row for row in ROWS if any((row.name, size, LOCKSTEP if LOCKSTEP in systems else name) in cells for size in sizes for name in systems)
-    )
-    return Results(systems, sizes, rows, frozenset(found["in_python"]), cells)
+    # A row that only the others have belongs to a work that was not chosen, unless lockstep was not measured at all.
+    deciding = (LOCKSTEP,) if LOCKSTEP in systems else systems
+    rows = tuple(row for row in ROWS if any((row.name, size, name) in cells for size in sizes for name in deciding))
+    return Results(systems, found["systems"], sizes, rows, found["language"], cells)
 
 
 def cell_of(row: Row, group: Sequence[Mapping[str, Any]]) -> Cell:
@@ -105,14 +107,14 @@ def brief(figure: Mapping[str, Any]) -> str:
 def markdown(found: Mapping[str, Any]) -> str:
     """Return the tables of a run."""
     results = results_of(found)
-    parts = [machine(found)]
-    for size in results.sizes:
-        parts.append(f"**Bodies of {size:,} bytes**: messages/s, or p50 / p99 in µs; median (lowest–highest)\n\n{main_table(results, size)}")
-    for size in results.sizes:
-        parts.append(f"**CPU time per message, bodies of {size:,} bytes**: µs of the client + of the server\n\n{cpu_table(results, size)}")
+    what = "messages/s, or p50 / p99 in µs; median (lowest–highest)"
+    rates = [f"**Bodies of {size:,} bytes**: {what}\n\n{main_table(results, size)}" for size in results.sizes]
+    what = "µs of the client + µs of the server"
+    cpu = [f"**CPU time per message, bodies of {size:,} bytes**: {what}\n\n{cpu_table(results, size)}" for size in results.sizes]
+    parts = [machine(found), *rates, *cpu]
     parts.append(f"**The systems**\n\n{system_table(found)}")
     if found["failures"]:
-        failed = sorted({f"{each['system']} {each['work']} ({each['body_bytes']} bytes)" for each in found["failures"]})
+        failed = sorted({f"{found['systems'][each['system']]} {each['work']} ({each['body_bytes']} bytes)" for each in found["failures"]})
         parts.append(f"Failed in at least one round: {', '.join(failed)}.")
     return "\n\n".join(parts)
 
@@ -129,15 +131,19 @@ def main_table(results: Results, size: int) -> str:
     others = [name for name in results.systems if name != LOCKSTEP]
     lines = []
     for row in results.rows:
-        best = results.best_peer(row, size)
-        ratio = None if best is None else results.ratio(row, size, best)
-        cells = [row.title, shown(results.cells.get((row.name, size, LOCKSTEP)))]
-        cells.append("–" if best is None or ratio is None else f"**×{ratio:.2f}** ({best})")
+        cells = [row.title, shown(results.cells.get((row.name, size, LOCKSTEP))), best(results, row, size)]
         for name in others:
             ratio = results.ratio(row, size, name)
             cells.append(shown(results.cells.get((row.name, size, name))) + ("" if ratio is None else f"<br>×{ratio:.2f}"))
         lines.append(cells)
-    return table(["work", LOCKSTEP, "lockstep : best Python peer", *others], lines)
+    return table(["work", LOCKSTEP, "lockstep : best other in Python", *(results.label[name] for name in others)], lines)
+
+
+def best(results: Results, row: Row, size: int) -> str:
+    """Return the ratio to the best client in Python, and to the library in C that is used from Python if that is better."""
+    python, with_c = results.best_peer(row, size, "Python"), results.best_peer(row, size, "Python", "C")
+    ratios = [(peer, results.ratio(row, size, peer)) for peer in dict.fromkeys([python, with_c]) if peer is not None]
+    return "<br>".join(f"**×{ratio:.2f}** ({results.label[peer]})" for peer, ratio in ratios if ratio is not None) or "–"
 
 
 def shown(cell: Cell | None) -> str:
@@ -154,11 +160,11 @@ def thousands(rate: float) -> str:
 
 
 def cpu_table(results: Results, size: int) -> str:
-    lines = [[row.title, *(cpu(results.cells.get((row.name, size, name))) for name in results.systems)] for row in results.rows]
-    return table(["work", *results.systems], lines)
+    lines = [[row.title, *(cpu_of(results.cells.get((row.name, size, name))) for name in results.systems)] for row in results.rows]
+    return table(["work", *(results.label[name] for name in results.systems)], lines)
 
 
-def cpu(cell: Cell | None) -> str:
+def cpu_of(cell: Cell | None) -> str:
     return "–" if cell is None else f"{number(cell.client_cpu_us)} + {number(cell.server_cpu_us)}"
 
 
@@ -167,12 +173,13 @@ def number(value: float) -> str:
 
 
 def system_table(found: Mapping[str, Any]) -> str:
-    """Return versions, durability and memory of each system."""
+    """Return versions, durability, memory and idle CPU of each system."""
     lines = []
-    for name, title in found["systems"].items():
-        lines.append([name, title, found["versions"][name], found["durability"][name], *memory_of(found["memory"][name])])
-    heads = ["", "system", "versions", "what a confirmation means", "memory at start, MiB", "after the run, MiB (of it anonymous)"]
-    return table(heads, lines)
+    for name, label in found["systems"].items():
+        idle = f"{found['idle_cpu'][name] * 100:.0f} %"
+        lines.append([label, found["versions"][name], found["durability"][name], *memory_of(found["memory"][name]), idle])
+    heads = ["system", "versions", "what a confirmation means", "memory at start, MiB", "after the run, MiB (of it anonymous)"]
+    return table([*heads, "CPU while idle, of one core"], lines)
 
 
 def memory_of(memory: Mapping[str, Mapping[str, int]]) -> tuple[str, str]:
@@ -186,7 +193,15 @@ def table(heads: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def to_json(found: Mapping[str, Any]) -> str:
-    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+    """Return a run as JSON, with one measurement on each line."""
+    parts = []
+    for key, value in found.items():
+        if isinstance(value, list) and value:
+            text = "[\n  " + ",\n  ".join(json.dumps(each, ensure_ascii=False) for each in value) + "\n ]"
+        else:
+            text = json.dumps(value, ensure_ascii=False)
+        parts.append(f" {json.dumps(key)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def between_markers(text: str, generated: str) -> str | None:

@@ -91,10 +91,10 @@ class Runner:
         self.wait_until_quiet()
         return self._client(system, measurement.work, topic, count, body_bytes, "--delete")
 
-    def wait_until_quiet(self) -> None:
-        """Wait until the servers have finished what earlier measurements left to do, for QUIET_WAIT_S at most."""
+    def wait_until_quiet(self, at_most_s: float = QUIET_WAIT_S) -> None:
+        """Wait until the servers have finished what earlier measurements left to do."""
         pids = [pid for running in self.servers.values() for pid in running.pids]
-        deadline = time.monotonic() + QUIET_WAIT_S
+        deadline = time.monotonic() + at_most_s
         before = cpu_us(pids)
         while time.monotonic() < deadline:
             time.sleep(QUIET_STEP_S)

@@ -84,16 +84,17 @@ class Meter:
 
 
 class Counter:
-    """Counts consumed messages: the warm-up first, then the measured ones."""
+    """Counts consumed messages: the warm-up first, then the measured ones. If they all come at once, all of them are measured."""
 
     def __init__(self, job: Job) -> None:
         self._meter = Meter(job.server_pids)
         self._warmup = job.warmup
         self._total = job.warmup + job.count
         self._seen = 0
-        self._measured_from: int | None = None
+        self._measured_from = 0
         self.done = asyncio.Event()
         self.result: Figure | None = None
+        self._meter.begin()
 
     @property
     def left(self) -> int:
@@ -101,11 +102,10 @@ class Counter:
 
     def count(self, messages: int) -> bool:
         """Count messages, and return whether these were the last ones."""
-        self._seen += messages
-        if self._measured_from is None:
-            if self._seen >= self._warmup:
-                self._measured_from = self._seen
-                self._meter.begin()
+        before, self._seen = self._seen, self._seen + messages
+        if before < self._warmup <= self._seen < self._total:
+            self._measured_from = self._seen
+            self._meter.begin()
         elif self._seen >= self._total and self.result is None:
             self.result = self._meter.figure(self._seen - self._measured_from)
             self.done.set()

@@ -119,7 +119,7 @@ def entries_of(reply: Any) -> Entries:
     """Return the entries of an XREADGROUP of one stream, in whichever version of the protocol."""
     if not reply:
         return []
-    streams = list(reply.values())[0] if isinstance(reply, dict) else reply[0][1]
+    streams = next(iter(reply.values())) if isinstance(reply, dict) else reply[0][1]
     found: Entries = streams[0] if streams and isinstance(streams[0], list) else streams
     return found
 

@@ -260,12 +260,12 @@ public final class RocketMQClient {
     private String consume(int batch, boolean inOrder) throws Exception {
         AtomicInteger seen = new AtomicInteger();
         AtomicReference<String> figure = new AtomicReference<>();
-        AtomicInteger measuredFrom = new AtomicInteger(-1);
+        AtomicInteger measuredFrom = new AtomicInteger();
         CountDownLatch done = new CountDownLatch(1);
         DefaultMQPushConsumer consumer = consumer(batch);
         java.util.function.IntConsumer counted = messages -> {
             int now = seen.addAndGet(messages);
-            if (now >= warmup && now - messages < warmup) {
+            if (now >= warmup && now - messages < warmup && now < warmup + count) {
                 meter.begin();
                 measuredFrom.set(now);
             }
@@ -285,6 +285,7 @@ public final class RocketMQClient {
                 return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
             });
         }
+        meter.begin();
         consumer.start();
         done.await();
         return figure.get();

@@ -10,6 +10,4 @@ from compare.systems.rabbitmq import RABBITMQ
 from compare.systems.redis import REDIS
 from compare.systems.rocketmq import ROCKETMQ
 
-SYSTEMS: Mapping[str, System] = {
-    system.name: system for system in (LOCKSTEP, REDIS, NATS, RABBITMQ, AIOKAFKA, CONFLUENT, ROCKETMQ)
-}
+SYSTEMS: Mapping[str, System] = {system.name: system for system in (LOCKSTEP, REDIS, NATS, RABBITMQ, AIOKAFKA, CONFLUENT, ROCKETMQ)}

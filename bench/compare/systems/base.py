@@ -40,7 +40,8 @@ class System:
     """A client library with its server."""
 
     name: str
-    title: str
+    label: str
+    """The name in tables and in the picture."""
     server: Server
     library: str
     """The client library as its package is named."""
@@ -57,7 +58,8 @@ class System:
     """Messages before the measured ones, as a part of them."""
     e2e_warmup: int = 500
     """The same before the end-to-end latency is measured, in messages."""
-    in_python: bool = True
+    language: str = "Python"
+    """What the client library is mainly written in."""
     library_version: Callable[[], str] | None = None
 
     @property

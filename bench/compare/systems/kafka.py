@@ -61,7 +61,7 @@ SERVER = Server("Apache Kafka", needs, start, lambda: jar_version(JARS, "kafka_2
 DURABILITY = "acks=all on one node: written to the operating system's cache before it is confirmed, synced when the system chooses"
 AIOKAFKA = System(
     name="aiokafka",
-    title="Apache Kafka (aiokafka)",
+    label="Kafka, aiokafka",
     server=SERVER,
     library="aiokafka",
     durability=DURABILITY,
@@ -72,12 +72,13 @@ AIOKAFKA = System(
 )
 CONFLUENT = System(
     name="confluent",
-    title="Apache Kafka (confluent-kafka, librdkafka in C)",
+    label="Kafka, confluent",
     server=SERVER,
     library="confluent-kafka",
     durability=DURABILITY,
     counts={"one": 2_000, "tasks": 60_000, "pipeline": 800_000, "consume_batch": 1_200_000, "consume_one": 700_000, "e2e": 2_000},
     client=python_client("confluent"),
     needs=needs_library("confluent_kafka"),
+    language="C",
     same={"batch": "pipeline"},
 )

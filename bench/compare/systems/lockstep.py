@@ -20,7 +20,7 @@ def start(children: Children) -> str:
 SERVER = Server("lockstep", list, start, lambda: version("lockstep-mq"))
 LOCKSTEP = System(
     name="lockstep",
-    title="lockstep",
+    label="lockstep",
     server=SERVER,
     library="lockstep-mq",
     durability="written to the operating system's cache before it is confirmed, synced within 500 ms",

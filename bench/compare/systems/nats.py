@@ -35,7 +35,7 @@ def version() -> str:
 SERVER = Server("NATS", needs, start, version)
 NATS = System(
     name="nats",
-    title="NATS JetStream (nats-py)",
+    label="NATS JetStream",
     server=SERVER,
     library="nats-py",
     durability="file storage: written to the operating system's cache before it is confirmed, synced every 2 min by default",

@@ -54,7 +54,7 @@ def version() -> str:
 SERVER = Server("RabbitMQ", needs, start, version)
 RABBITMQ = System(
     name="rabbitmq",
-    title="RabbitMQ quorum queue (aio-pika)",
+    label="RabbitMQ",
     server=SERVER,
     library="aio-pika",
     durability="a quorum queue on one node: written to its log and synced in groups before it is confirmed",

@@ -37,7 +37,7 @@ def version() -> str:
 SERVER = Server("Redis", needs, start, version)
 REDIS = System(
     name="redis",
-    title="Redis Streams (redis-py, hiredis)",
+    label="Redis Streams",
     server=SERVER,
     library="redis",
     durability="appendonly, everysec: written to the operating system's cache before it is confirmed, synced every second",

@@ -77,7 +77,7 @@ def version() -> str:
 SERVER = Server("Apache RocketMQ", needs, start, version)
 ROCKETMQ = System(
     name="rocketmq",
-    title="Apache RocketMQ (Java client)",
+    label="RocketMQ, Java",
     server=SERVER,
     library="rocketmq-client",
     library_version=lambda: jar_version(JARS, "rocketmq-client"),
@@ -96,5 +96,5 @@ ROCKETMQ = System(
     # A JVM compiles what it runs often: a new process is slow at first.
     warmup=1.0,
     e2e_warmup=4_000,
-    in_python=False,
+    language="Java",
 )
