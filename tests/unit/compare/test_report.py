@@ -19,6 +19,7 @@ from compare.report import (
     markdown,
     results_of,
     thousands,
+    to_json,
     write_between_markers,
 )
 from lockstep.protocol.errors import ConfigError
