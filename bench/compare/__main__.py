@@ -55,6 +55,7 @@ def compare(systems: Mapping[str, System], rows: Sequence[Row], sizes: Sequence[
         tempfile.TemporaryDirectory(prefix="lockstep-compare-", ignore_cleanup_errors=True) as folder,
         running(present, Path(folder)) as run,
     ):
+        described = facts(list(run.systems.values()))
         results, failures, idle = measure(run, rows, sizes, options)
         if not results:
             say("nothing was measured")
@@ -64,7 +65,7 @@ def compare(systems: Mapping[str, System], rows: Sequence[Row], sizes: Sequence[
             for name, system in run.systems.items()
         }
         found: dict[str, Any] = {
-            **facts(list(run.systems.values())),
+            **described,
             "rounds": options.rounds,
             "scale": options.scale,
             "systems": {name: system.label for name, system in run.systems.items()},

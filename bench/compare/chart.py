@@ -13,9 +13,11 @@ from compare.report import LOCKSTEP, Cell, Results, results_of, thousands
 
 WIDTH, MARGIN, GAP = 980, 20, 28
 COLUMNS = 2
-LABEL_WIDTH, VALUE_WIDTH = 142, 52
+LABEL_WIDTH, VALUE_WIDTH = 150, 52
 BAR, BAR_GAP, LINE_GAP = 10, 1, 7
 TITLE_HEIGHT, HEAD_HEIGHT = 40, 100
+CUT = 1.3
+"""The axis ends at the highest round, or at this multiple of the longest bar if that is less."""
 TITLES = {
     "one": ("One awaited send at a time", "µs, p50; lower is better"),
     "tasks": ("2,000 tasks, each awaits one send at a time", "messages/s"),
@@ -74,8 +76,11 @@ class Panel:
         return self.sizes * (BAR + BAR_GAP) + LINE_GAP
 
     @property
-    def largest(self) -> float:
-        return max((cell.high for line in self.lines for cell in line.cells if cell), default=1.0) or 1.0
+    def end(self) -> float:
+        """Return the value at the end of the axis. A range that goes beyond it is cut off."""
+        middles = [cell.middle for line in self.lines for cell in line.cells if cell]
+        highs = [cell.high for line in self.lines for cell in line.cells if cell]
+        return min(max(highs, default=0.0), CUT * max(middles, default=0.0)) or 1.0
 
 
 def svg(found: Mapping[str, Any]) -> str:
@@ -161,10 +166,10 @@ def draw(panel: Panel, left: int, top: int, width: int) -> list[str]:
 
 
 def bar(panel: Panel, line: Line, cell: Cell, index: int, zero: int, y: int, length: int) -> list[str]:
-    scale = length / panel.largest
+    scale = length / panel.end
     look = f"{line.look} large" if index else line.look
     text = thousands(cell.middle) if cell.p99_us is None else f"{cell.middle:,.0f}"
-    low, high, middle = zero + cell.low * scale, zero + cell.high * scale, y + BAR / 2
+    low, high, middle = zero + cell.low * scale, zero + min(cell.high * scale, length), y + BAR / 2
     return [
         f'<rect class="{look}" x="{zero}" y="{y}" width="{max(cell.middle * scale, 1):.1f}" height="{BAR}" rx="1"/>',
         f'<line class="range" x1="{low:.1f}" x2="{high:.1f}" y1="{middle}" y2="{middle}"/>',

@@ -107,7 +107,8 @@ def jar_version(jars: Path, artifact: str) -> str:
     return found[0].stem.removeprefix(f"{artifact}-") if found else "?"
 
 
-JAVA_COMMAND = "apt-get install default-jdk-headless maven"
+JAVA_PACKAGES = ("default-jdk-headless", "maven")
+JAVA_COMMAND = f"apt-get install {' '.join(JAVA_PACKAGES)}"
 
 
 def needs_java(jars: Path, *programs: str) -> list[Need]:
