@@ -1,11 +1,12 @@
 """lockstep's client program."""
 
+import asyncio
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from compare.clients.harness import (
     BATCH,
     KEYS,
-    Bulk,
     Counter,
     Job,
     Stamps,
@@ -36,6 +37,8 @@ from lockstep.client import (
 from lockstep.runtime.host import Host
 
 QUEUES = 8
+WINDOW = 10_000
+"""Posts in flight, the default of a producer."""
 
 
 class Lockstep:
@@ -63,7 +66,7 @@ class Lockstep:
             "one": one(self.send),
             "tasks": bulk(in_tasks(self.send, body)),
             "tasks_keyed": bulk(in_tasks(self.send_keyed, body)),
-            "pipeline": bulk(self.pipeline()),
+            "pipeline": bulk(self.pipeline),
             "batch": bulk(in_batches(self.send_batch)),
             "consume_batch_ordered": consuming(lambda counter: self.consume_in_order(counter, BATCH)),
             "consume_batch_concurrent": consuming(lambda counter: self.consume_concurrently(counter, BATCH)),
@@ -81,9 +84,15 @@ class Lockstep:
     async def send_keyed(self, index: int, body: bytes) -> None:
         await self.producer.send(Message(self.job.topic, body, sharding_key=str(index % KEYS)))
 
-    def pipeline(self) -> Bulk:
-        """Return the fastest way to send single messages."""
-        return in_tasks(self.send, self.job.body)
+    async def pipeline(self, count: int) -> None:
+        """Call `post`, which returns a future, and waits while the producer's in-flight limit (10,000) is reached."""
+        post, topic, body = self.producer.post, self.job.topic, self.job.body
+        waiting: deque[asyncio.Future[object]] = deque()
+        for _ in range(count):
+            waiting.append(await post(Message(topic, body)))
+            if len(waiting) >= WINDOW:
+                await waiting.popleft()
+        await asyncio.gather(*waiting)
 
     async def send_batch(self, first: int, end: int) -> None:
         topic, body = self.job.topic, self.job.body
