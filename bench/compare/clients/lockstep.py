@@ -33,6 +33,7 @@ from lockstep.client import (
     Producer,
     PullConsumer,
     PushConsumer,
+    SendResult,
 )
 from lockstep.runtime.host import Host
 
@@ -87,7 +88,7 @@ class Lockstep:
     async def pipeline(self, count: int) -> None:
         """Call `post`, which returns a future, and waits while the producer's in-flight limit (10,000) is reached."""
         post, topic, body = self.producer.post, self.job.topic, self.job.body
-        waiting: deque[asyncio.Future[object]] = deque()
+        waiting: deque[asyncio.Future[SendResult]] = deque()
         for _ in range(count):
             waiting.append(await post(Message(topic, body)))
             if len(waiting) >= WINDOW:
