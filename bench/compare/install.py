@@ -21,7 +21,7 @@ def install(systems: Iterable[System]) -> None:
 
 
 def install_packages(programs: Sequence[str], packages: Sequence[str]) -> None:
-    """Install packages of Debian, unless the programs are there. RUNLEVEL 1 keeps apt from starting their services."""
+    """Install packages of Debian, unless the programs are there. RUNLEVEL 1 asks apt not to start their services."""
     if all(map(shutil.which, programs)):
         return
     if os.geteuid() != 0 or not shutil.which("apt-get"):

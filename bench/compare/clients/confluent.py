@@ -164,7 +164,8 @@ class Confluent:
     def consume_batches(self) -> Figure | None:
         consumer, counter = self.consumer(), Counter(self.job)
         while True:
-            messages = consumer.consume(BATCH, POLL_S)
+            # It waits for as many messages as are asked for, until its time limit.
+            messages = consumer.consume(min(BATCH, counter.left), POLL_S)
             for message in messages:
                 check(message)
             if counter.count(len(messages)):

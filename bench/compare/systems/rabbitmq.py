@@ -31,6 +31,8 @@ def start(children: Children) -> str:
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins),
         "RABBITMQ_PID_FILE": str(folder / "pid"),
         "RABBITMQ_CONF_ENV_FILE": str(folder / "none"),
+        # Its script then replaces itself by the server, which so ends with this process, even if that is killed.
+        "RUNNING_UNDER_SYSTEMD": "true",
     }
     # Erlang would start this one as a daemon that outlives the server.
     children.start("epmd", ["epmd", "-port", str(epmd_port), "-address", "127.0.0.1"], environment)
