@@ -215,7 +215,8 @@ class GroupMembers:
             return None
         agreed = group.contract_subscriptions.get(topic)
         if agreed is not None:
-            return replace(agreed, sub_version=group.sub_versions.get(topic, 0))
+            version = group.sub_versions.get(topic, 0)
+            return agreed if agreed.sub_version == version else replace(agreed, sub_version=version)
         return group.classic_subscriptions.get(topic)
 
     # ------------------------------------------------------------------------------------------------------------ leaving

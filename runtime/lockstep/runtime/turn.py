@@ -19,18 +19,23 @@ class Turn:
     responds to the requests that the work had taken, schedules the work again (`retry`), or ends the process.
     """
 
-    __slots__ = ("_failed", "_handle", "_name", "_work")
+    __slots__ = ("_failed", "_handle", "_loop", "_name", "_work")
 
     def __init__(self, name: str, work: Callable[[], None], failed: Callable[[Exception], None]) -> None:
         self._name = name
         self._work = work
         self._failed = failed
         self._handle: asyncio.Handle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The loop in which it was scheduled first. Python 3.11 makes a system call each time that it is asked for the running loop."""
 
     def schedule(self) -> None:
         """Schedule the work for the next turn, unless it is scheduled."""
         if self._handle is None:
-            self._handle = asyncio.get_running_loop().call_soon(self._run)
+            loop = self._loop
+            if loop is None:
+                loop = self._loop = asyncio.get_running_loop()
+            self._handle = loop.call_soon(self._run)
 
     def schedule_after(self, delay_ms: int) -> None:
         """Schedule the work after a delay, instead of its earlier time."""
