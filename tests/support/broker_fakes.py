@@ -59,6 +59,9 @@ class FakeEndpoint:
     def flush_soon(self) -> None:
         """Do nothing: frames are visible at once."""
 
+    def flush(self) -> None:
+        """Do nothing: frames are visible at once."""
+
     def send_parts(self, command: Command, parts: list[bytes]) -> None:
         command.body = b"".join(parts)
         self.sent.append(command)

@@ -188,6 +188,7 @@ class Broker:
         self._effects = EffectRunner(coordination.state.pending, server.endpoints, pulls)
         self._leases = LeaseTimer(host, coordination)
         store.writer.on_arrival = self._on_arrival
+        store.writer.after_arrivals = pulls.serve_woken
         state.on_topic_changed.append(pulls.topic_changed)
         self._metrics = BrokerMetrics(config, store, state, pulls)
         return server

@@ -37,6 +37,12 @@ class Turn:
                 loop = self._loop = asyncio.get_running_loop()
             self._handle = loop.call_soon(self._run)
 
+    def run_scheduled(self) -> None:
+        """Do the work now instead of in the next turn, if it is scheduled."""
+        if self._handle is not None:
+            self._handle.cancel()
+            self._run()
+
     def schedule_after(self, delay_ms: int) -> None:
         """Schedule the work after a delay, instead of its earlier time."""
         self.cancel()

@@ -149,6 +149,11 @@ class PullProcessor:
         if self._call_table(lambda holds: holds.mark_woken(topic, queue_id), False):
             self._turn.schedule()
 
+    def serve_woken(self) -> None:
+        """Serve woken pulls in this loop turn, at the end of which it is. Then a message reaches its consumer before its producer gets the
+        response, two iterations of the loop earlier."""
+        self._turn.run_scheduled()
+
     def stale(self, effect: StalePulls) -> None:
         """Serve the group's held pulls of the queue now: its epoch rose, so those that carry an older one are stale."""
         self._serve_soon(self._take(lambda holds: holds.take_group(effect.group, effect.topic, effect.queue_id)))
@@ -223,14 +228,18 @@ class PullProcessor:
         found = self._found
         found += self._take(lambda holds: holds.take_woken(TURN_HELD_MAX))
         self._turn_bytes = 0
+        endpoints: dict[Endpoint, None] = {}
         for _ in range(min(len(found), TURN_PULLS_MAX)):
             if self._turn_bytes >= TURN_BYTES_MAX:
                 break
             pull = found.popleft()
+            endpoints[pull.request.endpoint] = None
             try:
                 self._serve(pull)
             except Exception as error:
                 pull.request.fail(error)
+        for endpoint in endpoints:
+            endpoint.flush()
         if found or self._holds.has_woken:
             self._turn.schedule()
 

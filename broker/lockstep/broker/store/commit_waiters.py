@@ -37,6 +37,8 @@ class CommitWaiters:
         self._closed = 0
         """Where the last closed turn ended."""
         self.on_arrival: Callable[[str, int], None] | None = None
+        self.after_arrivals: Callback | None = None
+        """Called after `on_arrival` was called for all queues of a confirmation."""
         self.on_confirmed: Callable[[int], None] | None = None
         """Called with `opened_us` of each turn that appended messages, after its responses were sent."""
 
@@ -91,6 +93,8 @@ class CommitWaiters:
         if self.on_arrival is not None:
             for queue in arrived:
                 call_isolated("arrival.failed", self.on_arrival, queue.topic, queue.queue_id)
+        if arrived and self.after_arrivals is not None:
+            call_isolated("arrival.failed", self.after_arrivals)
 
     def drop_all(self) -> None:
         """Drop all callbacks, because the log failed: no response that waits is sent any more."""

@@ -79,6 +79,15 @@ class LogWriter:
     def on_arrival(self, callback: Callable[[str, int], None] | None) -> None:
         self._waiters.on_arrival = callback
 
+    @property
+    def after_arrivals(self) -> Callable[[], None] | None:
+        """Called after `on_arrival` was called for all queues of a confirmation."""
+        return self._waiters.after_arrivals
+
+    @after_arrivals.setter
+    def after_arrivals(self, callback: Callable[[], None] | None) -> None:
+        self._waiters.after_arrivals = callback
+
     # -- the turn --------------------------------------------------------------------------------
 
     def check_open(self) -> None:
