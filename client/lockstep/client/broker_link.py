@@ -9,6 +9,8 @@ A link is UP only from the response to HEART_BEAT until that connection closes. 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from lockstep.protocol.bodies import HeartbeatBody, HeartbeatReply, QueueFreeBody, RegisterReply
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
@@ -22,6 +24,8 @@ from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import Link
 from lockstep.runtime.safe_text import printable
+
+T = TypeVar("T")
 
 SHORTEST_SESSION_MS = 1_000
 """A lockstep broker never ends a session sooner."""
@@ -105,12 +109,30 @@ class BrokerLink:
         Raises:
             TransportError: The link is down.
         """
+        raw = body if isinstance(body, bytes | bytearray | memoryview) else b"" if body is None else encode_body(body)
+        fields = None if header is None else to_plain(header)
+        return self._open().request(code, fields, raw, timeout_ms=self._request_timeout_ms if timeout_ms is None else timeout_ms)
+
+    def request_then(self, code: int, header: object, handle: Callable[[Command], T], *, timeout_ms: int) -> asyncio.Future[T]:
+        """Write a request. Return the future of what `handle` returns for its response, or of the error that it raises.
+
+        `handle` is called in the callback in which the response is received, an iteration of the loop before a task that awaits the
+        response would run. It is not called if the future was cancelled.
+
+        Raises:
+            TransportError: The link is down.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        on_result = partial(_handle_result, future, handle)
+        self._open().send_request(code, to_plain(header), b"", timeout_ms=timeout_ms, on_result=on_result)
+        return future
+
+    def _open(self) -> Endpoint:
+        """Return the connection. Raise TransportError if the link is down."""
         endpoint = self.endpoint
         if endpoint is None or endpoint.closed:
             raise TransportError(f"broker {self.name} is not connected")
-        raw = body if isinstance(body, bytes | bytearray | memoryview) else b"" if body is None else encode_body(body)
-        fields = None if header is None else to_plain(header)
-        return endpoint.request(code, fields, raw, timeout_ms=self._request_timeout_ms if timeout_ms is None else timeout_ms)
+        return endpoint
 
     async def call(
         self, code: int, header: object | None = None, body: object | bytes | None = None, *, timeout_ms: int | None = None
@@ -123,16 +145,12 @@ class BrokerLink:
 
     def oneway(self, code: int, header: object | None = None, body: object | bytes | None = None) -> None:
         """Write a request that has no response. Raise TransportError if the link is down."""
-        if self.endpoint is None or self.endpoint.closed:
-            raise TransportError(f"broker {self.name} is not connected")
         raw = body if isinstance(body, bytes | bytearray | memoryview) else b"" if body is None else encode_body(body)
-        self.endpoint.oneway(code, None if header is None else to_plain(header), raw)
+        self._open().oneway(code, None if header is None else to_plain(header), raw)
 
     async def heartbeat(self) -> HeartbeatReply:
         """Send HEART_BEAT now. Raise BrokerError if it is refused, TransportError without a response."""
-        endpoint = self.endpoint
-        if endpoint is None or endpoint.closed:
-            raise TransportError(f"broker {self.name} is not connected")
+        endpoint = self._open()
         reply = await self._send_heartbeat(endpoint)
         if self.endpoint is endpoint:
             self.last_reply = reply
@@ -201,3 +219,18 @@ class BrokerLink:
                 endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
         except RemoteProtocolError as error:
             endpoint.abort(f"broker {self.name} sent an invalid request of code {command.code}: {error}")
+
+
+def _handle_result(future: asyncio.Future[T], handle: Callable[[Command], T], result: Command | Exception) -> None:
+    if future.done():
+        return
+    try:
+        if isinstance(result, Exception):
+            raise result
+        handled = handle(result)
+    except Exception as error:  # re-raised by the future
+        if not future.done():
+            future.set_exception(error)
+        return
+    if not future.done():  # `handle` may have cancelled it
+        future.set_result(handled)

@@ -10,6 +10,7 @@ another refusal    retry after a pause
 """
 
 import asyncio
+from functools import partial
 
 from lockstep.client.consumer.consume_model import HeldQueue
 from lockstep.client.consumer.grant import Grant, Runner
@@ -67,22 +68,22 @@ async def pull(held: HeldQueue, grant: Grant, runner: Runner) -> None:
         )
         asked_ms = clock.boot_ms()
         try:
-            response = await link.request(RequestCode.PULL_MESSAGE, header, timeout_ms=PULL_TIMEOUT_MS)
+            take_in = partial(_take_in, held, grant, runner, offset)
+            pause_ms = await link.request_then(RequestCode.PULL_MESSAGE, header, take_in, timeout_ms=PULL_TIMEOUT_MS)
         except TransportError as error:
             log.debug("pull.failed", queue=str(queue), error=str(error))
             await asyncio.sleep(BUSY_PAUSE_MS / 1000)
             continue
-        if not grant.alive:
-            return
-        pause_ms = _take_in(held, grant, runner, response, offset)
         if pause_ms == EMPTY_PAUSE_MS and clock.boot_ms() - asked_ms >= EMPTY_PAUSE_MS:
             pause_ms = 0
         if pause_ms:
             await asyncio.sleep(pause_ms / 1000)
 
 
-def _take_in(held: HeldQueue, grant: Grant, runner: Runner, response: Command, offset: int) -> int:
-    """Handle one response. Return the pause before the next pull in milliseconds."""
+def _take_in(held: HeldQueue, grant: Grant, runner: Runner, offset: int, response: Command) -> int:
+    """Handle the response to a pull from `offset`. Return the pause before the next pull in milliseconds."""
+    if not grant.alive:
+        return 0
     if response.code == ResponseCode.STALE_EPOCH:
         held.handle_stale(grant, by="PULL")
         return 0
