@@ -18,7 +18,7 @@ from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import MessageDeadLettered
 from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_result
-from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer
+from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer, ends_the_task
 from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, exhausted_reason
@@ -134,28 +134,41 @@ class ConcurrentModel:
     # --------------------------------------------------------------------------------------------------------------- one call
 
     async def _run(self, running: Running) -> None:
-        runner, context, queue = running.runner, running.context, running.runner.queue
+        runner, batch, context, queue, listener = running.runner, running.batch, running.context, running.runner.queue, self._listener
+        ownership, calls = queue.ownership, queue.calls
         self._running[running] = None
-        queue.calls[context] = None
-        if not queue.ownership.running:
-            queue.ownership.call_started()
+        calls[context] = None
+        if not ownership.running:
+            ownership.call_started()
             queue.call_started_ms = running.started_ms
         try:
-            result, error = await self._listener.call(queue.queue, running.batch, context)
+            result: object
+            error: BaseException | None
+            listener.running += 1
+            try:  # without a coroutine of its own, which would be created for each call
+                if listener.in_loop:
+                    result, error = await listener.listener(batch, context), None
+                else:
+                    result, error = await listener.in_thread(queue.queue, batch, context)
+            except BaseException as raised:  # listener: any error means that the call failed
+                if ends_the_task(raised):
+                    raise
+                result, error = None, raised
+            finally:
+                listener.running -= 1
             running.ended = True
-            if self._listener.in_loop:
-                self._listener.watch.call_ended(running.started_ms, self._boot_ms())
-            whole = context.ack_index == len(running.batch) - 1
-            if result is _SUCCESS and whole and runner.grant.alive and not running.expired:
-                runner.finish(running.batch)
+            if listener.in_loop:
+                listener.watch.call_ended(running.started_ms, self._boot_ms())
+            if result is _SUCCESS and context.ack_index == len(batch) - 1 and runner.grant.alive and not running.expired:
+                runner.finish(batch)
             else:
                 await self._process(running, result, error)
             if error is not None and ends_the_consumer(error):
                 self._ctx.fail(error)
         finally:
             del self._running[running]
-            del queue.calls[context]
-            if not queue.calls:
+            del calls[context]
+            if not calls:
                 runner.last_call_ended()
 
     async def _process(self, running: Running, result: object, error: BaseException | None) -> None:

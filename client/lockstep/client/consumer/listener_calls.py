@@ -20,7 +20,7 @@ ListenerResult = tuple[object, BaseException | None]
 
 
 class ListenerCalls:
-    """Calls one listener, on the loop or in a thread."""
+    """One listener. Consume models await it on the loop themselves, without a coroutine between, or call `in_thread`."""
 
     __slots__ = ("_ctx", "in_loop", "listener", "running", "watch")
 
@@ -29,23 +29,9 @@ class ListenerCalls:
         self.listener: Callable[..., Any] = watched(listener, ctx.group, hooks)
         """The listener with its hooks."""
         self.running = 0
-        """The number of calls that run."""
+        """The number of calls that run, which the models count."""
         self.in_loop = is_async(listener)
         self.watch = LoopWatch(ctx.host, ctx.listener_name, lambda: self.in_loop and self.running > 0)
-
-    async def call(self, queue: MessageQueue, batch: list[MessageExt], context: Context) -> ListenerResult:
-        """Call the listener. Return its result or the error that it raised. Raise CancelledError if this task was cancelled."""
-        self.running += 1
-        try:
-            if self.in_loop:
-                return await self.listener(batch, context), None
-            return await self.in_thread(queue, batch, context)
-        except BaseException as error:  # listener: any error means that the call failed; outside this task, SystemExit would end the loop
-            if ends_the_task(error):
-                raise
-            return None, error
-        finally:
-            self.running -= 1
 
     async def in_thread(self, queue: MessageQueue, batch: list[MessageExt], context: Context) -> ListenerResult:
         """Call it in a daemon thread, where a plain listener blocks neither the loop nor the end of the process."""

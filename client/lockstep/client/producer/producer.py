@@ -24,6 +24,10 @@ from lockstep.protocol.names import check_group
 from lockstep.protocol.queue import MessageQueue
 
 
+POSTS_PER_TURN = 512
+"""A task that posts returns to the loop after so many messages: frames are written meanwhile, and other tasks run."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ProducerArguments(ProducerConfig, ConnectionArguments):
     """The arguments of Producer."""
@@ -64,6 +68,7 @@ class Producer:
         self._given_id = arguments.given_id
         self._starting = False
         self._closed = False
+        self._post_count = 0
         self._hooks: tuple[SendHook, ...] = ()
         self._limit = InFlightLimit(self.config.in_flight_count_max, self.config.in_flight_bytes_max)
         self._shell: ProducerShell | None = None
@@ -269,6 +274,9 @@ class Producer:
         if sending is not None:
             (message,) = call_before_send(hooks, sending)
         try:
+            self._post_count += 1
+            if not self._post_count % POSTS_PER_TURN:
+                await asyncio.sleep(0)
             begun_ms = sends.now_ms()
             if timeout_ms is not None:
                 check_terms(timeout_ms, "stored")
