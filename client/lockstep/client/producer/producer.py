@@ -23,7 +23,6 @@ from lockstep.protocol.message import Message
 from lockstep.protocol.names import check_group
 from lockstep.protocol.queue import MessageQueue
 
-
 POSTS_PER_TURN = 512
 """A task that posts returns to the loop after so many messages: frames are written meanwhile, and other tasks run."""
 
