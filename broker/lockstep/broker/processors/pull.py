@@ -150,8 +150,8 @@ class PullProcessor:
             self._turn.schedule()
 
     def serve_woken(self) -> None:
-        """Serve woken pulls in this loop turn, at the end of which it is. Then a message reaches its consumer before its producer gets the
-        response, two iterations of the loop earlier."""
+        """Serve the woken pulls now instead of in the next loop turn. A message then reaches its consumer two iterations of the loop
+        earlier."""
         self._turn.run_scheduled()
 
     def stale(self, effect: StalePulls) -> None:

@@ -38,8 +38,6 @@ class Sends:
     def __init__(self, group: str, config: ProducerConfig, topics: Topics, limit: InFlightLimit, shell: ProducerShell, host: Host) -> None:
         self._group = group
         self._config = config
-        self._send_timeout_ms = config.send_timeout_ms
-        self._keyed_send_timeout_ms = config.keyed_send_timeout_ms
         self._open_topic = topics.open
         self._open_topics = topics.open_topics
         self._limit = limit
@@ -67,10 +65,10 @@ class Sends:
         if durable:
             self._check_durable(topic)
         if message.sharding_key is None and selector is None and queue is None:
-            route, machine, default_ms = UNKEYED, topic.next(begun_ms, limit.count), self._send_timeout_ms
+            route, machine, default_ms = UNKEYED, topic.next(begun_ms, limit.count), self._config.send_timeout_ms
         else:
             route = route_of(message, selector, queue)
-            machine, default_ms = topic.machine_for(route, begun_ms), self._keyed_send_timeout_ms
+            machine, default_ms = topic.machine_for(route, begun_ms), self._config.keyed_send_timeout_ms
         held_bytes = held_bytes_of(message)
         limit.add(1, held_bytes)
         return self._add(message, topic, route, machine, held_bytes, begun_ms, begun_ms + (timeout_ms or default_ms), durable)
