@@ -30,6 +30,10 @@ class SparkCluster:
         self._listen = str(broker.started("broker.started")["address"])
         return broker
 
+    @property
+    def broker_port(self) -> int:
+        return int(self._listen.rpartition(":")[2])
+
     def kill_broker(self) -> None:
         self.broker.end()
 
