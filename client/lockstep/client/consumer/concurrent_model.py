@@ -13,12 +13,13 @@ from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lockstep.client.consumer.consume_model import HeldQueue
+from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import MessageDeadLettered
 from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_result
 from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer, ends_the_task
+from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, exhausted_reason
@@ -36,13 +37,12 @@ SEND_BACK_TIMEOUT_MS = 5_000
 """RocketMQ: consumerSendMessageBack's timeout."""
 OFFSETS_LOGGED = 10
 """The number of offsets that are logged when messages are dropped together."""
-SLICE_MS = 5
-"""After this time without returning to the loop, the calls return to it."""
 SWEEPS = 4
 """Checks for calls that run too long, per `consume_timeout_ms`."""
 
 
 _SUCCESS = ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+_HELD = OwnershipState.HELD
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +59,13 @@ class Running:
     """The listener has returned; failed messages may still be on their way back."""
 
 
+@dataclass(slots=True, eq=False)
+class Caller:
+    """A task that makes one call of the listener after another."""
+
+    running: Running | None = None
+
+
 class ConcurrentModel:
     """The consume model of `@consumer.concurrently`: the calls of one consumer."""
 
@@ -68,9 +75,8 @@ class ConcurrentModel:
         self._boot_ms = ctx.host.clock.boot_ms
         self._ready: OrderedDict[ConcurrentRunner, None] = OrderedDict()
         """Queues with waiting messages, in the order in which they are served."""
-        self._running: dict[Running, None] = {}
         self._slice_end_ms = 0
-        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._callers: dict[asyncio.Task[None], Caller] = {}
 
     def start(self) -> None:
         self._listener.watch.start()
@@ -83,7 +89,7 @@ class ConcurrentModel:
         return ConcurrentRunner(self, queue, grant)
 
     def tasks(self) -> "list[asyncio.Task[None]]":
-        return list(self._tasks)
+        return list(self._callers)
 
     def unassigned(self, queue: MessageQueue) -> None:
         pass
@@ -94,82 +100,82 @@ class ConcurrentModel:
         """Call the listener for this queue if messages wait and another call is allowed."""
         if self._callable(runner):
             self._ready.setdefault(runner)
-            self._add_task()
+            self._add_caller()
 
     def _callable(self, runner: "ConcurrentRunner") -> bool:
         grant = runner.grant
-        waits = bool(runner.again) or grant.messages.waiting > 0
-        return waits and grant.alive and runner.queue.ownership.state is OwnershipState.HELD and not self._ctx.paused
+        waits = runner.again or grant.messages.waiting
+        return bool(waits) and grant.alive and runner.queue.ownership.state is _HELD and not self._ctx.paused
 
-    def _add_task(self) -> None:
-        if self._ready and len(self._tasks) < self._ctx.config.concurrency:
-            task = self._ctx.runs.spawn(self._work(), f"{self._ctx.group} call")
-            self._tasks[task] = None
-            task.add_done_callback(lambda done: self._tasks.pop(done, None))
+    def _add_caller(self) -> None:
+        if self._ready and len(self._callers) < self._ctx.config.concurrency:
+            caller = Caller()
+            task = self._ctx.runs.spawn(self._work(caller), f"{self._ctx.group} call")
+            self._callers[task] = caller
+            task.add_done_callback(lambda done: self._callers.pop(done, None))
 
-    async def _work(self) -> None:
-        """Make one call after another while messages wait."""
-        while (running := self._next()) is not None:
-            self._add_task()
-            await self._run(running)
-            now_ms = self._boot_ms()
-            if now_ms >= self._slice_end_ms:
-                await asyncio.sleep(0)
-                self._slice_end_ms = max(self._slice_end_ms, self._boot_ms() + SLICE_MS)
+    # ---------------------------------------------------------------------------------------------------------------- calls
 
-    def _next(self) -> Running | None:
-        """Return the next batch, from one queue after another."""
-        while self._ready:
-            runner, _ = self._ready.popitem(last=False)
-            if not self._callable(runner):
+    async def _work(self, caller: "Caller") -> None:
+        """Make one call after another while messages wait. It awaits the listener itself, without a coroutine of its own for each call."""
+        ctx, listener, boot_ms, ready = self._ctx, self._listener, self._boot_ms, self._ready
+        call, in_loop, batch_count = listener.listener, listener.in_loop, ctx.config.batch_count
+        now_ms = boot_ms()
+        while ready:
+            runner, _ = ready.popitem(last=False)
+            queue, grant = runner.queue, runner.grant
+            ownership, calls, messages = queue.ownership, queue.calls, grant.messages
+            if not grant.alive or ownership.state is not _HELD or ctx.paused:
+                continue  # the next grant, or resume(), adds it again
+            batch = runner.again.popleft() if runner.again else messages.take(batch_count)
+            if not batch:
                 continue
-            messages = runner.grant.messages
-            batch = runner.again.popleft() if runner.again else messages.take(self._ctx.config.batch_count)
             if runner.again or messages.waiting:
-                self._ready[runner] = None
-            context = ConcurrentlyContext(runner.queue.queue, len(batch), runner.is_over)
-            return Running(runner, batch, context, self._boot_ms())
-        return None
-
-    # --------------------------------------------------------------------------------------------------------------- one call
-
-    async def _run(self, running: Running) -> None:
-        runner, batch, context, queue, listener = running.runner, running.batch, running.context, running.runner.queue, self._listener
-        ownership, calls = queue.ownership, queue.calls
-        self._running[running] = None
-        calls[context] = None
-        if not ownership.running:
-            ownership.call_started()
-            queue.call_started_ms = running.started_ms
-        try:
-            result: object
-            error: BaseException | None
-            listener.running += 1
-            try:  # without a coroutine of its own, which would be created for each call
-                if listener.in_loop:
-                    result, error = await listener.listener(batch, context), None
+                ready[runner] = None
+            if ready:
+                self._add_caller()
+            context = ConcurrentlyContext(queue.queue, len(batch), runner.is_over)
+            caller.running = running = Running(runner, batch, context, now_ms)
+            calls[context] = None
+            if not ownership.running:
+                ownership.call_started()
+                queue.call_started_ms = now_ms
+            try:
+                result: object
+                error: BaseException | None
+                listener.running += 1
+                try:
+                    if in_loop:
+                        result, error = await call(batch, context), None
+                    else:
+                        result, error = await listener.in_thread(queue.queue, batch, context)
+                except BaseException as raised:  # listener: any error means that the call failed
+                    if ends_the_task(raised):
+                        raise
+                    result, error = None, raised
+                finally:
+                    listener.running -= 1
+                running.ended = True
+                ended_ms = boot_ms()
+                if in_loop and ended_ms - now_ms >= BLOCKED_MS:
+                    listener.watch.call_ended(now_ms, ended_ms)
+                if result is _SUCCESS and context.ack_index == len(batch) - 1 and grant.alive and not running.expired:
+                    runner.finish(batch, last=len(calls) == 1)
                 else:
-                    result, error = await listener.in_thread(queue.queue, batch, context)
-            except BaseException as raised:  # listener: any error means that the call failed
-                if ends_the_task(raised):
-                    raise
-                result, error = None, raised
+                    await self._process(running, result, error)
+                    ended_ms = boot_ms()
+                if error is not None and ends_the_consumer(error):
+                    ctx.fail(error)
             finally:
-                listener.running -= 1
-            running.ended = True
-            if listener.in_loop:
-                listener.watch.call_ended(running.started_ms, self._boot_ms())
-            if result is _SUCCESS and context.ack_index == len(batch) - 1 and runner.grant.alive and not running.expired:
-                runner.finish(batch)
-            else:
-                await self._process(running, result, error)
-            if error is not None and ends_the_consumer(error):
-                self._ctx.fail(error)
-        finally:
-            del self._running[running]
-            del calls[context]
-            if not calls:
-                runner.last_call_ended()
+                caller.running = None
+                del calls[context]
+                if not calls:
+                    runner.last_call_ended()
+            if ended_ms >= self._slice_end_ms:
+                await asyncio.sleep(0)
+                ended_ms = boot_ms()
+                self._slice_end_ms = max(self._slice_end_ms, ended_ms + SLICE_MS)
+            now_ms = ended_ms
 
     async def _process(self, running: Running, result: object, error: BaseException | None) -> None:
         """Act on a result that is not a plain success of the whole batch."""
@@ -251,7 +257,10 @@ class ConcurrentModel:
         while True:
             await asyncio.sleep(timeout_ms / SWEEPS / 1000)
             now_ms = self._boot_ms()
-            for running in [each for each in self._running if now_ms - each.started_ms >= timeout_ms]:
+            running_calls = [caller.running for caller in self._callers.values() if caller.running is not None]
+            for running in running_calls:
+                if now_ms - running.started_ms < timeout_ms:
+                    continue
                 if running.runner.grant.alive and not running.ended and not running.expired:
                     await self._expire(running, now_ms)
 
@@ -301,16 +310,17 @@ class ConcurrentRunner:
     def is_over(self) -> bool:
         return not self.grant.alive
 
-    def finish(self, messages: Sequence[MessageExt]) -> None:
-        """Mark messages as done or stored again: progress may move past them."""
+    def finish(self, messages: Sequence[MessageExt], *, last: bool = False) -> None:
+        """Mark messages as done or stored again: progress may move past them. `last`: `last_call_ended` follows at once, and reports it."""
         grant = self.grant
         if not messages or not grant.alive:
             return
         if self.refused:
             self.refused.difference_update(message.queue_offset for message in messages)
-        if grant.messages.finish(messages):
+        if grant.messages.finish(messages) and not last:
             self.position_moved()
-        grant.wake_pull()
+        if grant.pull_waits and grant.messages.room():
+            grant.pull_wake.set()
 
     def last_call_ended(self) -> None:
         """Release the queue if it drains, as no call works on it, and acquire it again if this grant has ended."""

@@ -9,6 +9,9 @@ from lockstep.client.consumer.interfaces import QueueHandler, QueueSession
 from lockstep.client.consumer.listener import ConcurrentlyContext, OrderlyContext
 from lockstep.protocol.queue import MessageQueue
 
+SLICE_MS = 5
+"""After this time without returning to the loop, consumption returns to it: pulls, heartbeats and the user's other tasks go on."""
+
 
 class HeldQueue(QueueHandler, Protocol):
     """A queue that is being consumed, as its pull loop and its runners see it."""

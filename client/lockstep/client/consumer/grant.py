@@ -32,7 +32,7 @@ class Grant:
     messages: ProcessQueue
     alive: bool = True
     pull_waits: bool = False
-    """The pull loop waits for room, a resume or the link."""
+    """The pull loop waits for room, a resume or the link. Who makes room sets `pull_wake` if there is enough."""
     run_wake: asyncio.Event = field(default_factory=asyncio.Event)
     pull_wake: asyncio.Event = field(default_factory=asyncio.Event)
     pull_task: "asyncio.Task[None] | None" = None
@@ -40,11 +40,6 @@ class Grant:
     def wake(self) -> None:
         self.run_wake.set()
         self.pull_wake.set()
-
-    def wake_pull(self) -> None:
-        """Let the pull loop continue if it waits for room and there is some."""
-        if self.pull_waits and self.messages.room():
-            self.pull_wake.set()
 
     async def rest(self) -> None:
         """Wait for a wake-up. A runner calls it in the step in which it found nothing to do, so no wake-up is lost."""

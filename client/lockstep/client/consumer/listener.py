@@ -127,14 +127,13 @@ class Cancelled:
 
 
 class _CallContext:
-    """The common part of the contexts of a call."""
+    """The common part of the contexts of a call. They set its attributes themselves: one is created for each call."""
 
     __slots__ = ("_cancelled", "_lapsed", "queue")
 
-    def __init__(self, queue: MessageQueue, lapsed: Callable[[], bool]) -> None:
-        self.queue = queue
-        self._lapsed = lapsed
-        self._cancelled: Cancelled | None = None
+    queue: MessageQueue
+    _lapsed: Callable[[], bool]
+    _cancelled: Cancelled | None
 
     @property
     def cancelled(self) -> Cancelled:
@@ -187,7 +186,9 @@ class ConcurrentlyContext(_CallContext):
     __slots__ = ("ack_index", "delay_level_when_next_consume")
 
     def __init__(self, queue: MessageQueue, count: int, lapsed: Callable[[], bool]) -> None:
-        super().__init__(queue, lapsed)
+        self.queue = queue
+        self._lapsed = lapsed
+        self._cancelled = None
         self.ack_index = count - 1
         self.delay_level_when_next_consume = 0
 

@@ -9,7 +9,7 @@ per message: an async listener is awaited in the queue's own task, which returns
 
 import asyncio
 
-from lockstep.client.consumer.consume_model import HeldQueue
+from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import MessageDeadLettered, QueueBlocked
 from lockstep.client.consumer.grant import Grant
@@ -28,8 +28,6 @@ from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
 
-SLICE_MS = 5
-"""A runner returns to the loop after this time: sockets are read and other queues are served."""
 _SUCCESS = ConsumeOrderlyStatus.SUCCESS
 _HELD = OwnershipState.HELD
 

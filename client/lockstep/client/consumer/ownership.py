@@ -272,7 +272,8 @@ class QueueOwnership:
 
     def progressed(self, token: int, offset: int) -> None:
         """Move progress without a call: everything below `offset` was filtered, removed or finished."""
-        if token == self.token and self.state in _HOLDING and offset > self.offset:
+        state = self.state
+        if token == self.token and offset > self.offset and (state is _HELD or state in _HOLDING):
             self.offset = offset
             self.attempts = 0
 

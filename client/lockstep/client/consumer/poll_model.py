@@ -18,12 +18,16 @@ from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 
+_HELD = OwnershipState.HELD
+
 
 class PollModel:
     """The consume model of a pull consumer. `changed` is set at each event that a poll or a commit may wait for."""
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
+        self.taken_ms = 0
+        """The boot time at which messages were returned last."""
         self.paused: dict[MessageQueue, None] = {}
         self.seeks: dict[MessageQueue, int] = {}
         """The offsets at which queues are to continue as soon as they are held."""
@@ -106,31 +110,41 @@ class PollModel:
 
     def take(self, count: int) -> list[MessageExt]:
         """Return at most `count` next messages of one queue; queues take turns. Return an empty list if no queue has any."""
-        for _ in range(len(self._ready)):
-            runner, _ = self._ready.popitem(last=False)
-            if runner.queue.queue in self.paused or not runner.grant.alive or runner.queue.ownership.state is not OwnershipState.HELD:
+        ready, paused = self._ready, self.paused
+        for _ in range(len(ready)):
+            runner, _ = ready.popitem(last=False)
+            queue, grant = runner.queue, runner.grant
+            if not grant.alive or queue.ownership.state is not _HELD or (paused and queue.queue in paused):
                 continue  # resume() and the next grant add it again
-            batch = runner.take(count)
-            if runner.grant.messages.waiting:
-                self._ready[runner] = None
+            messages = grant.messages
+            batch = messages.take(count)
+            messages.commit()  # the caller has them: messages that are not done yet are not stored here
+            if messages.waiting:
+                ready[runner] = None
+            if grant.pull_waits and messages.room():
+                grant.pull_wake.set()
             if batch:
-                self._moved.setdefault(runner)
+                self._moved[runner] = None
+                self.taken_ms = queue.ctx.host.clock.boot_ms()
+                if not queue.ownership.running:
+                    queue.ownership.call_started()
+                    queue.call_started_ms = self.taken_ms
                 return batch
         return []
 
     def mark_done(self) -> "list[PollRunner]":
         """Count all returned messages as done. Return the queues that a seek moved back: their progress has to be reset instead."""
-        back: dict[PollRunner, None] = {}
+        back: list[PollRunner] = []
         for runner in list(self._moved):
             if not runner.grant.alive:
                 self.runner_ended(runner)  # in this very turn of the loop: its task has not handled it yet
             elif runner.was_moved_back:
                 runner.mark_not_done()
-                back[runner] = None
+                back.append(runner)
             else:
                 runner.mark_done()
-        self._moved = back
-        return list(back)
+        self._moved = dict.fromkeys(back)
+        return back
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Return messages from `offset` on in the next poll of the queue. A queue that is not held yet begins there."""
@@ -183,17 +197,6 @@ class PollRunner:
     def was_moved_back(self) -> bool:
         """Return whether a seek went to an offset before the end of the done messages."""
         return self.grant.messages.commit_offset < self.queue.ownership.offset
-
-    def take(self, count: int) -> list[MessageExt]:
-        """Return the next messages, at most `count`, and count them as returned."""
-        messages, ownership = self.grant.messages, self.queue.ownership
-        batch = messages.take(count)
-        messages.commit()  # the caller has them: messages that are not done yet are not stored here
-        self.grant.wake_pull()
-        if batch and not ownership.running:
-            ownership.call_started()
-            self.queue.call_started_ms = self.queue.ctx.host.clock.boot_ms()
-        return batch
 
     def mark_done(self) -> None:
         """Count returned messages as done."""

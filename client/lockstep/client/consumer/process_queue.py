@@ -11,7 +11,7 @@ only.
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.protocol.message import MessageExt
@@ -88,10 +88,11 @@ class ProcessQueue:
 
         A pull is sent when half of the count is free, so that it returns a worthwhile number while the listener has the other half.
         """
-        count = self.count
-        if count > self._limits.count_max // 2 or self.size_bytes >= self._limits.bytes_max or self.span > self._limits.span_max:
+        limits = self._limits
+        count = len(self._messages) - self._first - len(self._finished)
+        if count > limits.count_max // 2 or self.size_bytes >= limits.bytes_max or self.span > limits.span_max:
             return 0
-        return self._limits.count_max - count
+        return limits.count_max - count
 
     def put(self, messages: Sequence[MessageExt], next_offset: int, size_bytes: int) -> bool:
         """Add the messages of a pull at `next_offset`, without filtered ones, in queue order. Return whether the commit offset moved."""
@@ -142,16 +143,20 @@ class ProcessQueue:
         self._update_commit_offset()
         return self.commit_offset
 
-    def finish(self, messages: Iterable[MessageExt]) -> bool:
+    def finish(self, messages: Sequence[MessageExt]) -> bool:
         """Count these messages as done, in any order: progress moves to the smallest unfinished one. Return whether the commit offset
         moved."""
-        held, finished = self._messages, self._finished
-        for message in messages:
-            if message.queue_offset >= self.commit_offset:
-                finished.add(message.queue_offset)
-        while self._first < self._next and held[self._first].queue_offset in finished:
-            finished.discard(held[self._first].queue_offset)
-            self._first += 1
+        held, finished, first = self._messages, self._finished, self._first
+        end = first + len(messages)
+        if not finished and end <= self._next and held[first:end] == messages:
+            self._first = end  # the usual case: they are the first unfinished ones
+        else:
+            for message in messages:
+                if message.queue_offset >= self.commit_offset:
+                    finished.add(message.queue_offset)
+            while self._first < self._next and held[self._first].queue_offset in finished:
+                finished.discard(held[self._first].queue_offset)
+                self._first += 1
         if self._first == len(held):
             held.clear()
             self._first = self._next = self._batch = 0

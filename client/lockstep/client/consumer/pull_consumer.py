@@ -15,6 +15,7 @@ from typing import Self
 from lockstep.client.client import ConnectionArguments
 from lockstep.client.consumer.base_consumer import BaseConsumer
 from lockstep.client.consumer.config import PullConsumerConfig
+from lockstep.client.consumer.consume_model import SLICE_MS
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.health import ConsumerState
@@ -71,6 +72,8 @@ class PullConsumer(BaseConsumer):
         self._by_hand: dict[MessageQueue, None] = {}
         self._polls = PollModel()
         self._polling = False
+        self._slice_end_ms = 0
+        """The boot time from which a poll returns to the loop before it returns messages."""
 
     # --------------------------------------------------------------------------------------------------------------- set-up
 
@@ -215,7 +218,8 @@ class PullConsumer(BaseConsumer):
             StateError: The consumer does not run, or another poll waits.
             Exception: The error for which the consumer failed.
         """
-        return await self._poll(self.config.poll_count, self.config.poll_timeout_ms if timeout_ms is None else timeout_ms)
+        count = self.config.poll_count
+        return self._take(count) or await self._poll(count, self.config.poll_timeout_ms if timeout_ms is None else timeout_ms)
 
     def __aiter__(self) -> Self:
         return self
@@ -226,30 +230,48 @@ class PullConsumer(BaseConsumer):
         if self.state in (ConsumerState.NEW, ConsumerState.STARTING):
             self._running()
         while self.state is ConsumerState.RUNNING:
-            batch = await self._poll(1, None)
+            batch = self._take(1) or await self._poll(1, None)
             if batch:
                 return batch[0]
         if self.failure is not None:
             raise self.failure
         raise StopAsyncIteration
 
-    async def _poll(self, count: int, timeout_ms: int | None) -> list[MessageExt]:
+    def _take(self, count: int) -> list[MessageExt]:
+        """Return the next messages, at most `count`, and with `auto_commit` count the ones before as done. Return an empty list if there
+        are none, or if something has to be awaited first."""
         self._running()
         if self._polling:
             raise StateError(f"{self.group} is being polled already: it serves one caller at a time; use one consumer per caller")
+        polls = self._polls
+        if polls.taken_ms >= self._slice_end_ms:
+            return []
+        if self.config.auto_commit:
+            if polls.mark_done():
+                return []
+            polls.revoked.clear()  # polling continues: the messages come again
+        return polls.take(count)
+
+    async def _poll(self, count: int, timeout_ms: int | None) -> list[MessageExt]:
+        """Return the next messages as `_take` does, after whatever has to be awaited."""
+        polls = self._polls
         self._polling = True
         try:
+            if polls.taken_ms >= self._slice_end_ms:
+                await asyncio.sleep(0)
+                assert self._ctx is not None
+                self._slice_end_ms = self._ctx.host.clock.boot_ms() + SLICE_MS
             if self.config.auto_commit:
-                await self._reset_progress(self._polls.mark_done(), patient=True)
-                self._polls.revoked.clear()  # polling continues: the messages come again
-            batch = self._polls.take(count)
+                await self._reset_progress(polls.mark_done(), patient=True)
+                polls.revoked.clear()
+            batch = polls.take(count)
             if batch:
                 return batch
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 while self.state is ConsumerState.RUNNING and not batch:
-                    self._polls.changed.clear()
-                    await self._polls.changed.wait()
-                    batch = self._polls.take(count)
+                    polls.changed.clear()
+                    await polls.changed.wait()
+                    batch = polls.take(count)
             if self.failure is not None and not batch:
                 raise self.failure
             return batch
