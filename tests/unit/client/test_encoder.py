@@ -24,8 +24,8 @@ def encoder(compress_over: int | None = None) -> FrameEncoder:
     return FrameEncoder(UniqueKeys(bytes(UNIQUE_PREFIX_BYTES)), lambda: WALL_MS, compress_over)
 
 
-def views(parts: list[bytes]) -> list[RecordView]:
-    data, found, at = b"".join(parts), [], 0
+def views(data: bytes) -> list[RecordView]:
+    found, at = [], 0
     while at < len(data):
         found.append(RecordView(data, at))
         at += found[-1].total_size
@@ -34,7 +34,7 @@ def views(parts: list[bytes]) -> list[RecordView]:
 
 def test_records_carry_the_queue_the_ids_and_when_each_send_was_called() -> None:
     encoded = encoder().encode([pending("a", begun_ms=100), pending("b", "c", begun_ms=250)], 7, 300)
-    records = views(list(encoded.parts))
+    records = views(encoded.records)
     assert [record.body for record in records] == [b"a", b"b", b"c"]
     assert [record.total_size for record in records] == encoded.sizes
     assert {record.queue_id for record in records} == {7}
@@ -50,11 +50,11 @@ def test_message_that_was_in_a_frame_keeps_its_id_in_the_next_one() -> None:
     after = made.encode([second, first], 1, 900)
     assert list(after.ids[1:]) == list(before.ids)
     assert after.ids[0] not in before.ids
-    assert [record.queue_id for record in views(list(after.parts))] == [1, 1, 1]
+    assert [record.queue_id for record in views(after.records)] == [1, 1, 1]
 
 
 def test_large_body_is_compressed() -> None:
-    small, large = views(list(encoder(compress_over=100).encode([pending("x" * 99), pending("x" * 100)], 0, 300).parts))
+    small, large = views(encoder(compress_over=100).encode([pending("x" * 99), pending("x" * 100)], 0, 300).records)
     assert not small.sys_flag & SYS_COMPRESSED
     assert large.sys_flag & SYS_COMPRESSED
 
@@ -65,4 +65,4 @@ def test_encoded_records_are_sent_as_they_are() -> None:
     assert given.count == 2
     assert given.alone
     encoded = encoder().encode([given], 9, 300)
-    assert (b"".join(encoded.parts), encoded.sizes) == (record * 2, [len(record)] * 2)
+    assert (encoded.records, encoded.sizes) == (record * 2, [len(record)] * 2)

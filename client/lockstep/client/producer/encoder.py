@@ -14,8 +14,7 @@ NO_IDS: Sequence[str] = ("",)
 class EncodedFrame(NamedTuple):
     """The records of a frame, before their sequence is added."""
 
-    parts: Sequence[bytes]
-    """One or more records each."""
+    records: bytes
     sizes: list[int]
     """The size of each record in bytes."""
     ids: Sequence[str]
@@ -37,7 +36,7 @@ class FrameEncoder:
         """Return the records of these sends in their order. A message that was in a frame before keeps its id."""
         head = sends[0]
         if head.records is not None:
-            return EncodedFrame([head.records.data], head.records.sizes, NO_IDS)
+            return EncodedFrame(head.records.data, head.records.sizes, NO_IDS)
         wall_ms = self._wall_ms()
         messages: list[Message] = []
         born_ms: list[int] = []
@@ -55,7 +54,7 @@ class FrameEncoder:
                 repeated = True
         ids = self._repeated_ids(sends, wall_ms) if repeated else self._keys.next_many(wall_ms, len(messages))
         data, sizes = encode_messages(messages, queue_id, ids, born_ms, self._compress_over)
-        return EncodedFrame([data], sizes, ids)
+        return EncodedFrame(data, sizes, ids)
 
     def _repeated_ids(self, sends: Sequence[PendingSend], wall_ms: int) -> list[str]:
         ids: list[str] = []

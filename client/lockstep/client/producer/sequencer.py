@@ -9,7 +9,6 @@ A frame is sealed once, with the next epoch, first sequence and running CRC, and
 A given producer id (that of a job or a query) comes with an epoch that only its owner may raise: if a frame is given up, the stream ends.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.protocol.crc import crc32
@@ -82,24 +81,23 @@ class Sequencer:
         self._head = self._digits()
         """The digits of the property that are the same in a whole epoch."""
 
-    def seal(self, parts: Sequence[bytes], count: int) -> SealedFrame:
-        """Return a frame of `count` records, encoded without `__LS_SEQ`, each part one or more of them; `first` is set if it begins a
-        stream.
+    def seal(self, records: bytes, count: int) -> SealedFrame:
+        """Return a frame of `count` records, encoded without `__LS_SEQ`; `first` is set if it begins a stream.
 
         It does the same as protocol.sequence.seal_frame in a third of the time, which matters for single sends.
         """
-        first, before, part = self.next_sequence, self.crc, parts[0]
-        head_bytes = UINT32.unpack_from(part)[0]
-        properties_at = BODY_AT + INT32.unpack_from(part, BODY_LENGTH_AT)[0] + 3
-        properties_at += part[properties_at - 3]
+        first, before = self.next_sequence, self.crc
+        head_bytes = UINT32.unpack_from(records)[0]
+        properties_at = BODY_AT + INT32.unpack_from(records, BODY_LENGTH_AT)[0] + 3
+        properties_at += records[properties_at - 3]
         properties_bytes = head_bytes - properties_at
         end = b"\x02" if properties_bytes else b""
         added = len(STAMP_HEAD) + SEQUENCE_DIGITS + len(end)
         digits = f"{self._head}{first:016x}{count:06x}{self._flags[first == 0]}".encode()
         opening = b"".join(
-            (UINT32.pack(head_bytes + added), part[4 : properties_at - 2], UINT16.pack(properties_bytes + added), STAMP_HEAD, digits)
+            (UINT32.pack(head_bytes + added), records[4 : properties_at - 2], UINT16.pack(properties_bytes + added), STAMP_HEAD, digits)
         )
-        closing = b"".join((end, part[properties_at:], *parts[1:]))
+        closing = end + records[properties_at:]
         crc = crc32(closing, crc32(_ZERO_DIGITS, crc32(opening, before)))
         self.next_sequence = first + count
         self.crc = crc
