@@ -1,5 +1,5 @@
-"""A program's settings: defaults < TOML file (--config) < environment (LOCKSTEP_…) < flags. Unknown settings are rejected with a
-suggestion.
+"""A program's settings: defaults < TOML file (--config) < environment (LOCKSTEP_…) < flags. An unknown flag or key of the file is an error,
+an unknown variable a warning, each with a suggestion: variables are set by others too, as Kubernetes does.
 
 A program declares its settings as the fields of a dataclass, a subclass of Settings, with their help texts in their types:
 `topics_max: Annotated[int, Range(1, 65_536), "Topics of the cluster; one more is refused."] = 16_384`. The flag --topics-max, the variable
@@ -11,6 +11,7 @@ import argparse
 import difflib
 import json
 import os
+import re
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,6 +55,11 @@ PROGRAM_OPTIONS = frozenset(
 """The options of all lockstep programs: a shell may set variables for all of them, and a program ignores those of the others."""
 TEST_PREFIX = ENVIRONMENT_PREFIX + "TEST_"
 """Variables of the test suite, which programs ignore."""
+COMPOSE_VARIABLES = frozenset({"LOCKSTEP_HOST", "LOCKSTEP_BIND"})
+"""Variables of docker-compose.yml, which programs ignore."""
+SERVICE_LINK = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
+SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")
+"""Kubernetes sets such variables in each container for each service of the namespace, here for one whose name begins with lockstep."""
 BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 """Texts for a setting that is true or false, in any case."""
 
@@ -76,6 +82,8 @@ class LoadedSettings(NamedTuple, Generic[S]):
 
     config: S
     origins: dict[str, str]
+    unknown: dict[str, str | None]
+    """Variables with the prefix that no program of lockstep has, and for each the known one with the nearest name, if one is near."""
 
 
 def load(
@@ -93,7 +101,8 @@ def load(
         raise ConfigError(f"unknown argument {unknown[0]!r}{_suggestion(unknown[0].partition('=')[0], options)}")
     flags = vars(parsed)
     show, path = flags.pop("show_config"), flags.pop("config")
-    variables = _from_environment(settings, os.environ if environment is None else environment)
+    environment = os.environ if environment is None else environment
+    variables = _from_environment(settings, environment)
     named = variables.pop("config", None)
     path = path or named
     values: dict[str, Any] = {}
@@ -109,7 +118,25 @@ def load(
     if show:
         print(render(config, origins))
         raise SystemExit(0)
-    return LoadedSettings(config, origins)
+    return LoadedSettings(config, origins, unknown_variables(settings, environment))
+
+
+def unknown_variables(known: Iterable[str], environment: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the variables that look like settings and are none, each with the one that may be meant. `known`: the program's settings."""
+    ours = {*known, *PROGRAM_OPTIONS}
+    ignored = {*map(_variable, ours), *KERNEL_VARIABLES, *COMPOSE_VARIABLES}
+    unknown = [
+        name
+        for name, text in environment.items()
+        if name.startswith(ENVIRONMENT_PREFIX) and not name.startswith(TEST_PREFIX) and name not in ignored and not _is_link(name, text)
+    ]
+    near = {name: _nearest(name.removeprefix(ENVIRONMENT_PREFIX).lower(), ours) for name in sorted(unknown)}
+    return {name: None if key is None else _variable(key) for name, key in near.items()}
+
+
+def _is_link(name: str, text: str) -> bool:
+    """Return whether Kubernetes sets this variable."""
+    return bool(SERVICE_LINK.fullmatch(name) or (name.endswith("_PORT") and SERVICE_URL.match(text)))
 
 
 def render(config: Settings, origins: Mapping[str, str]) -> str:
@@ -191,25 +218,21 @@ def _from_file(settings: Mapping[str, Setting], path: str) -> dict[str, Any]:
 
 def _from_environment(settings: Mapping[str, Setting], environment: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    known = {_variable(key): key for key in settings}
-    foreign = {_variable(key) for key in PROGRAM_OPTIONS}
-    for name in sorted(environment):
-        text = environment[name]
-        if not name.startswith(ENVIRONMENT_PREFIX) or name.startswith(TEST_PREFIX) or name in KERNEL_VARIABLES:
-            continue
-        if name == _variable("config"):
-            values["config"] = text
-        elif name in known:
-            listed = _is_list(settings[known[name]])
-            values[known[name]] = [part.strip() for part in text.split(",") if part.strip()] if listed else text
-        elif name not in foreign:
-            raise ConfigError(f"environment: unknown variable {name}{_suggestion(name, sorted({*known, *foreign}))}")
+    for key in ("config", *settings):
+        text = environment.get(_variable(key))
+        if text is not None:
+            listed = key in settings and _is_list(settings[key])
+            values[key] = [part.strip() for part in text.split(",") if part.strip()] if listed else text
     return values
 
 
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)), None)
+
+
 def _suggestion(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name if name.startswith("-") else name.replace("-", "_"), known, n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
+    near = _nearest(name if name.startswith("-") else name.replace("-", "_"), known)
+    return f"; did you mean {near!r}?" if near is not None else f"; known are {', '.join(sorted(known))}"
 
 
 def _converted(settings: Mapping[str, Setting], values: Mapping[str, Any], origins: Mapping[str, str]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Settings: precedence of the sources, refusals, and the output of --show-config."""
 
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import FrozenInstanceError, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -57,14 +57,15 @@ def toml(tmp_path: Path) -> Path:
 
 
 def test_settings_have_their_defaults() -> None:
-    config, origins = loaded()
+    config, origins, unknown = loaded()
+    assert not unknown
     assert config == Config()
     assert set(origins.values()) == {"default"}
     assert list(origins) == list(declared_settings(Config))
 
 
 def test_file_overrides_default_environment_overrides_file_and_flag_overrides_environment(toml: Path) -> None:
-    config, origins = loaded("--config", str(toml), "--port-count", "6", env={"LOCKSTEP_NAME": "from-env", "LOCKSTEP_PORT_COUNT": "5"})
+    config, origins, _ = loaded("--config", str(toml), "--port-count", "6", env={"LOCKSTEP_NAME": "from-env", "LOCKSTEP_PORT_COUNT": "5"})
     assert (config.listen, origins["listen"]) == (("a=127.0.0.1:7", "b=127.0.0.1:8"), f"file {toml}")
     assert (config.name, origins["name"]) == ("from-env", "environment LOCKSTEP_NAME")
     assert (config.port_count, origins["port_count"]) == (6, "flag --port-count")
@@ -114,7 +115,6 @@ def test_variables_of_the_native_kernels_are_not_settings() -> None:
         (["--zzz"], {}, "unknown argument '--zzz'; known are --auto-create-topics"),
         (["stray"], {}, "unknown argument 'stray'"),
         (["--flush", "later"], {}, "argument --flush: invalid choice: 'later'"),
-        ([], {"LOCKSTEP_STOER": "x"}, "environment: unknown variable LOCKSTEP_STOER; did you mean 'LOCKSTEP_STORE'?"),
         ([], {"LOCKSTEP_FLUSH": "later"}, "flush = 'later' (environment LOCKSTEP_FLUSH): expected async or sync"),
         (["--port-count", "10"], {}, "port_count = '10' (flag --port-count): expected an integer in 1 … 9"),
         (["--port-count", "x"], {}, "port_count = 'x' (flag --port-count): expected an integer in 1 … 9"),
@@ -177,6 +177,41 @@ def test_error_for_a_missing_setting_lists_every_way_to_set_it() -> None:
 def test_environment_variables_of_other_programs_are_ignored() -> None:
     for others in ("LOCKSTEP_NAMESERVER", "LOCKSTEP_RETENTION_HOURS", "LOCKSTEP_INSECURE"):
         assert loaded(env={others: "h:1", "LOCKSTEP_TEST_SLOW": "1", "PATH": "x"}).config == Config()
+
+
+def test_unknown_variable_is_reported_with_the_one_that_may_be_meant() -> None:
+    found = loaded(env={"LOCKSTEP_STOER": "x", "LOCKSTEP_FLUSH": "sync", "LOCKSTEP_QQQQQQQQ": "1"})
+    assert found.unknown == {"LOCKSTEP_STOER": "LOCKSTEP_STORE", "LOCKSTEP_QQQQQQQQ": None}
+    assert found.config == replace(Config(), flush="sync")
+
+
+KUBERNETES = {
+    "LOCKSTEP_BROKER_SERVICE_HOST": "10.96.0.7",
+    "LOCKSTEP_BROKER_SERVICE_PORT": "10911",
+    "LOCKSTEP_BROKER_SERVICE_PORT_CLIENTS": "10911",
+    "LOCKSTEP_BROKER_PORT": "tcp://10.96.0.7:10911",
+    "LOCKSTEP_BROKER_PORT_10911_TCP": "tcp://10.96.0.7:10911",
+    "LOCKSTEP_BROKER_PORT_10911_TCP_PROTO": "tcp",
+    "LOCKSTEP_BROKER_PORT_10911_TCP_PORT": "10911",
+    "LOCKSTEP_BROKER_PORT_10911_TCP_ADDR": "10.96.0.7",
+    "LOCKSTEP_NAMESERVER_SERVICE_HOST": "10.96.0.8",
+    "LOCKSTEP_PORT": "tcp://10.96.0.9:9876",
+    "LOCKSTEP_SERVICE_HOST": "10.96.0.9",
+}
+"""What Kubernetes sets in every container of a namespace with the services lockstep-broker, lockstep-nameserver and lockstep."""
+
+
+def test_variables_that_kubernetes_and_compose_set_are_ignored() -> None:
+    found = loaded(env={**KUBERNETES, "LOCKSTEP_HOST": "192.168.1.5", "LOCKSTEP_BIND": "0.0.0.0"})
+    assert found.config == Config()
+    assert not found.unknown
+
+
+def test_variable_that_only_ends_like_one_of_kubernetes_is_reported() -> None:
+    assert set(loaded(env={"LOCKSTEP_LISTEN_PORT": "9876", "LOCKSTEP_SERVICE": "x"}).unknown) == {
+        "LOCKSTEP_LISTEN_PORT",
+        "LOCKSTEP_SERVICE",
+    }
 
 
 def test_program_options_list_the_settings_of_all_programs() -> None:
