@@ -51,7 +51,7 @@ async def test_dead_letters_are_listed_with_their_origin_and_reason(cluster: Clu
     assert sorted(letter["body"] for letter in found) == sorted(BAD)
     for letter in found:
         assert (letter["origin_topic"], letter["tags"], letter["replayed"]) == ("orders", "mail", False)
-        assert letter["reason"] == "failed once"
+        assert letter["reason"] == "the listener returned RECONSUME_LATER"
         assert letter["properties"]["tenant"] == "a"
     one = await dlq(cluster, "show", "mailing", found[0]["offset_message_id"])
     assert one["body"] == found[0]["body"]

@@ -22,6 +22,8 @@ from lockstep.protocol.properties import (
 )
 from lockstep.protocol.record import RecordView, encode_record
 
+RECONSUME_TIMES_MAX = (1 << 31) - 1
+"""The largest number of a record's field."""
 NUMBER_DIGITS_MAX = 20
 """The digits of a 64-bit number."""
 _KEPT = {REASON, ORIGIN_QUEUE, ORIGIN_LAYOUT}
@@ -112,8 +114,9 @@ def one_line(reason: str) -> str:
     return "".join(char if char.isprintable() else " " for char in reason[:REASON_LENGTH_MAX]).strip()
 
 
-def failed_copy(record: RecordView, topic: str, queue_id: int, reason: str = "") -> MessageCopy:
-    """Return the copy of a message that a group failed to process, for a retry or as a dead copy.
+def failed_copy(record: RecordView, topic: str, queue_id: int, reason: str = "", failures: int = 1) -> MessageCopy:
+    """Return the copy of a message that a group failed to process, for a retry or as a dead copy. `failures`: the failed calls that the
+    record does not count yet.
 
     RocketMQ: SendMessageProcessor.consumerSendMsgBack.
     """
@@ -124,4 +127,5 @@ def failed_copy(record: RecordView, topic: str, queue_id: int, reason: str = "")
     properties.setdefault(ORIGIN_MESSAGE_ID, message_id_of(record.store_host, record.physical_offset))
     if text := one_line(reason):
         properties[REASON] = text
-    return replace(copy, topic=topic, queue_id=queue_id, properties=properties, reconsume_times=copy.reconsume_times + 1)
+    times = min(copy.reconsume_times + failures, RECONSUME_TIMES_MAX)
+    return replace(copy, topic=topic, queue_id=queue_id, properties=properties, reconsume_times=times)

@@ -42,8 +42,8 @@ def a_send_back_that_failed_counts(patch: Patches) -> None:
     """A message that could not be sent back remains with the consumer and is called again."""
     back = ConcurrentModel._send_back
 
-    async def taken(self: ConcurrentModel, runner: ConcurrentRunner, message: MessageExt, level: int) -> bool:
-        await back(self, runner, message, level)
+    async def taken(self: ConcurrentModel, runner: ConcurrentRunner, message: MessageExt, level: int, why: str) -> bool:
+        await back(self, runner, message, level, why)
         return True
 
     patch.set(ConcurrentModel, "_send_back", taken)
@@ -54,9 +54,9 @@ def send_backs_are_not_awaited(patch: Patches) -> None:
     """Progress moves past a message that was sent back only after the broker's response."""
     everything = ConcurrentModel._send_all_back
 
-    async def early(self: ConcurrentModel, running: Running, failed: Any, level: int) -> bool:
+    async def early(self: ConcurrentModel, running: Running, failed: Any, level: int, why: str) -> bool:
         running.runner.finish(list(failed))
-        return await everything(self, running, failed, level)
+        return await everything(self, running, failed, level, why)
 
     patch.set(ConcurrentModel, "_send_all_back", early)
 

@@ -79,6 +79,27 @@ async def test_dead_letter_sent_back_again_keeps_its_attempts_and_reason(tmp_pat
         assert (others.reconsume_times, decode_properties(others.properties)["__LS_REASON"]) == (2, "given up")
 
 
+async def test_dead_letter_keeps_the_reason_and_the_number_of_failed_calls_also_after_a_replay(tmp_path: Path) -> None:
+    async with running(settings(tmp_path, message_delay_level="10ms")) as broker, dialled(broker) as client:
+        await client.create()
+        offset = await send_message(client)
+        failed = SendBackHeader(offset, "g", max_reconsume_times=0, reason="ValueError: no\nstock " + "x" * 300)
+        await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, failed)
+        (letter,) = await stored(client, "%DLQ%g")
+        reason = decode_properties(letter.properties)["__LS_REASON"]
+        assert (letter.reconsume_times, reason[:24], len(reason)) == (1, "ValueError: no stock xxx", 200)
+        replay = SendBackHeader(letter.physical_offset, "g", 1, max_reconsume_times=1_000)
+        await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, replay)
+        await wait_for_count(client, "%RETRY%g", 1)
+        (again,) = await stored(client, "%RETRY%g")
+        assert again.reconsume_times == 1, "the replay is no failed call"
+        assert "__LS_REASON" not in decode_properties(again.properties)
+        failed = SendBackHeader(again.physical_offset, "g", max_reconsume_times=0, reason="KeyError: 'sku'")
+        await client.done(RequestCode.CONSUMER_SEND_MSG_BACK, failed)
+        _, letter = await stored(client, "%DLQ%g")
+        assert (letter.reconsume_times, decode_properties(letter.properties)["__LS_REASON"]) == (2, "KeyError: 'sku'")
+
+
 async def test_send_back_that_names_another_message_than_the_stored_one_is_rejected(tmp_path: Path) -> None:
     """The consumer received a message that a power cut removed, and another message is at its position now."""
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
@@ -160,4 +181,4 @@ async def test_message_with_the_longest_properties_is_delayed_retried_and_dead_l
             message = (await stored(client, f"%RETRY%{GROUP}"))[-1]
         epoch = await join(client, "a@1#0", "0" * 32)
         await client.done(RequestCode.DEAD_LETTER, DeadLetterHeader("g", TOPIC, 0, epoch, 0, 4, "\U0001f4a3" * 200))
-        assert [record.reconsume_times for record in await stored(client, "%DLQ%g")] == [1]
+        assert [record.reconsume_times for record in await stored(client, "%DLQ%g")] == [4]

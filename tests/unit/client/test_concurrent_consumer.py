@@ -176,7 +176,7 @@ def test_message_is_dead_lettered_after_its_last_retry() -> None:
                 assert [times for _, _, times in w.seen] == [0, 1, 2]
             assert await dead_letters(w) == [b"poison"]
             assert [(reported.queue.topic, reported.attempts, reported.error) for reported in w.dead_lettered] == [
-                (f"%RETRY%{GROUP}", 3, "failed 3 times")
+                (f"%RETRY%{GROUP}", 3, "the listener returned RECONSUME_LATER")
             ]
 
     simulate(main)

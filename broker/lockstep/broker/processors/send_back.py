@@ -60,10 +60,12 @@ class SendBackProcessor:
         _check_same(record, header)
         times_max = RETRIES_MAX if header.max_reconsume_times is None else header.max_reconsume_times
         if header.delay_level < 0 or record.reconsume_times >= times_max:
-            self._dead_letter(header.group, record, exhausted_reason(record.reconsume_times + 1) if header.delay_level >= 0 else "given up")
+            default = "given up" if header.delay_level < 0 else exhausted_reason(record.reconsume_times + 1)
+            self._dead_letter(header.group, record, header.reason or default)
             return PendingResponse(request.reply())
         topic = retry_topic(header.group)
-        copy = failed_copy(record, topic, 0)
+        replayed = record.topic == dlq_topic(header.group).encode()  # no call has failed since it became a dead letter
+        copy = failed_copy(record, topic, 0, failures=0 if replayed else 1)
         self._ready(header.group, copy)
         self._delays.append(copy, header.delay_level or record.reconsume_times + FIRST_RETRY_LEVEL)
         return PendingResponse(request.reply())
@@ -85,15 +87,15 @@ class SendBackProcessor:
         if result.status is not ReadStatus.FOUND:
             raise BrokerSystemError(f"{header.topic} queue {header.queue_id} has no message at {header.offset}: {result.status.value}")
         self._gate.check()
-        self._dead_letter(header.consumer_group, _user_record(result.parts[0]), header.reason)
+        self._dead_letter(header.consumer_group, _user_record(result.parts[0]), header.reason, max(header.attempts, 1))
         if header.advance:
             self._coordination.lock_sync.commit_dead_letter(key, header.offset, self._clock.boot_ms())
         return PendingResponse(request.reply())
 
-    def _dead_letter(self, group: str, record: RecordView, reason: str) -> None:
+    def _dead_letter(self, group: str, record: RecordView, reason: str, failures: int = 1) -> None:
         topic = dlq_topic(group)
         again = record.topic == topic.encode()  # a copy that no replay could send: the reason why it is dead has not changed
-        letter = MessageCopy.of(record) if again else failed_copy(record, topic, 0, reason)
+        letter = MessageCopy.of(record) if again else failed_copy(record, topic, 0, reason, failures)
         self._ready(group, letter)
         store_copy(self._store, letter)
 

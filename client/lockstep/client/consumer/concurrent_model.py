@@ -22,10 +22,11 @@ from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_cons
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.delays import FIRST_RETRY_LEVEL, exhausted_reason
+from lockstep.protocol.delays import FIRST_RETRY_LEVEL
 from lockstep.protocol.errors import BrokerError, TransportError
 from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.message import MessageExt
+from lockstep.protocol.properties import REASON_LENGTH_MAX
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
@@ -185,8 +186,9 @@ class ConcurrentModel:
             log.warning("result.was_stale", listener=self._ctx.listener_name, **place, expired=running.expired)
             return
         status, wrong = (ConsumeConcurrentlyStatus.RECONSUME_LATER, None) if error is not None else read_concurrent_result(result)
+        why = "the listener returned RECONSUME_LATER"
         if error is not None or wrong is not None:
-            why = f"{type(error).__name__}: {error}" if error is not None else wrong
+            why = f"{type(error).__name__}: {error}" if error is not None else str(wrong)
             facts = {"count": len(batch), "error": why}
             log.warning("call.failed", listener=self._ctx.listener_name, **place, **facts, exc_info=runner.traceback(error))
         done = len(batch)
@@ -194,12 +196,14 @@ class ConcurrentModel:
             done = 0
         elif type(context.ack_index) is int:
             done = min(max(context.ack_index + 1, 0), len(batch))
+            why = f"the listener acknowledged {done} of {len(batch)} messages (ack_index)"
         runner.finish(batch[:done])
         if done < len(batch):
-            await self._send_all_back(running, batch[done:], context.delay_level_when_next_consume)
+            await self._send_all_back(running, batch[done:], context.delay_level_when_next_consume, why)
 
-    async def _send_all_back(self, running: Running, failed: Sequence[MessageExt], level: int) -> bool:
-        """Return whether the broker has stored all of them again. A broadcasting group drops them, as RocketMQ does."""
+    async def _send_all_back(self, running: Running, failed: Sequence[MessageExt], level: int, why: str) -> bool:
+        """Return whether the broker has stored all of them again. A broadcasting group drops them, as RocketMQ does. `why` they failed is
+        what a dead letter shows."""
         runner = running.runner
         queue = str(runner.queue.queue)
         if self._ctx.local is not None:
@@ -210,7 +214,7 @@ class ConcurrentModel:
         if type(level) is not int:
             log.warning("result.bad_delay_level", listener=self._ctx.listener_name, level=repr(level)[:40], taken_as=0)
             level = 0
-        taken = await asyncio.gather(*(self._send_back(runner, message, level) for message in failed))
+        taken = await asyncio.gather(*(self._send_back(runner, message, level, why) for message in failed))
         runner.finish([message for message, ok in zip(failed, taken, strict=True) if ok])
         left = [message for message, ok in zip(failed, taken, strict=True) if not ok]
         if left and runner.grant.alive and (running.ended or not running.expired):
@@ -224,7 +228,7 @@ class ConcurrentModel:
         runner.again.append(left)
         self.schedule_calls(runner)
 
-    async def _send_back(self, runner: "ConcurrentRunner", message: MessageExt, level: int) -> bool:
+    async def _send_back(self, runner: "ConcurrentRunner", message: MessageExt, level: int, why: str) -> bool:
         """Return False if the broker is not known to have stored the message again."""
         ctx, queue = self._ctx, runner.queue
         header = SendBackHeader(
@@ -234,6 +238,7 @@ class ConcurrentModel:
             message.message_id,
             message.topic,
             max_reconsume_times=ctx.config.max_reconsume_times,
+            reason=why[:REASON_LENGTH_MAX],
         )
         try:
             await queue.session.link.call(RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=SEND_BACK_TIMEOUT_MS)
@@ -243,7 +248,6 @@ class ConcurrentModel:
             return False
         if level < 0 or message.reconsume_times >= ctx.config.max_reconsume_times:
             attempts = message.reconsume_times + 1
-            why = "given up by its listener" if level < 0 else exhausted_reason(attempts)
             facts = {"queue": str(queue.queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
             log.error("message.dead_lettered", group=ctx.group, **facts)
             ctx.report(MessageDeadLettered(queue.queue, message.queue_offset, attempts, why))
@@ -270,7 +274,8 @@ class ConcurrentModel:
         facts = {"offset": running.batch[0].queue_offset, "started_ms_ago": now_ms - running.started_ms}
         queue = str(running.runner.queue.queue)
         log.warning("call.expired", listener=self._ctx.listener_name, queue=queue, **facts, then="its messages are sent back")
-        if not await self._send_all_back(running, running.batch, FIRST_RETRY_LEVEL):
+        why = f"its call ran for more than {self._ctx.config.consume_timeout_ms:,} ms (consume_timeout_ms)"
+        if not await self._send_all_back(running, running.batch, FIRST_RETRY_LEVEL, why):
             running.expired = False  # its own result counts, or the next check tries again; if it has ended, they are called again
 
 

@@ -51,6 +51,8 @@ class SendBackHeader:
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: int | None = None
+    reason: str | None = None
+    """Why the message failed: a dead letter keeps it (properties.REASON)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class DeadLetterHeader:
     offset: int
     """The offset of the message. If the progress is past it, an earlier request has dead-lettered it already."""
     attempts: int = 0
+    """The number of failed calls of the listener with this message."""
     reason: str = ""
     advance: bool = True
     """False leaves the progress unchanged, because earlier messages of the queue are not committed yet."""
