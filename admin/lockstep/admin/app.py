@@ -1,6 +1,5 @@
 """The typer application: every command under its name."""
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
@@ -14,7 +13,7 @@ from lockstep.admin.commands.send import send_command
 from lockstep.admin.commands.tail import tail_command
 from lockstep.admin.commands.up import up_command
 from lockstep.admin.servers import serve
-from lockstep.protocol.native import implementation
+from lockstep.admin.version import describe_version
 
 PASS_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
@@ -36,7 +35,7 @@ app = typer.Typer(
 def print_version(wanted: bool) -> None:
     """Print the version, and whether the native kernels run."""
     if wanted:
-        print(f"lockstep {version('lockstep-mq')} ({implementation()})")
+        print(describe_version())
         raise typer.Exit
 
 

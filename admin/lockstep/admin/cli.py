@@ -9,15 +9,29 @@ from lockstep.admin.servers import SERVERS, serve
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command and exit. Servers start without importing the modules that only the other commands need."""
+    """Run one command and exit. Servers start without importing the modules that only the other commands need, and `--version` needs
+    no extra of the distribution."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     open_closed_streams()
     try:
+        if arguments == ["--version"]:
+            from lockstep.admin.version import describe_version
+
+            print(describe_version())
+            sys.exit(0)
         if arguments and arguments[0] in SERVERS:
             sys.exit(serve(arguments[0], arguments[1:]))
         command(arguments)
     except KeyboardInterrupt:  # during the imports: a running command or server handles the signal itself
         sys.exit(EXIT_INTERRUPTED)
+    except ModuleNotFoundError as error:
+        from lockstep.runtime.extras import installation_advice
+
+        advice = installation_advice(error)
+        if advice is None:
+            raise
+        print(f"lockstep: {advice}", file=sys.stderr)
+        sys.exit(1)
 
 
 def open_closed_streams() -> None:

@@ -133,6 +133,7 @@ from lockstep.protocol.message import (
 from lockstep.protocol.queue import (
     MessageQueue,
 )
+from lockstep.runtime.extras import DISTRIBUTION
 
 __all__ = [
     "Backoff",
@@ -221,3 +222,12 @@ __all__ = [
     "TransportError",
     "run",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Return `__version__`, the version of the distribution lockstep-mq: the namespace package `lockstep` itself has no attributes."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import version
+
+    return version(DISTRIBUTION)

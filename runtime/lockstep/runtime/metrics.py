@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from lockstep.runtime.extras import with_advice
+
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
@@ -35,7 +37,10 @@ class DurationHistogram:
 
 def load() -> None:
     """Import the modules that a scrape needs; otherwise the first scrape would spend 15 ms of a turn on it."""
-    import prometheus_client.core  # noqa: F401
+    try:
+        import prometheus_client.core  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise with_advice(error) from None
 
 
 Row = tuple[Sequence[str], float]
