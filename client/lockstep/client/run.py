@@ -7,11 +7,13 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanag
 from types import FrameType
 
 from lockstep.client.consumer.base_consumer import BaseConsumer
-from lockstep.protocol.errors import ConfigError, StateError
+from lockstep.protocol.errors import ConfigError, LockstepError, StateError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.event_loop import new_event_loop, runs_event_loop
 from lockstep.runtime.garbage_collector import collect_less_often
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.loop_thread import in_main_thread
+from lockstep.runtime.safe_text import printable
 
 log = get_logger("client.program")
 
@@ -26,8 +28,8 @@ def run(*services: AbstractAsyncContextManager[object]) -> None:
 
     The services run on a new event loop (uvloop's if it is installed) and are started in the given order. At the end all consumers stop at
     the same time (each drains, commits, releases its queues and leaves its group), then the others in the reverse order. The function
-    returns after a signal, or when every consumer has stopped. A second signal ends the process at once. The first threshold of the garbage
-    collector is raised to 50,000 if it is lower and not 0.
+    returns after a signal, or when every consumer has stopped. A second signal ends the process at once. A LockstepError ends the program
+    with one line on stderr and exit code 1. The first threshold of the garbage collector is raised to 50,000 if it is lower and not 0.
 
     Args:
         services: Push and pull consumers, and any other asynchronous context managers. One of those polls a pull consumer.
@@ -35,16 +37,22 @@ def run(*services: AbstractAsyncContextManager[object]) -> None:
     Raises:
         ConfigError: There is no consumer among the services.
         StateError: Signals can't be received: this is not the main thread, or it runs an event loop.
-        Exception: The error for which a consumer failed, or a service did not start.
+        SystemExit: A consumer failed, or a service did not start, by a LockstepError, which is its cause (`__cause__`).
+        Exception: The same by any other error.
     """
     consumers = [service for service in services if isinstance(service, BaseConsumer)]
     if not consumers:
         raise ConfigError("run() waits for the end of its consumers, and none was given: run(consumer), or run(producer, consumer)")
     if runs_event_loop():
         raise StateError("run() has an event loop of its own, and this thread runs one: use `async with consumer` here")
+    if not in_main_thread():
+        raise StateError("run() waits for signals, and only the main thread gets them: use `async with consumer` here")
     collect_less_often()
-    with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_serve(services, consumers))
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(_serve(services, consumers))
+    except LockstepError as error:
+        raise SystemExit(f"lockstep: {printable(' '.join(str(error).split()))}") from error
 
 
 async def _serve(services: Sequence[AbstractAsyncContextManager[object]], consumers: Sequence[BaseConsumer]) -> None:
@@ -96,10 +104,7 @@ def _signals(on_signal: Callable[[int], object]) -> Iterator[None]:
             signal.signal(each, signal.SIG_DFL)
         on_signal(number)
 
-    try:
-        before = {number: signal.signal(number, first) for number in SIGNALS}
-    except ValueError:
-        raise StateError("run() waits for signals, and only the main thread gets them: use `async with consumer` here") from None
+    before = {number: signal.signal(number, first) for number in SIGNALS}
     try:
         yield
     finally:

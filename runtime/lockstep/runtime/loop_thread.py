@@ -183,3 +183,8 @@ def _at_exit() -> None:
 
 os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_at_exit)
+
+
+def in_main_thread() -> bool:
+    """Return whether this is the thread in which Python handles signals."""
+    return threading.current_thread() is threading.main_thread()

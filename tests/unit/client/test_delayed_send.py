@@ -95,6 +95,7 @@ def test_delay_equal_to_a_level_is_accepted_and_the_message_is_delivered_unchang
         ({"delay": timedelta(seconds=-1)}, "expected a whole number of milliseconds above 0"),
         ({"delay": timedelta(0)}, "expected a whole number of milliseconds above 0"),
         ({"delay": timedelta(seconds=1, microseconds=1)}, "expected a whole number of milliseconds above 0"),
+        ({"delay": 5}, r"delay 5: expected a datetime.timedelta, such as timedelta\(seconds=5\)"),
         ({"delay_level": 0}, r"expected 1 … 18, which wait 1s 5s"),
         ({"delay_level": 19}, r"expected 1 … 18"),
         ({"delay_level": True}, r"expected 1 … 18"),

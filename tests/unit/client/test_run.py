@@ -56,10 +56,22 @@ def test_failed_start_ends_earlier_services_in_reverse_order_and_restores_signal
             reported.append(f"{name} ends")
 
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
-    with pytest.raises(TransportError, match="no nameserver"):
+    with pytest.raises(SystemExit, match=r"^lockstep: no nameserver") as ended:
         run(service("a"), service("b"), consumer())
+    assert isinstance(ended.value.__cause__, TransportError)
+    assert "\n" not in str(ended.value)
     assert reported == ["a begins", "b begins", "b ends", "a ends"]
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_error_that_is_not_of_lockstep_is_raised_as_it_is() -> None:
+    @asynccontextmanager
+    async def service() -> AsyncIterator[None]:
+        raise ValueError("no database")
+        yield
+
+    with pytest.raises(ValueError, match="no database"):
+        run(service(), consumer())
 
 
 def test_signal_during_start_ends_run_without_an_error() -> None:

@@ -22,7 +22,7 @@ from lockstep.client.consumer.membership import Membership
 from lockstep.client.features import check_features
 from lockstep.client.instance import ConsumerHooks, Instance
 from lockstep.protocol.bodies import ConsumerGroup
-from lockstep.protocol.errors import StateError, SubscriptionConflictError
+from lockstep.protocol.errors import StateError, SubscriptionConflictError, TransportError
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
@@ -32,6 +32,8 @@ log = get_logger("client.consumer")
 
 CallbackT = TypeVar("CallbackT", bound=Callable[[ConsumerEvent], object])
 
+START_PAUSE_MS = 1_000
+"""Pause between two attempts to start while no nameserver responds (`start_timeout_ms`)."""
 RELEASE_WAIT_MS = 2_000
 """How long a stop waits, after the last drain limit, for the responses to its releases."""
 CANCEL_WAIT_MS = 1_000
@@ -131,13 +133,33 @@ class BaseConsumer(ABC):
         Raises:
             StateError: The consumer was started before, or has no listener.
             ConfigError: It has no subscription.
-            TransportError: No nameserver responds.
+            TransportError: No nameserver responds, for `start_timeout_ms`.
             SubscriptionConflictError: The other members of the group have another contract. The error names both.
             BrokerError: A broker refused the group.
         """
         if self.state is not ConsumerState.NEW:
             raise StateError(f"{self.group} is {self.state.value}: a consumer starts once; make a new one")
         self._check_start()
+        loop = asyncio.get_running_loop()
+        end, waited = loop.time() + self._settings.start_timeout_ms / 1_000, False
+        while True:
+            try:
+                return await self._start()
+            except TransportError as error:
+                left = end - loop.time()
+                if left <= 0:
+                    raise
+                if not waited:
+                    limit_ms = self._settings.start_timeout_ms
+                    log.warning("nameserver.awaited", group=self.group, error=str(error), limit_ms=limit_ms, again_ms=START_PAUSE_MS)
+                waited = True
+                self.state = ConsumerState.STARTING
+                try:
+                    await asyncio.sleep(min(START_PAUSE_MS / 1_000, left))
+                finally:
+                    self.state = ConsumerState.NEW
+
+    async def _start(self) -> Self:
         self.state = ConsumerState.STARTING
         instance = self._instance = self._client.instance(self.group)
         try:

@@ -34,6 +34,8 @@ class BaseConsumerConfig:
     queue_bytes_max: Annotated[int, Range(1, 1 << 30)] = 100 << 20
     """Stored bytes of one queue that are fetched ahead; one pull may exceed it. A compressed body counts compressed, and a message that
     decompresses to less than 64 KiB is kept in both forms. RocketMQ: pullThresholdSizeForQueue."""
+    start_timeout_ms: Annotated[int, Range(0, 86_400_000)] = 0
+    """How long a start that finds no nameserver tries again, every second. 0: it fails at once."""
     stop_timeout_ms: Annotated[int, Range(0, 600_000)] = 8_000
     """How long a stop waits for running listeners and for the responses to the last commits."""
 

@@ -46,6 +46,10 @@ def delay_of(delay_level: int | None, delay: timedelta | None) -> Delay:
         assert delay_level is not None
         check_delay_level(delay_level)
         return Delay(delay_level, None)
+    if not isinstance(delay, timedelta):
+        raise LocalProtocolError(
+            f"delay {delay!r}: expected a datetime.timedelta, such as timedelta(seconds=5), or give delay_level=1 … 18"
+        )
     delay_ms = delay // timedelta(milliseconds=1)
     if delay_ms < 1 or timedelta(milliseconds=delay_ms) != delay:
         raise LocalProtocolError(f"delay {delay}: expected a whole number of milliseconds above 0 that is one of the broker's levels")
