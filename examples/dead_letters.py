@@ -51,7 +51,7 @@ async def main() -> None:
         event = await dead.get()
         print("given up after", event.attempts, "attempts:", event.error)
         (letter,) = (await lockstep("dlq", "ls", GROUP))["dead_letters"]
-        print("dead letter:", letter["body"], "from", letter["origin_topic"], "because it", letter["reason"])
+        print("dead letter:", letter["body"], "from", letter["origin_topic"], "because", letter["reason"])
         mended.set()
         replayed = await lockstep("dlq", "replay", GROUP)
         print("handed out again:", replayed["count"])

@@ -117,9 +117,11 @@ def test_forget_deleted_forgets_only_first_deletions(lockstep: Cluster) -> None:
 
 
 def test_group_list_and_show_print_members_and_owners(lockstep: Cluster) -> None:
-    assert "good-consumers" in [each["group"] for each in lockstep.json("group", "list")["groups"]]
+    (line,) = [each for each in lockstep.json("group", "list")["groups"] if each["group"] == "good-consumers"]
     assert "good-consumers" in lockstep.done("group", "list")
     shown = lockstep.json("group", "show", "good-consumers")
+    assert (line["kind"], line["members"]) == ("ordered" if shown["ordered"] else "concurrent", len(shown["members"]))
+    assert line["lag"] is not None
     assert len(shown["members"]) == 1
     owner = shown["members"][0]["client_id"]
     assert {queue["owner"] for queue in shown["queues"]} == {owner}

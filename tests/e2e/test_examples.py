@@ -24,8 +24,8 @@ TOLD = {
     "dead_letters.py": [
         "nobody@nowhere fails, retry 0",
         "nobody@nowhere fails, retry 1",
-        "given up after 2 attempts: failed 2 times",
-        "dead letter: nobody@nowhere from mails because it failed 2 times",
+        "given up after 2 attempts: the listener returned RECONSUME_LATER",
+        "dead letter: nobody@nowhere from mails because the listener returned RECONSUME_LATER",
         "handed out again: 1",
         "mailed to nobody@nowhere",
     ],

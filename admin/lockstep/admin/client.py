@@ -204,9 +204,10 @@ class AdminClient:
         """Return the first and the next offset of each of the topic's queues at one broker."""
         return decode_body(TopicOffsets, (await self.request(broker, RequestCode.TOPIC_OFFSETS, TopicHeader(topic))).body).queues
 
-    async def group_status(self, broker: BrokerAddress, group: str | None) -> GroupStatusReply:
-        """Return the names of all groups at one broker, and the state of `group` if it is given."""
-        return decode_body(GroupStatusReply, (await self.request(broker, RequestCode.GROUP_STATUS, GroupStatusHeader(group))).body)
+    async def group_status(self, broker: BrokerAddress, group: str | None, *, summaries: bool = False) -> GroupStatusReply:
+        """Return the state of `group` at one broker, or of None the names of all groups, and their summaries if requested."""
+        header = GroupStatusHeader(group, True if summaries else None)
+        return decode_body(GroupStatusReply, (await self.request(broker, RequestCode.GROUP_STATUS, header)).body)
 
     async def offset_by_time(self, broker: BrokerAddress, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the offset of the first message that was stored at this time or later, or the queue's end if there is none."""

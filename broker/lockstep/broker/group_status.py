@@ -6,7 +6,7 @@ from lockstep.broker.group_state import GroupState
 from lockstep.broker.legacy_clients import LegacyClients
 from lockstep.broker.membership import GroupMembers
 from lockstep.broker.tables.lock_table import QueueKey
-from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, MemberStatus, QueueStatus
+from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, GroupSummary, MemberStatus, QueueStatus
 
 SESSION_DIGITS_SHOWN = 8
 """Number of digits of a session that are shown. The whole session is a secret."""
@@ -54,6 +54,17 @@ class GroupStatusReader:
             settings=state.settings.get(name),
             overruled_count=state.override_counts.get(name, 0),
         )
+
+    def summary(self, name: str, lag: int) -> GroupSummary:
+        """Return the summary of a group. `lag`: the sum of `lag_of` its queues."""
+        contract = self.contract(name)
+        ordered, broadcasting = (None, None) if contract is None else (contract.ordered, contract.broadcasting)
+        return GroupSummary(name, ordered, broadcasting, len(self.member_ids(name)), 0 if broadcasting else lag)
+
+    def lag_of(self, key: QueueKey) -> int:
+        """Return the number of messages of one queue that are stored and not committed by one group."""
+        progress = self._state.progress.get(key)
+        return max(0, self._state.bounds.end_offset(key[1], key[2]) - (0 if progress is None else max(0, progress.offset)))
 
     def member_ids(self, group: str) -> tuple[str, ...]:
         """Return the client ids of the members, sorted."""

@@ -9,6 +9,7 @@ from lockstep.admin.client import AdminClient, gather_results
 from lockstep.admin.commands.group_delete import delete_command
 from lockstep.admin.commands.group_reset import reset_command
 from lockstep.admin.commands.group_settings import create_command, describe_settings, update_command
+from lockstep.admin.group_list import group_lines
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
@@ -26,7 +27,7 @@ app.command("delete")(delete_command)
 
 @app.command("list")
 def list_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
-    """List the groups that any broker knows."""
+    """List the groups that any broker knows, with their kind, members and lag."""
     run(_list(nameserver, as_json))
 
 
@@ -38,16 +39,13 @@ def show_command(group: GroupArgument, nameserver: NameserverOption = DEFAULT_NA
 
 async def _list(nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
-    results = await gather_results({broker.name: admin.group_status(broker, None) for broker in await admin.brokers()})
-    brokers: dict[str, list[str]] = {}
-    for broker, status in results.values.items():
-        for group in status.groups:
-            brokers.setdefault(group, []).append(broker)
+    results = await gather_results({broker.name: admin.group_status(broker, None, summaries=True) for broker in await admin.brokers()})
+    lines = group_lines(results.values)
     if as_json:
-        lines = [{"group": group, "brokers": brokers[group]} for group in sorted(brokers)]
-        print_json({"groups": lines, "failed": dict(results.failed)})
+        print_json({"groups": [asdict(line) for line in lines], "failed": dict(results.failed)})
     else:
-        print_table(["group", "brokers"], [(group, ", ".join(brokers[group])) for group in sorted(brokers)], empty="no groups")
+        rows = [(line.group, line.kind, line.members, line.lag, ", ".join(line.brokers)) for line in lines]
+        print_table(["group", "kind", ">members", ">lag", "brokers"], rows, empty="no groups")
     raise_if_incomplete(results.failed)
 
 

@@ -81,7 +81,7 @@ class ClientProcessor:
     async def group_status(self, request: Request) -> HandlerResult:
         header: GroupStatusHeader = request.header
         if header.consumer_group is None:
-            return request.reply(body=GroupStatusReply(self._coordination.status.groups()))
+            return await self._all_groups(request, summaries=bool(header.summaries))
         coordination, group = self._coordination, header.consumer_group
         queues, members = list[bytes](), list[bytes]()
         for key in coordination.status.queue_keys_of(group):
@@ -101,6 +101,21 @@ class ClientProcessor:
         plain = to_plain(GroupStatusReply((), status))
         plain["status"] |= {"queues": PackedList(queues), "members": PackedList(members)}
         return request.reply(body=pack_around(plain))
+
+    async def _all_groups(self, request: Request, *, summaries: bool) -> HandlerResult:
+        status = self._coordination.status
+        names = status.groups()
+        if not summaries:
+            return request.reply(body=GroupStatusReply(names))
+        found = []
+        for name in names:
+            await self._budget.take()
+            lag = 0
+            for key in status.queue_keys_of(name):
+                await self._budget.take()
+                lag += status.lag_of(key)
+            found.append(pack_plain(to_plain(status.summary(name, lag))))
+        return request.reply(body=pack_around({"groups": list(names), "summaries": PackedList(found)}))
 
     def _in_force(self, group: str) -> tuple[int, ConsumerGroup | None]:
         """Return how often the group's subscriptions were replaced, and its contract."""

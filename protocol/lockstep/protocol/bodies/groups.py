@@ -73,11 +73,26 @@ class GroupStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """A group at one broker, in one line."""
+
+    group: str
+    ordered: bool | None
+    """None if the group has no contract here, because it has no members."""
+    broadcasting: bool | None
+    members: int
+    lag: int
+    """Messages that are stored in the queues of this broker and not committed."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupStatusReply:
     """GROUP_STATUS (30005). `groups` has the names of all groups if the request named none; otherwise `status` is set."""
 
     groups: tuple[str, ...]
     status: GroupStatus | None = None
+    summaries: tuple[GroupSummary, ...] | None = None
+    """None if they were not requested, or the broker is of an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)

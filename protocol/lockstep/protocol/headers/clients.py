@@ -26,6 +26,8 @@ class GroupStatusHeader:
 
     consumer_group: str | None = None
     """None requests the names of all groups."""
+    summaries: bool | None = None
+    """True requests a summary of each group as well as its name, if `consumer_group` is None."""
 
 
 @dataclass(frozen=True, slots=True)
