@@ -55,6 +55,8 @@ async def test_dead_letters_are_listed_with_their_origin_and_reason(cluster: Clu
         assert letter["properties"]["tenant"] == "a"
     one = await dlq(cluster, "show", "mailing", found[0]["offset_message_id"])
     assert one["body"] == found[0]["body"]
+    for other_id in (found[0]["message_id"], found[0]["origin_message_id"]):
+        assert (await dlq(cluster, "show", "mailing", other_id))["body"] == found[0]["body"]
     assert "has no dead letter" in await cluster.command("dlq", "show", "mailing", "0" * 32, code=1)
     assert "group nobody has no dead letters" in await cluster.command("dlq", "ls", "nobody", code=1)
 

@@ -1,6 +1,7 @@
-"""Every message id leads to its own message or to an error, even if brokers advertise names."""
+"""Every message id leads to its own message or to an error that says how to find it, even if brokers advertise names."""
 
 import json
+import re
 
 import pytest
 
@@ -29,3 +30,44 @@ async def test_message_show_distinguishes_messages_at_equal_offsets_of_two_broke
     foreign = a[:16] + f"{int(b[16:], 16) + 1:016X}"
     assert "the store with the id" in await cluster.command("message", "show", foreign, code=1)
     assert "expected 32 hex digits" in await cluster.command("message", "show", "no-id", code=2)
+
+
+async def test_producers_own_id_leads_to_the_message(cluster: Cluster) -> None:
+    await cluster.servers(queues=2)
+    for body in ("before", "sought", "after"):
+        await cluster.command("send", "orders", body, "--key", f"{body}-7", "--sharding-key", "k")
+    sent = json.loads(await cluster.command("send", "orders", "sought", "--json"))
+    said = await cluster.command("message", "show", sent["message_id"], code=2)
+    proposed = re.search(r"`lockstep (tail TOPIC .*)`", said)
+    assert proposed is not None, said
+    found = (await cluster.command(*proposed[1].replace("TOPIC", "orders").split(), "--json")).splitlines()
+    assert [(line["message_id"], line["offset_message_id"]) for line in map(json.loads, found)] == [
+        (sent["message_id"], sent["offset_message_id"])
+    ]
+    shown = json.loads(await cluster.command("message", "show", sent["offset_message_id"], "--json"))
+    assert shown["message_id"] == sent["message_id"]
+
+
+async def test_tail_begins_and_ends_where_it_is_told(cluster: Cluster) -> None:
+    await cluster.servers(queues=2)
+    sent = [
+        json.loads(await cluster.command("send", "orders", f"body {n}", "--key", f"order-{n}", "--sharding-key", "k", "--json"))
+        for n in range(3)
+    ]
+    queue = f"{sent[0]['broker']}:{sent[0]['queue_id']}"
+
+    async def tail(*options: str) -> list[str]:
+        lines = (await cluster.command("tail", "orders", "--no-follow", "--json", *options)).splitlines()
+        return [json.loads(line)["body"] for line in lines]
+
+    assert await tail() == []
+    assert await tail("--from-start") == ["body 0", "body 1", "body 2"]
+    assert await tail("--from-start", "--key", "order-1") == ["body 1"]
+    assert await tail("--queue", queue, "--offset", str(sent[1]["queue_offset"])) == ["body 1", "body 2"]
+    assert await tail("--queue", queue, "--from-start", "--count", "1") == ["body 0"]
+    other = f"{sent[0]['broker']}:{1 - sent[0]['queue_id']}"
+    assert await tail("--queue", other, "--from-start") == []
+    stored = json.loads(await cluster.command("message", "show", sent[2]["offset_message_id"], "--json"))["stored_at"]
+    assert await tail("--since", stored) == ["body 2"]
+    assert await tail("--since", "1h") == ["body 0", "body 1", "body 2"]
+    assert "orders has no queue nowhere:0" in await cluster.command("tail", "orders", "--queue", "nowhere:0", code=1)

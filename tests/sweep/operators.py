@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from lockstep.admin.client import AdminClient, by_name
-from lockstep.admin.reset_plan import Target, offset_range, plan_moves
+from lockstep.admin.reset_plan import offset_range, plan_moves
+from lockstep.admin.targets import Target
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
 from lockstep.protocol.bodies import DataVersion, OffsetRange, QueueOffset, RegisterBody, ResetBody

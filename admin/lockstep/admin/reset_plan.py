@@ -1,27 +1,13 @@
 """Plan the reset of a group: compute each queue's new offset from the target. Pure."""
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from lockstep.admin.group_report import QueueLine
+from lockstep.admin.targets import Target
 from lockstep.protocol.bodies import OffsetRange
-from lockstep.protocol.errors import ConfigError, StateError
+from lockstep.protocol.errors import StateError
 from lockstep.protocol.queue import MessageQueue
-
-UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
-NUMBER = re.compile(r"(\d{1,19})([smhd]?)", re.ASCII)
-"""Offsets are int64, which has 19 digits."""
-QUEUE = re.compile(r"(.+):(\d{1,9})", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """Where to reset to. `kind` is "beginning", "end", "offset" or "time"; `value` is the offset, or milliseconds since 1970."""
-
-    kind: str
-    value: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,43 +25,6 @@ class Move:
     def change(self) -> int:
         """Return how many messages are skipped; if negative, how many are consumed again."""
         return self.after - (self.first if self.before is None else max(self.before, self.first))
-
-
-def parse_target(text: str, now_ms: int) -> Target:
-    """Parse beginning, end, an offset, an ISO 8601 time (UTC if it has no zone), or a duration ago: 90s, 30m, 2h, 7d.
-
-    Digits alone are an offset, never a date. Raise ConfigError for other text and for times before 1970.
-    """
-    stripped = text.strip()
-    if stripped in ("beginning", "end"):
-        return Target(stripped)
-    if number := NUMBER.fullmatch(stripped):
-        count, unit = int(number[1]), number[2]
-        target = Target("time", now_ms - count * UNITS_S[unit] * 1000) if unit else Target("offset", count)
-    else:
-        target = Target("time", _parse_time_ms(text))
-    if target.value < 0:
-        raise ConfigError(f"--to {text!r} is before 1970-01-01: use --to beginning")
-    return target
-
-
-def _parse_time_ms(text: str) -> int:
-    try:
-        time = datetime.fromisoformat("" if text.strip().isdecimal() else text.strip())
-    except ValueError:
-        raise ConfigError(
-            f"--to {text[:80]!r}: expected beginning, end, an offset (1500; at most 19 digits), a time (2026-11-21T15:00:00Z) or a "
-            "duration ago (90s, 30m, 2h, 7d)"
-        ) from None
-    return int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
-def parse_queue(text: str) -> tuple[str, int]:
-    """Return "broker-a:3" as (broker name, queue id). Raise ConfigError."""
-    found = QUEUE.fullmatch(text)
-    if found is None:
-        raise ConfigError(f"--queue {text[:80]!r}: expected BROKER:NUMBER, as in broker-a:3; NUMBER has at most 9 digits")
-    return found[1], int(found[2])
 
 
 def offset_range(queue: MessageQueue, ranges: Mapping[MessageQueue, OffsetRange]) -> OffsetRange:

@@ -65,6 +65,21 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int]:
     return host_address(host), offset
 
 
+def unique_key_time(message_id: str, now_ms: int) -> int | None:
+    """Return when a producer made this UNIQ_KEY, in ms since 1970, or None if it contains no time of a month.
+
+    The key has the ms of its month only: it is taken to be of the latest month in which it is not later than a day after `now_ms`.
+    RocketMQ's Java clients begin the month in their own time zone, so the time of their keys is off by that zone's difference from UTC.
+    """
+    ms = int(message_id[2 * UNIQUE_PREFIX_BYTES : 2 * UNIQUE_PREFIX_BYTES + 8], 16)
+    latest = datetime.fromtimestamp(now_ms / 1000 + 86_400, UTC)
+    month = latest.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    since = timedelta(milliseconds=ms)
+    if month + since > latest:
+        month = (month - timedelta(days=1)).replace(day=1)
+    return None if (month + since).month != month.month else (month + since - _EPOCH) // timedelta(milliseconds=1)
+
+
 class KeyRange(Sequence[str]):
     """UNIQ_KEYs with rising counters. Each is made when it is read: a thousand of them take as little memory as one."""
 

@@ -69,7 +69,7 @@ class Message(_Draft):
         topic: The topic to send to.
         body: 1 byte to 4 MiB.
         tags: One tag, by which consumers can filter.
-        keys: For finding the message later: a str, which is split at blanks, or several str without blanks.
+        keys: For finding the message later (`lockstep tail --key`): a str, which is split at blanks, or several str without blanks.
         properties: The user's properties; reserved names are rejected.
         sharding_key: Messages of a topic with the same key go to the same queue and are consumed in the order in which they were sent.
             None: the producer may choose any queue.

@@ -118,6 +118,11 @@ def test_without_a_nameserver_each_command_fails_with_one_line(capsys: pytest.Ca
         ("topic", "create", "t", "--queues", "0"),
         ("message",),
         ("tail", "t", "--count", "0"),
+        ("tail", "t", "--offset", "5"),
+        ("tail", "t", "--offset", "-1", "--queue", "broker-a:0"),
+        ("tail", "t", "--offset", "5", "--queue", "broker-a:0", "--queue", "broker-a:1"),
+        ("tail", "t", "--from-start", "--since", "2h"),
+        ("tail", "t", "--since", "1500"),
         ("bench", "--flush", "maybe"),
     ],
 )
@@ -407,6 +412,11 @@ def test_tail_filters_by_tag_and_starts_at_the_end_of_each_queue(lockstep: Any, 
     run = lockstep("tail", "orders", "--tag", "t", "--count", "1")
     assert run.out.endswith("  new\n")
     assert run.out.count("\n") == 1
+
+
+def test_tail_without_follow_fails_if_a_broker_does_not_respond(lockstep: Any, cluster: ThreadedCluster) -> None:
+    cluster.run(cluster.brokers["broker-b"].stop())
+    assert_failed(lockstep("tail", "orders", "--from-start", "--no-follow"), "the result is incomplete", "broker-b")
 
 
 def test_tail_of_an_unknown_topic_fails(lockstep: Any) -> None:

@@ -5,7 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.ids import UniqueKeys, is_derived_store_host, offset_message_id, parse_offset_message_id, store_host_of
+from lockstep.protocol.ids import (
+    UniqueKeys,
+    is_derived_store_host,
+    offset_message_id,
+    parse_offset_message_id,
+    store_host_of,
+    unique_key_time,
+)
 from lockstep.protocol.record import host_address
 
 PREFIX = bytes.fromhex("7F0000010A1B18B4AAC2")
@@ -75,6 +82,16 @@ def test_unique_key_contains_prefix_time_of_the_month_and_counter() -> None:
     assert second[20:] == "000012350001"
     assert len(first) == 32
     assert first == first.upper()
+
+
+@given(made_ms=st.integers(40 * 86_400_000, 1 << 42), age_ms=st.integers(-86_400_000, 26 * 86_400_000))
+def test_unique_key_of_the_last_26_days_gives_its_time(made_ms: int, age_ms: int) -> None:
+    assert unique_key_time(UniqueKeys(PREFIX).next(made_ms), made_ms + age_ms) == made_ms
+
+
+@pytest.mark.parametrize("ms", [31 * 86_400_000, 0xFFFFFFFF])
+def test_unique_key_with_more_milliseconds_than_its_month_has_no_time(ms: int) -> None:
+    assert unique_key_time("00" * 10 + f"{ms:08X}0000", NOVEMBER_2023_MS) is None
 
 
 @pytest.mark.parametrize("length", [0, 9, 11])

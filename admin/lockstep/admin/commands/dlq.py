@@ -40,7 +40,9 @@ def ls_command(
 @app.command("show")
 def show_command(
     group: GroupArgument,
-    message_id: Annotated[str, typer.Argument(metavar="MSGID", help="The offset message id, as `dlq ls` prints it.")],
+    message_id: Annotated[
+        str, typer.Argument(metavar="MSGID", help="An id of the dead letter, as `dlq ls` prints it, or of its original message.")
+    ],
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
@@ -157,10 +159,10 @@ async def _show(group: str, message_id: str, nameserver: str, as_json: bool) -> 
             print_line(f"{name:18} {body_text(dead_letter.message) if name == 'body' else value}")
 
 
-async def _find(admin: AdminClient, group: str, queues: list[DeadLetterQueue], offset_message_id: str) -> DeadLetter | None:
+async def _find(admin: AdminClient, group: str, queues: list[DeadLetterQueue], message_id: str) -> DeadLetter | None:
     for queue in queues:
         async for dead_letter in read_dead_letters(admin, queue, group, queue.offsets.min_offset):
-            if dead_letter.message.offset_message_id == offset_message_id:
+            if message_id in (dead_letter.message.offset_message_id, dead_letter.message.message_id, dead_letter.origin_id):
                 return dead_letter
     return None
 

@@ -9,7 +9,8 @@ from lockstep.admin.client import AdminClient, broker_reasons, by_name, gather_r
 from lockstep.admin.group_query import read_group
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_line, print_table
-from lockstep.admin.reset_plan import Move, Target, parse_queue, parse_target, plan_moves
+from lockstep.admin.reset_plan import Move, plan_moves
+from lockstep.admin.targets import Target, parse_queue, parse_target
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.names import check_group, check_topic

@@ -12,7 +12,7 @@ from lockstep.admin.tracking import MEANINGS, Track, tracks
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.ids import is_derived_store_host, parse_offset_message_id
+from lockstep.protocol.ids import is_derived_store_host, parse_offset_message_id, unique_key_time
 from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.runtime.host import Host
 from lockstep.runtime.safe_text import printable
@@ -20,6 +20,10 @@ from lockstep.runtime.safe_text import printable
 app = typer.Typer(no_args_is_help=True, help="Show single messages.")
 
 PORT_MAX = 65_535
+LOG_OFFSET_MAX = 1 << 48
+"""A log offset above this (256 TiB) is no offset: the id is a producer's."""
+CLOCKS_APART_MS = 60_000
+"""How far the clock of the broker may be behind that of the producer for a proposed search to find the message."""
 
 
 @app.callback()
@@ -29,7 +33,9 @@ def _callback() -> None:
 
 @app.command("show")
 def show_command(
-    message_id: Annotated[str, typer.Argument(metavar="MSGID", help="The offset message id (32 hex digits), as `send` prints it.")],
+    message_id: Annotated[
+        str, typer.Argument(metavar="MSGID", help="The offset message id (32 hex digits), as `send` and `tail --json` print it.")
+    ],
     broker: Annotated[str | None, typer.Option("--broker", help="Search only this broker. By default all brokers.")] = None,
     track: Annotated[
         bool, typer.Option("--track", help="Show also, for each group of its topic, whether the group's progress is past it.")
@@ -38,6 +44,9 @@ def show_command(
     as_json: JsonOption = False,
 ) -> None:
     """Show one stored message.
+
+    It takes the offset message id, which contains the position of the message. A producer's own id and a key do not: find such a message
+    with `lockstep tail TOPIC --since WHEN --no-follow --key KEY_OR_ID`.
 
     Every broker is searched at the log position that the id contains. The address inside the id is never dialled: it often can't be
     reached from here, or identifies a broker's store.
@@ -50,7 +59,7 @@ def show_command(
 
 
 async def _show(message_id: str, broker: str | None, nameserver: str, as_json: bool, *, with_tracks: bool) -> None:
-    host, offset = parse_id(message_id)
+    host, offset = parse_id(message_id, Host.current().clock.wall_ms())
     admin = AdminClient(Host.current(), nameserver)
     searched = brokers_to_search(await admin.brokers(), broker)
     message, owner = await _find(admin, searched, message_id.upper(), host, offset)
@@ -74,15 +83,22 @@ def _track_json(track: Track) -> dict[str, Any]:
     return {"group": track.group, "track": track.type.value, "committed_offset": track.committed_offset, "meaning": meaning}
 
 
-def parse_id(message_id: str) -> tuple[str, int]:
+def parse_id(message_id: str, now_ms: int) -> tuple[str, int]:
     """Return (store host, log offset). Raise LocalProtocolError for text that isn't an offset message id."""
     host, offset = parse_offset_message_id(message_id)
-    if int(host.rpartition(":")[2]) > PORT_MAX or offset < 0:
+    if int(host.rpartition(":")[2]) > PORT_MAX or not 0 <= offset <= LOG_OFFSET_MAX:
+        sent_ms = unique_key_time(message_id, now_ms)
+        when, start = ("", "--from-start") if sent_ms is None else _when(sent_ms)
         raise LocalProtocolError(
-            f"{message_id} is a message id assigned by a producer, which does not contain the message's position: "
-            "use the offset message id (`lockstep send` and `lockstep tail --json` print both)"
+            f"{message_id} is a message id assigned by a producer{when}, which does not contain the message's position: use the offset "
+            "message id, which `lockstep send`, `lockstep tail --json` and SendResult.offset_message_id show, or find the message with "
+            f"`lockstep tail TOPIC {start} --no-follow --key {message_id}`"
         )
     return host, offset
+
+
+def _when(sent_ms: int) -> tuple[str, str]:
+    return f" at {format_time(sent_ms)} by its clock", f"--since {format_time(max(0, sent_ms - CLOCKS_APART_MS))}"
 
 
 def brokers_to_search(brokers: Sequence[BrokerAddress], name: str | None) -> list[BrokerAddress]:

@@ -1,0 +1,65 @@
+"""Parse the places in a topic that options name: an offset, a time, a queue. Pure."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from lockstep.protocol.errors import ConfigError
+
+UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+NUMBER = re.compile(r"(\d{1,19})([smhd]?)", re.ASCII)
+"""Offsets are int64, which has 19 digits."""
+QUEUE = re.compile(r"(.+):(\d{1,9})", re.ASCII)
+TIME_FORMS = "a time (2026-11-21T15:00:00Z) or a duration ago (90s, 30m, 2h, 7d)"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A place in a queue. `kind` is "beginning", "end", "offset" or "time"; `value` is the offset, or milliseconds since 1970."""
+
+    kind: str
+    value: int = 0
+
+
+def parse_target(text: str, now_ms: int) -> Target:
+    """Parse the value of --to: beginning, end, an offset, an ISO 8601 time (UTC if it has no zone), or a duration ago: 90s, 30m, 2h, 7d.
+
+    Digits alone are an offset, never a date. Raise ConfigError for other text and for times before 1970.
+    """
+    target = _parse(text.strip(), now_ms)
+    if target is None:
+        raise ConfigError(f"--to {text[:80]!r}: expected beginning, end, an offset (1500; at most 19 digits), {TIME_FORMS}")
+    if target.value < 0:
+        raise ConfigError(f"--to {text!r} is before 1970-01-01: use --to beginning")
+    return target
+
+
+def parse_since(text: str, now_ms: int) -> Target:
+    """Parse the value of --since: an ISO 8601 time (UTC if it has no zone), or a duration ago. Raise ConfigError for other text."""
+    target = _parse(text.strip(), now_ms)
+    if target is None or target.kind != "time":
+        raise ConfigError(f"--since {text[:80]!r}: expected {TIME_FORMS}")
+    if target.value < 0:
+        raise ConfigError(f"--since {text!r} is before 1970-01-01: use --from-start")
+    return target
+
+
+def parse_queue(text: str) -> tuple[str, int]:
+    """Return "broker-a:3" as (broker name, queue id). Raise ConfigError."""
+    found = QUEUE.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"--queue {text[:80]!r}: expected BROKER:NUMBER, as in broker-a:3; NUMBER has at most 9 digits")
+    return found[1], int(found[2])
+
+
+def _parse(text: str, now_ms: int) -> Target | None:
+    if text in ("beginning", "end"):
+        return Target(text)
+    if number := NUMBER.fullmatch(text):
+        count, unit = int(number[1]), number[2]
+        return Target("time", now_ms - count * UNITS_S[unit] * 1000) if unit else Target("offset", count)
+    try:
+        time = datetime.fromisoformat("" if text.isdecimal() else text)
+    except ValueError:
+        return None
+    return Target("time", int((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000))
