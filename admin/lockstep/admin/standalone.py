@@ -30,17 +30,22 @@ class StandaloneCluster:
         self._nameserver = Nameserver(NameserverConfig(listen=(f"127.0.0.1:{port}",)), host)
         self._brokers: list[Broker] = []
 
+    @property
+    def nameserver(self) -> str:
+        """Return the address of the nameserver, after the start."""
+        return self._nameserver.address
+
     async def start(self) -> None:
         self._nameserver.on_fatal = self.on_fatal
         await self._nameserver.start()
         for index in range(self._broker_count):
-            broker = Broker(self.broker_config(index, self._nameserver.address), self._host)
+            broker = Broker(self.broker_config(index, self.nameserver), self._host)
             broker.on_fatal = self.on_fatal
             self._brokers.append(broker)
             await broker.start()
         known = {broker.name: broker.address for broker in self._nameserver.table.brokers(INTERNAL_LISTENER)}
-        log.announce("up.started", nameserver=self._nameserver.address, brokers=known, store=self._store)
-        print(next_steps(self._nameserver.address, known, self._store), file=sys.stderr, flush=True)
+        log.announce("up.started", nameserver=self.nameserver, brokers=known, store=self._store)
+        print(next_steps(self.nameserver, known, self._store), file=sys.stderr, flush=True)
 
     async def stop(self) -> None:
         for broker in reversed(self._brokers):

@@ -47,7 +47,7 @@ class Producer:
     - It connects at its first send, or at `start()`. Sends of several threads share frames and connections.
     - `close()`, or the end of a `with`, waits for the sends in flight; so does the end of the program.
     - After a fork (gunicorn, uWSGI, Celery: with or without preloading) the child's first send starts it again, with connections of the
-      child's own; the sends that the parent had in flight remain the parent's. A closed producer stays closed.
+      child's own; the sends that the parent had in flight remain the parent's. A closed producer stays closed until it is started.
     - Ctrl-C during a send withdraws the message if it is not written yet, and raises KeyboardInterrupt at once.
     - A selector and hooks are called in the producer's own thread.
     - It can't be used in workers of gevent or eventlet: they turn threads into greenlets, in which no event loop can run.
@@ -90,11 +90,11 @@ class Producer:
     """Write one message without waiting for a response, as lockstep.client.Producer.send_oneway does."""
 
     def start(self) -> None:
-        """Connect now instead of at the first send.
+        """Connect now instead of at the first send, also after a `close`.
 
         Raises:
             TransportError: No nameserver responds. `start` may be called again.
-            StateError: The producer is closed.
+            StateError: Another thread closed the producer meanwhile.
         """
         self._thread.start()
 

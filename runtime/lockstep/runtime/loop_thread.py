@@ -1,8 +1,8 @@
 """Runs an asynchronous service for programs that block: on its own event loop, in a daemon thread.
 
     NEW --first call, or start--> RUNNING --close--> CLOSED        CLOSED rejects every call
-     ^                               |
-     +----------- fork --------------+                             the child has neither thread nor connections: it starts again
+     ^                             |   ^                |
+     +----------- fork ------------+   +-----start------+         after a fork the child has neither thread nor connections: it starts again
 
 A forked child does not touch the parent's service: no destructor runs, and no byte is sent on a connection that both have.
 """
@@ -42,8 +42,8 @@ class LoopThread(Generic[S]):
         _all.add(self)
 
     def start(self) -> None:
-        """Start the service as the first call does. Raise StateError if closed, or the error of the service's own start."""
-        self._submit(lambda _: None)
+        """Start the service as the first call does, also after a close. Raise the error of the service's own start."""
+        self._submit(lambda _: None, reopen=True)
 
     def call(self, request: Callable[[S], Coroutine[Any, Any, T]]) -> T:
         """Return the coroutine's result, or raise its error. An exception from elsewhere (KeyboardInterrupt) cancels it.
@@ -77,11 +77,11 @@ class LoopThread(Generic[S]):
     def state(self) -> str:
         return "closed" if self._closed else "new" if self._running is None else "running"
 
-    def _submit(self, submit: "Callable[[_Running[S]], T]") -> T:
+    def _submit(self, submit: "Callable[[_Running[S]], T]", *, reopen: bool = False) -> T:
         """Return `submit(running)`, called within the lock: the loop receives its work before a stop."""
         if runs_event_loop():
             raise StateError(f"{self.name} blocks, and this thread runs an event loop: use the asynchronous one here, or a thread")
-        running = self._ensure_running()
+        running = self._ensure_running(reopen=reopen)
         try:
             _result(running.started)
         except Exception:  # re-raised
@@ -96,10 +96,12 @@ class LoopThread(Generic[S]):
                 raise StateError(f"{self.name}: its thread has ended unexpectedly; make a new one")
             return submit(running)
 
-    def _ensure_running(self) -> "_Running[S]":
+    def _ensure_running(self, *, reopen: bool) -> "_Running[S]":
         """Return the running service, starting it if necessary. Threads that call it during the start wait for the same start and share its
         failure."""
         with self._lock:
+            if reopen:
+                self._closed = False
             if self._closed:
                 raise self._closed_error()
             if self._running is None:
@@ -107,7 +109,7 @@ class LoopThread(Generic[S]):
             return self._running
 
     def _closed_error(self) -> StateError:
-        return StateError(f"{self.name} is closed: make a new one")
+        return StateError(f"{self.name} is closed: start() opens it again")
 
     def _reset_after_fork(self) -> None:
         """Reset in the child, in which this is the only thread."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from lockstep.testing.clock import TestClock
     from lockstep.testing.cluster import TestCluster
     from lockstep.testing.errors import NotReachedError, OnlySimulatedError, OrderViolationError, WorkerFailedError
+    from lockstep.testing.messages import concurrently_context, message, orderly_context
     from lockstep.testing.order import OrderChecker
     from lockstep.testing.run import simulate
 
@@ -24,6 +25,9 @@ _HOMES = {
     "TestClock": "clock",
     "TestCluster": "cluster",
     "WorkerFailedError": "errors",
+    "concurrently_context": "messages",
+    "message": "messages",
+    "orderly_context": "messages",
     "simulate": "run",
 }
 
@@ -37,6 +41,9 @@ __all__ = [
     "TestClock",
     "TestCluster",
     "WorkerFailedError",
+    "concurrently_context",
+    "message",
+    "orderly_context",
     "simulate",
 ]
 

@@ -139,14 +139,14 @@ async def test_oneway_sends_carry_no_sequence_and_get_no_response() -> None:
         assert {one.header.layout_counter for one in broker.oneways} == {None, 1}
 
 
-async def test_send_before_start_or_after_close_and_a_second_start_raise() -> None:
+async def test_send_before_start_or_after_close_and_a_start_while_it_runs_raise() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
         producer = Producer("orders", nameserver=cluster.nameserver)
         assert repr(Producer("p")) == "<Producer p new>"
         with pytest.raises(StateError, match="not started"):
             await producer.send(message())
         async with producer:
-            with pytest.raises(StateError, match="started before"):
+            with pytest.raises(StateError, match="is running already"):
                 await producer.start()
         with pytest.raises(StateError, match="closed"):
             await producer.send(message())

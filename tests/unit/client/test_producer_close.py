@@ -95,7 +95,7 @@ async def test_start_or_close_during_a_start_leaves_no_connection(again: str) ->
         starting = asyncio.ensure_future(producer.start())
         await asyncio.sleep(0)
         if again == "start":
-            with pytest.raises(StateError, match="started before"):
+            with pytest.raises(StateError, match="is starting already"):
                 await producer.start()
             await starting
             await producer.send(message("1"))

@@ -233,11 +233,11 @@ def test_misuse_of_a_running_pull_consumer_raises() -> None:
                 with pytest.raises(StateError, match="is being polled already"):
                     await consumer.poll()
                 assert await poll == []
-                with pytest.raises(StateError, match="can't change after the start"):
+                with pytest.raises(StateError, match="can't change while the consumer runs"):
                     consumer.subscribe("more")
                 with pytest.raises(TopicNotExistError, match="no topic other"):
                     await consumer.queues("other")
-            with pytest.raises(StateError, match="reports is stopped: make a new consumer"):
+            with pytest.raises(StateError, match="reports is stopped: start it again"):
                 await consumer.poll()
             by_hand = w.consumer()
             await by_hand.assign([other])

@@ -98,13 +98,24 @@ def test_call_after_close_raises_and_close_is_idempotent() -> None:
         thread.close()
         assert service.said == ["starting", "ended"]
         for _ in range(2):
-            with pytest.raises(StateError, match="test service is closed: make a new one"):
+            with pytest.raises(StateError, match=r"test service is closed: start\(\) opens it again"):
                 thread.call(lambda service: service.double(1))
             thread.close()
     never = LoopThread("never", Service().life)
     never.close()
     with pytest.raises(StateError, match="never is closed"):
-        never.start()
+        never.call(lambda service: service.double(1))
+
+
+def test_start_after_close_starts_the_service_again() -> None:
+    service = Service()
+    with running(service) as thread:
+        for _ in range(2):
+            thread.start()
+            assert thread.call(lambda service: service.double(21)) == 42
+            thread.close()
+            assert thread.state == "closed"
+    assert service.said == ["starting", "ended"] * 2
 
 
 def test_call_pending_at_close_raises() -> None:
@@ -168,7 +179,7 @@ def test_forked_child_starts_its_own_service(closed: bool) -> None:
             text = reported.read().decode()
         assert os.waitpid(child, 0)[1] == 0
         if closed:
-            assert text == "closed test service is closed: make a new one"
+            assert text == "closed test service is closed: start() opens it again"
         else:
             assert text == "new 42 ['starting', 'starting']"
             assert thread.call(lambda service: service.double(4)) == 8

@@ -2,6 +2,7 @@
 
 NEW --start()--> STARTING --joined--> RUNNING --stop()--> STOPPING --drained--> STOPPED
                  STARTING --refused--> NEW                RUNNING --refused, failed--> STOPPING --drained--> FAILED
+STOPPED, FAILED --start()--> STARTING
 """
 
 import asyncio
@@ -46,15 +47,19 @@ class BaseConsumer(ABC):
     def __init__(self, group: str, client: Client, settings: ConsumerConfig) -> None:
         check_group(group)
         self.group = group
+        self._settings = settings
+        self._client = client
+        self._expressions: dict[str, str] = {}
+        self._callbacks: list[Callable[[ConsumerEvent], object]] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget everything of an earlier start."""
         self.state = ConsumerState.NEW
         self.failure: BaseException | None = None
         """The error for which it failed."""
         self.ended = asyncio.Event()
         """Set when it has stopped or failed."""
-        self._settings = settings
-        self._client = client
-        self._expressions: dict[str, str] = {}
-        self._callbacks: list[Callable[[ConsumerEvent], object]] = []
         self._instance: Instance | None = None
         self._membership: Membership | None = None
         self._sessions: BrokerSessions | None = None
@@ -79,13 +84,11 @@ class BaseConsumer(ABC):
             The consumer.
 
         Raises:
-            StateError: The consumer was started.
+            StateError: The consumer runs.
             LocalProtocolError: The topic name or the expression is invalid.
         """
-        if self.state is not ConsumerState.NEW:
-            raise StateError(
-                f"{self.group}: subscriptions are part of the group's contract and can't change after the start; make a new consumer"
-            )
+        if not self._may_start:
+            raise StateError(f"{self.group}: subscriptions are part of the group's contract and can't change while the consumer runs")
         check_topic(topic)
         for tag in TagFilter.parse(expression).suspicious_tags():
             log.warning("subscription.odd_tag", group=self.group, topic=topic, tag=tag, taken_as="one tag; write several tags as a || b")
@@ -101,6 +104,10 @@ class BaseConsumer(ABC):
         return callback
 
     # -------------------------------------------------------------------------------------------------- parts of each subclass
+
+    @property
+    def _may_start(self) -> bool:
+        return self.state in (ConsumerState.NEW, ConsumerState.STOPPED, ConsumerState.FAILED)
 
     @abstractmethod
     def _check_start(self) -> None:
@@ -125,20 +132,21 @@ class BaseConsumer(ABC):
     # ---------------------------------------------------------------------------------------------------------------- start
 
     async def start(self) -> Self:
-        """Join the group and begin to consume.
+        """Join the group and begin to consume. A consumer that has stopped or failed can be started again, on any event loop.
 
         Returns:
             The consumer.
 
         Raises:
-            StateError: The consumer was started before, or has no listener.
+            StateError: The consumer runs, or has no listener.
             ConfigError: It has no subscription.
             TransportError: No nameserver responds, for `start_timeout_ms`.
             SubscriptionConflictError: The other members of the group have another contract. The error names both.
             BrokerError: A broker refused the group.
         """
-        if self.state is not ConsumerState.NEW:
-            raise StateError(f"{self.group} is {self.state.value}: a consumer starts once; make a new one")
+        if not self._may_start:
+            raise StateError(f"{self.group} is {self.state.value} already: it can be started again when it has stopped")
+        self._reset()
         self._check_start()
         loop = asyncio.get_running_loop()
         end, waited = loop.time() + self._settings.start_timeout_ms / 1_000, False
@@ -226,6 +234,7 @@ class BaseConsumer(ABC):
         if self.state is ConsumerState.NEW:
             self.state = ConsumerState.STOPPED
             self.ended.set()
+            return
         if self.state is ConsumerState.STARTING:
             raise StateError(f"{self.group} is starting: cancel start() instead")
         membership, current = self._membership, asyncio.current_task()

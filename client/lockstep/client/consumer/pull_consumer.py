@@ -70,6 +70,9 @@ class PullConsumer(BaseConsumer):
         self.config: PullConsumerConfig = arguments
         super().__init__(arguments.group, arguments.open_client(), arguments.consumer())
         self._by_hand: dict[MessageQueue, None] = {}
+
+    def _reset(self) -> None:
+        super()._reset()
         self._polls = PollModel()
         self._polling = False
         self._slice_end_ms = 0
@@ -89,7 +92,7 @@ class PullConsumer(BaseConsumer):
             The consumer.
 
         Raises:
-            StateError: The consumer was started, or was assigned queues.
+            StateError: The consumer runs, or was assigned queues.
             LocalProtocolError: The topic name or the expression is invalid.
         """
         if self._by_hand:
@@ -103,7 +106,7 @@ class PullConsumer(BaseConsumer):
             queues: The queues, which replace the present ones.
 
         Raises:
-            StateError: The consumer subscribes to topics, or has stopped.
+            StateError: The consumer subscribes to topics, or is starting or stopping.
             TopicNotExistError: A topic does not exist.
             LocalProtocolError: The topic does not have one of the queues.
         """
@@ -111,7 +114,7 @@ class PullConsumer(BaseConsumer):
             topics = ", ".join(self._expressions)
             raise StateError(f"{self.group} subscribes to {topics}: a consumer subscribes or is assigned, not both; make another one")
         wanted = dict.fromkeys(queues)
-        if self.state is ConsumerState.NEW:
+        if self._may_start:
             self._by_hand = wanted
             return
         instance = self._running()
@@ -198,7 +201,7 @@ class PullConsumer(BaseConsumer):
                 raise self.failure
             if self.state in (ConsumerState.NEW, ConsumerState.STARTING):
                 raise StateError(f"{self.group} is {self.state.value}: start it first (`async with consumer`, or await consumer.start())")
-            raise StateError(f"{self.group} is {self.state.value}: make a new consumer")
+            raise StateError(f"{self.group} is {self.state.value}: start it again")
         return self._instance
 
     # ---------------------------------------------------------------------------------------------------------------- polls

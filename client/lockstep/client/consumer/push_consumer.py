@@ -10,7 +10,6 @@ from lockstep.client.consumer.concurrent_model import ConcurrentModel
 from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.consume_model import ConsumeModel
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.client.consumer.health import ConsumerState
 from lockstep.client.consumer.hooks import ConsumeHook
 from lockstep.client.consumer.joining import is_routed, ready_retries
 from lockstep.client.consumer.listener import (
@@ -55,7 +54,8 @@ class PushConsumerArguments(ConsumerConfig, ConnectionArguments):
 class PushConsumer(BaseConsumer):
     """Consumes topics with one listener, in order within each queue (`orderly`) or not (`concurrently`).
 
-    Everything except plain (not async) listeners runs on the event loop on which `start` was called.
+    Everything except plain (not async) listeners runs on the event loop on which `start` was called. A consumer can be made before there is
+    a loop, as a global of a module, and started again after its end, on the same loop or another one.
 
     Args:
         group: The name of the consumer group.
@@ -132,9 +132,9 @@ class PushConsumer(BaseConsumer):
         """Call the hook before and after every call of the listener. Return the hook.
 
         Raises:
-            StateError: The consumer was started.
+            StateError: The consumer runs.
         """
-        if self.state is not ConsumerState.NEW:
+        if not self._may_start:
             raise StateError(f"{self.group} is {self.state.value}: add_hook() comes before the start")
         self._call_hooks.append(hook)
         return hook

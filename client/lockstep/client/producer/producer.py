@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from functools import partial
 
 from lockstep.client.client import ConnectionArguments
@@ -35,6 +36,16 @@ class ProducerArguments(ProducerConfig, ConnectionArguments):
     """The producer id, partition and epoch of its frames, so that another process can repeat them and the broker stores them once."""
 
 
+class ProducerState(Enum):
+    """The states of a producer: NEW, STARTING, RUNNING, CLOSING, CLOSED, and from there STARTING again."""
+
+    NEW = "new"
+    STARTING = "starting"
+    RUNNING = "running"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
 class Producer:
     """Sends messages to topics: `async with Producer("group", nameserver="host:port") as producer: await producer.send(message)`.
 
@@ -42,7 +53,8 @@ class Producer:
       batching.
     - `await send(…)` applies back-pressure: it waits while the in-flight limit (`in_flight_count_max`, `in_flight_bytes_max`) is reached.
     - A frame without a response is written again with the same sequence, and the broker stores it once.
-    - A producer belongs to one event loop. Make one for each loop.
+    - A producer runs on the event loop on which it was started, one at a time. It can be made before there is a loop, as a global of a
+      module, and started again after a `close`, on the same loop or another one.
 
     Args:
         group: The name of the producer group.
@@ -65,8 +77,7 @@ class Producer:
         self.config: ProducerConfig = arguments
         self._client = arguments.open_client()
         self._given_id = arguments.given_id
-        self._starting = False
-        self._closed = False
+        self._state = ProducerState.NEW
         self._post_count = 0
         self._hooks: tuple[SendHook, ...] = ()
         self._limit = InFlightLimit(self.config.in_flight_count_max, self.config.in_flight_bytes_max)
@@ -77,28 +88,33 @@ class Producer:
     # ------------------------------------------------------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Connect to the cluster.
+        """Connect to the cluster. A closed producer can be started again, unless it has a given id.
 
         Raises:
             TransportError: No nameserver responds.
-            StateError: The producer was started or closed before.
+            StateError: The producer is started already, or it has a given id and was started before: its sequence would begin again.
         """
-        if self._shell is not None or self._starting or self._closed:
-            raise StateError(f"producer {self.group} was {'closed' if self._closed else 'started'} before: make a new one")
-        self._starting = True
+        before = self._state
+        if before not in (ProducerState.NEW, ProducerState.CLOSED):
+            raise StateError(f"producer {self.group} is {before.value} already: it can be started again when it is closed")
+        if self._given_id is not None and self._shell is not None:
+            raise StateError(f"producer {self.group} was started before, and its given id is for one start: make a new one")
+        self._state = ProducerState.STARTING
         instance = self._client.instance()
         try:
             await instance.start()
-            if self._closed:
+            if self._state is not ProducerState.STARTING:
+                before = ProducerState.CLOSED
                 raise StateError(f"producer {self.group} was closed while it was started")
         except BaseException:  # re-raised
+            self._state = before
             await instance.close()
             raise
-        finally:
-            self._starting = False
+        self._limit = InFlightLimit(self.config.in_flight_count_max, self.config.in_flight_bytes_max)
         self._shell = shell = ProducerShell(instance, self.config, self._limit, self._given_id)
         self._topics = topics = Topics(self.group, shell)
         self._sends = Sends(self.group, self.config, topics, self._limit, shell, instance.host)
+        self._state = ProducerState.RUNNING
 
     async def close(self) -> None:
         """Refuse further sends, wait until those in flight have ended (each has its deadline), and disconnect.
@@ -106,12 +122,13 @@ class Producer:
         If this call is cancelled, the producer disconnects at once: the sends in flight fail, with an unknown outcome if they may be
         stored.
         """
-        if self._closed:
+        if self._state is not ProducerState.RUNNING:
+            self._state = ProducerState.CLOSING if self._state in (ProducerState.STARTING, ProducerState.CLOSING) else ProducerState.CLOSED
             return
-        self._closed = True
+        self._state = ProducerState.CLOSING
         shell, topics = self._shell, self._topics
-        if shell is None or topics is None:
-            return
+        assert shell is not None
+        assert topics is not None
         topics.stop_opening()
         try:
             await topics.close()
@@ -120,7 +137,10 @@ class Producer:
         finally:
             shell.close()
             topics.fail_all()  # nothing is in flight unless this task was cancelled
-            await shell.instance.close()
+            try:
+                await shell.instance.close()
+            finally:
+                self._state = ProducerState.CLOSED
 
     async def __aenter__(self) -> "Producer":
         await self.start()
@@ -130,7 +150,7 @@ class Producer:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<Producer {self.group} {'closed' if self._closed else 'new' if self._shell is None else 'running'}>"
+        return f"<Producer {self.group} {self._state.value}>"
 
     def add_hook(self, hook: SendHook) -> SendHook:
         """Call the hook before and after every send from now on, except `send_records`. Return the hook."""
@@ -155,7 +175,7 @@ class Producer:
     @property
     def _started(self) -> Sends:
         if self._sends is None:
-            raise not_running(self.group, closed=self._closed)
+            raise not_running(self.group, closed=self._state is ProducerState.CLOSED)
         return self._sends
 
     # ------------------------------------------------------------------------------------------------------------------ send
