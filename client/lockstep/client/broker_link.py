@@ -59,6 +59,8 @@ class BrokerLink:
         self.last_reply: HeartbeatReply | None = None
         self.endpoint: Endpoint | None = None
         """The connection while the link is UP, otherwise None."""
+        self.why_down = "it is being connected"
+        """Why it is not UP: why the last connection ended, or the last attempt failed."""
         self._hooks = hooks
         self._request_timeout_ms = request_timeout_ms
         self._attempted = asyncio.Event()
@@ -198,12 +200,14 @@ class BrokerLink:
         self._hooks.up(self, reply)
 
     def _refused(self) -> None:
+        self.why_down = str(self._link.last_error)
         self._attempted.set()
         self._hooks.unreachable(self)
 
     def _lost(self, endpoint: Endpoint, reason: str) -> None:
         if self.endpoint is endpoint:
             self.endpoint = None
+            self.why_down = reason
             self._hooks.down(self)
 
     def _inbound(self, command: Command, endpoint: Endpoint) -> None:

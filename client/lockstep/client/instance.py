@@ -13,6 +13,7 @@ from lockstep.client.broker_link import SHORTEST_SESSION_MS, BrokerLink, LinkHoo
 from lockstep.client.config import ClientConfig
 from lockstep.client.consumer.broker_sessions import BrokerSessions
 from lockstep.client.nameservers import Nameservers
+from lockstep.client.outages import Outages
 from lockstep.client.route_cache import RouteCache, RouteChange
 from lockstep.client.route_watch import RouteWatch
 from lockstep.protocol.bodies import (
@@ -45,6 +46,9 @@ from lockstep.runtime.log import get_logger
 
 log = get_logger("lockstep.client")
 
+OUTAGE_CHECK_S = 1
+"""How often outages are looked at while there are some."""
+NO_ADDRESS = "no nameserver knows its address: it has not registered since the nameserver started"
 CONFLICT_PAUSE_MS = 400
 """Less than the 500 ms after which a consumer requests a missing member list from a broker again."""
 
@@ -75,6 +79,8 @@ class ConsumerHooks:
     """Queues of this group are free at that broker."""
     on_layout: Callable[[TopicLayout], None] = _ignore
     """A topic has a higher layout than before, or is new."""
+    queue_count: Callable[[str], int] = lambda _: 0
+    """Returns how many queues of a broker are assigned to this consumer."""
     on_refused: Callable[[BrokerLink, BrokerError], None] = _ignore
     """A running member was refused (SUBSCRIPTION_CONFLICT, DUPLICATE_CLIENT_ID): no further heartbeat names it."""
     on_failed: Callable[[BaseException], None] = _ignore
@@ -112,6 +118,8 @@ class ProducerHooks:
     """The broker was connected or disconnected."""
     on_layout: Callable[[TopicLayout], None]
     """A topic has a higher layout than before, or is new."""
+    send_count: Callable[[str], int] = lambda _: 0
+    """Returns how many sends to a broker are not acknowledged."""
 
 
 class Instance:
@@ -135,6 +143,8 @@ class Instance:
         self._links: dict[str, BrokerLink] = {}
         self._consumers: dict[str, _Consumer] = {}
         self._producers: dict[ProducerHooks, str] = {}
+        self._outages = Outages()
+        self._reports_outages = False
         self.sessions = BrokerSessions(host, lambda: self.closing)
         self.tasks = Tasks(on_failure=self._failed)
 
@@ -199,6 +209,10 @@ class Instance:
         if not self.closing:
             for name in self.watch.unlinked(layout.topic, change.moved, self._links):
                 self._links[name] = self._make_link(name)
+            for name in self.routes.brokers_of(layout.topic):
+                link = self._links.get(name)
+                if link is None or not link.up:
+                    self._outage_began(name)
         for name in change.moved:
             if name in self._links:
                 self._links[name].retry()
@@ -225,7 +239,9 @@ class Instance:
         return BrokerLink(self.host, name, lambda: self.routes.address(name), hooks, request_timeout_ms=self.config.request_timeout_ms)
 
     def _link_up(self, link: BrokerLink, reply: HeartbeatReply) -> None:
-        log.info("broker.connected", broker=link.name, connection=link.connection, term=reply.term)
+        down_ms = self._outages.end(link.name, self.host.clock.monotonic_ms())
+        reported = {} if down_ms is None else {"down_ms": down_ms}
+        log.info("broker.connected", broker=link.name, connection=link.connection, term=reply.term, **reported)
         for consumer in list(self._consumers.values()):
             consumer.hooks.on_up(link, reply)
         if self._consumers:
@@ -233,7 +249,8 @@ class Instance:
         self._notify_producers(link)
 
     def _link_down(self, link: BrokerLink) -> None:
-        log.info("broker.disconnected", broker=link.name, connection=link.connection)
+        log.info("broker.disconnected", broker=link.name, connection=link.connection, reason=link.why_down)
+        self._outage_began(link.name)
         for consumer in list(self._consumers.values()):
             consumer.hooks.on_down(link)
         self._notify_producers(link)
@@ -411,6 +428,42 @@ class Instance:
                 if link.up:
                     future = link.request(RequestCode.SYNC, body=SyncBody(), timeout_ms=link.grace_ms)
                     future.add_done_callback(partial(_reconnect_if_silent, link, link.endpoint))
+
+    # --------------------------------------------------------------------------------------------------------------- outages
+
+    def _outage_began(self, broker: str) -> None:
+        self._outages.begin(broker, self.host.clock.monotonic_ms())
+        if not self._reports_outages and not self.closing:
+            self._reports_outages = True
+            self.tasks.spawn(self._report_outages(), "client.outages")
+
+    async def _report_outages(self) -> None:
+        """Report the brokers that are not connected, while there are some. Those that no layout names any more are forgotten."""
+        try:
+            while self._outages:
+                await asyncio.sleep(OUTAGE_CHECK_S)
+                now_ms = self.host.clock.monotonic_ms()
+                due = self._outages.due(now_ms)
+                named = self.watch.broker_names() if due else []
+                for broker, down_ms in due:
+                    if broker in named:
+                        self._report_outage(broker, down_ms)
+                    else:
+                        self._outages.end(broker, now_ms)
+        finally:
+            self._reports_outages = False
+
+    def _report_outage(self, broker: str, down_ms: int) -> None:
+        link = self._links.get(broker)
+        log.warning(
+            "broker.down",
+            broker=broker,
+            address=self.routes.address(broker),
+            reason=NO_ADDRESS if link is None else link.why_down,
+            down_ms=down_ms,
+            queues_waiting=sum(consumer.hooks.queue_count(broker) for consumer in self._consumers.values()),
+            sends_waiting=sum(hooks.send_count(broker) for hooks in self._producers),
+        )
 
     def _failed(self, error: BaseException) -> None:
         log.error("client.failed", error=repr(error))

@@ -205,6 +205,7 @@ class BaseConsumer(ABC):
             on_notice=membership.notice,
             on_queue_free=membership.queue_free,
             on_layout=lambda _: membership.rebalance(),
+            queue_count=membership.queue_count,
             on_refused=lambda link, error: self._fail(error),
             on_failed=self._fail,
         )

@@ -358,6 +358,10 @@ class Membership:
             found.append(BrokerHealth(name, link is not None and link.up, ago_ms, 0 if proof is None else proof.grace_ms))
         return tuple(found)
 
+    def queue_count(self, broker: str) -> int:
+        """Return how many of the wanted queues are at this broker."""
+        return sum(queue.broker_name == broker for queue in self._wanted)
+
     def queue_health(self, now_ms: int) -> tuple[QueueHealth, ...]:
         return tuple(self._workers[queue].health(now_ms) for queue in sorted(self._workers))
 

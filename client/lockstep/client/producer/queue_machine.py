@@ -183,6 +183,11 @@ class QueueMachine:
         return self._frame is None and not self._buffer
 
     @property
+    def send_count(self) -> int:
+        """Return how many sends are pending or in flight here. A batch counts as one for each of its frames."""
+        return len(self._buffer.keyed) + len(self._buffer.unkeyed) + (0 if self._frame is None else len(self._frame.sends))
+
+    @property
     def retries(self) -> bool:
         """Return whether a frame is to be written again, or was not written yet."""
         return self._frame is not None and self._frame.retry

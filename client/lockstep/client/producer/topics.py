@@ -65,7 +65,7 @@ class Topics:
         """Topics that no further send gets. Their sends in flight continue, so they are informed of links and layouts too."""
         self._opening: dict[str, _Opening] = {}
         self._tasks = Tasks()
-        self._hooks = ProducerHooks(on_link=self.link_changed, on_layout=self.layout_changed)
+        self._hooks = ProducerHooks(on_link=self.link_changed, on_layout=self.layout_changed, send_count=self.send_count)
         shell.instance.register_producer(group, self._hooks)
 
     def stop_opening(self) -> None:
@@ -165,6 +165,11 @@ class Topics:
         for topic in [*self.open_topics.values(), *self._leaving]:
             if not self._shell.link_changed(topic, link):
                 self._leave(topic)
+
+    def send_count(self, broker_name: str) -> int:
+        """Return how many sends to this broker's queues are not acknowledged."""
+        machines = [machine for topic in [*self.open_topics.values(), *self._leaving] for machine in topic.machines]
+        return sum(machine.send_count for machine in machines if machine.queue.broker_name == broker_name)
 
     def layout_changed(self, layout: TopicLayout) -> None:
         for topic in [*self.open_topics.values(), *self._leaving]:
