@@ -102,13 +102,14 @@ def watched(reader: Newcomer, process: Process) -> None:
     printed = [line.split() for line in lines(process, 4)]
     assert sorted((queue, offset) for _, queue, _, offset in printed) == [(f"orders@broker-a:{number}", "0") for number in range(4)]
     port = int(re.findall(r'"127.0.0.1", (\d+)\)', (reader.folder / "watched.py").read_text())[0])
-    while status_of(port) != 200:  # its start is not quite over when the queues are assigned
+    assert status_of(port, "livez") == 200
+    while status_of(port, "readyz") != 200:  # its start is not quite over when the queues are assigned
         assert process.poll() is None
 
 
-def status_of(port: int) -> int:
+def status_of(port: int, page: str) -> int:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=LIMIT_S) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=LIMIT_S) as response:
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -47,6 +47,22 @@ async def test_start_while_it_runs_missing_listener_and_missing_subscription_rai
         await stopped(consumer)
 
 
+async def test_consumer_is_alive_from_its_start_to_its_stop_while_a_broker_is_down_too() -> None:
+    async with frozen_cluster() as cluster:
+        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
+        consumer.orderly(Handled())
+        assert not consumer.health().alive
+        await consumer.start()
+        await settle()
+        assert consumer.health().alive
+        for broker in cluster.brokers.values():
+            await broker.stop()
+        await advance(5)
+        assert (consumer.health().alive, consumer.health().ok) == (True, False)
+        await stopped(consumer)
+        assert not consumer.health().alive
+
+
 async def test_invalid_group_topic_or_expression_is_rejected() -> None:
     with pytest.raises(LocalProtocolError):
         PushConsumer("no blanks")

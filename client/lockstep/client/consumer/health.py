@@ -64,7 +64,14 @@ class ConsumerHealth:
     queues: tuple[QueueHealth, ...]
 
     @property
+    def alive(self) -> bool:
+        """Return whether it consumes, or tries to: for a liveness probe. It is False before the start, and from the stop or the failure
+        on. A broker that is down does not change it, because a restart of this process would not help."""
+        return self.failure is None and self.state in (ConsumerState.STARTING, ConsumerState.RUNNING)
+
+    @property
     def ok(self) -> bool:
-        """Return whether it is running, every broker is connected and proven, and no queue is blocked."""
+        """Return whether it is running, every broker is connected and proven, and no queue is blocked: for a readiness probe or an
+        alert."""
         proven = all(b.connected and b.proven_ago_ms is not None and b.proven_ago_ms < b.grace_ms for b in self.brokers)
         return self.state is ConsumerState.RUNNING and proven and not any(queue.blocked for queue in self.queues)

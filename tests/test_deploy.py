@@ -1,0 +1,98 @@
+"""deploy/: manifests are valid, and start the servers with settings that they accept."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.runtime.daemon import STOP_MS
+
+ROOT = Path(__file__).resolve().parents[1]
+KUBERNETES = ROOT / "deploy" / "kubernetes"
+POD = {"$(POD_NAME)": "lockstep-broker-0", "$(POD_NAMESPACE)": "messaging"}
+
+yaml = pytest.importorskip("yaml")
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
+
+
+def documents(file: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(file.read_text()))
+
+
+MANIFESTS = {
+    f"{file.stem} {document['kind']}": document
+    for file in sorted(KUBERNETES.glob("*.yaml"))
+    if file.stem != "kustomization"
+    for document in documents(file)
+}
+SERVERS = [name for name in MANIFESTS if name.endswith("StatefulSet")]
+
+
+def pod(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = MANIFESTS[name]["spec"]["template"]["spec"]
+    return found
+
+
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_manifest_fits_the_schema_of_kubernetes(name: str) -> None:
+    kubernetes_validate.validate(MANIFESTS[name], kubernetes_validate.latest_version(), strict=True)
+
+
+def test_kustomization_lists_the_manifests_of_the_servers() -> None:
+    (kustomization,) = documents(KUBERNETES / "kustomization.yaml")
+    assert {f"{Path(each).stem} StatefulSet" for each in kustomization["resources"]} == set(SERVERS)
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_server_accepts_its_arguments_and_variables(name: str) -> None:
+    (container,) = pod(name)["containers"]
+    variables = {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
+    arguments = list(container["args"])
+    for variable, value in POD.items():
+        arguments = [each.replace(variable, value) for each in arguments]
+    assert "$(" not in " ".join(arguments)
+    shown = subprocess.run(
+        [sys.executable, "-m", "lockstep.admin.cli", *arguments, "--show-config"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "unknown" not in shown.stderr
+    settings = dict(line.split(" = ", 1) for line in shown.stdout.splitlines() if " = " in line)
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    server = container["name"]
+    assert f"0.0.0.0:{ports[server]}" in settings["listen"]
+    assert f"0.0.0.0:{ports['admin']}" in settings["admin_listen"]
+    if server == "broker":
+        assert "lockstep-broker-0.lockstep-broker.messaging.svc:10911" in settings["advertise"]
+        assert settings["name"].startswith('"lockstep-broker-0"')
+        addresses = settings["nameserver"].split('"')[1].split(";")
+        nameservers = MANIFESTS["nameservers StatefulSet"]
+        service, port = nameservers["spec"]["serviceName"], MANIFESTS["nameservers Service"]["spec"]["ports"][0]["port"]
+        assert addresses == [f"{nameservers['metadata']['name']}-{n}.{service}:{port}" for n in range(nameservers["spec"]["replicas"])]
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_pod_of_a_server_has_time_to_stop_and_probes_that_do_not_restart_it_for_a_full_disk(name: str) -> None:
+    spec = pod(name)
+    (container,) = spec["containers"]
+    assert spec["terminationGracePeriodSeconds"] * 1_000 > STOP_MS
+    assert container["livenessProbe"]["httpGet"]["path"] == "/livez"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    service = MANIFESTS[name.replace("StatefulSet", "Service")]["spec"]
+    assert service["clusterIP"] == "None"
+    assert service["publishNotReadyAddresses"] is True
+    assert MANIFESTS[name]["spec"]["serviceName"] == MANIFESTS[name.replace("StatefulSet", "Service")]["metadata"]["name"]
+    labels = MANIFESTS[name]["spec"]["template"]["metadata"]["labels"].items()
+    for selector in (
+        service["selector"],
+        MANIFESTS[name]["spec"]["selector"]["matchLabels"],
+        MANIFESTS[name.replace("StatefulSet", "PodDisruptionBudget")]["spec"]["selector"]["matchLabels"],
+    ):
+        assert selector.items() <= labels
