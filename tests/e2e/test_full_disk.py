@@ -5,6 +5,7 @@ above the free space of the real disk.
 """
 
 import asyncio
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from lockstep.protocol.bodies import LockVerdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import ServiceNotAvailableError, TransportError
 from support.background import LIMIT_S, Background, background
+from support.http import fetch
 from support.native import Member, Native, Stream, native
 from support.processes import run_program
 
@@ -85,14 +87,21 @@ async def send_until_refused(client: Native, stream: Stream) -> tuple[int, str]:
 
 
 async def test_full_disk_rejects_sends_while_reads_and_commits_continue_until_space_is_free(tmp_path: Path, disk: Path) -> None:
-    with serving(tmp_path, disk / "store", "--segment-mib", "4") as (broker, address):
+    with serving(tmp_path, disk / "store", "--segment-mib", "4", "--admin-listen", "127.0.0.1:0") as (broker, address):
+        admin = broker.started("broker.started")["admin"]
         async with native(address) as client:
             await client.create("orders")
             member = Member(client, "orders")
             await member.join()
             epoch = (await member.lock()).epoch
             stream = Stream("orders")
+            assert (await fetch(admin, "/readyz"))[0] == 200
             count, words = await send_until_refused(client, stream)
+            status, page = await fetch(admin, "/readyz")
+            assert (status, f"the reserve of {RESERVE_BYTES} bytes would be left" in page) == (503, True), "at once"
+            assert re.search(r"^rocketmq_broker_permission\S* 4", (await fetch(admin, "/metrics"))[1], re.MULTILINE)
+            (filled,) = broker.find("disk.filled")
+            assert f"the reserve of {RESERVE_BYTES} bytes would be left" in filled["reason"]
             assert count > 100
             free = int(words.partition(" has ")[2].split()[0])
             assert f"{disk / 'store'} has {free} bytes free" in words

@@ -92,9 +92,10 @@ def _clock(where: str, status: BrokerStatus, now_ms: int, took_ms: int) -> Findi
 def _disk(where: str, status: BrokerStatus) -> Finding:
     free, total, reserve = status.disk_free_bytes, status.disk_total_bytes, status.disk_reserve_bytes
     space = f"{_mib(free)} free of {_mib(total)}"
-    if free < reserve:
+    if status.disk_refusal is not None or free < reserve:
         step = "free some space, or let retention remove more; sends then resume without a restart"
-        return Finding("store writable", where, f"sends are refused: {space}, {_mib(reserve)} are reserved", step)
+        why = status.disk_refusal or f"{space}, {_mib(reserve)} are reserved"
+        return Finding("store writable", where, f"sends are refused: {why}", step)
     if free * 100 < total * FREE_PERCENT_MIN:
         step = f"free some space: sends are refused below {_mib(reserve)}"
         return Finding("store writable", where, f"the disk is nearly full: {space}", step)

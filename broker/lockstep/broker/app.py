@@ -268,8 +268,8 @@ class Broker:
             )
         reasons = []
         disk = self._store.disk_status()
-        if not disk.writable:
-            reasons.append(f"the disk has {disk.free_bytes} bytes free, sends need {disk.reserve_bytes}")
+        if disk.refusal is not None:
+            reasons.append(disk.refusal)
         states = {} if self._registration is None else self._registration.states()
         if states and RegistrationState.ACCEPTED not in states.values():
             reasons.append(
@@ -300,6 +300,7 @@ class Broker:
             damaged_bytes=self._store.scrubber.damaged_bytes,
             topics_deleted=self.state.layouts.deleted_count,
             topics_deleted_max=TOMBSTONES_MAX,
+            disk_refusal=disk.refusal,
         )
 
     async def _render_metrics(self) -> bytes:

@@ -169,7 +169,6 @@ class StoreMaintenance:
         self._store = store
         self._state = state
         self._stopping = asyncio.Event()
-        self._writable = True
 
     def stop(self) -> None:
         self._stopping.set()
@@ -195,7 +194,7 @@ class StoreMaintenance:
             await self._forget_sequences(now_ms)
             if self._state.coordination.set_day(now_ms):
                 await self._forget_groups()
-            self._watch_disk()
+            self._store.disk_status()  # logs a change that no send and no probe has noticed
 
     async def _move_groups(self, moved: Sequence[tuple[str, int, int]]) -> None:
         """Move the groups past removed messages. `moved` has (topic, queue id, new minimum)."""
@@ -234,14 +233,3 @@ class StoreMaintenance:
         except TimeoutError:
             return True
         return False
-
-    def _watch_disk(self) -> None:
-        status = self._store.disk_status()
-        if status.writable == self._writable:
-            return
-        self._writable = status.writable
-        facts = {"free_bytes": status.free_bytes, "reserve_bytes": status.reserve_bytes}
-        if status.writable:
-            log.info("disk.recovered", **facts)
-        else:
-            log.error("disk.filled", **facts, effect="sends fail; reads and commits continue")

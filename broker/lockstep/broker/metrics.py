@@ -176,8 +176,8 @@ class BrokerMetrics:
         families.gauge("rocketmq_storage_flush_behind_bytes", "Bytes written and not synced.", rows=[((), store.writer.unsynced_bytes)])
         families.gauge(
             "rocketmq_broker_permission",
-            "6: readable and writable; 4: the disk is full, readable only.",
-            rows=[((), 6 if disk.writable else 4)],
+            "6: readable and writable; 4: sends are refused for lack of room.",
+            rows=[((), 6 if disk.refusal is None else 4)],
         )
         text = "Messages stored and lost to damage of the log. Consumers are notified of the gaps."
         families.gauge("lockstep_store_damaged_messages", text, rows=[((), store.damage.message_count)])

@@ -37,8 +37,6 @@ UNLIMITED = {
     "accept.paused": "at most once a second: it says that nothing is accepted for a second",
     "clock.followed": ON_A_TIMER,
     "clock.jumped": ON_A_TIMER,
-    "disk.filled": ON_A_TIMER,
-    "disk.recovered": ON_A_TIMER,
     "events.left_out": ON_A_TIMER,
     "group.forgotten": "once for each group that is forgotten, a day's groups after a day: at most as many as may be known",
     "retention.removed": ON_A_TIMER,

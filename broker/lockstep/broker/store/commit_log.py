@@ -118,6 +118,8 @@ class CommitLog:
         self._next: File | None = None
         """The empty file, open at `_next_path`. None while it can't be created."""
         self._next_identity: FileIdentity | None = None
+        self.refusal: str | None = None
+        """Why the file of the next segment could not be created for an append; None if it can."""
         self._presence = presence
         """Watches the newest file."""
         self._directory = directory
@@ -298,6 +300,7 @@ class CommitLog:
                 self._files.unlink(self._next_path)  # another program's, or a segment after a power cut
             self._next = self._files.open(self._next_path, create=True)
             self._next_identity = self._files.identity(self._next_path)
+        self.refusal = None
 
     def reserve(self, size: int, *, leave: int = 0) -> int:
         """Return the position at which `size` bytes may now be added to `tail`. Roll to the next segment if they do not fit.
@@ -314,7 +317,8 @@ class CommitLog:
                 file = self._take_next(path) if size > room else None
             except OSError as error:
                 if error.errno in NO_FILE:
-                    raise NoNextFileError(f"the broker can't create the next file of its log ({error.strerror}): {_step(error)}") from error
+                    self.refusal = f"the broker can't create the next file of its log ({error.strerror}): {_step(error)}"
+                    raise NoNextFileError(self.refusal) from error
                 raise
             if file is not None:
                 self._roll(path, start, file)

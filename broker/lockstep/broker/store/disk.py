@@ -23,6 +23,8 @@ class DiskWatch:
         self._space: DiskSpace = files.disk_space(config.path)
         self._reserve_bytes = config.disk_reserve_bytes
         self._looked_ms = 0
+        self._refused_bytes = 0
+        """The size of the last refused frame, until there is room for one of that size."""
         self.room = 0
         """Number of bytes that may be appended before the next look."""
         self._look(0)
@@ -50,6 +52,7 @@ class DiskWatch:
             self._look(now_ms)
         free, reserve = self._space.free_bytes, self.reserve_bytes
         if free - size < reserve:
+            self._refused_bytes = size
             raise ServiceNotAvailableError(
                 f"disk of {self._path} has {free} bytes free; sends are refused where less than {reserve} bytes would be left. "
                 "Free some space or let retention remove more: sends resume automatically"
@@ -70,5 +73,14 @@ class DiskWatch:
             )
 
     def status(self, now_ms: int, log_bytes: int) -> DiskStatus:
+        """Look at the file system, and return its present use."""
         self._look(now_ms)
-        return DiskStatus(self._space.total_bytes, self._space.free_bytes, self.reserve_bytes, log_bytes)
+        return DiskStatus(self._space.total_bytes, self._space.free_bytes, self.reserve_bytes, log_bytes, self._refusal())
+
+    def _refusal(self) -> str | None:
+        free, reserve, size = self._space.free_bytes, self.reserve_bytes, self._refused_bytes
+        if free >= reserve + size:
+            self._refused_bytes = 0
+            return None
+        refused = f"a frame of {size} bytes was refused, because less than the reserve of {reserve} bytes would be left"
+        return f"the disk has {free} bytes free; {refused if free >= reserve else f'sends need a reserve of {reserve}'}"

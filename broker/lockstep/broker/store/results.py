@@ -74,7 +74,5 @@ class DiskStatus:
     reserve_bytes: int
     log_bytes: int
     """Apparent bytes from the log's minimum to its end."""
-
-    @property
-    def writable(self) -> bool:
-        return self.free_bytes >= self.reserve_bytes
+    refusal: str | None
+    """Why sends are refused for lack of room, also if only those of the size of the last refused one are; None if none is."""

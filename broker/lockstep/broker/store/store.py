@@ -6,6 +6,7 @@ after a sync that turns share (log_writer.py), and then readers see them.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 from lockstep.broker.store.append import POSITION, STAMP, due_of, take_frame
@@ -68,6 +69,8 @@ class Store:
         self.damage = DamageTable()
         """Known damage of the log, and the messages lost with it."""
         self._disk = DiskWatch(config, host.files)
+        self._disk_is_full = False
+        """Whether the last look found that sends are refused for lack of room."""
         self.writer = LogWriter(config, host, directory, self._log, self._queues, self._disk)
         """Writes the appended records, and calls back when they are confirmed."""
         self._tasks = Tasks(self.writer.fail)
@@ -196,7 +199,7 @@ class Store:
         if size > log.frame_bytes_max or not 0 < count * RECORD_BYTES_MIN <= size or queue_id < 0 or topic == STATE_TOPIC:
             raise MessageIllegalError(self._unfit(topic, queue_id, size, count))
         if size > self._disk.room:
-            self._disk.make_room(size, self._host.clock.monotonic_ms())
+            self._make_room(size)
         queue = self._queues.get((topic, queue_id))
         known = queue is not None
         if queue is None:
@@ -204,6 +207,7 @@ class Store:
         try:
             position = self.writer.reserve(size, leave=self._state_room)
         except StoreDiskError as error:
+            self._note_refusal()
             raise ServiceNotAvailableError(str(error)) from error
         store_ms = state.stamps.now_ms()
         entries = take_frame(
@@ -482,15 +486,36 @@ class Store:
         """Raise ServiceNotAvailableError if a frame of `size` bytes would be refused: below the disk reserve and while closing."""
         self.writer.check_open()
         if size > self._disk.room:
+            self._make_room(size)
+
+    def _make_room(self, size: int) -> None:
+        try:
             self._disk.make_room(size, self._host.clock.monotonic_ms())
+        except ServiceNotAvailableError:
+            self._note_refusal()
+            raise
+
+    def _note_refusal(self) -> None:
+        if not self._disk_is_full and not self.writer.has_failed:
+            self.disk_status()
 
     def check_new_state(self, what: str) -> None:
         """Raise ServiceNotAvailableError if the disk has room only for changes of existing state, not for `what`, which is new."""
         self._disk.check_new_state(what, self._host.clock.monotonic_ms())
 
     def disk_status(self) -> DiskStatus:
-        """Return the present use of the file system."""
-        return self._disk.status(self._host.clock.monotonic_ms(), self._log.end - self._log.start)
+        """Return the present use of the file system. A change between accepting and refusing sends is logged."""
+        status = self._disk.status(self._host.clock.monotonic_ms(), self._log.end - self._log.start)
+        if self._log.refusal is not None:
+            status = replace(status, refusal=self._log.refusal)
+        if self._disk_is_full is (status.refusal is None):
+            self._disk_is_full = status.refusal is not None
+            facts = {"free_bytes": status.free_bytes, "reserve_bytes": status.reserve_bytes}
+            if status.refusal is not None:
+                log_limited(log, "error", "disk.filled", **facts, reason=status.refusal, effect="sends fail; reads and commits continue")
+            else:
+                log_limited(log, "info", "disk.recovered", **facts)
+        return status
 
     def queue_totals(self) -> Iterator[tuple[str, int, int]]:
         """Yield (topic, messages, bytes) of each queue: all messages ever appended, and record bytes since the store was opened.

@@ -59,3 +59,5 @@ class BrokerStatus:
     """Deleted topics that the broker remembers."""
     topics_deleted_max: int = 0
     """How many deleted topics it may remember; 0 from an earlier version, which does not report it."""
+    disk_refusal: str | None = None
+    """Why sends are refused for lack of room."""

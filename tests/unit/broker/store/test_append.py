@@ -379,12 +379,40 @@ async def test_below_the_disk_reserve_sends_are_rejected_and_state_records_writt
     await confirmed(store)
     assert await all_bodies(store) == [b"before"]
     files.capacity_bytes = files.used_bytes() + 19_999
-    assert not store.disk_status().writable
+    assert store.disk_status().refusal is not None
     files.capacity_bytes += 100_000
     host.clock.now_ms += 100  # type: ignore[attr-defined]
     append(store, b"after")
     await confirmed(store)
     assert await all_bodies(store) == [b"before", b"after"]
+    await store.close()
+
+
+async def test_refused_send_is_shown_at_once_until_there_is_room_for_its_size(caplog: pytest.LogCaptureFixture) -> None:
+    """More than the reserve is free, and less than the reserve and the frame."""
+    caplog.set_level("INFO", "lockstep")
+    files = SimFiles()
+    host = host_of(files)
+    store = await open_store(files, host=host, disk_reserve_bytes=20_000)
+    append(store, b"before")
+    await confirmed(store)
+    files.capacity_bytes = files.used_bytes() + 25_000
+    host.clock.now_ms += 2_000  # type: ignore[attr-defined]
+    assert store.disk_status().refusal is None
+    for _ in range(3):
+        with pytest.raises(ServiceNotAvailableError):
+            append(store, b"x" * 8_000)
+    assert [record.levelname for record in caplog.records if "disk.filled" in record.getMessage()] == ["ERROR"]
+    refusal = store.disk_status().refusal
+    assert refusal is not None
+    assert "bytes free; a frame of 8" in refusal
+    assert "the reserve of 20000 bytes would be left" in refusal
+    append(store, b"a small one")
+    await confirmed(store)
+    assert store.disk_status().refusal is not None, "large ones are refused still"
+    files.capacity_bytes += 20_000
+    assert store.disk_status().refusal is None
+    assert sum("disk.recovered" in record.getMessage() for record in caplog.records) == 1
     await store.close()
 
 

@@ -55,12 +55,16 @@ async def test_without_a_free_inode_sends_are_rejected_while_state_records_have_
         except ServiceNotAvailableError as error:
             refusals.append(str(error))
     assert "inodes" in refusals[0]
+    shown = store.disk_status().refusal
+    assert shown is not None
+    assert refusals[0].endswith(shown)
     store.append_state(b"state")
     await confirmed(store)
     assert failed == []
     files.faults = []
     append(store, b"second" * 2_000)
     await confirmed(store)
+    assert store.disk_status().refusal is None
     await store.close()
     store = await open_store(files)
     assert (await all_bodies(store))[-1] == b"second" * 2_000
