@@ -1,6 +1,8 @@
 """deploy/: manifests are valid, and start the servers with settings that they accept."""
 
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import pytest
 from lockstep.runtime.daemon import STOP_MS
 
 ROOT = Path(__file__).resolve().parents[1]
+PROMETHEUS = ROOT / "deploy" / "prometheus"
 KUBERNETES = ROOT / "deploy" / "kubernetes"
 POD = {"$(POD_NAME)": "lockstep-broker-0", "$(POD_NAMESPACE)": "messaging"}
 
@@ -96,3 +99,26 @@ def test_pod_of_a_server_has_time_to_stop_and_probes_that_do_not_restart_it_for_
         MANIFESTS[name.replace("StatefulSet", "PodDisruptionBudget")]["spec"]["selector"]["matchLabels"],
     ):
         assert selector.items() <= labels
+
+
+def test_alerts_use_metrics_that_operations_md_lists() -> None:
+    """tests/e2e/test_operations.py compares that list with what a broker exports."""
+    page = (ROOT / "docs" / "operations.md").read_text()
+    listed = set(re.findall(r"`((?:rocketmq|lockstep)_\w+)`", page))
+    (rules,) = documents(PROMETHEUS / "alerts.yaml")
+    alerts = [rule for group in rules["groups"] for rule in group["rules"]]
+    assert len(alerts) == 10
+    for alert in alerts:
+        used = set(re.findall(r"\b((?:rocketmq|lockstep)_\w+)", alert["expr"]))
+        assert {re.sub(r"_bucket$", "", name) for name in used} <= listed, alert["alert"]
+        assert f"`{alert['alert']}`" in page
+        assert {"summary", "description"} == set(alert["annotations"])
+
+
+def test_alerts_fire_as_described() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: it is part of Prometheus")
+    for arguments in (("check", "rules", "alerts.yaml"), ("test", "rules", "alerts_test.yaml")):
+        done = subprocess.run([promtool, *arguments], cwd=PROMETHEUS, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
