@@ -111,7 +111,8 @@ def test_truncated_manifest_is_reported(spark_cluster: SparkCluster, tmp_path: P
 def test_values_have_the_requested_size(spark: Any) -> None:
     for size in (100, 262_176, 300_000):
         manifest = replace(MANIFEST, keys=4, size=(size, size), order="none")
-        rows = to_send(numbered(spark, manifest, 1), manifest).select(F.length("value").alias("bytes"), *sent_columns())
+        ids = numbered(spark, manifest, 1).withColumn("started_us", F.lit(manifest.started_us))
+        rows = to_send(ids, manifest).select(F.length("value").alias("bytes"), *sent_columns())
         assert {(row.bytes, row.crc_matches) for row in rows.collect()} == {(size, True)}
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from lockstep.protocol.errors import ConfigError
 from lockstep.spark import keyed
 from lockstep.spark.job import describe_spark_error
-from lockstep.spark.offsets import to_plain
+from lockstep.spark.offsets import QUERY, group_in, to_plain, with_group
 from lockstep.spark.options import SourceOptions
-from lockstep.spark.reader import group_of
 from lockstep.spark.reading import DataLostError
 from lockstep.spark.stream_reader import LockstepStreamReader
 from support.spark_table import Table
@@ -124,9 +124,34 @@ def test_offsets_are_committed_to_the_group_and_can_be_started_from(table: Table
     filled(table, 0, 80)
     query = run(table, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="40", group="spark-reader")
     committed = table.cluster.committed("spark-reader", table.topic)
-    assert sum(offset or 0 for offset in committed.values()) == 40, "Spark commits a batch when it plans the next one"
-    assert len(table.values(startingOffsets="group", group="spark-reader")) == 40
-    assert json.loads(query.lastProgress.json)["sources"][0]["latestOffset"], "lag follows from the progress"
+    assert sum(offset or 0 for offset in committed.values()) == 80, "the last batch is published too"
+    assert len(table.values(startingOffsets="group", group="spark-reader")) == 0
+    shown = [json.loads(progress.json)["sources"][0]["latestOffset"] for progress in query.recentProgress if progress.numInputRows]
+    behind = [(json.loads(each) if isinstance(each, str) else each)["@query"] for each in shown]
+    assert behind == [
+        {"offsetsBehindLatest": 40, "maxOffsetsBehindLatest": 10},
+        {"offsetsBehindLatest": 0, "maxOffsetsBehindLatest": 0},
+    ]
+
+
+def test_each_query_publishes_under_a_group_of_its_own_that_its_restart_keeps(table: Table, tmp_path: Path) -> None:
+    def groups() -> dict[str, int]:
+        """Return the committed offsets of the groups that queries made, summed up."""
+        lines = table.cluster.run("group", "list", "--json")
+        names = [each["group"] for each in json.loads(lines)["groups"] if each["group"].startswith("spark-")]
+        return {name: sum(offset or 0 for offset in table.cluster.committed(name, table.topic).values()) for name in names}
+
+    others = groups().keys()
+    filled(table, 0, 8)
+    run(table, tmp_path / "one", startingOffsets="earliest")
+    filled(table, 8, 8)
+    run(table, tmp_path / "two", startingOffsets="earliest")
+    made = {name: offset for name, offset in groups().items() if name not in others}
+    assert sorted(made.values()) == [8, 16]
+    run(table, tmp_path / "one", startingOffsets="earliest")
+    again = {name: offset for name, offset in groups().items() if name not in others}
+    assert again.keys() == made.keys(), "the checkpoint has the name"
+    assert sorted(again.values()) == [16, 16]
 
 
 def copy(table: Table, target: Table, checkpoint: Path, **options: str) -> None:
@@ -239,25 +264,36 @@ def at(table: Table, *offsets: int) -> dict[str, dict[str, int]]:
     return to_plain(dict(zip(table.layout.read_queues, offsets, strict=True)))
 
 
+def without_group(plain: dict[str, Any]) -> dict[str, Any]:
+    return {name: queues for name, queues in plain.items() if name != QUERY}
+
+
 def test_start_offset_is_fixed_by_an_empty_first_batch(table: Table, reader: Any) -> None:
     filled(table, 0, 4)
     start = reader.initialOffset()
     filled(table, 4, 8)
-    assert reader.latestOffset(start, ReadAllAvailable()) == start == at(table, 1, 1, 1, 1) == reader.initialOffset()
-    assert reader.latestOffset(start, ReadAllAvailable()) == at(table, 3, 3, 3, 3)
+    assert reader.latestOffset(start, ReadAllAvailable()) == start == reader.initialOffset()
+    assert without_group(start) == at(table, 1, 1, 1, 1)
+    end = reader.latestOffset(start, ReadAllAvailable())
+    assert without_group(end) == at(table, 3, 3, 3, 3)
+    assert group_in(end) == group_in(start)
 
 
-def test_default_group_is_derived_from_the_subscription() -> None:
-    def group(**options: str) -> str:
-        return group_of(SourceOptions.parse({"nameserver": "h:1", **options}))
-
-    assert group(subscribe="a") == group(subscribe="a", maxOffsetsPerTrigger="5"), "two queries of one topic share it"
-    assert len({group(**{way: what}) for way, what in (("subscribe", "a"), ("subscribe", "a,b"), ("subscribePattern", "a"))}) == 3
-    assert group(subscribe="a") != group(subscribe="a", subExpression="paid")
-    assert group(subscribe="a", group="own") == "own"
+def test_offsets_contain_a_group_of_the_query_unless_one_is_named() -> None:
+    plain = with_group("spark-1", {"t": {"a:0": 5}})
+    assert (list(plain), group_in(plain), group_in({"t": {"a:0": 5}})) == (["@query", "t"], "spark-1", None)
 
 
-@pytest.mark.parametrize("end", [{"endingOffsets": '{"t":{"a:0":5}}'}, {"endingTimestamp": "5"}])
+@pytest.mark.parametrize("reader", [{"group": "kept"}, {}], indirect=True)
+def test_checkpoint_of_an_earlier_version_has_a_group_that_follows_from_the_topics(table: Table, reader: Any) -> None:
+    filled(table, 0, 8)
+    end = reader.latestOffset(at(table, 1, 1, 1, 1), ReadAllAvailable())
+    assert re.fullmatch(r"kept|spark-[0-9a-f]{8}", group_in(end) or "")
+
+
+@pytest.mark.parametrize(
+    "end", [{"endingOffsets": '{"t":{"a:0":5}}'}, {"endingTimestamp": "5"}, {"endingOffsetsByTimestamp": '{"t":{"a:0":5}}'}]
+)
 def test_ending_options_are_rejected_for_a_stream(end: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="are for batch reads"):
         LockstepStreamReader(SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", **end}))
@@ -266,7 +302,7 @@ def test_ending_options_are_rejected_for_a_stream(end: dict[str, str]) -> None:
 @pytest.mark.parametrize("reader", [{"startingOffsets": "{}"}], indirect=True)
 def test_queue_missing_in_starting_offsets_starts_at_its_first_message(table: Table, reader: Any) -> None:
     filled(table, 0, 4)
-    assert reader.initialOffset() == at(table, 0, 0, 0, 0)
+    assert without_group(reader.initialOffset()) == at(table, 0, 0, 0, 0)
 
 
 def test_json_of_an_offset_lists_queues_in_order(table: Table, reader: Any) -> None:
@@ -286,7 +322,7 @@ def test_available_now_ends_at_the_topics_end_at_its_start(table: Table, reader:
     filled(table, 0, 8)
     reader.prepareForTriggerAvailableNow()
     filled(table, 8, 8)
-    assert reader.latestOffset(at(table, 0, 0, 0, 0), ReadAllAvailable()) == at(table, 2, 2, 2, 2)
+    assert without_group(reader.latestOffset(at(table, 0, 0, 0, 0), ReadAllAvailable())) == at(table, 2, 2, 2, 2)
     assert reader.latestOffset(at(table, 2, 2, 2, 2), ReadAllAvailable()) == at(table, 2, 2, 2, 2)
 
 
@@ -296,13 +332,13 @@ def test_batch_waits_for_min_offsets_per_trigger(table: Table, reader: Any) -> N
     start = at(table, 0, 0, 0, 0)
     assert reader.latestOffset(start, ReadAllAvailable()) == start
     filled(table, 4, 4)
-    assert reader.latestOffset(start, ReadAllAvailable()) == at(table, 2, 2, 2, 2)
+    assert without_group(reader.latestOffset(start, ReadAllAvailable())) == at(table, 2, 2, 2, 2)
 
 
 @pytest.mark.parametrize("reader", [{"minOffsetsPerTrigger": "5", "maxTriggerDelay": "0"}], indirect=True)
 def test_batch_waits_at_most_max_trigger_delay(table: Table, reader: Any) -> None:
     filled(table, 0, 4)
-    assert reader.latestOffset(at(table, 0, 0, 0, 0), ReadAllAvailable()) == at(table, 1, 1, 1, 1)
+    assert without_group(reader.latestOffset(at(table, 0, 0, 0, 0), ReadAllAvailable())) == at(table, 1, 1, 1, 1)
 
 
 def test_byte_limit_of_a_batch_is_approximate(table: Table, reader: Any) -> None:
@@ -335,7 +371,8 @@ def test_offsets_are_committed_to_the_group_unless_commit_offsets_is_false(
 def test_idle_query_sends_no_request_within_the_poll_interval(table: Table, reader: Any) -> None:
     before = reader.reportLatestOffset()
     filled(table, 0, 8)
-    assert reader.reportLatestOffset() == before == at(table, 0, 0, 0, 0)
+    assert reader.reportLatestOffset() == before
+    assert without_group(before) == at(table, 0, 0, 0, 0)
 
 
 def test_start_above_the_end_is_an_empty_range(table: Table, reader: Any) -> None:
@@ -362,13 +399,13 @@ def test_recreated_topic_is_data_loss(table: Table, reader: Any) -> None:
 def test_data_loss_does_not_fail_with_fail_on_data_loss_false(table: Table, reader: Any) -> None:
     filled(table, 0, 8)
     gone = {table.topic: {"broker-z:0": 7, **at(table, 9, 0, 0, 0)[table.topic]}}
-    assert reader.latestOffset(gone, ReadAllAvailable()) == at(table, 2, 2, 2, 2)
+    assert without_group(reader.latestOffset(gone, ReadAllAvailable())) == at(table, 2, 2, 2, 2)
 
 
 def test_new_queue_starts_at_its_first_message(table: Table, reader: Any) -> None:
     filled(table, 0, 8)
     before = {table.topic: {"broker-a:0": 1, "broker-a:1": 1, "broker-a:2": 1}}
     end = reader.latestOffset(before, ReadAllAvailable())
-    assert end == at(table, 2, 2, 2, 2)
+    assert without_group(end) == at(table, 2, 2, 2, 2)
     parts = reader.partitions(before, end)
     assert [(range_.start, range_.end) for part in parts for range_, _ in part.reading.ranges] == [(1, 2), (1, 2), (1, 2), (0, 2)]

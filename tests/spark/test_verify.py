@@ -1,6 +1,7 @@
 """The verifying pipeline over a topic: each fault is counted and determines the exit code."""
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from lockstep.spark import verify_job
+from lockstep.spark import stage_progress, verify_job
 from lockstep.spark.load_rows import Manifest, numbered, to_send
 from lockstep.spark.verifying import (
     Findings,
@@ -55,6 +56,7 @@ def test_some_violations_of_each_kind_are_printed() -> None:
 def row_bytes(spark: Any, manifest: Manifest, row: int) -> bytes:
     """Return the message that the run sends for `row`."""
     rows = numbered(spark, manifest, 1).where(F.col("id") == row).withColumn("partition", F.lit(0))
+    rows = rows.withColumn("started_us", F.lit(manifest.started_us))
     (found,) = to_send(rows, manifest).select("value").collect()
     return bytes(found.value)
 
@@ -98,6 +100,20 @@ def test_rows_missing_in_the_topic_are_counted_as_lost(table: Table, tmp_path: P
     assert verify(table, tmp_path) == 1, capsys.readouterr().err
     found = verdict(tmp_path)
     assert {name: found[name] for name in CLEAN} == {**CLEAN, "lost": 100}
+
+
+def test_progress_names_what_is_done_and_the_rows_that_are_read(
+    table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verify_job, "BATCH_ROWS", 50)
+    monkeypatch.setattr(verify_job, "PROGRESS_S", 0.2)
+    monkeypatch.setattr(stage_progress, "PRINT_EVERY_S", 0.02)
+    assert load(table, tmp_path, "--rows", "200", "--keys", "10") == 0
+    capsys.readouterr()
+    assert verify(table, tmp_path, "--progress") == 0
+    printed = capsys.readouterr().err
+    assert re.search(r"^  reading the topic: [1-9]\d* of 200 rows", printed, re.MULTILINE), printed
+    assert re.search(r"^  comparing the rows with the manifest(, \d+ of \d+ tasks)?$", printed, re.MULTILINE), printed
 
 
 def test_run_repeated_after_a_lost_store_is_read_from_the_first_offset(table: Table, tmp_path: Path) -> None:

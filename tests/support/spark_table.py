@@ -51,8 +51,12 @@ class SparkCluster:
 
     def alter(self, topic: str, queues: int) -> None:
         """Run `lockstep topic alter`: set the number of queues per broker."""
-        command = [sys.executable, "-m", "lockstep.admin.cli", "topic", "alter", topic, "--queues", str(queues), "--force"]
-        subprocess.run([*command, "--nameserver", self.nameserver], check=True, capture_output=True)
+        self.run("topic", "alter", topic, "--queues", str(queues), "--force")
+
+    def run(self, *command: str) -> str:
+        """Run a command of lockstep. Return its output."""
+        words = [sys.executable, "-m", "lockstep.admin.cli", *command, "--nameserver", self.nameserver]
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
     def ends(self, topic: str) -> dict[MessageQueue, int]:
         """Return the next offset of each queue."""

@@ -212,10 +212,16 @@ class StoreMaintenance:
         coordination, slices = self._state.coordination, Slices()
         for group in coordination.status.groups():
             await slices.step()
+            idle_days = coordination.state.activity.idle_days(group)
             queue_count = coordination.admin.forget_idle(group) if coordination.admin.is_idle(group) else None
             if queue_count is not None:
-                facts = {"group": group, "queues": queue_count, "idle_days": coordination.state.config.group_idle_days}
-                log.info("group.forgotten", **facts, why="it had no member and no commit for that time")
+                log.info(
+                    "group.forgotten",
+                    group=group,
+                    queues=queue_count,
+                    idle_days=idle_days,
+                    why="it had no member and no commit for that time",
+                )
                 await asyncio.sleep(0)
 
     async def keep_scrubbed(self) -> None:

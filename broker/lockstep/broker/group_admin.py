@@ -116,13 +116,12 @@ class GroupAdmin:
         state = self._state
         if group in state.activity and self.in_use(group):
             state.activity.record_activity(group)
-        days = state.config.group_idle_days
-        return bool(days) and state.activity.idle_days(group) >= days
+        return state.activity.is_idle(group, state.config.group_idle_days)
 
     def forget_idle(self, group: str) -> int | None:
         """Forget a group if it is still idle. Return the number of queues in which it had progress, or None if it is not idle."""
         state = self._state
-        if self.in_use(group) or state.activity.idle_days(group) < state.config.group_idle_days:
+        if self.in_use(group) or not state.activity.is_idle(group, state.config.group_idle_days):
             return None
         count = state.progress.queue_count(group)
         state.forget_group(group)

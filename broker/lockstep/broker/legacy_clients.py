@@ -20,6 +20,9 @@ from lockstep.protocol.bodies import LockBatchBody, LockBatchReply, QueueRef
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
 from lockstep.protocol.names import check_client_id, check_group
 
+IDLE_DAYS_MAX = 3_650
+"""The highest limit of idle days that a commit may bring: ten years."""
+
 
 class LegacyClients:
     """Locks and commits of RocketMQ's own clients."""
@@ -123,11 +126,16 @@ class LegacyClients:
             return progress.offset
         return 0 if young or self._state.progress.since(key[0], key[1]) is not None else None
 
-    def update_offset(self, connection: int, key: QueueKey, offset: int, now_ms: int) -> None:
-        """Apply a commit without an epoch. A lower offset is a reset. Raise NoPermissionError, which names the holder, if there is one."""
+    def update_offset(self, connection: int, key: QueueKey, offset: int, now_ms: int, idle_days: int | None = None) -> None:
+        """Apply a commit without an epoch. A lower offset is a reset. Raise NoPermissionError, which names the holder, if there is one.
+
+        `idle_days`: the group is to be forgotten after so many idle days.
+        """
         state = self._state
         group, topic, queue_id = key
         check_group(group)
+        if idle_days is not None and not 1 <= idle_days <= IDLE_DAYS_MAX:
+            raise LocalProtocolError(f"idleDays {idle_days} of group {group}: expected 1 to {IDLE_DAYS_MAX}")
         if not state.has_queue(topic, queue_id):
             raise TopicNotExistError(f"{topic} has no readable queue {queue_id} at {state.config.broker_name}")
         if not self.may_commit(connection, key):
@@ -141,6 +149,8 @@ class LegacyClients:
         progress = state.progress.get(key)
         state.limits.check_progress_room(group, topic, int(progress is None))
         state.register_group(group)
+        if idle_days is not None:
+            state.activity.record_idle_limit(group, idle_days)
         if progress is not None and offset >= progress.offset:
             state.progress.record_commit(key, offset, 0, now_ms)
             return

@@ -143,13 +143,16 @@ class Cluster:
             return None
         return from_plain(OffsetReply, response.fields).offset
 
-    async def commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> list[BrokerError]:
-        """Publish the group's offsets. Return the errors of queues that rejected it, for example because a running consumer owns them."""
+    async def commit(self, group: str, offsets: Mapping[MessageQueue, int], idle_days: int | None = None) -> list[BrokerError]:
+        """Publish the group's offsets. Return the errors of queues that rejected it, for example because a running consumer owns them.
+
+        `idle_days`: forget the group after so many days without a commit or a member, if that is sooner than the broker's setting.
+        """
         requests = [
             self._call(
                 queue.broker_name,
                 RequestCode.UPDATE_CONSUMER_OFFSET,
-                UpdateConsumerOffsetHeader(group, queue.topic, queue.queue_id, offset),
+                UpdateConsumerOffsetHeader(group, queue.topic, queue.queue_id, offset, idle_days),
             )
             for queue, offset in offsets.items()
         ]

@@ -19,6 +19,7 @@ from lockstep.protocol.message import check_tag
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
+from lockstep.runtime.loop_thread import LoopThread
 from lockstep.spark.cluster import Cluster, run_once
 from lockstep.spark.job import NAMESERVER, Parser, print_status, run, session
 from lockstep.spark.key_shares import KeyShares
@@ -27,10 +28,11 @@ from lockstep.spark.load_rows import HEAD_BYTES, Manifest, key_of, numbered, to_
 from lockstep.spark.offsets import Plain, to_plain
 from lockstep.spark.options import SinkOptions
 from lockstep.spark.placement import keyed
+from lockstep.spark.start_line import COLUMN, StartLine, start_column
 
 TIMEOUT_MS = 10_000
-LEAD_US = 3_000_000
-"""Time from the shuffle to the first row of a paced run, in which Spark starts two Python processes and the tasks (0.7 s if idle)."""
+LEAD_US = 200_000
+"""Time from the moment at which all tasks of a paced run wait for its start to the first row."""
 KEYS_MAX = (1 << 31) - 1
 CONF = {
     "spark.sql.adaptive.enabled": "false",
@@ -150,9 +152,15 @@ def send(
     if not again:
         manifest = replace(manifest, tasks=task_count(spark, manifest))
     placed = place(spark, manifest)
-    if not again:
-        manifest = replace(manifest, started_us=clock.wall_ms() * 1_000 + (LEAD_US if manifest.rate else 0))
-        (folder / "manifest.json").write_text(json.dumps(manifest.plain(), indent=2) + "\n")  # world: the driver's disk
+    start: LoopThread[StartLine] | None = None
+    if manifest.rate and not manifest.started_us:
+        write_manifest(manifest, folder)
+        start, placed = paced(spark, placed, manifest, folder, host)
+    else:
+        if not again:
+            manifest = replace(manifest, started_us=clock.wall_ms() * 1_000)
+            write_manifest(manifest, folder)
+        placed = placed.withColumn(COLUMN, F.lit(manifest.started_us))
     report = (folder / "write.json").resolve()
     sending_us = clock.monotonic_us()
     progress = Progress(options.nameserver, manifest, host)
@@ -165,6 +173,8 @@ def send(
         writer.save()
     finally:
         progress.stop()
+        if start is not None:
+            start.close()
     ended_us = clock.monotonic_us()
     written = json.loads(report.read_text())  # world: the driver's disk
     summary = summed_up(manifest, written, (sending_us - begun_us) / 1e6, (ended_us - sending_us) / 1e6, folder)
@@ -173,6 +183,25 @@ def send(
     if written["rows"] != manifest.rows:
         raise LockstepError(f"{written['rows']:,} of {manifest.rows:,} rows were acknowledged")
     return 0
+
+
+def write_manifest(manifest: Manifest, folder: Path) -> None:
+    (folder / "manifest.json").write_text(json.dumps(manifest.plain(), indent=2) + "\n")  # world: the driver's disk
+
+
+def paced(spark: SparkSession, rows: DataFrame, manifest: Manifest, folder: Path, host: Host) -> "tuple[LoopThread[StartLine], DataFrame]":
+    """Return the rows with the start of their schedule, which is fixed when all tasks run, and what lets it begin."""
+
+    def begin() -> int:
+        started_us = host.clock.wall_ms() * 1_000 + LEAD_US
+        write_manifest(replace(manifest, started_us=started_us), folder)
+        return started_us
+
+    driver = spark.sparkContext.getConf().get("spark.driver.host", "127.0.0.1")
+    line = StartLine(driver, manifest.tasks, begin)
+    thread = LoopThread("start of the load", line.serve)
+    thread.start()
+    return thread, rows.withColumn(COLUMN, start_column(line.address))
 
 
 def warm_up(_: int) -> None:

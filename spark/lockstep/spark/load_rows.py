@@ -23,6 +23,7 @@ from lockstep.protocol.errors import ConfigError, RemoteProtocolError
 from lockstep.protocol.fields import camel, from_plain
 from lockstep.spark.key_shares import KeyShares
 from lockstep.spark.offsets import Plain
+from lockstep.spark.start_line import COLUMN
 
 HEAD_BYTES = 32
 FILLER_BYTES = 256 * 1024
@@ -53,7 +54,7 @@ class Manifest:
     """`key`: rows are placed by key and sorted. `none`: rows have no keys."""
     tags: tuple[str, ...]
     started_us: int
-    """When row 0 was due, in µs since 1970; row i is due i/rate seconds later."""
+    """When row 0 was due, in µs since 1970; row i is due i/rate seconds later. 0 until the tasks of a paced run run."""
     partitions: int
     idempotence: str
     tasks: int = 0
@@ -108,8 +109,8 @@ def key_of(number: Column) -> Column:
 
 
 def to_send(rows: DataFrame, manifest: Manifest) -> DataFrame:
-    """Return the rows with the columns of the sink."""
-    born = F.lit(manifest.started_us)
+    """Return the rows, which have the column `started_us`, with the columns of the sink."""
+    born = F.col(COLUMN)
     if manifest.rate:
         born = born + F.floor(F.col("id") * 1_000_000 / manifest.rate)
     head = F.concat(

@@ -13,6 +13,10 @@ from lockstep.protocol.queue import MessageQueue, TopicLayout
 
 Offsets = Mapping[MessageQueue, int]
 Plain = dict[str, dict[str, int]]
+StreamOffset = dict[str, dict[str, Any]]
+"""`Plain`, and what it says about the query (QUERY)."""
+QUERY = "@query"
+"""The key of what the JSON says about the query itself. No topic has this name, because a topic's name has no @."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,7 +44,7 @@ def from_plain(plain: Mapping[str, Mapping[str, Any]], layouts: Mapping[str, Top
     """Parse the JSON form. A queue number alone, `"0"`, is allowed if one broker holds the topic. Raise ConfigError for invalid entries."""
     offsets: dict[MessageQueue, int] = {}
     for topic, queues in plain.items():
-        for name, offset in queues.items():
+        for name, offset in queues.items() if topic != QUERY else ():
             broker, colon, number = name.rpartition(":")
             if not colon:
                 broker = _only_broker(topic, name, layouts)
@@ -50,6 +54,17 @@ def from_plain(plain: Mapping[str, Mapping[str, Any]], layouts: Mapping[str, Top
                 )
             offsets[MessageQueue(topic, broker, int(number))] = offset
     return offsets
+
+
+def with_group(group: str, offsets: Plain) -> StreamOffset:
+    """Return the JSON form of a stream's offsets, with the group under which the query publishes them."""
+    return {QUERY: {"group": group}, **offsets}
+
+
+def group_in(plain: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return the group of a stream's offsets; None in those of a version that did not record it."""
+    group = plain.get(QUERY, {}).get("group")
+    return group if isinstance(group, str) else None
 
 
 def _only_broker(topic: str, name: str, layouts: Mapping[str, TopicLayout]) -> str:

@@ -58,6 +58,7 @@ class SourceOptions:
     """Store time in ms since 1970."""
     ending_timestamp: int | None = None
     starting_offsets_by_timestamp: "Mapping[str, Mapping[str, int]] | None" = None
+    ending_offsets_by_timestamp: "Mapping[str, Mapping[str, int]] | None" = None
     starting_offsets_by_timestamp_strategy: str = "error"
     """What to do if a queue has no message at or after the time: `error` or `latest`."""
     max_offsets_per_trigger: int | None = None
@@ -72,7 +73,7 @@ class SourceOptions:
     columns: tuple[str, ...] = DEFAULT_COLUMNS
     sub_expression: str = "*"
     group: str | None = None
-    """The consumer group under which offsets are published."""
+    """The consumer group under which offsets are published. None: a stream has one of its own."""
     commit_offsets: bool = True
     fetch_max_messages: int = 1_000
     fetch_max_bytes: int = 1 << 20
@@ -88,6 +89,8 @@ class SourceOptions:
         selections = [options.subscribe, options.subscribe_pattern, options.assign]
         if sum(selection not in ((), None) for selection in selections) != 1:
             raise ConfigError('a read needs one of "subscribe" (topics), "subscribePattern" (a regular expression) and "assign" (JSON)')
+        if options.starting_offsets == "group" and options.group is None:
+            raise ConfigError('startingOffsets=group reads the progress of a group: name it by the option "group"')
         if options.max_offsets_per_trigger is not None and options.max_bytes_per_trigger is not None:
             raise ConfigError("maxOffsetsPerTrigger and maxBytesPerTrigger both limit a batch: use one of them")
         low, high = options.min_partitions, options.max_partitions
@@ -299,6 +302,7 @@ SOURCE: Table = {
     "startingTimestamp": ("starting_timestamp", _whole(0)),
     "endingTimestamp": ("ending_timestamp", _whole(0)),
     "startingOffsetsByTimestamp": ("starting_offsets_by_timestamp", _times),
+    "endingOffsetsByTimestamp": ("ending_offsets_by_timestamp", _times),
     "startingOffsetsByTimestampStrategy": ("starting_offsets_by_timestamp_strategy", _one_of("error", "latest")),
     "maxOffsetsPerTrigger": ("max_offsets_per_trigger", _whole(1)),
     "minOffsetsPerTrigger": ("min_offsets_per_trigger", _whole(1)),
@@ -342,6 +346,32 @@ ALIASES = {
 """Other names of options, in lower case → option."""
 
 
+INSTEAD = {
+    'use "nameserver"': ("bootstrap.servers", "metadata.broker.list"),
+    'use "fetchMaxMessages"': ("max.poll.records",),
+    'use "fetchMaxBytes"': ("fetch.max.bytes", "max.partition.fetch.bytes"),
+    'use "fetchTimeoutMs"': ("kafkaconsumer.polltimeoutms", "fetch.max.wait.ms"),
+    'use "requestTimeoutMs"': (
+        *("request.timeout.ms", "delivery.timeout.ms", "default.api.timeout.ms", "max.block.ms", "retries"),
+        *("fetchoffset.numretries", "fetchoffset.retryintervalms"),
+    ),
+    'use "group", or nothing: a stream has a group of its own': ("groupidprefix",),
+    'use "startingOffsets"': ("auto.offset.reset",),
+    'use "commitOffsets"': ("enable.auto.commit",),
+    'use "idempotence"': ("enable.idempotence",),
+    'use "frameBytes"': ("batch.size", "max.request.size"),
+    "remove it: a task fills its frames from its rows, and does not wait for more": ("linger.ms",),
+    "remove it: `lockstep broker --flush` decides when a row is acknowledged": ("acks",),
+    "remove it: there are no transactions": ("isolation.level", "transactional.id"),
+    "remove it: a write does not compress": ("compression.type",),
+    "remove it: key and value are binary columns, which the query casts": (
+        *("key.deserializer", "value.deserializer", "key.serializer", "value.serializer"),
+    ),
+    "remove it: there is no authentication yet, so the network must be trusted": ("security.protocol", "sasl.", "ssl."),
+}
+"""What to do about an option of Kafka's source, by its name in lower case without `kafka.`; one that ends with a dot is a prefix."""
+
+
 def _parse(cls: type[OptionsT], given: Mapping[str, str], table: Table) -> OptionsT:
     assert {field for field, _ in table.values()} == {field.name for field in fields(cls)}
     known = {name.lower(): name for name in table}
@@ -368,8 +398,10 @@ def _parse(cls: type[OptionsT], given: Mapping[str, str], table: Table) -> Optio
 def _hint(lower: str, table: Table) -> str:
     if lower == "path":
         return ': use option "topic" to write and "subscribe" to read'
-    if lower == "kafka.bootstrap.servers":
-        return ': use "nameserver"'
+    plain = lower.removeprefix("kafka.")
+    for step, names in INSTEAD.items():
+        if any(plain == name or (name.endswith(".") and plain.startswith(name)) for name in names):
+            return f": {step}"
     other, kind = (SOURCE, "reads") if table is SINK else (SINK, "writes")
     if lower in {name.lower() for name in other}:
         more = '; a write sends the column "headers" if there is one' if lower == "includeheaders" else ""

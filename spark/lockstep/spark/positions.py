@@ -62,7 +62,7 @@ def _assigned(assign: Mapping[str, tuple[int, ...]], layouts: Mapping[str, Topic
     return queues
 
 
-async def starts(cluster: Cluster, options: SourceOptions, now: Subscribed, group: str, *, default: str) -> dict[MessageQueue, int]:
+async def starts(cluster: Cluster, options: SourceOptions, now: Subscribed, *, default: str) -> dict[MessageQueue, int]:
     """Return the first offset of each queue. As in Kafka's source, startingTimestamp overrides times by queue, which override offsets."""
     given = default if options.starting_offsets is None else options.starting_offsets
     if options.starting_timestamp is not None:
@@ -73,6 +73,8 @@ async def starts(cluster: Cluster, options: SourceOptions, now: Subscribed, grou
         rest = {queue: low for queue, (low, _) in now.bounds.items() if queue not in by_time}
         return rest | await _at_times(cluster, by_time, now, options.starting_offsets_by_timestamp_strategy)
     if given == "group":
+        group = options.group
+        assert group is not None
         committed = await asyncio.gather(*(cluster.committed(group, queue) for queue in now.bounds))
         return {
             queue: low if offset is None else max(low, offset)
@@ -87,9 +89,14 @@ async def starts(cluster: Cluster, options: SourceOptions, now: Subscribed, grou
 
 
 async def ends(cluster: Cluster, options: SourceOptions, now: Subscribed) -> dict[MessageQueue, int]:
-    """Return, for each queue, the offset after the last one that a batch reads."""
+    """Return, for each queue, the offset after the last one that a batch reads. As with the starts, endingTimestamp overrides times by
+    queue, which override offsets; a time ends before the first message that was stored at it or later."""
     if options.ending_timestamp is not None:
         return await _at_times(cluster, dict.fromkeys(now.bounds, options.ending_timestamp), now, "latest")
+    if options.ending_offsets_by_timestamp is not None:
+        by_time = _known(from_plain(options.ending_offsets_by_timestamp, now.layouts), now, "endingOffsetsByTimestamp", options)
+        rest = {queue: high for queue, (_, high) in now.bounds.items() if queue not in by_time}
+        return rest | await _at_times(cluster, by_time, now, "latest")
     if isinstance(options.ending_offsets, str):
         return {queue: high for queue, (_, high) in now.bounds.items()}
     named = _known(from_plain(options.ending_offsets, now.layouts), now, "endingOffsets", options)

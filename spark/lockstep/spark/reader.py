@@ -1,7 +1,5 @@
 """The batch source: resolves its ranges when Spark plans the read, and reads with one task per queue."""
 
-import json
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -13,7 +11,7 @@ from lockstep.spark.filter_pushdown import FilterPushdown, pushdown_of
 from lockstep.spark.offsets import Range, ranges_between, split_tasks
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.positions import Subscribed, ends, starts, subscribed
-from lockstep.spark.reading import Reading, read, report_loss
+from lockstep.spark.reading import READERS, Reading, read, report_loss
 
 
 class ReadPartition(InputPartition):
@@ -23,18 +21,10 @@ class ReadPartition(InputPartition):
         self.reading = reading
 
 
-def group_of(options: SourceOptions) -> str:
-    """Return the group that the read's pulls name: the option, or a name derived from the topics."""
-    if options.group is not None:
-        return options.group
-    text = json.dumps([options.subscribe, options.subscribe_pattern, options.assign, options.sub_expression], sort_keys=True)
-    return f"spark-{zlib.crc32(text.encode()):08x}"
-
-
-def partitions_of(ranges: Sequence[Range], now: Subscribed, options: SourceOptions) -> list[ReadPartition]:
+def partitions_of(ranges: Sequence[Range], now: Subscribed, options: SourceOptions, group: str) -> list[ReadPartition]:
     """Return one partition per task, as a list, which Spark requires."""
     tasks = split_tasks(ranges, options.min_partitions, options.max_partitions)
-    return [ReadPartition(Reading(tuple((range_, now.number_of(range_.queue)) for range_ in task))) for task in tasks]
+    return [ReadPartition(Reading(tuple((range_, now.number_of(range_.queue)) for range_ in task), group)) for task in tasks]
 
 
 class LockstepReader(DataSourceReader):
@@ -44,7 +34,7 @@ class LockstepReader(DataSourceReader):
         if options.starting_offsets == "latest":
             raise ConfigError("startingOffsets=latest: a batch read would be empty; use earliest, group, JSON or a timestamp")
         self._options = options
-        self._group = group_of(options)
+        self._group = options.group or READERS
         self._pushdown = FilterPushdown()
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -53,7 +43,7 @@ class LockstepReader(DataSourceReader):
 
         async def plan(cluster: Cluster) -> list[ReadPartition]:
             now = await subscribed(cluster, options)
-            start = await starts(cluster, options, now, self._group, default="earliest")
+            start = await starts(cluster, options, now, default="earliest")
             end = await ends(cluster, options, now)
             for option, named in (("startingOffsets", start), ("endingOffsets", end)):
                 for queue, (_, high) in now.bounds.items():
@@ -61,14 +51,14 @@ class LockstepReader(DataSourceReader):
                         report_loss(f"{option}: {queue} ends at offset {high}, before {named[queue]}", fail=options.fail_on_data_loss)
                         named[queue] = high
             ranges = await self._pushdown.apply(ranges_between(start, end), now, cluster)
-            return partitions_of(ranges, now, options)
+            return partitions_of(ranges, now, options, self._group)
 
         # Without any partition Spark would make one of its own class: return an empty one.
         return run_once(options.nameserver, options.request_timeout_ms, plan) or [ReadPartition(Reading(()))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, ReadPartition)
-        return read(self._options, self._group, partition.reading)
+        return read(self._options, partition.reading)
 
 
 class LockstepPushdownReader(LockstepReader):

@@ -17,6 +17,8 @@ from lockstep.spark.pages import Page
 
 log = get_logger("lockstep.spark")
 
+READERS = "spark"
+"""The group that the pulls of a batch read without the option `group` name. It has no progress."""
 BATCH_ROWS = 10_000
 """Rows per batch, as in spark.sql.execution.arrow.maxRecordsPerBatch: Spark takes about 1 ms per batch, whatever its size."""
 BATCH_BYTES = 2 << 20
@@ -35,6 +37,8 @@ class Reading:
     """The ranges of one task, each with its queue's position in the layout."""
 
     ranges: tuple[tuple[Range, int], ...]
+    group: str = READERS
+    """The group that the pulls name, for the brokers' metrics."""
 
 
 def report_loss(message: str, *, fail: bool) -> None:
@@ -44,12 +48,12 @@ def report_loss(message: str, *, fail: bool) -> None:
     log.warning("data.lost", what=message)
 
 
-def read(options: SourceOptions, group: str, reading: Reading) -> Iterator[Any]:
+def read(options: SourceOptions, reading: Reading) -> Iterator[Any]:
     """Yield RecordBatches, each of several pulls. The next pull is in flight while Spark processes a batch."""
     cached = CachedCluster(options.nameserver, options.request_timeout_ms)
     try:
         for range_, number in reading.ranges:
-            yield from _read_range(cached, options, group, range_, number)
+            yield from _read_range(cached, options, reading.group, range_, number)
     finally:
         cached.close()
 

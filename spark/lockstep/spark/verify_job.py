@@ -21,10 +21,14 @@ from lockstep.spark.load_job import CONF, TIMEOUT_MS, read_manifest, whole
 from lockstep.spark.load_rows import Manifest, sent_columns
 from lockstep.spark.offsets import Plain, from_plain, to_plain
 from lockstep.spark.report import page
+from lockstep.spark.stage_progress import StageProgress
 from lockstep.spark.verifying import LANDED, Findings, find
 
 COLUMNS = "key,value,partition,offset,timestamp"
 EXIT_BROKEN, EXIT_REPEATED = 1, 2
+BATCH_ROWS = 2_000_000
+"""Rows that are read between two lines of progress."""
+PROGRESS_S = 1
 VIOLATIONS_PRINTED = 5
 """Maximum number of printed violations of each kind."""
 
@@ -37,7 +41,8 @@ def main(argv: Sequence[str] | None = None, spark: SparkSession | None = None) -
 
 
 def verify(options: argparse.Namespace, given: SparkSession | None) -> int:
-    clock = Host.real().clock
+    host = Host.real()
+    clock = host.clock
     begun_ms = clock.monotonic_ms()
     manifest = read_manifest(Path(options.manifest))
     folder = Path(options.out or Path(options.manifest).parent)
@@ -45,13 +50,19 @@ def verify(options: argparse.Namespace, given: SparkSession | None) -> int:
     what = f"{manifest.rows:,} rows of {manifest.keys:,} keys are expected in topic {manifest.topic}"
     print_status(f"run {manifest.run_id}: {what}. Starting Spark, about 10 s")
     spark = given or session("lockstep verify", options.master, {**CONF, "spark.sql.shuffle.partitions": "4"})
+    progress = StageProgress(spark, host)
+    if options.progress or (options.progress is None and not options.json):
+        progress.start()
     try:
         ends = folder / "landing-ends.json"
         if not options.landed:
-            ends.write_text(json.dumps(land(spark, manifest, options.nameserver, folder / "landing")))  # world: the driver's disk
+            landed = land(spark, manifest, options.nameserver, folder / "landing", progress)
+            ends.write_text(json.dumps(landed))  # world: the driver's disk
+        progress.phase = "comparing the rows with the manifest"
         landing = spark.read.schema(LANDED).parquet(str(folder / "landing"))
         findings = find(spark, landing, manifest, json.loads(ends.read_text()), folder)  # world: the driver's disk
     finally:
+        progress.stop()
         if given is None:
             spark.stop()
     verdict = judged(findings, manifest, options, (clock.monotonic_ms() - begun_ms) / 1_000)
@@ -61,7 +72,7 @@ def verify(options: argparse.Namespace, given: SparkSession | None) -> int:
     return int(verdict["exitCode"])
 
 
-def land(spark: SparkSession, manifest: Manifest, nameserver: str, folder: Path) -> Plain:
+def land(spark: SparkSession, manifest: Manifest, nameserver: str, folder: Path, progress: StageProgress) -> Plain:
     """Write the topic since the start of the run to parquet, without the filler. Return the end of each queue.
 
     If it runs again, only new rows are added; Spark's file sink writes each row once. Messages that no longer exist (retention, a topic
@@ -80,6 +91,7 @@ def land(spark: SparkSession, manifest: Manifest, nameserver: str, folder: Path)
         .option("maxPartitions", str(spark.sparkContext.defaultParallelism))
         .option("commitOffsets", "false")
         .option("failOnDataLoss", "false")
+        .option("maxOffsetsPerTrigger", str(BATCH_ROWS))
         .load()
     )
     landed = source.select(
@@ -98,7 +110,13 @@ def land(spark: SparkSession, manifest: Manifest, nameserver: str, folder: Path)
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
+    count = sum(max(0, high - starts.get(queue, low)) for queue, (low, high) in bounds.items())
+    batches: dict[int, int] = {}
+    progress.phase = f"reading the topic: 0 of {count:,} rows"
+    while not query.awaitTermination(PROGRESS_S):
+        if (last := query.lastProgress) is not None and last.batchId not in batches:
+            batches[last.batchId] = last.numInputRows
+            progress.phase = f"reading the topic: {sum(batches.values()):,} of {count:,} rows"
     return to_plain({queue: high for queue, (_, high) in bounds.items()})
 
 
@@ -168,5 +186,6 @@ def parser() -> argparse.ArgumentParser:
     add("--master", help="Spark master (default: the one of spark-submit)")
     add("--allow-duplicates", type=whole(0), default=0, help="accept up to N repeats, for idempotence=none (default 0)")
     add("--landed", action="store_true", help="check the parquet files of an earlier run of this command, and read nothing from the topic")
+    add("--progress", action=argparse.BooleanOptionalAction, help="print what is done, every 2 s (default: unless --json is set)")
     add("--json", action="store_true", help="print the verdict as JSON, as the last line on stdout")
     return made

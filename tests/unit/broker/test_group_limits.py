@@ -278,6 +278,35 @@ def test_idle_group_is_forgotten_with_all_its_state_after_group_idle_days() -> N
     assert on.c.legacy.query_offset(("idle", TOPIC, 0), young=False) is None
 
 
+@pytest.mark.parametrize(("setting", "limit", "idle_days"), [(30, 7, 7), (0, 7, 7), (3, 7, 3)])
+def test_group_whose_commits_bring_a_limit_is_forgotten_after_the_shorter_time(setting: int, limit: int, idle_days: int) -> None:
+    on = bench(group_idle_days=setting)
+    on.c.legacy.update_offset(99, ("query", TOPIC, 0), 5, on.now_ms, limit)
+    commit(on, "other")
+    on.flush()
+    again = replay(on)
+    again.restore(on.c.snapshot())
+    assert again.snapshot() == on.c.snapshot(), "it is durable"
+    assert "query" not in next_day(on, idle_days - 1)
+    assert "query" in next_day(on)
+    assert replayed_limit(on, "query") == 0
+    on.c.legacy.update_offset(99, ("query", TOPIC, 0), 5, on.now_ms)
+    assert "query" not in next_day(on, 7) or setting == 3, "the limit is forgotten with the group"
+
+
+def replayed_limit(on: Bench, group: str) -> int:
+    on.flush()
+    return replay(on).state.activity._limits.get(group, 0)
+
+
+@pytest.mark.parametrize("days", [0, -1, 3_651])
+def test_invalid_limit_of_idle_days_is_refused_and_nothing_is_committed(days: int) -> None:
+    on = bench()
+    with pytest.raises(LocalProtocolError, match=f"idleDays {days} of group query: expected 1 to 3650"):
+        on.c.legacy.update_offset(99, ("query", TOPIC, 0), 5, on.now_ms, days)
+    assert "query" not in on.c.state.activity
+
+
 @pytest.mark.parametrize("how", ["a member", "a held queue", "settings", "0 days"])
 def test_group_in_use_is_never_forgotten(how: str) -> None:
     on = bench(group_idle_days=0 if how == "0 days" else 30)

@@ -60,7 +60,7 @@ def look(options: SourceOptions) -> Subscribed:
 def begin(**options: Any) -> dict[str, int]:
     """Return the start offsets of topic orders, by queue without the topic's name."""
     given = parse(**options)
-    made = asyncio.run(starts(FakeCluster(), given, look(given), "g", default="earliest"))  # type: ignore[arg-type]
+    made = asyncio.run(starts(FakeCluster(), given, look(given), default="earliest"))  # type: ignore[arg-type]
     return {name.removeprefix("orders "): offset for name, offset in found(made).items()}
 
 
@@ -102,7 +102,7 @@ def test_starting_offsets_are_words_or_offsets() -> None:
 
 
 def test_group_starts_at_its_commit_or_the_first_stored_message() -> None:
-    assert begin(startingOffsets="group") == {"a:0": 15, "a:1": 10, "b:0": 10}
+    assert begin(startingOffsets="group", group="g") == {"a:0": 15, "a:1": 10, "b:0": 10}
 
 
 LATEST = {"startingOffsetsByTimestampStrategy": "latest"}
@@ -133,14 +133,17 @@ def test_ending_timestamp_precedes_ending_offsets() -> None:
     assert end() == {"a:0": 20, "a:1": 20, "b:0": 10}
     assert end(endingOffsets={"orders": {"a:0": 12, "a:1": -1}}) == {"a:0": 12, "a:1": 20, "b:0": 10}
     assert end(endingTimestamp="1500", endingOffsets={"orders": {"a:0": 12}}) == {"a:0": 15, "a:1": 15, "b:0": 10}
+    by_queue = {"orders": {"a:0": 1_500, "b:0": 5_000}}
+    assert end(endingOffsetsByTimestamp=by_queue, endingOffsets={"orders": {"a:0": 12}}) == {"a:0": 15, "a:1": 20, "b:0": 10}
+    assert end(endingOffsetsByTimestamp=by_queue, endingTimestamp="1200")["a:0"] == 12
     with pytest.raises(ConfigError, match=r"endingOffsets has -2 \(earliest\)"):
         end(endingOffsets={"orders": {"a:0": -2}})
 
 
 def test_unknown_queue_is_rejected_unless_fail_on_data_loss_is_false() -> None:
     named = {"orders": {"a:0": 12, "a:7": 99}}
-    for option in ("startingOffsets", "endingOffsets", "startingOffsetsByTimestamp"):
+    for option in ("startingOffsets", "endingOffsets", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp"):
         with pytest.raises(ConfigError, match=f"{option} names orders@a:7, which this read does not include: it reads orders@a:0"):
-            (end if option == "endingOffsets" else begin)(**{option: named})
+            (end if option.startswith("ending") else begin)(**{option: named})
     assert begin(startingOffsets=named, failOnDataLoss="false") == {"a:0": 12, "a:1": 10, "b:0": 10}
     assert end(endingOffsets=named, failOnDataLoss="false") == {"a:0": 12, "a:1": 20, "b:0": 10}

@@ -53,9 +53,8 @@ class OffsetProcessor:
     @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader)
     def update(self, request: Request) -> HandlerResult:
         header: UpdateConsumerOffsetHeader = request.header
-        self._coordination.legacy.update_offset(
-            request.endpoint.id, (header.consumer_group, header.topic, header.queue_id), header.commit_offset, self._clock.boot_ms()
-        )
+        key = header.consumer_group, header.topic, header.queue_id
+        self._coordination.legacy.update_offset(request.endpoint.id, key, header.commit_offset, self._clock.boot_ms(), header.idle_days)
         return PendingResponse(request.reply())
 
     def _query_session(self, request: Request, header: QueryConsumerOffsetHeader, by_time: OffsetsByTime) -> HandlerResult:

@@ -4,7 +4,8 @@ A day is precise enough to forget a group after weeks, and cheap: a commit costs
 group.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
@@ -14,13 +15,17 @@ DAY_MS = 86_400_000
 
 
 class ActivityTable:
-    """A durable table of group name → last active day, in days since 1970. It has every group that any other table has."""
+    """A durable table of group name → last active day, in days since 1970. It has every group that any other table has.
 
-    KINDS = frozenset({"group.active", "group.forgotten"})
+    A group may have a limit of its own for its idle days, which its commits bring.
+    """
+
+    KINDS = frozenset({"group.active", "group.idle_limit", "group.forgotten"})
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._days: dict[str, int] = {}
+        self._limits: dict[str, int] = {}
         self.today = 0
         self._since = 0
         """Idle days count from this day at the earliest: the start of the process, moved by every jump of the clock."""
@@ -57,6 +62,16 @@ class ActivityTable:
         """Return the number of whole days since the last activity in which the broker ran. 0 for an unknown group."""
         return max(0, self.today - max(self._days.get(group, self.today), self._since))
 
+    def record_idle_limit(self, group: str, days: int) -> None:
+        """Record that the group, which is known, is to be forgotten after so many idle days."""
+        if self._limits.get(group) != days:
+            self._record(("group.idle_limit", group, days))
+
+    def is_idle(self, group: str, days: int) -> bool:
+        """Return whether the group was idle for `days` (0: for ever), or for its own limit."""
+        limits = [limit for limit in (days, self._limits.get(group, 0)) if limit]
+        return bool(limits) and self.idle_days(group) >= min(limits)
+
     def record_forgotten(self, group: str) -> None:
         """Record that the group is forgotten. Its locks, its progress and its settings are removed with it."""
         self._record(("group.forgotten", group))
@@ -66,18 +81,25 @@ class ActivityTable:
         match change:
             case ("group.active", group, day):
                 self._days[group] = day
+            case ("group.idle_limit", group, days):
+                self._limits[group] = days
             case ("group.forgotten", group):
                 self._days.pop(group, None)
+                self._limits.pop(group, None)
             case _:
                 raise StoreError(f"state change {change[:1]} is unknown to the activity table")
 
     def snapshot(self) -> SnapshotRows:
-        days = dict(self._days)
-        return SnapshotRows(len(days), lambda: ([group, days[group]] for group in sorted(days)))
+        days, limits = dict(self._days), dict(self._limits)
+        return SnapshotRows(
+            len(days), lambda: ([group, days[group], *([limits[group]] if group in limits else [])] for group in sorted(days))
+        )
 
-    def restore(self, plain: Iterable[tuple[str, int]]) -> None:
-        for group, day in plain:
+    def restore(self, plain: Iterable[Sequence[Any]]) -> None:
+        for group, day, *limit in plain:
             self._days[group] = day
+            if limit:
+                self._limits[group] = limit[0]
 
     def _record(self, change: Change) -> None:
         self._journal.record(change, self.apply)

@@ -39,6 +39,9 @@ class UpdateConsumerOffsetHeader:
     topic: str
     queue_id: int
     commit_offset: int
+    idle_days: int | None = None
+    """Lockstep's own: the broker forgets the group after so many days without a member and without a commit, if its own setting is
+    longer or off."""
 
 
 @dataclass(frozen=True, slots=True)
