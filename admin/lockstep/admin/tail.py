@@ -87,7 +87,8 @@ class Tail:
         """
         self._remaining = count
         try:
-            await self._begin()
+            async with self._admin.keep_connections():  # --since asks for the offset of each queue
+                await self._begin()
             if self._selection.follow:
                 self._tasks.spawn(self._watch(), "tail.watch")
             elif not self._unfinished:

@@ -31,8 +31,8 @@ from lockstep.spark.placement import keyed
 from lockstep.spark.start_line import COLUMN, StartLine, start_column
 
 TIMEOUT_MS = 10_000
-LEAD_US = 200_000
-"""Time from the moment at which all tasks of a paced run wait for its start to the first row."""
+LEAD_US = 1_000_000
+"""Time from the moment at which all tasks of a paced run wait for its start to the first row: the sink's worker starts in it (0.4 s)."""
 KEYS_MAX = (1 << 31) - 1
 CONF = {
     "spark.sql.adaptive.enabled": "false",

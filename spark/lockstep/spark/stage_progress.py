@@ -16,7 +16,7 @@ class StageProgress:
     """A daemon thread that asks Spark's status tracker. It prints nothing while nothing changes."""
 
     def __init__(self, spark: SparkSession, host: Host) -> None:
-        self.phase = ""
+        self.phase = "starting"
         """What is being done."""
         self._tracker = spark.sparkContext.statusTracker()
         self._host = host

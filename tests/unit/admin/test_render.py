@@ -1,9 +1,10 @@
 """Output for users."""
 
 import pytest
+from rich.cells import cell_len
 
 from lockstep.admin.commands.message import message_json
-from lockstep.admin.render import body_text, format_duration, format_time, print_table
+from lockstep.admin.render import FOLDED_ROWS_MAX, body_text, format_duration, format_time, print_table
 from lockstep.protocol.message import Message, decode_messages, encode_message
 from lockstep.protocol.record import encode_record
 from lockstep.runtime.safe_text import printable
@@ -64,3 +65,20 @@ def test_table_without_rows_prints_the_empty_text(capsys: pytest.CaptureFixture[
 def test_long_cell_is_not_wrapped_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(["client"], [("x" * 200,)])
     assert "x" * 200 in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("rows", [3, FOLDED_ROWS_MAX + 1])
+def test_table_of_a_pipe_is_aligned_and_not_folded_however_long_it_is(rows: int, capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["name", ">count"], [("日本" * 300 if number == 1 else "a", number) for number in range(rows)], title="all")
+    title, *lines = capsys.readouterr().out.splitlines()
+    assert title == "all"
+    assert len(lines) == rows + 1
+    assert {cell_len(line) for line in lines} == {1_200 + 2 + 5}
+    assert lines[2] == "日本" * 300 + " " * 6 + "1"
+
+
+def test_table_of_a_terminal_is_folded_to_its_width(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    print_table(["name", ">count"], [("a" * 60, 1)])
+    assert max(map(len, capsys.readouterr().out.splitlines()[1:])) <= 40

@@ -53,7 +53,8 @@ async def _reset(group: str, to: str, topic: str | None, only: Sequence[str], dr
     target = parse_target(to, host.clock.wall_ms())
     selected = {parse_queue(text) for text in only}
     admin = AdminClient(host, nameserver)
-    plan = await _plan(admin, group, topic, selected, target)
+    async with admin.keep_connections():  # a target time asks for the offset of each queue
+        plan = await _plan(admin, group, topic, selected, target)
     if not dry_run:
         await _carry_out(admin, group, plan)
     if as_json:

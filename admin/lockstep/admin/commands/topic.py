@@ -83,7 +83,8 @@ def _describe(entries: tuple[LayoutEntry, ...]) -> str:
 async def _list(nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
     topics = await admin.topics()
-    routes = await gather_results({topic: admin.route(topic) for topic in topics})
+    async with admin.keep_connections():
+        routes = await gather_results({topic: admin.route(topic) for topic in topics})
     layouts = {topic: routes.values[topic].layout for topic in topics if topic in routes.values}
     brokers = {topic: list(dict.fromkeys(entry.broker_name for entry in layout.entries)) for topic, layout in layouts.items()}
     if as_json:
