@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 from lockstep.admin.app import app
 from lockstep.admin.tracking import MEANINGS
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.running_settings import FIXED
 from lockstep.runtime.settings import declared_settings
 from support.page_commands import Newcomer, blocks, is_free
 
@@ -79,6 +80,10 @@ def test_every_command_of_operations_md_works_as_described(tmp_path: Path) -> No
     for name in set(re.findall(r"`((?:rocketmq|lockstep)_\w+)`", PAGE)):
         assert f"# TYPE {name} " in metrics or f"# HELP {name} " in metrics, f"the page names {name}, the broker does not"
     assert responses["curl -s -X PUT -d debug http://127.0.0.1:10912/log-level"] == "debug\n"
+    assert "broker-a  72     default" in responses["broker config get retention_hours"]
+    changed = responses["broker config set --broker broker-a retention_hours=24 topics_max=20000"]
+    assert "broker-a: retention_hours: 72 → 24; a restart brings back 72 (default)" in changed
+    assert "broker-a: log_mib_max: 5000 → none, the value of its start" in responses["broker config set --all log_mib_max=none"]
     assert "8 queues to write, 8 to read" in responses["topic alter orders --queues 8"]
     assert "topic orders is deleted" in responses["topic delete orders"]
     assert "messages to consume again: 0, messages to skip: 0" in responses["group reset-offset billing --topic payments --to beginning"]
@@ -106,3 +111,9 @@ def test_settings_in_operations_md_have_the_documented_defaults() -> None:
     commands = typer.main.get_command(app)
     for option in set(re.findall(r"`--([a-z-]+)", PAGE)) - {"config", "show-config"} - options_of(commands):
         assert option.replace("-", "_") in fields, f"no broker has --{option}"
+
+
+def test_operations_md_says_when_a_change_of_each_setting_applies() -> None:
+    section = PAGE.split("## Settings at run time")[1].split("\n## ")[0]
+    named = {name for cell in re.findall(r"^\| (`.+?`) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)}
+    assert named == declared_settings(BrokerConfig).keys() - FIXED.keys()

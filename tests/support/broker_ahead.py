@@ -19,4 +19,4 @@ class ClockAhead(Clock):
 
 if __name__ == "__main__":
     host = replace(Host.real(), clock=ClockAhead())
-    sys.exit(run_program("lockstep broker", BrokerConfig, lambda config: Broker(config, host), sys.argv[1:]))
+    sys.exit(run_program("lockstep broker", BrokerConfig, lambda loaded: Broker(loaded.config, host), sys.argv[1:]))

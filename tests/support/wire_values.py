@@ -84,6 +84,8 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.QUERY_CONSUMER_OFFSET: (offsets.QueryConsumerOffsetHeader, None),
     R.UPDATE_CONSUMER_OFFSET: (offsets.UpdateConsumerOffsetHeader, None),
     R.UPDATE_AND_CREATE_TOPIC: (routes.CreateTopicHeader, queue.TopicLayout),
+    R.UPDATE_BROKER_CONFIG: (None, bodies.ChangeSettings),
+    R.GET_BROKER_CONFIG: (None, None),
     R.SEARCH_OFFSET_BY_TIMESTAMP: (offsets.SearchOffsetHeader, None),
     R.GET_MAX_OFFSET: (offsets.QueueHeader, None),
     R.GET_MIN_OFFSET: (offsets.QueueHeader, None),
@@ -137,6 +139,8 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GROUP_STATUS: (None, bodies.GroupStatusReply),
     R.RESET_OFFSETS: (None, bodies.ResetReply),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
+    R.UPDATE_BROKER_CONFIG: (None, bodies.SettingChanges),
+    R.GET_BROKER_CONFIG: (None, bodies.BrokerSettings),
     R.GET_BROKER_RUNTIME_INFO: (None, bodies.BrokerStatus),
     R.FORGET_DELETIONS: (routes.ForgetDeletionsReply, None),
 }

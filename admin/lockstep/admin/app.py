@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
-from lockstep.admin.commands import dlq, group, message, store, topic
+from lockstep.admin.commands import broker, dlq, group, message, store, topic
 from lockstep.admin.commands.bench import bench_command
 from lockstep.admin.commands.cluster import cluster_command
 from lockstep.admin.commands.doctor import doctor_command
@@ -22,7 +22,8 @@ class Command(TyperCommand):
     """Names arguments in the usage line as the documentation does: TOPIC. Typer writes {topic}."""
 
     def collect_usage_pieces(self, context: typer.Context) -> list[str]:  # type: ignore[override]
-        return [piece[1:-1].upper() if piece.startswith("{") else piece for piece in super().collect_usage_pieces(context)]
+        pieces = super().collect_usage_pieces(context)
+        return [piece[1:].replace("}", "").upper() if piece.startswith("{") else piece for piece in pieces]
 
 
 app = typer.Typer(
@@ -59,6 +60,7 @@ app.add_typer(message.app, name="message")
 app.command("bench")(bench_command)
 app.command("doctor")(doctor_command)
 app.add_typer(store.app, name="store")
+app.add_typer(broker.app, name="broker")
 
 
 @app.command("nameserver", context_settings=PASS_ARGUMENTS)
@@ -67,12 +69,6 @@ def nameserver_command(context: typer.Context) -> None:
     raise typer.Exit(serve("nameserver", context.args))
 
 
-@app.command("broker", context_settings=PASS_ARGUMENTS)
-def broker_command(context: typer.Context) -> None:
-    """Run a broker. `lockstep broker --help` lists its options."""
-    raise typer.Exit(serve("broker", context.args))
-
-
-for each in (app, topic.app, group.app, dlq.app, message.app, store.app):
+for each in (app, broker.config_app, topic.app, group.app, dlq.app, message.app, store.app):
     for command in each.registered_commands:
         command.cls = Command

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from lockstep.admin.early_signal import EXIT_INTERRUPTED, EarlySignal
-from lockstep.admin.servers import SERVERS, serve
+from lockstep.admin.servers import runs_server, serve
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -19,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
             print(describe_version())
             sys.exit(0)
-        if arguments and arguments[0] in SERVERS:
+        if runs_server(arguments):
             sys.exit(serve(arguments[0], arguments[1:]))
         command(arguments)
     except KeyboardInterrupt:  # during the imports: a running command or server handles the signal itself

@@ -14,7 +14,9 @@ from lockstep.client.config import nameserver_addresses
 from lockstep.client.nameservers import not_a_nameserver
 from lockstep.protocol.bodies import (
     BrokerAddress,
+    BrokerSettings,
     BrokerStatus,
+    ChangeSettings,
     ClusterInfo,
     CreateTopicReply,
     GroupSettings,
@@ -22,6 +24,7 @@ from lockstep.protocol.bodies import (
     OffsetRange,
     ResetBody,
     ResetReply,
+    SettingChanges,
     TopicList,
     TopicOffsets,
     TopicRoute,
@@ -249,6 +252,15 @@ class AdminClient:
     async def broker_status(self, broker: BrokerAddress) -> BrokerStatus:
         """Return a broker's report about itself."""
         return decode_body(BrokerStatus, (await self.request(broker, RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+
+    async def settings(self, broker: BrokerAddress) -> BrokerSettings:
+        """Return all settings of a broker."""
+        return decode_body(BrokerSettings, (await self.request(broker, RequestCode.GET_BROKER_CONFIG)).body)
+
+    async def change_settings(self, broker: BrokerAddress, values: dict[str, str]) -> SettingChanges:
+        """Change settings of one broker until it ends: all of them or none."""
+        response = await self.request(broker, RequestCode.UPDATE_BROKER_CONFIG, body=encode_body(ChangeSettings(values)))
+        return decode_body(SettingChanges, response.body)
 
     async def forget_deletions(self, address: str, counter_max: int) -> ForgetDeletionsReply:
         """Make a broker or a nameserver forget deleted topics; with `counter_max` 0 it only returns how many it remembers."""

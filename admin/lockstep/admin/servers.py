@@ -1,8 +1,16 @@
-"""The commands that run servers. Each parses its own arguments, including --help."""
+"""The commands that run servers. Each parses its own arguments, including --help.
+
+`lockstep broker` with nothing or an option after it runs a broker; with a word, that is a subcommand: commands/broker.py.
+"""
 
 from collections.abc import Sequence
 
 SERVERS = ("broker", "nameserver")
+
+
+def runs_server(arguments: Sequence[str]) -> bool:
+    """Return whether the arguments of `lockstep` run a server, rather than a subcommand that is named after it."""
+    return bool(arguments) and arguments[0] in SERVERS and (len(arguments) == 1 or arguments[1].startswith("-"))
 
 
 def serve(name: str, argv: Sequence[str]) -> int:

@@ -7,7 +7,7 @@ failed  a failed write or sync: no further response leaves, every connection is 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from lockstep.broker.advertise import advertise
@@ -24,9 +24,11 @@ from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
 from lockstep.broker.processors.send import SendGate, SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
+from lockstep.broker.processors.settings import SettingsProcessor
 from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.running_settings import RunningSettings
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
 from lockstep.broker.tables.topic_table import TOMBSTONES_MAX
@@ -62,10 +64,10 @@ tools, one LOCK of each of 1,024 members that start by time, and thousands of me
 
 
 class Broker:
-    """The broker. `on_fatal` is called with an error after which it can't continue."""
+    """The broker. `on_fatal` is called with an error after which it can't continue. `origins`: the source of each setting, if known."""
 
-    def __init__(self, config: BrokerConfig, host: Host) -> None:
-        self.config = config
+    def __init__(self, config: BrokerConfig, host: Host, origins: Mapping[str, str] | None = None) -> None:
+        self.settings = RunningSettings(config, origins or {}, self._apply)
         self.on_fatal: Callable[[BaseException], None] | None = None
         self.addresses: dict[str, str] = {}
         """Listener name → advertised address."""
@@ -85,6 +87,7 @@ class Broker:
         self._dispatcher: Dispatcher | None = None
         self._registration: NameserverRegistration | None = None
         self._pulls: PullProcessor | None = None
+        self._topics: TopicProcessor | None = None
         self._leases: LeaseTimer | None = None
         self._maintenance: StoreMaintenance | None = None
         self._maintenance_tasks: list[asyncio.Task[None]] = []
@@ -94,6 +97,11 @@ class Broker:
         """The admin port, if the settings have one. It opens first and closes last, so that a probe learns why the broker is not ready."""
         for listen in config.admin_listener().values():
             self.admin_port = AdminPort(listen, AdminPages(self.health, self._render_metrics), config.admin_hosts(host.name))
+
+    @property
+    def config(self) -> BrokerConfig:
+        """Return the settings in force."""
+        return self.settings.config
 
     @property
     def address(self) -> str:
@@ -120,9 +128,7 @@ class Broker:
         """
         config, host = self.config, self._host
         began_ms = host.clock.monotonic_ms()
-        if too_long := [format_delay(delay_ms) for delay_ms in config.delay_levels_ms() if delay_ms >= config.retention_hours * 3_600_000]:
-            why = "retention may remove messages with this delay before they are due"
-            log.warning("delay.outlives_retention", delays=too_long, retention_hours=config.retention_hours, why=why)
+        _check_delays(config)
         if self.admin_port is not None:
             await self.admin_port.start()
         budget = config.budget(host.descriptors.limit)
@@ -164,7 +170,7 @@ class Broker:
     def _build(self, store: Store, state: BrokerState, connections_max: int) -> Server:
         """Create processors, dispatcher and server for the recovered state."""
         host, config, coordination = self._host, self.config, state.coordination
-        topic = TopicProcessor(state.topics, auto_create=config.auto_create_topics, may_begin=store.check_new_state)
+        self._topics = topic = TopicProcessor(state.topics, auto_create=config.auto_create_topics, may_begin=store.check_new_state)
         limits = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **limits)
         group_topics = GroupTopics(state.topics, may_begin=store.check_new_state)
@@ -178,6 +184,7 @@ class Broker:
             topic,
             ClientProcessor(host, coordination, budget),
             StatusProcessor(coordination, self.status),
+            SettingsProcessor(self.settings),
             LockProcessor(host, coordination, store),
             OffsetProcessor(host, coordination, store),
         ]
@@ -303,6 +310,20 @@ class Broker:
             disk_refusal=disk.refusal,
         )
 
+    def _apply(self, config: BrokerConfig) -> None:
+        """Hand changed settings to every part that uses one, except the log level (RunningSettings)."""
+        assert self._store is not None
+        assert self._topics is not None
+        assert self._pulls is not None
+        before, state = self.config, self.state
+        self._store.apply(config.store_config())
+        state.coordination.state.config = config.coordination()
+        state.topics.topics_max = config.topics_max
+        self._topics.auto_create = config.auto_create_topics
+        self._pulls.limit_held(config.held_pulls_max, config.held_pulls_per_group_max)
+        if config.retention_hours != before.retention_hours:
+            _check_delays(config)
+
     async def _render_metrics(self) -> bytes:
         if self._metrics is None or not self._opened or self._server is None:
             return b""
@@ -387,3 +408,11 @@ class Broker:
         await store.sync()
         if self._registration is not None:
             await self._registration.stop()
+
+
+def _check_delays(config: BrokerConfig) -> None:
+    """Log a warning if retention removes messages before their delay is over."""
+    retention_ms = config.retention_hours * 3_600_000
+    if too_long := [format_delay(delay_ms) for delay_ms in config.delay_levels_ms() if delay_ms >= retention_ms]:
+        why = "retention may remove messages with this delay before they are due"
+        log.warning("delay.outlives_retention", delays=too_long, retention_hours=config.retention_hours, why=why)

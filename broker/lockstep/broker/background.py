@@ -39,7 +39,7 @@ FREE_QUEUES_MAX = 4_096
 SNAPSHOT_CHECK_MS = 1_000
 """A snapshot is due after 64 MiB of log, which take a second at full speed."""
 SCRUB_FIRST_MS = 60_000
-"""Time from the open port to the first pass of the scrub, so that clients reconnect first."""
+"""Time from the open port to the first pass of the scrub, so that clients reconnect first. A scrub that is off is looked at as often."""
 SCRUB_REST_MS = 3_600_000
 """Time from the end of one pass to the next."""
 MOVES_PER_SLICE = 200
@@ -186,13 +186,15 @@ class StoreMaintenance:
 
     async def keep_retention(self) -> None:
         """Remove old messages, move the groups that had not consumed them, and watch the disk."""
+        config = self._state.coordination.state.config
         while await self._sleep(RETENTION_MS):
             now_ms = self._store.safe_now_ms()
             moved = await self._store.retention(now_ms)
             if moved:
                 await self._move_groups(moved)
             await self._forget_sequences(now_ms)
-            if self._state.coordination.set_day(now_ms):
+            before, config = config, self._state.coordination.state.config
+            if self._state.coordination.set_day(now_ms) or config.group_idle_days != before.group_idle_days:
                 await self._forget_groups()
             self._store.disk_status()  # logs a change that no send and no probe has noticed
 
@@ -208,7 +210,7 @@ class StoreMaintenance:
             await slices.step()
 
     async def _forget_groups(self) -> None:
-        """Forget idle groups, once a day. Each group is checked in a turn of its own."""
+        """Forget idle groups, once a day and after a change of the limit. Each group is checked in a turn of its own."""
         coordination, slices = self._state.coordination, Slices()
         for group in coordination.status.groups():
             await slices.step()
@@ -229,7 +231,7 @@ class StoreMaintenance:
         rest_ms = SCRUB_FIRST_MS
         while await self._sleep(rest_ms):
             await self._store.scrubber.run(self._stopping.is_set)
-            rest_ms = SCRUB_REST_MS
+            rest_ms = SCRUB_REST_MS if self._store.scrubber.bytes_per_s else SCRUB_FIRST_MS
 
     async def _sleep(self, for_ms: int) -> bool:
         """Sleep. Return False if the broker is stopping."""

@@ -25,7 +25,7 @@ FEATURES = ("ordered", "sync", "records", "sequences", "layouts", "concurrent", 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig(ServerSettings):
-    """Settings of a broker."""
+    """Settings of a broker. `lockstep broker config` shows and changes those of a running one."""
 
     name: Annotated[str, "Name of the broker. Clients find the broker by it, and the store is bound to it."] = "broker-a"
     cluster: Annotated[str, "Name of the cluster."] = "DefaultCluster"

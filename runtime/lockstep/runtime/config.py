@@ -12,6 +12,7 @@ import difflib
 import json
 import os
 import re
+import shlex
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping, Sequence
@@ -60,6 +61,12 @@ COMPOSE_VARIABLES = frozenset({"LOCKSTEP_HOST", "LOCKSTEP_BIND"})
 SERVICE_LINK = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")
 """Kubernetes sets such variables in each container for each service of the namespace, here for one whose name begins with lockstep."""
+NUMBER_END = 1 << 63
+"""Numbers that a request sets fit int64, so that what is computed from them is finite."""
+NOT_SET = "none"
+"""Stands for None where no value can be left out."""
+SHOWN_MAX = 200
+"""Characters of an invalid name or value that an error shows."""
 BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 """Texts for a setting that is true or false, in any case."""
 
@@ -98,7 +105,7 @@ def load(
     parsed, unknown = _parser(model, prog).parse_known_args(argv)
     if unknown:
         options = [*map(_flag, settings), "--config", "--show-config", "--help"]
-        raise ConfigError(f"unknown argument {unknown[0]!r}{_suggestion(unknown[0].partition('=')[0], options)}")
+        raise ConfigError(f"unknown argument {unknown[0]!r}{did_you_mean(unknown[0].partition('=')[0], options)}")
     flags = vars(parsed)
     show, path = flags.pop("show_config"), flags.pop("config")
     environment = os.environ if environment is None else environment
@@ -110,7 +117,7 @@ def load(
     for key, value in (_from_file(settings, path) if path else {}).items():
         values[key], origins[key] = value, f"file {path}"
     for key, value in variables.items():
-        values[key], origins[key] = value, f"environment {_variable(key)}"
+        values[key], origins[key] = value, f"environment {variable_of(key)}"
     for key, value in flags.items():
         if value is not None:
             values[key], origins[key] = value, f"flag {_flag(key)}"
@@ -121,17 +128,40 @@ def load(
     return LoadedSettings(config, origins, unknown_variables(settings, environment))
 
 
+def setting_name(model: type[Settings], text: str) -> str:
+    """Return the name of the setting that a text names, with "-" or "_". Raise ConfigError, with the nearest name, if there is none."""
+    name, settings = text.replace("-", "_"), declared_settings(model)
+    if name not in settings:
+        raise ConfigError(f"unknown setting {text[:SHOWN_MAX]!r}{did_you_mean(name[:SHOWN_MAX], settings)}")
+    return name
+
+
+def parse_texts(model: type[Settings], texts: Mapping[str, str], origin: str) -> dict[str, Any]:
+    """Return the values that texts stand for, by the name of the setting: as in variables of the environment, or "none" for no value.
+
+    Raise ConfigError, one line with every text that is invalid.
+    """
+    settings = {name: declared_settings(model)[name] for name in texts}
+    values = {
+        name: None if text == NOT_SET and settings[name].accepts(None) else _parsed(settings[name], text) for name, text in texts.items()
+    }
+    converted = _converted(settings, values, dict.fromkeys(texts, origin))
+    if large := [name for name, value in converted.items() if isinstance(value, int | float) and value >= NUMBER_END]:
+        raise ConfigError(f"{', '.join(large)}: a number of at most {NUMBER_END - 1:,} is expected")
+    return converted
+
+
 def unknown_variables(known: Iterable[str], environment: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables that look like settings and are none, each with the one that may be meant. `known`: the program's settings."""
     ours = {*known, *PROGRAM_OPTIONS}
-    ignored = {*map(_variable, ours), *KERNEL_VARIABLES, *COMPOSE_VARIABLES}
+    ignored = {*map(variable_of, ours), *KERNEL_VARIABLES, *COMPOSE_VARIABLES}
     unknown = [
         name
         for name, text in environment.items()
         if name.startswith(ENVIRONMENT_PREFIX) and not name.startswith(TEST_PREFIX) and name not in ignored and not _is_link(name, text)
     ]
     near = {name: _nearest(name.removeprefix(ENVIRONMENT_PREFIX).lower(), ours) for name in sorted(unknown)}
-    return {name: None if key is None else _variable(key) for name, key in near.items()}
+    return {name: None if key is None else variable_of(key) for name, key in near.items()}
 
 
 def _is_link(name: str, text: str) -> bool:
@@ -142,24 +172,42 @@ def _is_link(name: str, text: str) -> bool:
 def render(config: Settings, origins: Mapping[str, str]) -> str:
     """Return the effective settings as a TOML file that reproduces them, each with its origin as a comment."""
     rows = [
-        (f"{key} = {_toml(getattr(config, key))}" if getattr(config, key) is not None else f"# {key} is not set", origins[key])
+        (f"{key} = {toml_text(getattr(config, key))}" if getattr(config, key) is not None else f"# {key} is not set", origins[key])
         for key in origins
     ]
     width = max(len(row) for row, _ in rows)
     return "\n".join(f"{row:<{width}}  # {origin}" for row, origin in rows)
 
 
-def _toml(value: object) -> str:
+def toml_text(value: object) -> str:
+    """Return a value as a TOML file has it, which JSON can read too."""
     if isinstance(value, tuple | list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(map(toml_text, value)) + "]"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return json.dumps(value if isinstance(value, bool | int | float) else str(getattr(value, "value", value)), ensure_ascii=False)
+
+
+def describe_options(values: Mapping[str, object]) -> str:
+    """Describe the options that give settings these values: "with --a 1 --no-b and without --c"."""
+    options: list[str] = []
+    left_out: list[str] = []
+    for key, value in values.items():
+        if value is None or value == ():
+            left_out.append(_flag(key))
+        elif isinstance(value, bool):
+            options.append(_flag(key) if value else _flag(f"no_{key}"))
+        else:
+            options += [f"{_flag(key)} {shlex.quote(str(each))}" for each in (value if isinstance(value, tuple) else (value,))]
+    return " and ".join(f"{word} {' '.join(each)}" for word, each in (("with", options), ("without", left_out)) if each)
 
 
 def _flag(key: str) -> str:
     return "--" + key.replace("_", "-")
 
 
-def _variable(key: str) -> str:
+def variable_of(key: str) -> str:
+    """Return the variable of the environment that sets a setting."""
     return ENVIRONMENT_PREFIX + key.upper()
 
 
@@ -210,7 +258,7 @@ def _from_file(settings: Mapping[str, Setting], path: str) -> dict[str, Any]:
         raise ConfigError(f"settings file {path}: {error}") from error
     for key, value in table.items():
         if key not in settings:
-            raise ConfigError(f"settings file {path}: unknown key {key!r}{_suggestion(key, settings)}")
+            raise ConfigError(f"settings file {path}: unknown key {key!r}{did_you_mean(key, settings)}")
         if _is_list(settings[key]) and isinstance(value, str):
             table[key] = [value]
     return table
@@ -219,18 +267,23 @@ def _from_file(settings: Mapping[str, Setting], path: str) -> dict[str, Any]:
 def _from_environment(settings: Mapping[str, Setting], environment: Mapping[str, str]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key in ("config", *settings):
-        text = environment.get(_variable(key))
+        text = environment.get(variable_of(key))
         if text is not None:
-            listed = key in settings and _is_list(settings[key])
-            values[key] = [part.strip() for part in text.split(",") if part.strip()] if listed else text
+            values[key] = _parsed(settings[key], text) if key in settings else text
     return values
+
+
+def _parsed(setting: Setting, text: str) -> Any:
+    """Return the items of a list that a text has, or the text."""
+    return [part.strip() for part in text.split(",") if part.strip()] if _is_list(setting) else text
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)), None)
 
 
-def _suggestion(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: the nearest known one, or else all."""
     near = _nearest(name if name.startswith("-") else name.replace("-", "_"), known)
     return f"; did you mean {near!r}?" if near is not None else f"; known are {', '.join(sorted(known))}"
 
@@ -242,9 +295,9 @@ def _converted(settings: Mapping[str, Setting], values: Mapping[str, Any], origi
     for key, setting in settings.items():
         if key not in values:
             if setting.default is MISSING:
-                problems.append(f"{key} is needed: {_flag(key)}, {_variable(key)} or TOML key {key}")
+                problems.append(f"{key} is needed: {_flag(key)}, {variable_of(key)} or TOML key {key}")
         elif not setting.accepts(converted[key]):
-            problems.append(f"{key} = {values[key]!r} ({origins[key]}): expected {_expected(setting)}")
+            problems.append(f"{key} = {repr(values[key])[:SHOWN_MAX]} ({origins[key]}): expected {_expected(setting)}")
     if problems:
         raise ConfigError("; ".join(problems))
     return converted

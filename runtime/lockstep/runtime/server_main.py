@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime import log
-from lockstep.runtime.config import Settings, load
+from lockstep.runtime.config import LoadedSettings, Settings, load
 from lockstep.runtime.daemon import Daemon, Service, exit_code_of
 from lockstep.runtime.descriptors import DESCRIPTORS
 
@@ -17,23 +17,25 @@ S = TypeVar("S", bound=Settings)
 EXIT_USAGE = 2
 
 
-def run_program(prog: str, model: type[S], make: Callable[[S], Service], argv: Sequence[str], *, stop_ms: int | None = None) -> int:
-    """Load the settings, set up logging at `config.log_level` (if it exists), run the service. Return the exit code.
+def run_program(
+    prog: str, model: type[S], make: Callable[[LoadedSettings[S]], Service], argv: Sequence[str], *, stop_ms: int | None = None
+) -> int:
+    """Load the settings, set up logging at `log_level` (if it exists), make and run the service. Return the exit code.
 
     An invalid setting gives one line on stderr and exit 2; an error of `make` is reported the same way, with the error's own exit code. An
     unknown variable of the environment is logged as a warning.
     """
     try:
-        config, _, unknown = load(model, argv, prog)
+        loaded = load(model, argv, prog)
     except LockstepError as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return EXIT_USAGE
-    log.configure(getattr(config, "log_level", "info"))
-    for name, near in unknown.items():
+    log.configure(getattr(loaded.config, "log_level", "info"))
+    for name, near in loaded.unknown.items():
         logger.warning("settings.unknown_variable", variable=name, ignored=True, did_you_mean=near)
     DESCRIPTORS.prepare()
     try:
-        service = make(config)
+        service = make(loaded)
     except LockstepError as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return exit_code_of(error)

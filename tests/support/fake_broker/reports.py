@@ -1,8 +1,11 @@
-"""The fake broker's responses to commands: group statuses, queue bounds and messages by position, as the test sets them."""
+"""The fake broker's responses to commands: group statuses, queue bounds and messages by position, as the test sets them; settings."""
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockstep.broker.config import BrokerConfig
+from lockstep.broker.running_settings import RunningSettings
 from lockstep.protocol.bodies import GroupStatus, GroupStatusReply, OffsetRange, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
@@ -22,6 +25,11 @@ class Reports(Wire):
     by_position: dict[int, bytes] = field(default_factory=dict)
     """Physical offset → record."""
 
+    @functools.cached_property
+    def settings(self) -> RunningSettings:
+        """The broker's settings, the real ones. A change has no effect."""
+        return RunningSettings(BrokerConfig(name=self.name), {}, lambda _: None)
+
     def response(self, command: Command, endpoint: Endpoint, body: Any) -> None:
         match command.code:
             case RequestCode.GROUP_STATUS:
@@ -29,6 +37,10 @@ class Reports(Wire):
             case RequestCode.DELETE_SUBSCRIPTIONGROUP:
                 self._delete(body)
                 reply = command.reply()
+            case RequestCode.GET_BROKER_CONFIG:
+                reply = command.reply(body=encode_body(self.settings.report()))
+            case RequestCode.UPDATE_BROKER_CONFIG:
+                reply = command.reply(body=encode_body(self.settings.change(body.values, endpoint.peer)))
             case RequestCode.TOPIC_OFFSETS if body.topic in self.offsets:
                 reply = command.reply(body=encode_body(TopicOffsets(tuple(self.offsets[body.topic]))))
             case RequestCode.TOPIC_OFFSETS:

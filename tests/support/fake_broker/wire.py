@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.protocol.bodies import CreateTopicReply, HeartbeatBody, SessionLockBody, SyncBody
+from lockstep.protocol.bodies import ChangeSettings, CreateTopicReply, HeartbeatBody, SessionLockBody, SyncBody
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
@@ -27,7 +27,12 @@ GRACE_MS = 3_000
 STORED_MS = 1_700_000_000_000
 STORE_HOST = "10.9.8.7:10911"
 """The store host of records: an unreachable address."""
-BODIES: dict[int, type] = {RequestCode.HEART_BEAT: HeartbeatBody, RequestCode.LOCK_BATCH_MQ: SessionLockBody, RequestCode.SYNC: SyncBody}
+BODIES: dict[int, type] = {
+    RequestCode.HEART_BEAT: HeartbeatBody,
+    RequestCode.LOCK_BATCH_MQ: SessionLockBody,
+    RequestCode.SYNC: SyncBody,
+    RequestCode.UPDATE_BROKER_CONFIG: ChangeSettings,
+}
 HEADERS: dict[int, type] = {
     RequestCode.SEND_RECORDS: SendRecordsHeader,
     RequestCode.PULL_MESSAGE: PullHeader,

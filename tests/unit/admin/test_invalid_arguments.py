@@ -65,10 +65,12 @@ ARGUMENTS = {
     ("doctor",): [],
     ("up",): [],
     ("store", "check"): ["nowhere"],
+    ("broker", "config", "get"): ["retention_hours"],
+    ("broker", "config", "set"): ["retention_hours=72", "--broker", "broker-a"],
 }
 """Arguments with which each command does something and ends."""
-SERVERS = {("broker",), ("nameserver",)}
-"""Their settings are checked by a model: tests/unit/runtime/test_config.py."""
+SERVERS = {("nameserver",)}
+"""Its settings, and those of `lockstep broker`, are checked by a model: tests/unit/runtime/test_config.py."""
 RUNS_ON = {("up", "--store"), ("bench", "--nameserver")}
 """Values that are valid and would start something."""
 

@@ -2,16 +2,29 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from lockstep.broker.background import FREE_QUEUES_MAX, SNAPSHOT_CHECK_MS, EffectRunner, LeaseTimer, StoreMaintenance
+from lockstep.broker.background import (
+    FREE_QUEUES_MAX,
+    RETENTION_MS,
+    SCRUB_FIRST_MS,
+    SCRUB_REST_MS,
+    SNAPSHOT_CHECK_MS,
+    EffectRunner,
+    LeaseTimer,
+    StoreMaintenance,
+)
 from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
+from lockstep.broker.tables.activity_table import DAY_MS
+from lockstep.broker.tables.sequence_table import SequenceTable
 from lockstep.protocol.bodies import FreeQueue, ListVersion, QueueFreeBody
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from support.broker_fakes import FakeHost
 from support.clocks import LoopClock
+from support.coordination_kit import CONFIG, TOPIC, Bench
 from support.loops import FrozenLoop, LoopWatch
 
 
@@ -173,3 +186,68 @@ async def test_snapshot_is_written_when_due_and_completed_before_the_broker_stop
         keeper.stop()
         store.gate.set()
     assert store.written == ["tables"]
+
+
+class Scrubber:
+    def __init__(self) -> None:
+        self.bytes_per_s = 1
+        self.run_count = 0
+
+    async def run(self, stopping: Callable[[], bool]) -> None:
+        self.run_count += 1
+
+
+@pytest.mark.frozen_clock
+async def test_scrub_rests_between_passes_and_begins_soon_after_it_is_turned_on(frozen: FrozenLoop) -> None:
+    store, scrubber = Store(), Scrubber()
+    store.scrubber = scrubber  # type: ignore[attr-defined]
+    keeper = StoreMaintenance(FakeHost(LoopClock(slept_ms=SLEPT_MS)), store, State())  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(keeper.keep_scrubbed())
+        await frozen.advance((SCRUB_FIRST_MS + SCRUB_REST_MS - 1) / 1_000)
+        assert scrubber.run_count == 1
+        scrubber.bytes_per_s = 0
+        await frozen.advance(1 / 1_000)
+        scrubber.bytes_per_s, before = 1, scrubber.run_count
+        await frozen.advance(SCRUB_FIRST_MS / 1_000)
+        assert scrubber.run_count == before + 1
+        keeper.stop()
+
+
+@pytest.mark.frozen_clock
+async def test_idle_groups_are_forgotten_in_the_next_round_after_their_limit_is_changed(frozen: FrozenLoop) -> None:
+    on = Bench(config=replace(CONFIG, group_idle_days=30))
+    on.c.legacy.update_offset(99, ("idle", TOPIC, 0), 5, on.now_ms)
+    for _ in range(2):
+        on.c.set_day((on.c.state.activity.today + 1) * DAY_MS)
+    keeper = StoreMaintenance(FakeHost(LoopClock(slept_ms=SLEPT_MS)), Aged(on), Tables(on))  # type: ignore[arg-type]
+    async with asyncio.TaskGroup() as group:
+        group.create_task(keeper.keep_retention())
+        await frozen.advance(RETENTION_MS / 1_000)
+        assert on.c.status.groups() == ("idle",)
+        on.c.state.config = replace(CONFIG, group_idle_days=2)
+        await frozen.advance(RETENTION_MS / 1_000)
+        assert on.c.status.groups() == ()
+        keeper.stop()
+
+
+class Aged:
+    """A store from which nothing has to be removed, on the day of the tables."""
+
+    def __init__(self, on: Bench) -> None:
+        self._on = on
+
+    def safe_now_ms(self) -> int:
+        return self._on.c.state.activity.today * DAY_MS
+
+    async def retention(self, now_ms: int) -> list[tuple[str, int, int]]:
+        return []
+
+    def disk_status(self) -> None:
+        pass
+
+
+class Tables:
+    def __init__(self, on: Bench) -> None:
+        self.coordination = on.c
+        self.sequences = SequenceTable()

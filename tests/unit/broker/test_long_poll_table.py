@@ -139,6 +139,24 @@ def test_oldest_pull_of_all_is_evicted_above_the_total_limit() -> None:
     assert (outs, len(table)) == ([None, None, "a", "b"], 2)
 
 
+def test_lowered_limit_of_a_group_takes_its_oldest_pulls_at_most_the_requested_count_at_a_time() -> None:
+    table = LongPollTable[str]()
+    for item, group, queue in [("a", "g", 0), ("b", "g", 0), ("other", "h", 0), ("c", "g", 0), ("d", "g", 0), ("e", "g", 1), ("f", "g", 1)]:
+        table.hold(pull(item, group=group, queue=queue))
+    table.held_per_group_max = 1
+    assert [names(table.take_above_limits(3)) for _ in range(3)] == [["a", "b", "c"], ["e"], []]
+    assert names(list(table)) == ["other", "d", "f"]
+
+
+def test_lowered_total_limit_takes_the_oldest_pulls_of_all() -> None:
+    table = LongPollTable[str]()
+    for number, item in enumerate("abcd"):
+        table.hold(pull(item, connection=number, group=item, queue=number))
+    table.held_max = 1
+    assert [names(table.take_above_limits(2)) for _ in range(3)] == [["a", "b"], ["c"], []]
+    assert names(list(table)) == ["d"]
+
+
 def test_take_woken_returns_at_most_the_requested_count_and_alternates_queues() -> None:
     table = LongPollTable[str]()
     for item in "abcde":

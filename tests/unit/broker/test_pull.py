@@ -531,3 +531,19 @@ async def test_oldest_held_pull_above_the_limit_is_ended_as_at_its_deadline(sums
     broker.arrive(b"x")
     await turn()
     assert [response.opaque for response in broker.endpoint.take()] == [2, 3]
+
+
+async def test_pulls_above_a_lowered_limit_end_in_several_turns_the_oldest_first() -> None:
+    broker = Broker()
+    for number in range(2 * TURN_HELD_MAX + 2):
+        broker.pull(0, opaque=number, consumer_group=f"g{number % 7}", **LONG)
+    await turn()
+    broker.pulls.limit_held(1, 1_024)
+    given: list[int] = []
+    while broker.pulls.held_count > 1 or len(given) <= 2 * TURN_HELD_MAX:
+        before = broker.pulls.held_count
+        await asyncio.sleep(0)
+        assert before - broker.pulls.held_count <= TURN_HELD_MAX
+        given += [response.opaque for response in broker.endpoint.take()]
+    assert (given, broker.pulls.excess_count) == (list(range(2 * TURN_HELD_MAX + 1)), 2 * TURN_HELD_MAX + 1)
+    broker.pulls.stop()

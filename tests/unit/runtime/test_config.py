@@ -1,5 +1,7 @@
 """Settings: precedence of the sources, refusals, and the output of --show-config."""
 
+import json
+import tomllib
 from dataclasses import FrozenInstanceError, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,7 +17,11 @@ from lockstep.runtime.config import (
     PROGRAM_OPTIONS,
     LoadedSettings,
     Settings,
+    describe_options,
     load,
+    parse_texts,
+    setting_name,
+    toml_text,
 )
 from lockstep.runtime.listen_address import ListenAddress, parse_listen_address, parse_listeners, require_loopback_or_insecure
 from lockstep.runtime.settings import Range, declared_settings
@@ -306,3 +312,45 @@ def test_any_text_is_a_listener_or_a_config_error(text: str) -> None:
         return
     assert listen.name
     assert 0 <= listen.port <= 65_535
+
+
+def test_texts_of_settings_are_parsed_as_variables_and_none_removes_an_optional_value() -> None:
+    texts = {"port_count": "6", "auto_create_topics": "YES", "listen": "a, b", "store": "none", "name": "none"}
+    assert parse_texts(Config, texts, "a request") == {
+        "port_count": 6,
+        "auto_create_topics": True,
+        "listen": ("a", "b"),
+        "store": None,
+        "name": "none",
+    }
+    with pytest.raises(ConfigError, match=r"port_count = 'x' \(a request\): expected an integer"):
+        parse_texts(Config, {"port_count": "x"}, "a request")
+
+
+def test_name_of_a_setting_has_dashes_or_underscores() -> None:
+    assert setting_name(Config, "port-count") == setting_name(Config, "port_count") == "port_count"
+    with pytest.raises(ConfigError, match=r"unknown setting 'prt-count'; did you mean 'port_count'\?"):
+        setting_name(Config, "prt-count")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"port_count": 6, "name": "a b"}, "with --port-count 6 --name 'a b'"),
+        ({"auto_create_topics": True, "insecure": False}, "with --auto-create-topics --no-insecure"),
+        ({"listen": ("a", "b")}, "with --listen a --listen b"),
+        ({"store": None}, "without --store"),
+        ({"store": None, "listen": (), "port_count": 6}, "with --port-count 6 and without --store --listen"),
+        ({}, ""),
+    ],
+)
+def test_options_that_give_settings_their_values_are_described(values: dict[str, object], words: str) -> None:
+    assert describe_options(values) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(72.0, "72"), (1.5, "1.5"), (True, "true"), ('a"b', '"a\\"b"'), (("a", "b"), '["a", "b"]'), (12, "12")]
+)
+def test_value_is_written_as_toml_and_json_have_it(value: object, text: str) -> None:
+    assert toml_text(value) == text
+    assert tomllib.loads(f"key = {text}")["key"] == json.loads(text)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from lockstep.protocol.errors import ConfigError, StoreError
-from lockstep.runtime.config import Settings
+from lockstep.runtime.config import LoadedSettings, Settings
 from lockstep.runtime.daemon import Daemon, Tasks, describe, exit_code_of
 from lockstep.runtime.server_main import run_program
 from support.loops import turns
@@ -209,7 +209,7 @@ class Config(Settings):
 
 
 def test_invalid_setting_is_printed_as_one_line_and_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
-    def never(config: Config) -> Scripted:
+    def never(loaded: LoadedSettings[Config]) -> Scripted:
         raise AssertionError("made although the settings are refused")
 
     assert run_program("prog", Config, never, ["--nmae", "x"]) == 2
@@ -218,8 +218,8 @@ def test_invalid_setting_is_printed_as_one_line_and_exits_2(capsys: pytest.Captu
 
 @pytest.mark.usefixtures("logging_as_it_was")
 def test_error_while_creating_the_service_is_printed_as_one_line_and_sets_the_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    def refuse(config: Config) -> Scripted:
-        raise DiskFailedError(f"no store for {config.name}")
+    def refuse(loaded: LoadedSettings[Config]) -> Scripted:
+        raise DiskFailedError(f"no store for {loaded.config.name}")
 
     assert run_program("prog", Config, refuse, ["--name", "y"]) == 3
     assert capsys.readouterr().err == "prog: no store for y\n"

@@ -21,7 +21,7 @@ UNLIMITED = {
     "broker.started": ONCE_A_START,
     "broker.stopped": ONCE_A_START,
     "daemon.failed": ONCE_A_START,
-    "delay.outlives_retention": ONCE_A_START,
+    "delay.outlives_retention": "once a start, and once for each change of retention_hours",
     "layout.invalid": ONCE_A_START,
     "log.recovered": ONCE_A_START,
     "nameserver.started": ONCE_A_START,
@@ -47,6 +47,7 @@ UNLIMITED = {
     "group.deleted": BY_AN_OPERATOR,
     "log.level_changed": BY_AN_OPERATOR,
     "progress.reset": BY_AN_OPERATOR,
+    "setting.changed": BY_AN_OPERATOR,
     "store.damaged": ONCE_A_PLACE,
     "scrub.damage_found": ONCE_A_PLACE,
 }

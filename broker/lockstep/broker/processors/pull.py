@@ -110,6 +110,7 @@ class PullProcessor:
         self._found: deque[Pull] = deque()
         self._turn = Turn("pulls", self._serve_found, self._turn_failed)
         self._deadline = Turn("pulls.deadline", self._expire, lambda error: self._deadline.retry())
+        self._lowered = Turn("pulls.lowered", self._end_excess, lambda error: self._lowered.retry())
         self._deadline_ms = 0
         """The time for which the deadline turn is scheduled, while it is scheduled."""
         self.excess_count = 0
@@ -130,6 +131,11 @@ class PullProcessor:
     @property
     def held_max(self) -> int:
         return self._holds.held_max
+
+    def limit_held(self, held_max: int, held_per_group_max: int) -> None:
+        """Change the limits of held pulls. Pulls above a lower one end in the next turns, as at their deadline."""
+        self._holds.held_max, self._holds.held_per_group_max = held_max, held_per_group_max
+        self._lowered.schedule()
 
     @handles(RequestCode.PULL_MESSAGE, PullHeader, header_bytes_max=PULL_HEADER_BYTES_MAX)
     def pull(self, request: Request) -> HandlerResult:
@@ -172,6 +178,7 @@ class PullProcessor:
         """Respond to all held pulls; none is held from here on."""
         self._stopping = True
         self._deadline.cancel()
+        self._lowered.cancel()
         self._found += self._take(LongPollTable.take_all)
         while self._found:
             self._serve_found()
@@ -184,6 +191,19 @@ class PullProcessor:
             pull.deadline_ms = None
         self._serve_soon(expired)
         self._arm()
+
+    def _end_excess(self) -> None:
+        """End a limited number of the pulls above a limit that was lowered; the next turns end the others."""
+        excess = self._take(lambda holds: holds.take_above_limits(TURN_HELD_MAX))
+        self._end_early(excess)
+        if excess:
+            self._lowered.schedule()
+
+    def _end_early(self, excess: list[Pull]) -> None:
+        self.excess_count += len(excess)
+        for pull in excess:
+            pull.deadline_ms = None  # its response is that of a pull at its deadline
+        self._serve_soon(excess)
 
     def _arm(self) -> None:
         """Set the timer to the earliest deadline, unless it is due before."""
@@ -362,9 +382,7 @@ class PullProcessor:
             self._fail_held(error, except_for=pull)
             raise
         if oldest is not None:
-            self.excess_count += 1
-            oldest.item.deadline_ms = None  # its response is that of a pull at its deadline
-            self._serve_soon([oldest.item])
+            self._end_early([oldest.item])
         self._arm()
         return True
 

@@ -30,14 +30,15 @@ class TopicProcessor:
     def __init__(self, topics: TopicTable, *, auto_create: bool, may_begin: Callable[[str], None] | None = None) -> None:
         """`may_begin` raises ServiceNotAvailableError if the disk has no room for a new topic."""
         self._topics = topics
-        self._auto_create = auto_create
+        self.auto_create = auto_create
+        """Whether sends create topics."""
         self._may_begin = may_begin
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, bytes, body_bytes_max=LAYOUTS_BYTES_MAX)
     def create_topic(self, request: Request) -> HandlerResult:
         header: CreateTopicHeader = request.header
         check_topic(header.topic)
-        if header.auto and not self._auto_create and self._topics.find_layout(header.topic) is None:
+        if header.auto and not self.auto_create and self._topics.find_layout(header.topic) is None:
             raise topic_missing(header.topic)
         self._check_disk(header.topic)
         return PendingResponse(request.reply(body=encode_body(CreateTopicReply(self._create(header, request.body)))))
@@ -58,7 +59,7 @@ class TopicProcessor:
         layout = self._topics.find_layout(topic)
         if layout is not None:
             return layout
-        if not self._auto_create:
+        if not self.auto_create:
             raise topic_missing(topic)
         self._check_disk(topic)
         count = max(1, min(queue_count, AUTO_CREATE_QUEUES_MAX))

@@ -29,6 +29,11 @@ class DiskWatch:
         """Number of bytes that may be appended before the next look."""
         self._look(0)
 
+    def apply(self, config: StoreConfig) -> None:
+        """Use another reserve from the next send on."""
+        self._reserve_bytes = config.disk_reserve_bytes
+        self.room = 0
+
     @property
     def reserve_bytes(self) -> int:
         if self._reserve_bytes is not None:

@@ -36,7 +36,8 @@ class Retention:
     def __init__(
         self, config: StoreConfig, host: Host, log: CommitLog, queues: QueueTable, snapshots: Snapshots, directory: StoreDirectory
     ) -> None:
-        self._config = config
+        self.config = config
+        """Its limits apply from the next round on."""
         self._host = host
         self._log = log
         self._queues = queues
@@ -73,7 +74,7 @@ class Retention:
         if excess > 0:
             log.warning("retention.removed", **facts, reason=reason)
         else:
-            log.info("retention.removed", **facts, reason=f"older than {self._config.retention_ms / 3_600_000:g} h")
+            log.info("retention.removed", **facts, reason=f"older than {self.config.retention_ms / 3_600_000:g} h")
         return self._rows(moved)
 
     @staticmethod
@@ -95,7 +96,7 @@ class Retention:
         for segment in candidates:
             if removed < excess:
                 pass
-            elif now_ms - await self._newest_ms(segment, now_ms, stamps) <= self._config.retention_ms:
+            elif now_ms - await self._newest_ms(segment, now_ms, stamps) <= self.config.retention_ms:
                 break
             expired.append(segment)
             removed += segment.end - segment.start
@@ -103,7 +104,7 @@ class Retention:
 
     def _excess(self) -> tuple[int, str]:
         """Return how many bytes of log must be removed whatever their age, and why."""
-        config, log_bytes = self._config, self._log.end - self._log.start
+        config, log_bytes = self.config, self._log.end - self._log.start
         excess = [(0, "")]
         if config.log_bytes_max is not None:
             excess.append((log_bytes - config.log_bytes_max, f"the log has {log_bytes} bytes, at most {config.log_bytes_max} are kept"))

@@ -21,7 +21,7 @@ WINDOW_BYTES = 64 << 10
 
 
 class _StoppedError(Exception):
-    """The broker stops, so the pass ends early."""
+    """The broker stops or the scrub is turned off, so the pass ends early."""
 
 
 class Scrubber:
@@ -35,7 +35,8 @@ class Scrubber:
         self._damage = damage
         self._repairs = repairs
         self._host = host
-        self._bytes_per_s = bytes_per_s
+        self.bytes_per_s = bytes_per_s
+        """A change applies to the next read. 0 ends the pass."""
         self._threaded = threaded(host)
         self._found: dict[int, DamagedRange] = {}
         """The damage that this pass has found so far."""
@@ -56,11 +57,11 @@ class Scrubber:
         return self._damage.byte_count + sum(found.end - found.begin for found in self.found.values() if found.end > start)
 
     async def run(self, stopping: Callable[[], bool]) -> None:
-        """Run one pass over the data that is on the disk now, and start repairs. End early if `stopping()`.
+        """Run one pass over the data that is on the disk now, and start repairs. End early if `stopping()`, or if `bytes_per_s` is 0.
 
         A failed read ends the pass and is logged.
         """
-        if not self._bytes_per_s:
+        if not self.bytes_per_s:
             return
         end = self._end = self._log.synced
         self._found, self._pending = {}, []
@@ -90,8 +91,9 @@ class Scrubber:
 
     def _paced(self, stopping: Callable[[], bool]) -> ReadAt:
         async def read(segment: Segment, count: int, at: int) -> bytes:
-            await asyncio.sleep(count / self._bytes_per_s)
-            if stopping():
+            if self.bytes_per_s:
+                await asyncio.sleep(count / self.bytes_per_s)
+            if stopping() or not self.bytes_per_s:
                 raise _StoppedError
             return await self._threaded(segment, count, at)
 

@@ -466,6 +466,12 @@ class Store:
 
     # -- upkeep ----------------------------------------------------------------------------------
 
+    def apply(self, config: StoreConfig) -> None:
+        """Use the limits of retention, of the disk and of the scrub that `config` has. Its other settings are not looked at."""
+        self._retention.config = config
+        self._disk.apply(config)
+        self.scrubber.bytes_per_s = config.scrub_bytes_per_s
+
     async def retention(self, now_ms: int) -> list[Moved]:
         """Remove old segments. Return (topic, queue id, new minimum) of the queues that lost messages.
 

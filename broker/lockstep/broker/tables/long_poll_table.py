@@ -5,7 +5,7 @@ A pull is held under its topic and queue until the first of these events:
     deadline    `now >= deadline_ms`
     stale       the epoch of its group's queue rose above the one that it carries
     gone        its connection closed
-    excess      a newer pull exceeded one of the limits, and this one is the oldest of those that count towards that limit
+    excess      a newer pull exceeded one of the limits, or it was lowered, and this pull is the oldest of those that count towards it
 The event removes it from the table. The caller then responds to it or holds it again.
 
 Any number of pulls may be woken or due at once. They stay in the table until `take_woken` and `take_expired` remove them, as many at a time
@@ -16,6 +16,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -66,7 +67,7 @@ class LongPollTable(Generic[T]):
     ) -> None:
         self.held_max = held_max
         self._held_per_connection_max = held_per_connection_max
-        self._held_per_group_max = held_per_group_max
+        self.held_per_group_max = held_per_group_max
         self._number = 0
         self._reset()
 
@@ -105,7 +106,7 @@ class LongPollTable(Generic[T]):
     def take_excess(self, pull: HeldPull[T]) -> HeldPull[T] | None:
         """Remove and return the oldest pull above a limit, after `pull` was held. Return None within the limits of the group and of all."""
         of_group = self._by_group[pull.group, pull.topic, pull.queue_id]
-        if len(of_group) > self._held_per_group_max:
+        if len(of_group) > self.held_per_group_max:
             oldest = next(iter(of_group.values()))
         elif len(self._all) > self.held_max:
             oldest = next(iter(self._all.values()))
@@ -115,6 +116,15 @@ class LongPollTable(Generic[T]):
             return None
         self._remove([oldest])
         return oldest
+
+    def take_above_limits(self, count: int) -> list[HeldPull[T]]:
+        """Remove and return at most `count` pulls above a limit that was lowered, the oldest first: those of all, then those of groups."""
+        if (above := len(self._all) - self.held_max) > 0:
+            return self._remove(list(islice(self._all.values(), min(above, count))))
+        found: list[HeldPull[T]] = []
+        for pulls in self._by_group.values():
+            found += islice(pulls.values(), max(0, min(len(pulls) - self.held_per_group_max, count - len(found))))
+        return self._remove(found)
 
     def mark_woken(self, topic: str, queue_id: int) -> bool:
         """Mark the pulls held at this queue for `take_woken`: messages have become visible. Return whether there are any."""

@@ -365,7 +365,7 @@ class TopicTable:
         if live >= self.topics_max:
             raise NoPermissionError(
                 f"topic {topic} was not created: the cluster has {live} topics, topics_max allows {self.topics_max}. Delete topics that "
-                f"are no longer used, or start every broker with a higher --topics-max"
+                "are no longer used, or raise it (`lockstep broker config set --all topics_max=…`, --topics-max at the next start)"
             )
         if deleted >= TOMBSTONES_MAX and not known:
             raise NoPermissionError(

@@ -1,9 +1,14 @@
 """Structured bodies, natively msgpack maps (codec/msgpack_body.py). They are imported from here; each module holds one family."""
 
 from lockstep.protocol.bodies.brokers import (
+    BrokerSetting,
+    BrokerSettings,
     BrokerStatus,
+    ChangeSettings,
     NameserverStanding,
     OffsetRange,
+    SettingChange,
+    SettingChanges,
     TopicOffsets,
 )
 from lockstep.protocol.bodies.groups import (
@@ -63,7 +68,10 @@ from lockstep.protocol.bodies.routes import (
 
 __all__ = [
     "BrokerAddress",
+    "BrokerSetting",
+    "BrokerSettings",
     "BrokerStatus",
+    "ChangeSettings",
     "ClusterInfo",
     "ConsumeFromWhere",
     "ConsumeType",
@@ -102,6 +110,8 @@ __all__ = [
     "ResetReply",
     "SessionLockBody",
     "SessionLockReply",
+    "SettingChange",
+    "SettingChanges",
     "StartPolicy",
     "Subscription",
     "SubscriptionPolicy",

@@ -1,4 +1,4 @@
-"""Status of a broker, and the offsets of its queues."""
+"""Status and settings of a broker, and the offsets of its queues."""
 
 from dataclasses import dataclass
 
@@ -61,3 +61,48 @@ class BrokerStatus:
     """How many deleted topics it may remember; 0 from an earlier version, which does not report it."""
     disk_refusal: str | None = None
     """Why sends are refused for lack of room."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSetting:
+    """A setting of a running broker. Values are written as in a TOML file; None stands for a setting that is not set."""
+
+    name: str
+    origin: str
+    """The source of the present value: "default", "file …", "environment …", "flag …", or "set at run time"."""
+    start_origin: str
+    """The source of the value at the start."""
+    value: str | None = None
+    start_value: str | None = None
+    """The value that a restart brings back."""
+    fixed_because: str | None = None
+    """Why the setting can't be changed while the broker runs. None if it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """GET_BROKER_CONFIG (26): all settings of the broker."""
+
+    settings: tuple[BrokerSetting, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeSettings:
+    """UPDATE_BROKER_CONFIG (25): new values, of all the settings or of none. RocketMQ sends lines of properties."""
+
+    values: dict[str, str]
+    """Name → text, as in a variable of the environment; "none" removes a value that need not be set."""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    setting: BrokerSetting
+    """The setting after the change."""
+    before: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChanges:
+    """The settings of the request, also those that had the value already."""
+
+    changes: tuple[SettingChange, ...]

@@ -102,6 +102,21 @@ async def test_scrub_stops_with_the_broker_and_a_failed_read_ends_only_its_pass(
     await store.close()
 
 
+async def test_scrub_that_is_turned_off_ends_its_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await create_store(SimFiles())
+    sleep = asyncio.sleep
+
+    async def turn_off(delay: float) -> None:
+        store.scrubber.bytes_per_s = 0
+        await sleep(0)
+
+    monkeypatch.setattr("lockstep.broker.store.scrubber.asyncio.sleep", turn_off)
+    await store.scrubber.run(lambda: False)
+    monkeypatch.undo()
+    assert store.scrubber.pass_count == 0
+    await store.close()
+
+
 async def test_retention_may_remove_segments_during_a_scrub() -> None:
     files = SimFiles()
     store = await create_store(files, 200, segment_bytes=4096, log_bytes_max=4096)

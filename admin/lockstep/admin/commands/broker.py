@@ -1,0 +1,11 @@
+"""The subcommands of `lockstep broker`, each in a module broker_*.py of its own. `lockstep broker` itself runs a broker (servers.py)."""
+
+import typer
+
+from lockstep.admin.commands.broker_config import get_command, set_command
+
+app = typer.Typer(no_args_is_help=True, help="Run a broker (`lockstep broker --help` lists its options), or change a running one.")
+config_app = typer.Typer(no_args_is_help=True, help="Show and change the settings of running brokers.")
+config_app.command("get")(get_command)
+config_app.command("set")(set_command)
+app.add_typer(config_app, name="config")

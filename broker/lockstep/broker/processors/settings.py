@@ -1,0 +1,23 @@
+"""Requests of operators for the broker's settings. RocketMQ: AdminBrokerProcessor."""
+
+from lockstep.broker.running_settings import RunningSettings
+from lockstep.protocol.bodies import ChangeSettings
+from lockstep.protocol.codes import RequestCode
+from lockstep.runtime.dispatch import handles
+from lockstep.runtime.request import HandlerResult, Request
+
+
+class SettingsProcessor:
+    """Reports and changes the settings."""
+
+    def __init__(self, settings: RunningSettings) -> None:
+        self._settings = settings
+
+    @handles(RequestCode.GET_BROKER_CONFIG)
+    def report(self, request: Request) -> HandlerResult:
+        return request.reply(body=self._settings.report())
+
+    @handles(RequestCode.UPDATE_BROKER_CONFIG, None, ChangeSettings)
+    def change(self, request: Request) -> HandlerResult:
+        body: ChangeSettings = request.body
+        return request.reply(body=self._settings.change(body.values, request.endpoint.peer))
