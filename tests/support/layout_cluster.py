@@ -90,12 +90,12 @@ class Cluster:
             case "grow" if (layout := broker.topics.find_layout(TOPIC)) is not None:
                 other = self.brokers[late % len(self.brokers)].name
                 count = layout.id_count(other) + 1
-                broker.topics.create(alter_layout(layout, [other], write_count=count, read_count=count, writer=self.writers()))
+                broker.topics.create(alter_layout(layout, dict.fromkeys([other], (count, count)), writer=self.writers()))
             case "narrow" if (layout := broker.topics.find_layout(TOPIC)) is not None:
                 name = self.brokers[late % len(self.brokers)].name
                 if (write_count := layout.write_count(name)) > 1:
                     read_count = layout.id_count(name)
-                    narrow = alter_layout(layout, [name], write_count=write_count - 1, read_count=read_count, writer=self.writers())
+                    narrow = alter_layout(layout, dict.fromkeys([name], (write_count - 1, read_count)), writer=self.writers())
                     broker.topics.create(narrow)
             case "delete" if (layout := broker.topics.find_layout(TOPIC)) is not None:
                 broker.topics.create(layout.deletion)

@@ -114,6 +114,7 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.DELETE_SUBSCRIPTIONGROUP: (clients.DeleteGroupHeader, None),
     R.GET_BROKER_RUNTIME_INFO: (None, None),
     R.FORGET_DELETIONS: (routes.ForgetDeletionsHeader, None),
+    R.HOLD_WRITES: (routes.HoldWritesHeader, None),
 }
 """Header and body of every request."""
 
@@ -143,6 +144,7 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GET_BROKER_CONFIG: (None, bodies.BrokerSettings),
     R.GET_BROKER_RUNTIME_INFO: (None, bodies.BrokerStatus),
     R.FORGET_DELETIONS: (routes.ForgetDeletionsReply, None),
+    R.HOLD_WRITES: (routes.HoldWritesReply, None),
 }
 """Header and body of every response that has one."""
 

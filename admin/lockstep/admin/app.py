@@ -69,6 +69,6 @@ def nameserver_command(context: typer.Context) -> None:
     raise typer.Exit(serve("nameserver", context.args))
 
 
-for each in (app, broker.config_app, topic.app, group.app, dlq.app, message.app, store.app):
+for each in (app, broker.app, broker.config_app, topic.app, group.app, dlq.app, message.app, store.app):
     for command in each.registered_commands:
         command.cls = Command

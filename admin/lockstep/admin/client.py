@@ -37,7 +37,13 @@ from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import DeleteGroupHeader, GroupStatusHeader
 from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader, ViewMessageHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
-from lockstep.protocol.headers.routes import CreateTopicHeader, ForgetDeletionsHeader, ForgetDeletionsReply
+from lockstep.protocol.headers.routes import (
+    CreateTopicHeader,
+    ForgetDeletionsHeader,
+    ForgetDeletionsReply,
+    HoldWritesHeader,
+    HoldWritesReply,
+)
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
@@ -270,10 +276,23 @@ class AdminClient:
             raise broker_error(response.code, response.remark)
         return from_plain(ForgetDeletionsReply, response.fields)
 
-    async def put_layout(self, broker: BrokerAddress, layout: TopicLayout) -> TopicLayout:
-        """Propose a layout to one broker. Return the one in force there afterwards."""
-        response = await self.request(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(layout.topic), encode_body(layout))
+    async def put_layout(self, broker: BrokerAddress, layout: TopicLayout, hold_id: str | None = None) -> TopicLayout:
+        """Propose a layout to one broker, with `hold_id` only while that hold is in force. Return the one in force there afterwards."""
+        header = CreateTopicHeader(layout.topic, hold_id=hold_id)
+        response = await self.request(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header, encode_body(layout))
         return decode_body(CreateTopicReply, response.body).layout
+
+    async def hold_writes(self, broker: BrokerAddress, topic: str, hold_id: str, lease_ms: int) -> bool:
+        """Begin, renew or (with a lease of 0) end a hold of a topic's writes at one broker. Return whether it began now."""
+        response = await self.request(broker, RequestCode.HOLD_WRITES, HoldWritesHeader(topic, hold_id, lease_ms))
+        return from_plain(HoldWritesReply, response.fields).begun
+
+    async def layouts(self) -> dict[str, TopicLayout]:
+        """Return the layout of every topic, also those of groups (retry, dead letters). A topic that is deleted meanwhile is left out."""
+        async with self.keep_connections():
+            topics = await self.topics()
+            found = await gather_results({topic: self.route(topic) for topic in topics})
+        return {topic: route.layout for topic, route in found.values.items()}
 
     async def view(self, broker: BrokerAddress, physical_offset: int) -> bytes:
         """Return the stored record at a position of one broker's log."""

@@ -5,21 +5,23 @@ queues come in an entry of their own, which records since when they exist (a gro
 If the number of writable queues changes, keys map to other queues and order per key ends.
 """
 
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 
-def alter_layout(layout: TopicLayout, brokers: Collection[str], *, write_count: int, read_count: int, writer: int) -> TopicLayout:
-    """Return the layout with these counts on each of `brokers` and the next counter, or `layout` itself if nothing would change.
+def alter_layout(layout: TopicLayout, counts: Mapping[str, tuple[int, int]], *, writer: int) -> TopicLayout:
+    """Return the layout with these counts (broker → queues to write, to read) and the next counter, or `layout` itself if nothing would
+    change.
 
     If queues of a broker are removed, a marker entry (LayoutEntry) records it: else the broker would add those that hold messages again.
+    If all of them are removed, its first entry stays too, without queues: `TopicLayout.began` must not change.
     """
     counter = layout.version.counter + 1
     entries: list[LayoutEntry] = []
-    remaining = dict.fromkeys(sorted(brokers), (write_count, read_count))
-    shrunk = {name: None for name in remaining if layout.id_count(name) > max(write_count, read_count)}
+    remaining = {name: counts[name] for name in sorted(counts)}
+    shrunk = {name: None for name in remaining if layout.id_count(name) > max(counts[name])}
     for entry in layout.entries:
         if entry.broker_name not in remaining or (entry.is_marker and entry.broker_name not in shrunk):
             entries.append(entry)
@@ -27,7 +29,8 @@ def alter_layout(layout: TopicLayout, brokers: Collection[str], *, write_count: 
         write_remaining, read_remaining = remaining[entry.broker_name]
         write, read = min(entry.id_count, write_remaining), min(entry.id_count, read_remaining)
         remaining[entry.broker_name] = write_remaining - write, read_remaining - read
-        if write or read:
+        is_first = all(earlier.broker_name != entry.broker_name for earlier in entries)
+        if write or read or (is_first and not max(counts[entry.broker_name])):
             entries.append(LayoutEntry(entry.broker_name, write, read, entry.counter))
     entries += [LayoutEntry(name, write, read, counter) for name, (write, read) in remaining.items() if write or read]
     entries += [LayoutEntry(name, 0, 0, counter) for name in shrunk]

@@ -1,9 +1,11 @@
 """Bring a topic's layout to the brokers, and wait until the nameserver has it."""
 
 import asyncio
+from collections.abc import Collection
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.options import CommandError, print_error
+from lockstep.admin.write_hold import WriteHold
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
 from lockstep.protocol.errors import BrokerError, LockstepError, TopicNotExistError
@@ -14,20 +16,22 @@ ROUTED_S = 5
 ROUTED_STEP_S = 0.05
 
 
-async def create_and_wait(nameserver: str, topic: str, queues: int) -> TopicLayout:
-    """Create a topic with `queues` queues on each broker, and wait until the nameserver has it."""
+async def create_and_wait(nameserver: str, topic: str, queues: int, brokers: Collection[str] = ()) -> TopicLayout:
+    """Create a topic with `queues` queues on each of these brokers (all if none is named), and wait until the nameserver has it."""
     instance = Client(nameserver).instance()
     try:
         await instance.start()
-        layout = await create_topic(instance, topic, queues)
+        layout = await create_topic(instance, topic, queues, brokers)
     finally:
         await instance.close()
     await wait_until_routed(AdminClient(Host.current(), nameserver), layout)
     return layout
 
 
-async def publish_layout(admin: AdminClient, layout: TopicLayout) -> None:
+async def publish_layout(admin: AdminClient, layout: TopicLayout, hold: WriteHold | None = None) -> None:
     """Propose the layout to every registered broker, by name, and wait until the nameserver has it; the others learn it from there.
+
+    `hold`: a broker takes the layout only if it has held the writes to the topic all the time.
 
     A broker that rejects it or does not respond is reported on stderr. Raise CommandError if no broker accepts it, or if one has another
     layout of the same or a later version.
@@ -38,7 +42,7 @@ async def publish_layout(admin: AdminClient, layout: TopicLayout) -> None:
     accepted = False
     for broker in brokers:
         try:
-            in_force = await admin.put_layout(broker, layout)
+            in_force = await admin.put_layout(broker, layout, hold.id if hold is not None and hold.holds(broker.name) else None)
         except TopicNotExistError:
             print_error(f"broker {broker.name} has no topic {layout.topic}: it was deleted, or is not known to this broker yet")
             continue

@@ -32,6 +32,7 @@ from lockstep.broker.running_settings import RunningSettings
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
 from lockstep.broker.tables.topic_table import TOMBSTONES_MAX
+from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import BrokerStatus
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import format_delay
@@ -170,14 +171,16 @@ class Broker:
     def _build(self, store: Store, state: BrokerState, connections_max: int) -> Server:
         """Create processors, dispatcher and server for the recovered state."""
         host, config, coordination = self._host, self.config, state.coordination
-        self._topics = topic = TopicProcessor(state.topics, auto_create=config.auto_create_topics, may_begin=store.check_new_state)
+        holds = WriteHolds()
+        auto_create = config.auto_create_topics
+        self._topics = topic = TopicProcessor(state.topics, holds, host.clock, auto_create=auto_create, may_begin=store.check_new_state)
         limits = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **limits)
         group_topics = GroupTopics(state.topics, may_begin=store.check_new_state)
         budget = TurnBudget(LANE_ITEMS_PER_TURN)
         self._delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
         processors = [
-            SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, delays),
+            SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, delays, holds),
             SendBackProcessor(host, store, coordination, delays, group_topics, self._gate),
             pulls,
             QueryProcessor(store, state.topics),
@@ -308,6 +311,7 @@ class Broker:
             topics_deleted=self.state.layouts.deleted_count,
             topics_deleted_max=TOMBSTONES_MAX,
             disk_refusal=disk.refusal,
+            delayed_messages=None if self._delays is None else self._delays.pending_count(),
         )
 
     def _apply(self, config: BrokerConfig) -> None:

@@ -83,7 +83,7 @@ class GroupTopics:
 
     def _is_missing(self, topic: str) -> bool:
         layout = self._topics.find_layout(topic)
-        return layout is None or not self._topics.own_write_count(layout)
+        return layout is None or not self._topics.own_read_count(layout)
 
     def _create(self, topic: str) -> None:
         layout = self._topics.create_own(topic, 1, 1, for_group=True)
@@ -103,11 +103,14 @@ class GroupTopics:
         return began > 0 and (layout is None or layout.began > began)
 
     def writable_queue(self, topic: str, queue_id: int) -> int | None:
-        """Return the queue of this broker that takes a delayed message for the topic, or None if the topic does not exist any more."""
+        """Return the queue of this broker that takes a delayed message for the topic, or None if the topic does not exist any more.
+
+        If the queues of this broker are closed to writers, because it is being drained, the broker itself still writes to them.
+        """
         if group_of_topic(topic) is not None or self._topics.find_layout(topic) is not None:
             self._create_for_delayed(topic)
         layout = self._topics.find_layout(topic)
-        count = 0 if layout is None else self._topics.own_write_count(layout)
+        count = 0 if layout is None else self._topics.own_write_count(layout) or self._topics.own_read_count(layout)
         return queue_id % count if count else None
 
 
@@ -145,6 +148,10 @@ class DelayedDelivery:
         if queue_id not in self._due_ms:
             self._due_ms[queue_id] = 0
             self._wake.set()
+
+    def pending_count(self) -> int:
+        """Return the number of messages that wait for their delay or for a retry."""
+        return sum(self._store.bounds(SCHEDULE_TOPIC, queue_id)[1] - self._table.next_offset(queue_id) for queue_id in self._due_ms)
 
     async def run(self) -> None:
         while True:

@@ -90,6 +90,6 @@ class RouteCache:
         return sorted(self._brokers)
 
     def brokers_of(self, topic: str) -> list[str]:
-        """Return the brokers in the topic's layout, sorted by name, whether or not their addresses are known."""
+        """Return the brokers that have queues in the topic's layout, sorted by name, whether or not their addresses are known."""
         layout = self._layouts.get(topic)
-        return [] if layout is None else sorted({entry.broker_name for entry in layout.entries})
+        return [] if layout is None else list(layout.brokers)

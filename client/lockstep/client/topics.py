@@ -4,7 +4,7 @@ The requests are sent to the brokers in the order of their names, and the layout
 that create a topic at the same time, the one that reaches the first broker first decides for both.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import BrokerAddress, CreateTopicReply, TopicRoute
@@ -24,13 +24,17 @@ def first_layout(topic: str, broker_names: Sequence[str], queue_count: int, writ
     return TopicLayout(topic, LayoutVersion(1, writer), entries)
 
 
-async def create_topic(instance: Instance, topic: str, queue_count: int, *, auto: bool = False) -> TopicLayout:
+async def create_topic(
+    instance: Instance, topic: str, queue_count: int, brokers: Collection[str] = (), *, auto: bool = False
+) -> TopicLayout:
     """Create the topic with `queue_count` queues on each registered broker. Return its layout; that of an existing topic is not changed.
 
+    `brokers`: only these get queues. The others know the topic too.
     `auto`: the topic is created by a first send, which brokers refuse (TopicNotExistError) unless they are configured to allow it.
 
     Raises:
         LocalProtocolError: The name is invalid.
+        RouteNotReadyError: One of `brokers` is not registered, or none is.
         TransportError: No broker responds.
     """
     check_topic(topic)
@@ -38,12 +42,15 @@ async def create_topic(instance: Instance, topic: str, queue_count: int, *, auto
         raise LocalProtocolError(f"topic {topic} is a system topic: choose another name")
     if queue_count < 1:
         raise LocalProtocolError(f"topic {topic}: {queue_count} queues on each broker, expected at least 1")
-    brokers = (await instance.nameservers.cluster()).brokers
-    asked = sorted((broker for broker in brokers if broker.registered), key=lambda broker: broker.name)
+    known = (await instance.nameservers.cluster()).brokers
+    asked = sorted((broker for broker in known if broker.registered), key=lambda broker: broker.name)
+    names = [broker.name for broker in asked]
     if not asked:
         raise RouteNotReadyError("no broker is registered at the nameserver: start one, then create the topic")
+    if missing := sorted(set(brokers) - set(names)):
+        raise RouteNotReadyError(f"broker {missing[0]} is not registered; the registered ones are {', '.join(names)}")
     writer = int.from_bytes(instance.host.random.token(4), "big")
-    layout = first_layout(topic, [broker.name for broker in asked], queue_count, writer)
+    layout = first_layout(topic, sorted(brokers) or names, queue_count, writer)
     created = False
     failed: list[str] = []
     for broker in asked:
@@ -54,7 +61,7 @@ async def create_topic(instance: Instance, topic: str, queue_count: int, *, auto
             failed.append(f"{broker.name}: {error}")
     if not created:
         raise TransportError(f"topic {topic} was not created, no broker responds: {'; '.join(failed)}")
-    instance.watch.adopt(TopicRoute(layout, brokers))
+    instance.watch.adopt(TopicRoute(layout, known))
     return layout
 
 

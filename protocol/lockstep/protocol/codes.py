@@ -42,6 +42,7 @@ class RequestCode(IntEnum):
     RESET_OFFSETS = 30007
     LAYOUTS_CHANGED = 30008
     FORGET_DELETIONS = 30009
+    HOLD_WRITES = 30010
 
 
 class ResponseCode(IntEnum):

@@ -62,8 +62,13 @@ def check_layout(layout: TopicLayout) -> None:
     for broker_name, counts in totals.items():
         check_broker_name(broker_name)
         for count in counts:
-            if not 0 < count <= QUEUES_PER_BROKER_MAX:
-                raise LocalProtocolError(f"topic {layout.topic}: {count} queues at {broker_name}, expected 1 to {QUEUES_PER_BROKER_MAX}")
+            if count > QUEUES_PER_BROKER_MAX:
+                raise LocalProtocolError(f"topic {layout.topic}: {count} queues at {broker_name}, expected 0 to {QUEUES_PER_BROKER_MAX}")
+        if counts[0] > counts[1]:
+            raise LocalProtocolError(
+                f"topic {layout.topic}: {counts[0]} queues to write at {broker_name}, {counts[1]} to read: what is written there could "
+                "not be read"
+            )
     total = max(layout.read_total, layout.write_total)
     if total > QUEUES_MAX:
         raise LocalProtocolError(f"topic {layout.topic}: {total} queues over all brokers, {QUEUES_MAX} allowed")

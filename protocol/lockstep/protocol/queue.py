@@ -190,6 +190,11 @@ class TopicLayout:
         """Broker name → for each of its ranges, the end (exclusive) of the range as an index in `queues_of`."""
         return {name: list(accumulate(each.count for each in ranges)) for name, ranges in self.queue_ranges.items()}
 
+    @cached_property
+    def brokers(self) -> tuple[str, ...]:
+        """Return the brokers that have queues, to write or to read, sorted."""
+        return tuple(sorted({entry.broker_name for entry in self.entries if not entry.is_marker}))
+
     @property
     def read_brokers(self) -> tuple[str, ...]:
         """Return the brokers that have readable queues, in layout order."""

@@ -67,6 +67,8 @@ ARGUMENTS = {
     ("store", "check"): ["nowhere"],
     ("broker", "config", "get"): ["retention_hours"],
     ("broker", "config", "set"): ["retention_hours=72", "--broker", "broker-a"],
+    ("broker", "drain"): ["nowhere"],
+    ("broker", "remove"): ["nowhere"],
 }
 """Arguments with which each command does something and ends."""
 SERVERS = {("nameserver",)}

@@ -52,12 +52,12 @@ TWO = layout(entry("broker-a", 2), entry("broker-b", 2))
 def test_queues_are_added_and_removed_at_the_end(
     before: TopicLayout, brokers: tuple[str, ...], write: int, read: int, after: tuple[LayoutEntry, ...]
 ) -> None:
-    made = alter_layout(before, brokers, write_count=write, read_count=read, writer=9)
+    made = alter_layout(before, dict.fromkeys(brokers, (write, read)), writer=9)
     assert (made.entries, made.version) == (after, LayoutVersion(2, 9))
 
 
 def test_unchanged_counts_return_the_same_layout() -> None:
-    assert alter_layout(TWO, BOTH, write_count=2, read_count=2, writer=9) is TWO
+    assert alter_layout(TWO, dict.fromkeys(BOTH, (2, 2)), writer=9) is TWO
 
 
 def test_deletion_has_no_queues_and_a_higher_counter() -> None:
@@ -70,7 +70,7 @@ def test_each_broker_has_the_last_requested_queues_after_any_changes(steps: list
     now, wanted = TWO, dict.fromkeys(BOTH, (2, 2))
     for write, more, brokers in steps:
         before = now
-        now = alter_layout(before, brokers, write_count=write, read_count=write + more, writer=9)
+        now = alter_layout(before, dict.fromkeys(brokers, (write, write + more)), writer=9)
         wanted |= dict.fromkeys(brokers, (write, write + more))
         check_layout(now)
         assert {name: (now.write_count(name), now.read_count(name)) for name in wanted} == wanted

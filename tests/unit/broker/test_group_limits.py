@@ -13,6 +13,7 @@ from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.tables.activity_table import DAY_MS
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import ConsumeFromWhere, GroupSettings, LockResult, LockVerdict, QueueOffset, ResetBody
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -528,7 +529,7 @@ def test_nearly_full_disk_rejects_new_topics_and_alters_known_ones(how: str) -> 
         raise ServiceNotAvailableError(f"the disk is full: {what}")
 
     topics = TopicTable(LayoutTable([layout()]), Journal(), BROKER)
-    processor = TopicProcessor(topics, auto_create=True, may_begin=full)
+    processor = TopicProcessor(topics, WriteHolds(), FakeHost().clock, auto_create=True, may_begin=full)
     endpoint = FakeEndpoint()
 
     def send_request(topic: str) -> int:

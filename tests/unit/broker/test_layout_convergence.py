@@ -99,12 +99,12 @@ def test_queues_removed_by_an_operator_are_not_appended() -> None:
     a, _ = two_brokers()
     a.send(0)
     a.send(1)
-    small = alter_layout(a.topics.require_layout(TOPIC), ["broker-a"], write_count=1, read_count=1, writer=5)
+    small = alter_layout(a.topics.require_layout(TOPIC), dict.fromkeys(["broker-a"], (1, 1)), writer=5)
     a.topics.create(small)
     assert a.layout == small
     a.start()
     assert a.layout == small
-    grown = alter_layout(small, ["broker-a", "broker-b"], write_count=2, read_count=2, writer=5)
+    grown = alter_layout(small, dict.fromkeys(["broker-a", "broker-b"], (2, 2)), writer=5)
     a.topics.create(grown)
     other = TopicLayout(TOPIC, LayoutVersion(grown.version.counter, WRITER_MAX - 1), small.entries)
     a.topics.adopt([other])

@@ -8,6 +8,7 @@ from lockstep.broker.journal import Journal
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import CreateTopicReply, OffsetRange, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -20,7 +21,7 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
 from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.lanes import LaneLimits
-from support.broker_fakes import FakeEndpoint, FakeStore, request
+from support.broker_fakes import FakeEndpoint, FakeHost, FakeStore, request
 
 LAYOUT = TopicLayout("t", LayoutVersion(1, 7), (LayoutEntry("broker-a", 2, 2, 1), LayoutEntry("broker-b", 2, 2, 1)))
 
@@ -47,7 +48,7 @@ class Broker:
         self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
         self.topics.create(LAYOUT)
         self.store.append("t", 1, [b"x"] * 3)
-        creator = TopicProcessor(self.topics, auto_create=auto_create)
+        creator = TopicProcessor(self.topics, WriteHolds(), FakeHost().clock, auto_create=auto_create)
         lanes = {QUERY_LANE: LaneLimits(1, 1)}
         self.dispatcher = Dispatcher([QueryProcessor(self.store, self.topics), creator], None, lanes)  # type: ignore[arg-type]
         self.endpoint = FakeEndpoint()

@@ -24,7 +24,7 @@ def add_queue(cluster: Cluster, broker: Broker, body: str) -> None:
     """Add one queue with a message in it."""
     layout = broker.topics.require_layout(TOPIC)
     count = layout.id_count(broker.name) + 1
-    broker.topics.create(alter_layout(layout, [broker.name], write_count=count, read_count=count, writer=cluster.writers()))
+    broker.topics.create(alter_layout(layout, dict.fromkeys([broker.name], (count, count)), writer=cluster.writers()))
     broker.send(count - 1, body)
 
 
@@ -281,5 +281,5 @@ def test_messages_are_lost_only_to_a_deletion_of_their_topic_in_any_delivery_ord
 def test_alter_layout_never_removes_the_oldest_queue(first: int, changes: list[tuple[set[str], int, int]]) -> None:
     layout = first_layout(TOPIC, ["a", "b", "c"][:first], 4, 7)
     for brokers, write_count, more in changes:
-        layout = alter_layout(layout, brokers, write_count=write_count, read_count=write_count + more, writer=7)
+        layout = alter_layout(layout, dict.fromkeys(brokers, (write_count, write_count + more)), writer=7)
         assert layout.began == 1

@@ -10,6 +10,7 @@ from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.sequence_table import SequenceTable
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import LEVELS_MS
@@ -37,12 +38,12 @@ class Broker:
         self.host = FakeHost()
         self.store = FakeStore()
         self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
-        self.gate = SendGate()
-        creator = TopicProcessor(self.topics, auto_create=auto_create)
+        self.gate, self.holds = SendGate(), WriteHolds()
+        creator = TopicProcessor(self.topics, self.holds, self.host.clock, auto_create=auto_create)
         self.sequences = SequenceTable()
         homes = GroupTopics(self.topics)
         self.delays = DelayedDelivery(self.store, DelayTable(Journal()), homes, LEVELS_MS)  # type: ignore[arg-type]
-        self.processor = SendProcessor(self.host, self.store, self.topics, self.sequences, creator, self.gate, self.delays)  # type: ignore[arg-type]
+        self.processor = SendProcessor(self.host, self.store, self.topics, self.sequences, creator, self.gate, self.delays, self.holds)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher([self.processor, creator], self.store)
         self.endpoint = FakeEndpoint()
         self.lay_out(1)

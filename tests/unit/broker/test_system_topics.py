@@ -5,12 +5,14 @@ import pytest
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.tables.topic_table import KIND, TopicTable
+from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.layouts import LayoutTable, check_layout
 from lockstep.protocol.message import Message
 from lockstep.protocol.names import NOT_SENDABLE, SYSTEM_PREFIXES, SYSTEM_TOPICS, is_sendable_topic, is_system_topic
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from support.broker_fakes import FakeHost
 
 OWN = (*sorted(NOT_SENDABLE), "rmq_sys_wheel_timer", *(f"{prefix}anything" for prefix in SYSTEM_PREFIXES))
 """Written by brokers only."""
@@ -33,7 +35,7 @@ def test_system_topic_cannot_be_created_or_deleted(topic: str) -> None:
     for create in (
         lambda: topics.create(layout(topic)),
         lambda: topics.create_own(topic, 1, 1),
-        lambda: TopicProcessor(topics, auto_create=True).find_or_create(topic, 1),
+        lambda: TopicProcessor(topics, WriteHolds(), FakeHost().clock, auto_create=True).find_or_create(topic, 1),
         lambda: topics.create(layout(topic).deletion),
     ):
         with pytest.raises(NoPermissionError, match=topic):

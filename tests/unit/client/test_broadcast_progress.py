@@ -267,10 +267,10 @@ def test_offset_of_a_removed_queue_is_kept_until_the_queue_returns() -> None:
                 await w.send(*bodies(0, 10))
                 await w.cluster.advance(seconds=3)
                 layout = (await admin.route(TOPIC)).layout
-                fewer = alter_layout(layout, {"broker-a"}, write_count=1, read_count=1, writer=7)
+                fewer = alter_layout(layout, dict.fromkeys({"broker-a"}, (1, 1)), writer=7)
                 await publish_layout(admin, fewer)
                 await w.cluster.advance(seconds=40)
-                again = alter_layout((await admin.route(TOPIC)).layout, {"broker-a"}, write_count=2, read_count=2, writer=7)
+                again = alter_layout((await admin.route(TOPIC)).layout, dict.fromkeys({"broker-a"}, (2, 2)), writer=7)
                 await publish_layout(admin, again)
                 await w.cluster.advance(seconds=40)
                 await w.producer.send(Message(TOPIC, b"new"), selector=lambda queues, _: queues[-1])

@@ -98,7 +98,7 @@ def test_queue_added_while_a_member_is_offline_is_consumed_from_its_beginning() 
             admin = AdminClient(Host.current(), w.cluster.nameserver)
             async with w.member("one", consume_from_where=ConsumeFromWhere.LAST_OFFSET):
                 await w.cluster.advance(seconds=2)
-            more = alter_layout((await admin.route(TOPIC)).layout, {"broker-a"}, write_count=2, read_count=2, writer=7)
+            more = alter_layout((await admin.route(TOPIC)).layout, dict.fromkeys({"broker-a"}, (2, 2)), writer=7)
             await publish_layout(admin, more)
             await w.cluster.advance(seconds=40)
             for queue_id in range(2):

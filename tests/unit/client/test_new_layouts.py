@@ -75,7 +75,7 @@ async def set_queue_count(cluster: TestCluster, queue_count: int) -> None:
     """Change the topic to `queue_count` queues on every broker."""
     admin = AdminClient(Host.current(), cluster.nameserver)
     layout = (await admin.route(TOPIC)).layout
-    await publish_layout(admin, alter_layout(layout, set(cluster.brokers), write_count=queue_count, read_count=queue_count, writer=7))
+    await publish_layout(admin, alter_layout(layout, dict.fromkeys(set(cluster.brokers), (queue_count, queue_count)), writer=7))
 
 
 async def assert_each_queue_is_consumed(cluster: TestCluster, seen: list[bytes], queue_count: int) -> None:
@@ -114,7 +114,7 @@ def test_route_of_a_changed_topic_is_polled_every_second_until_the_nameserver_ha
                 await instance.watch.route(topic)
             layout = instance.routes.layout(TOPIC)
             assert layout is not None
-            newer = alter_layout(layout, {"broker-a"}, write_count=3, read_count=3, writer=7)
+            newer = alter_layout(layout, dict.fromkeys({"broker-a"}, (3, 3)), writer=7)
             requested: list[str] = []
             route = instance.nameservers.route
 

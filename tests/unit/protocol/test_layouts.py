@@ -108,7 +108,7 @@ def test_layout_within_its_limits_is_accepted(layout: TopicLayout) -> None:
         (of(("a", MOST + 1, 1, 1)), f"{MOST + 1} queues at a"),
         (of(("a", 1, MOST + 1, 1)), f"{MOST + 1} queues at a"),
         (of(("a", MOST, 1, 1), ("a", 1, 1, 2)), f"{MOST + 1} queues at a"),
-        (of(("a", 0, 1, 1)), "0 queues at a"),
+        (of(("a", 2, 1, 1)), "2 queues to write at a, 1 to read"),
         (of(("a", 9, 9, 1), ("a", -5, 1, 1)), "write_queue_count=-5"),
         (of(("a", 1, 1, 4)), "counter=4"),
         (of(("a", 1, 1, 0)), "counter=0"),

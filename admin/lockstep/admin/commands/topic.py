@@ -35,11 +35,14 @@ def create_command(
     queues: Annotated[
         int, typer.Option("--queues", "-q", min=1, max=QUEUES_PER_BROKER_MAX, help="Number of queues on EACH broker.")
     ] = QUEUES_DEFAULT,
+    broker: Annotated[
+        list[str] | None, typer.Option("--broker", help="Create queues on this broker only; may be repeated. By default on all brokers.")
+    ] = None,
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a topic. An existing topic is not changed (exit 1 if its number of queues differs)."""
-    run(_create(topic, queues, nameserver, as_json))
+    """Create a topic. An existing topic is not changed (exit 1 if its queues differ)."""
+    run(_create(topic, queues, tuple(broker or ()), nameserver, as_json))
 
 
 @app.command("list")
@@ -54,18 +57,16 @@ def show_command(topic: TopicArgument, nameserver: NameserverOption = DEFAULT_NA
     run(_show(topic, nameserver, as_json))
 
 
-async def _create(topic: str, queues: int, nameserver: str, as_json: bool) -> None:
+async def _create(topic: str, queues: int, brokers: tuple[str, ...], nameserver: str, as_json: bool) -> None:
     check_topic(topic)
     admin = AdminClient(Host.current(), nameserver)
     try:
         before: TopicLayout | None = (await admin.route(topic)).layout
     except TopicNotExistError:
         before = None
-    layout = before or await create_and_wait(nameserver, topic, queues)
-    others = [
-        entry for entry in layout.entries if not entry.is_marker and (entry.write_queue_count, entry.read_queue_count) != (queues, queues)
-    ]
-    if before is not None and others:
+    layout = before or await create_and_wait(nameserver, topic, queues, brokers)
+    others = [name for name in layout.brokers if (layout.write_count(name), layout.read_count(name)) != (queues, queues)]
+    if before is not None and (others or (brokers and set(brokers) != set(layout.brokers))):
         raise CommandError(
             f"nothing was changed: topic {topic} exists already with {_describe(layout.entries)}; "
             f"run `lockstep topic alter {topic} --queues {queues}` to change it"

@@ -17,6 +17,7 @@ from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.store import Appended, Store
 from lockstep.broker.tables.sequence_table import ACCEPT, Scope, SequenceTable, SequenceVerdict, StoredFrame
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import (
     LocalProtocolError,
@@ -60,6 +61,7 @@ UNCONFIRMED_MAX = 100_000
 SYSTEM_BUSY.
 """
 BUSY_RETRY_MS = 200
+HELD_RETRY_MS = 100
 
 NOT_STORED = StoredFrame(-1, -1, 0)
 NO_HOST = bytes(8)
@@ -89,8 +91,11 @@ class SendProcessor:
         creator: TopicProcessor,
         gate: SendGate,
         delays: DelayedDelivery,
+        holds: WriteHolds,
     ) -> None:
         self._random = host.random
+        self._clock = host.clock
+        self._holds = holds
         self._store = store
         self._topics = topics
         self._sequences = sequences
@@ -205,6 +210,8 @@ class SendProcessor:
     def _check_room(self, topic: str, queue_id: int) -> None:
         self._topics.check_writable(topic, queue_id)
         self._gate.check()
+        if self._holds and self._holds.holds(topic, self._clock.boot_ms()):
+            raise RetryLaterError(f"the queues of topic {topic} are being moved", HELD_RETRY_MS)
         if self._store.writer.waiting_count >= UNCONFIRMED_MAX:
             raise RetryLaterError(f"{UNCONFIRMED_MAX} responses wait for the disk", BUSY_RETRY_MS)
 

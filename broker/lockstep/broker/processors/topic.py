@@ -6,16 +6,25 @@ RocketMQ: AdminBrokerProcessor, TopicConfigManager.
 from collections.abc import Callable
 
 from lockstep.broker.tables.topic_table import TopicTable, topic_missing
+from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import CreateTopicReply
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import MessageIllegalError, RemoteProtocolError
-from lockstep.protocol.headers.routes import CreateTopicHeader, ForgetDeletionsHeader, ForgetDeletionsReply
+from lockstep.protocol.errors import MessageIllegalError, NoPermissionError, RemoteProtocolError
+from lockstep.protocol.headers.routes import (
+    CreateTopicHeader,
+    ForgetDeletionsHeader,
+    ForgetDeletionsReply,
+    HoldWritesHeader,
+    HoldWritesReply,
+)
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.queue import TopicLayout
+from lockstep.runtime.clock import Clock
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
 from lockstep.runtime.request import HandlerResult, PendingResponse, Request
 
 log = get_logger("broker")
@@ -27,9 +36,19 @@ AUTO_CREATE_QUEUES_MAX = 8
 class TopicProcessor:
     """Creates, alters and deletes topics by the rules of TopicTable."""
 
-    def __init__(self, topics: TopicTable, *, auto_create: bool, may_begin: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        topics: TopicTable,
+        holds: WriteHolds,
+        clock: Clock,
+        *,
+        auto_create: bool,
+        may_begin: Callable[[str], None] | None = None,
+    ) -> None:
         """`may_begin` raises ServiceNotAvailableError if the disk has no room for a new topic."""
         self._topics = topics
+        self._holds = holds
+        self._clock = clock
         self.auto_create = auto_create
         """Whether sends create topics."""
         self._may_begin = may_begin
@@ -41,7 +60,22 @@ class TopicProcessor:
         if header.auto and not self.auto_create and self._topics.find_layout(header.topic) is None:
             raise topic_missing(header.topic)
         self._check_disk(header.topic)
+        if header.hold_id is not None and not self._holds.in_force(header.topic, header.hold_id, self._clock.boot_ms()):
+            raise NoPermissionError(f"the writes to topic {header.topic} are not held any more, so its layout was not changed")
         return PendingResponse(request.reply(body=encode_body(CreateTopicReply(self._create(header, request.body)))))
+
+    @handles(RequestCode.HOLD_WRITES, HoldWritesHeader)
+    def hold_writes(self, request: Request) -> HandlerResult:
+        """Begin, renew or end a hold of a topic's writes. The response follows whatever the broker has appended before."""
+        header: HoldWritesHeader = request.header
+        if header.lease_ms <= 0:
+            self._holds.release(header.topic, header.hold_id)
+            return PendingResponse(request.reply(HoldWritesReply(False)))
+        self._topics.require_layout(header.topic)
+        begun = self._holds.hold(header.topic, header.hold_id, header.lease_ms, self._clock.boot_ms())
+        if begun:
+            log_limited(log, "info", "writes.held", topic=header.topic, lease_ms=header.lease_ms, peer=request.endpoint.peer)
+        return PendingResponse(request.reply(HoldWritesReply(begun)))
 
     @handles(RequestCode.FORGET_DELETIONS, ForgetDeletionsHeader)
     def forget_deletions(self, request: Request) -> HandlerResult:

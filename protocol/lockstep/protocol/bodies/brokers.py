@@ -61,6 +61,8 @@ class BrokerStatus:
     """How many deleted topics it may remember; 0 from an earlier version, which does not report it."""
     disk_refusal: str | None = None
     """Why sends are refused for lack of room."""
+    delayed_messages: int | None = None
+    """Messages that wait for their delay or for a retry; None from an earlier version, which does not report it."""
 
 
 @dataclass(frozen=True, slots=True)

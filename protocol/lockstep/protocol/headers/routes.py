@@ -49,6 +49,25 @@ class CreateTopicHeader:
     perm: int = 6
     auto: bool = False
     """Whether a first send creates the topic: the broker responds with TOPIC_NOT_EXIST unless it allows automatic creation."""
+    hold_id: str | None = None
+    """Put the layout into force only while this hold of the topic's writes is (HOLD_WRITES): no client has written meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldWritesHeader:
+    """HOLD_WRITES (30010): refuse every send to the topic as SYSTEM_BUSY, so that its queues can be moved."""
+
+    topic: str
+    hold_id: str
+    """Any text that identifies the command."""
+    lease_ms: int
+    """How long the hold lasts if it is not renewed, at most 60,000; 0 ends it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldWritesReply:
+    begun: bool
+    """Whether the hold began with this request. After a renewal it means that clients may have written to the topic meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

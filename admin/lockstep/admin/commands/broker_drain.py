@@ -1,0 +1,129 @@
+"""lockstep broker drain | remove."""
+
+from collections import Counter
+from typing import Annotated
+
+import typer
+
+from lockstep.admin.client import AdminClient, by_name, gather_results
+from lockstep.admin.drain import close_queues, drop_queues
+from lockstep.admin.layout_change import alter_layout
+from lockstep.admin.layout_publish import publish_layout
+from lockstep.admin.options import CommandError, NameserverOption, print_error, run
+from lockstep.admin.queue_move import put_in_order
+from lockstep.admin.render import print_line
+from lockstep.client.config import DEFAULT_NAMESERVER
+from lockstep.protocol.names import DLQ_PREFIX, group_of_topic
+from lockstep.protocol.queue import TopicLayout
+from lockstep.runtime.host import Host
+
+BrokerArgument = Annotated[str, typer.Argument(metavar="NAME", help="The broker's name.")]
+
+
+def drain_command(name: BrokerArgument, nameserver: NameserverOption = DEFAULT_NAMESERVER) -> None:
+    """Take every queue off a running broker, so that it can be stopped for good. Run it again if it was interrupted: it continues.
+
+    Its queues are closed to writers, without breaking the order of a key (see `lockstep topic alter`); then, when every group has consumed
+    them and no message waits there for its delay, they are removed. A topic that has queues on this broker alone gets as many on another.
+    """
+    run(_drain(name, nameserver))
+
+
+def remove_command(
+    name: BrokerArgument,
+    force: Annotated[bool, typer.Option("--force", help="Remove its queues although their messages are lost.")] = False,
+    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+) -> None:
+    """Remove the queues of a broker that is lost for good. Without --force it only prints what would be lost.
+
+    Messages that were stored there and not consumed are lost, with the progress of groups there. Keyed sends that wait for it go to other
+    queues; the order of their keys begins anew.
+    """
+    run(_remove(name, force, nameserver))
+
+
+async def _drain(name: str, nameserver: str) -> None:
+    admin = AdminClient(Host.current(), nameserver)
+    broker = by_name(await admin.brokers()).get(name)
+    if broker is None or not broker.registered:
+        raise CommandError(
+            f"broker {name} is not registered: a running broker is drained. Use `lockstep broker remove {name}` for a lost one"
+        )
+    while layouts := _with_queues_on(name, await admin.layouts()):
+        used = [topic for topic in layouts if not topic.startswith(DLQ_PREFIX)]
+        if not used:
+            break
+        for topic in used:
+            await close_queues(admin, topic, name, await _substitute(admin, layouts[topic], name))
+        # The topics of retries come last: a message of another topic that fails is stored there.
+        for group_topics in (False, True):
+            await drop_queues(admin, [topic for topic in used if (group_of_topic(topic) is not None) is group_topics], name)
+    await _drop_empty_dead_letters(admin, name)
+    left = _with_queues_on(name, await admin.layouts())
+    if left:
+        groups = ", ".join(sorted(str(group_of_topic(topic)) for topic in left))
+        raise CommandError(
+            f"broker {name} has no queue to consume any more, but dead letters of the groups {groups}: replay them (`lockstep dlq replay "
+            f"GROUP`), or give them up with `lockstep broker remove {name} --force` after it was stopped"
+        )
+    print_line(f"broker {name} is drained: no topic has a queue there. Stop it")
+
+
+async def _drop_empty_dead_letters(admin: AdminClient, name: str) -> None:
+    broker = by_name(await admin.brokers())[name]
+    for topic, layout in _with_queues_on(name, await admin.layouts()).items():
+        held = await admin.offsets(broker, topic)
+        if topic.startswith(DLQ_PREFIX) and all(each.min_offset == each.max_offset for each in held):
+            writer = int.from_bytes(admin.host.random.token(4), "big")
+            await publish_layout(admin, alter_layout(layout, {name: (0, 0)}, writer=writer))
+
+
+async def _substitute(admin: AdminClient, layout: TopicLayout, name: str) -> str | None:
+    """Return the broker that gets the queues of a topic which has queues to write on `name` alone, or None if it has others too. The
+    brokers create the topics of groups themselves."""
+    if group_of_topic(layout.topic) is not None or layout.write_total > layout.write_count(name):
+        return None
+    others = sorted(broker.name for broker in await admin.brokers() if broker.registered and broker.name != name)
+    if not others:
+        raise CommandError(f"topic {layout.topic} has queues on {name} alone, and no other broker is registered: start one first")
+    counts = Counter(dict.fromkeys(others, 0))
+    for each in (await admin.layouts()).values():
+        counts.update({other: each.write_count(other) for other in others})
+    return min(others, key=lambda other: (counts[other], other))
+
+
+async def _remove(name: str, force: bool, nameserver: str) -> None:
+    admin = AdminClient(Host.current(), nameserver)
+    broker = by_name(await admin.brokers()).get(name)
+    if broker is not None and broker.registered:
+        raise CommandError(f"broker {name} is registered: drain it instead (`lockstep broker drain {name}`), or stop it first")
+    layouts = _with_queues_on(name, await admin.layouts())
+    if not layouts:
+        print_line(f"no topic has a queue on broker {name}: there is nothing to remove, and nameservers forget its address by themselves")
+        return
+    for topic, layout in layouts.items():
+        what = "dead letters" if topic.startswith(DLQ_PREFIX) else "messages waiting for a retry" if group_of_topic(topic) else "messages"
+        print_error(f"{topic}: {layout.read_count(name)} queues on {name}. Their {what} that were not consumed are lost")
+    if not force:
+        raise CommandError(f"nothing was changed: if broker {name} is lost for good, run `lockstep broker remove {name} --force`")
+    failed = await gather_results({topic: _remove_from(admin, layout, name) for topic, layout in layouts.items()})
+    if failed.failed:
+        raise CommandError("; ".join(f"topic {topic}: {why}" for topic, why in failed.failed.items()))
+    print_line(f"broker {name} is removed from {len(layouts)} topics. If it comes back with its store, its messages stay unreadable")
+
+
+async def _remove_from(admin: AdminClient, layout: TopicLayout, name: str) -> None:
+    target, counts = await _substitute(admin, layout, name), {name: (0, 0)}
+    if target is not None:
+        more = layout.write_count(name)
+        counts[target] = layout.write_count(target) + more, layout.read_count(target) + more
+    after = alter_layout(layout, counts, writer=int.from_bytes(admin.host.random.token(4), "big"))
+    try:
+        await put_in_order(admin, layout, after, lost=(name,))
+    except CommandError as error:
+        print_error(f"topic {layout.topic}: order per key ends for the other brokers' queues too: {error}")
+        await publish_layout(admin, after)
+
+
+def _with_queues_on(name: str, layouts: dict[str, TopicLayout]) -> dict[str, TopicLayout]:
+    return {topic: layout for topic, layout in layouts.items() if name in layout.brokers}
