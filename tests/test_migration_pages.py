@@ -14,6 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import lockstep.client
 from lockstep.admin.app import app
+from lockstep.admin.servers import runs_server
 from lockstep.broker.config import BrokerConfig
 from lockstep.client import Client, Message, OrderedRetry, Producer, PullConsumer, PushConsumer
 from lockstep.nameserver.config import NameserverConfig
@@ -71,6 +72,10 @@ def check_command(line: str) -> None:
     looked up."""
     below: object = typer.main.get_command(app)
     words = shlex.split(line)[1:]
+    if runs_server(words):
+        settings = {f"--{name.replace('_', '-')}" for name in inspect.signature(SERVERS[words[0]]).parameters}
+        assert {word for word in words if word.startswith("--")} <= settings | OF_THE_LOADER, line
+        return
     path = []
     while isinstance(below, TyperGroup):
         assert words, f"{line}: not a whole command"
@@ -78,10 +83,7 @@ def check_command(line: str) -> None:
         assert path[-1] in below.commands, f"{line}: there is no such command"
         below = below.commands[path[-1]]
     assert isinstance(below, TyperCommand)
-    if path[0] in SERVERS:
-        settings = {f"--{name.replace('_', '-')}" for name in inspect.signature(SERVERS[path[0]]).parameters}
-        assert {word for word in words if word.startswith("--")} <= settings | OF_THE_LOADER, line
-    elif words:
+    if words:
         below.make_context(path[-1], words)  # parses them, and calls nothing
 
 

@@ -25,6 +25,9 @@ class Finding:
     """The operator's next step."""
 
 
+START = "start it, or read its log: the events `registration.…` contain the reason."
+
+
 def check_nameserver(address: str, brokers: tuple[BrokerAddress, ...] | None, reason: str = "") -> Finding:
     """Check one nameserver. `brokers`: the brokers it knows, or None if it did not respond, for `reason`."""
     if brokers is None:
@@ -54,15 +57,20 @@ def check_agreement(brokers_by_nameserver: Mapping[str, tuple[BrokerAddress, ...
     ]
 
 
-def check_broker(address: BrokerAddress, status: BrokerStatus | None, reason: str, now_ms: int, took_ms: int) -> list[Finding]:
+def check_broker(
+    address: BrokerAddress, status: BrokerStatus | None, reason: str, now_ms: int, took_ms: int, topic_count: int
+) -> list[Finding]:
     """Run every check of one broker. `status` is None if it did not respond at its advertised address, for `reason`.
 
-    `took_ms`: how long the request took, by which the broker's clock may seem to be off.
+    `took_ms`: how long the request took, by which the broker's clock may seem to be off. `topic_count`: of how many topics it has queues;
+    one that is not registered and has none was drained or removed, which is no problem.
     """
     where = f"{address.name} {address.address}"
+    if not address.registered and not topic_count:
+        return [Finding("broker gone", where)]
     if not address.registered:
-        step = "start it, or read its log: the events `registration.…` contain the reason"
-        return [Finding("broker registered", where, "is not registered now", step)]
+        problem = f"is not registered now, and {topic_count} topics have queues there"
+        return [Finding("broker registered", where, problem, f"{START} {_removal(address.name)}")]
     if status is None:
         step = "start the broker with --advertise [NAME=]HOST:PORT that can be dialled from here, or use another listener of the nameserver"
         return [Finding("broker reached", where, f"can't be reached from here: {reason}", step)]
@@ -78,6 +86,16 @@ def check_broker(address: BrokerAddress, status: BrokerStatus | None, reason: st
         *_deletions(where, status),
         *_registrations(where, status),
     ]
+
+
+def check_unknown_broker(name: str, topic_count: int) -> Finding:
+    """Return the finding for a broker that layouts name and no nameserver knows."""
+    problem = f"no nameserver knows its address, and {topic_count} topics have queues there"
+    return Finding("broker registered", name, problem, f"{START} {_removal(name)}")
+
+
+def _removal(name: str) -> str:
+    return f"If it is lost for good: `lockstep broker remove {name}`"
 
 
 def _clock(where: str, status: BrokerStatus, now_ms: int, took_ms: int) -> Finding:

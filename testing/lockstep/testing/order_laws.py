@@ -90,7 +90,11 @@ def judge(sends: Sequence[Send], handlings: Sequence[Handling], *, max_repeats: 
     found = [*_lost(sends, matched), *strangers, *stale.values(), *_repeated(handlings, max_repeats)]
     for group, work in groups.items():
         found += _acked_first(group, work)
-        found += _gaps(group, [handling for _, handling in work])
+        by_queue: dict[str, list[Handling]] = {}
+        for _, handling in work:
+            by_queue.setdefault(handling.queue, []).append(handling)
+        for handlings in by_queue.values():  # a key has several queues one after the other if the layout changes: `acked` judges these
+            found += _gaps(group, handlings)
     counts: Counter[str] = Counter()
     kept = []
     for each in sorted(found, key=lambda broken: broken.t):
@@ -186,18 +190,18 @@ def _acked_first(group: str, work: Sequence[tuple[Send, Handling]]) -> list[Brok
 
 
 def _gaps(group: str, work: Sequence[Handling]) -> list[Broken]:
-    """Check the order of all handlings of a group: positions are counted among the handled messages, in the order of their queue."""
-    order = sorted({(each.queue, each.offset): each for each in work}.values(), key=lambda each: (each.queue, each.offset))
-    ranks = {(each.queue, each.offset): rank for rank, each in enumerate(order)}
+    """Check the order of all handlings of a group in one queue: positions are counted among the handled messages, by their offsets."""
+    order = sorted({each.offset: each for each in work}.values(), key=lambda each: each.offset)
+    ranks = {each.offset: rank for rank, each in enumerate(order)}
     found = []
-    for skip in skips(work, lambda each: ranks[each.queue, each.offset], first=0):
+    for skip in skips(work, lambda each: ranks[each.offset], first=0):
         each = skip.after
-        missing = ", ".join(show(one.body) for one in order[skip.expected : ranks[each.queue, each.offset]][:3])
+        missing = ", ".join(show(one.body) for one in order[skip.expected : ranks[each.offset]][:3])
         after = "at the beginning" if skip.before is None else f"after {show(skip.before.body)}"
         text = f"{group}: {after} expected {missing}, got {show(each.body)} from {each.by or 'a handler'} at {each.t:.3f} s"
         found.append(Broken("order", text, group, each.t))
     end = work[-1] if work else None
-    if end is not None and ranks[end.queue, end.offset] < len(order) - 1:
+    if end is not None and ranks[end.offset] < len(order) - 1:
         text = (
             f"{group}: {end.by or 'a handler'} did {show(end.body)} last, at {end.t:.3f} s, after {show(order[-1].body)}: "
             f"it had lost the queue; write with context.fence"

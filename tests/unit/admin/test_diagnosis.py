@@ -37,14 +37,14 @@ def problems(findings: list[Finding]) -> list[tuple[str, str]]:
 
 
 def problems_of_broker(
-    status: BrokerStatus | None, address: BrokerAddress = A, *, reason: str = "", took_ms: int = 0
+    status: BrokerStatus | None, address: BrokerAddress = A, *, reason: str = "", took_ms: int = 0, topic_count: int = 1
 ) -> list[tuple[str, str]]:
-    return problems(diagnosis.check_broker(address, status, reason, NOW, took_ms))
+    return problems(diagnosis.check_broker(address, status, reason, NOW, took_ms, topic_count))
 
 
 def test_healthy_broker_has_no_problem_and_all_checks_are_listed() -> None:
     assert problems_of_broker(STATUS) == []
-    checks = {finding.check for finding in diagnosis.check_broker(A, STATUS, "", NOW, 0)}
+    checks = {finding.check for finding in diagnosis.check_broker(A, STATUS, "", NOW, 0, 1)}
     assert checks == {"broker reached", "clock", "store writable", "store whole", "file descriptors", "broker registered"}
 
 
@@ -75,7 +75,12 @@ def test_nameserver_must_respond_and_know_a_broker(brokers: tuple[BrokerAddress,
 
 
 def test_broker_must_be_registered_and_respond_at_its_advertised_address() -> None:
-    assert problems_of_broker(None, replace(A, registered=False)) == [("broker registered", "is not registered now")]
+    lost = problems_of_broker(None, replace(A, registered=False), topic_count=3)
+    assert lost == [("broker registered", "is not registered now, and 3 topics have queues there")]
+    assert problems_of_broker(None, replace(A, registered=False), topic_count=0) == [], "it was drained"
+    unknown = diagnosis.check_unknown_broker("broker-z", 2)
+    assert problems([unknown]) == [("broker registered", "no nameserver knows its address, and 2 topics have queues there")]
+    assert "lockstep broker remove broker-z" in unknown.step
     assert problems_of_broker(None, reason="10.0.0.1:10911: timed out") == [
         ("broker reached", "can't be reached from here: 10.0.0.1:10911: timed out")
     ]

@@ -1,9 +1,12 @@
 """lockstep cluster."""
 
+from collections import Counter
+
 from lockstep.admin.client import AdminClient, gather_results
 from lockstep.admin.options import JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_table
 from lockstep.client.config import DEFAULT_NAMESERVER
+from lockstep.protocol.bodies import BrokerAddress
 from lockstep.runtime.host import Host
 
 
@@ -16,6 +19,9 @@ async def _cluster(nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
     brokers = await admin.brokers()
     results = await gather_results({broker.name: admin.group_status(broker, None) for broker in brokers})
+    named = Counter(name for layout in (await admin.layouts()).values() for name in layout.brokers)
+    states = {broker.name: broker_state(broker, named[broker.name]) for broker in brokers}
+    unknown = {name: lost(count) for name, count in sorted(named.items()) if name not in states}
     if as_json:
         lines = [
             {
@@ -23,16 +29,28 @@ async def _cluster(nameserver: str, as_json: bool) -> None:
                 "cluster": broker.cluster,
                 "address": broker.address,
                 "registered": broker.registered,
+                "state": states[broker.name],
                 "term": broker.term,
                 "reached": broker.name in results.values,
                 "failure": results.failed.get(broker.name),
             }
             for broker in brokers
         ]
+        lines += [{"name": name, "address": None, "registered": False, "state": state, "reached": False} for name, state in unknown.items()]
         print_json({"brokers": lines})
         return
-    rows = [
-        (broker.cluster, broker.name, broker.address, broker.registered, results.failed.get(broker.name, "yes"), broker.term)
+    rows: list[tuple[object, ...]] = [
+        (broker.cluster, broker.name, broker.address, states[broker.name], results.failed.get(broker.name, "yes"), broker.term)
         for broker in brokers
     ]
-    print_table(["cluster", "broker", "address", "registered", "reached", ">term"], rows, empty="no broker has registered")
+    rows += [(None, name, None, state, "no address is known", None) for name, state in unknown.items()]
+    print_table(["cluster", "broker", "address", "state", "reached", ">term"], rows, empty="no broker has registered")
+
+
+def broker_state(broker: BrokerAddress, topic_count: int) -> str:
+    """Return "registered", "lost: …" for a broker that has queues of so many topics, or "gone" for one that has none any more."""
+    return "registered" if broker.registered else lost(topic_count) if topic_count else "gone"
+
+
+def lost(topic_count: int) -> str:
+    return f"lost: queues of {topic_count} topics"

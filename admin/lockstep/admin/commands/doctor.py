@@ -1,5 +1,6 @@
 """lockstep doctor."""
 
+from collections import Counter
 from dataclasses import asdict
 
 import typer
@@ -12,6 +13,7 @@ from lockstep.admin.options import JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_line, print_table
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import BrokerAddress
+from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.host import Host
 
 
@@ -53,20 +55,31 @@ async def examine(admin: AdminClient) -> list[Finding]:
                 brokers[broker.name].term,
             ):
                 brokers[broker.name] = broker
+    named = await _brokers_of_layouts(admin)
     for name in sorted(brokers):
-        findings += await _check_broker(admin, brokers[name])
+        findings += await _check_broker(admin, brokers[name], named.get(name, 0))
+    findings += [diagnosis.check_unknown_broker(name, count) for name, count in sorted(named.items()) if brokers and name not in brokers]
     if any(broker.registered for broker in brokers.values()):
         findings += await _check_groups(admin, [broker for broker in brokers.values() if broker.registered])
     return findings
 
 
-async def _check_broker(admin: AdminClient, broker: BrokerAddress) -> list[Finding]:
+async def _brokers_of_layouts(admin: AdminClient) -> dict[str, int]:
+    """Return of how many topics each broker has queues; nothing if no nameserver responds, which is a finding of its own."""
+    try:
+        layouts = await admin.layouts()
+    except LockstepError:
+        return {}
+    return Counter(name for layout in layouts.values() for name in layout.brokers)
+
+
+async def _check_broker(admin: AdminClient, broker: BrokerAddress, topic_count: int) -> list[Finding]:
     clock = admin.host.clock
     began_ms = clock.monotonic_ms()
     results = await gather_results({broker.name: admin.broker_status(broker)} if broker.registered else {})
     took_ms = clock.monotonic_ms() - began_ms
     status, reason = results.values.get(broker.name), results.failed.get(broker.name, "")
-    return diagnosis.check_broker(broker, status, reason, clock.wall_ms(), took_ms)
+    return diagnosis.check_broker(broker, status, reason, clock.wall_ms(), took_ms, topic_count)
 
 
 async def _check_groups(admin: AdminClient, brokers: list[BrokerAddress]) -> list[Finding]:
