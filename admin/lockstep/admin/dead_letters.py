@@ -102,7 +102,7 @@ async def find_dead_letter_queues(admin: AdminClient, group: str) -> BrokerResul
     route = await admin.route(topic)
     brokers = by_name(sorted(route.brokers, key=lambda broker: broker.name))
     results = await gather_results({name: _dead_letter_queues_at(admin, broker, topic) for name, broker in brokers.items()})
-    missing = without_address([entry.broker_name for entry in route.layout.entries], brokers)
+    missing = without_address(route.layout.brokers, brokers)
     return BrokerResults(results.values, {**results.failed, **missing})
 
 

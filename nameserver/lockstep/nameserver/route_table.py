@@ -259,7 +259,7 @@ class RouteTable:
         layout = self.layouts.get(topic)
         if layout is None or layout.deleted:
             return None
-        names = [name for name in dict.fromkeys(entry.broker_name for entry in layout.entries) if name in self._brokers]
+        names = [name for name in layout.brokers if name in self._brokers]
         for name in names:
             self._brokers[name].last_named_ms = now_ms
         return TopicRoute(layout, self._addresses(names, listener))

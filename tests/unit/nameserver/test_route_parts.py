@@ -120,7 +120,7 @@ def test_response_has_one_part_of_the_missing_layouts_and_the_next_one_the_rest(
 
 def test_broker_is_registered_with_any_number_of_rejected_layouts_and_1024_are_named() -> None:
     table = RouteTable()
-    wrong = tuple(TopicLayout(f"t-{number}", LayoutVersion(1, 7), (LayoutEntry("b", 0, 0, 1),)) for number in range(REFUSED_MAX + 2))
+    wrong = tuple(TopicLayout(f"t-{number}", LayoutVersion(1, 7), (LayoutEntry("b", 2, 1, 1),)) for number in range(REFUSED_MAX + 2))
     first = table.register(broker_registration(layouts=wrong[:-3], parts=2), 1, 0)
     assert (len(first.refused), first.refused_more) == (REFUSED_MAX - 1, 0)
     last = table.register(broker_registration(layouts=(*wrong[-3:], layout()), part=1, parts=2), 1, 1)

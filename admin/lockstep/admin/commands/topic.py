@@ -87,7 +87,7 @@ async def _list(nameserver: str, as_json: bool) -> None:
     async with admin.keep_connections():
         routes = await gather_results({topic: admin.route(topic) for topic in topics})
     layouts = {topic: routes.values[topic].layout for topic in topics if topic in routes.values}
-    brokers = {topic: list(dict.fromkeys(entry.broker_name for entry in layout.entries)) for topic, layout in layouts.items()}
+    brokers = {topic: list(layout.brokers) for topic, layout in layouts.items()}
     if as_json:
         lines = [
             {"topic": topic, "queues": len(layout.write_queues), "brokers": brokers[topic], "version": layout.version.counter}
@@ -105,7 +105,7 @@ async def _show(topic: str, nameserver: str, as_json: bool) -> None:
     brokers = by_name(route.brokers)
     results = await gather_results({name: admin.offsets(broker, topic) for name, broker in brokers.items()})
     layout = route.layout
-    names = list(dict.fromkeys(entry.broker_name for entry in layout.entries))
+    names = list(layout.brokers)
     failed = {**results.failed, **without_address(names, brokers)}
     ranges = {(name, offsets.queue_id): offsets for name, queues in results.values.items() for offsets in queues}
     lines = []
