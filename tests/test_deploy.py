@@ -122,3 +122,54 @@ def test_alerts_fire_as_described() -> None:
     for arguments in (("check", "rules", "alerts.yaml"), ("test", "rules", "alerts_test.yaml")):
         done = subprocess.run([promtool, *arguments], cwd=PROMETHEUS, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
+
+
+def options_of(unit: Path) -> dict[str, list[str]]:
+    """Return the settings of a unit's [Service] section."""
+    found: dict[str, list[str]] = {}
+    for line in unit.read_text().partition("[Service]")[2].partition("[Install]")[0].splitlines():
+        name, equals, value = line.partition("=")
+        if equals and not line.startswith("#"):
+            found.setdefault(name, []).append(value)
+    return found
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_unit_starts_a_server_with_options_that_it_accepts_and_leaves_it_time_to_stop(unit: Path) -> None:
+    options = options_of(unit)
+    (start,), (stop_s,) = options["ExecStart"], options["TimeoutStopSec"]
+    assert int(stop_s) * 1_000 > STOP_MS
+    command, *arguments = start.replace("%i", "broker-a").split()
+    assert command == "/opt/lockstep/bin/lockstep"
+    shown = subprocess.run(
+        [sys.executable, "-m", "lockstep.admin.cli", *arguments, "--show-config"],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+
+
+def test_broker_that_needs_an_operator_is_not_started_again() -> None:
+    """The exit codes of docs/operations.md."""
+    (broker,) = (unit for unit in UNITS if "broker" in unit.stem)
+    page = (ROOT / "docs" / "operations.md").read_text()
+    codes = dict(re.findall(r"(\d) ([^,.]+)", page.split("Exit codes:")[1].split("SIGINT")[0]))
+    prevented = options_of(broker)["RestartPreventExitStatus"][0].split()
+    assert set(prevented) == set(codes) - {"0", "1", "3"}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_systemd_accepts_the_unit(unit: Path, tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not installed")
+    here = tmp_path / unit.name
+    here.write_text(unit.read_text().replace("/opt/lockstep/bin/lockstep", sys.executable).replace("User=lockstep", "User=root"))
+    done = subprocess.run([analyze, "verify", str(here)], capture_output=True, text=True, timeout=60, check=False)
+    assert not [line for line in done.stderr.splitlines() if unit.name in line], done.stderr
