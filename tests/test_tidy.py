@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "runtime": 1, "broker": 2, "nameserver": 2, "client": 2, "admin": 3, "testing": 3, "dashboard": 3, "spark": 3}
 FLOORS["tests"] = 4
@@ -343,3 +345,28 @@ def test_documented_log_events_exist() -> None:
     for page in ("operations.md", "store.md"):
         named = re.findall(r"`([a-z]+\.(?!py|md|json|toml)[a-z_]+)`", (ROOT / "docs" / page).read_text())
         assert not [event for event in named if f'"{event}"' not in source], page
+
+
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings_and_pages_are_linked(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = page if not path else (page.parent / path).resolve()
+        assert file.exists(), f"{page.name}: {target}"
+        assert not anchor or anchor in anchors(file), f"{page.name}: {target}"
+    if page.parent == ROOT / "docs":
+        unlinked = [name for name in re.findall(r"(?<!\[)`docs/(\w+\.md)`", text) if name != page.name]
+        assert not unlinked, f"{page.name} names pages without a link: {unlinked}"
