@@ -89,6 +89,10 @@ class Cluster:
             await process.wait_for_event(ready)
         return process
 
+    def command_of(self, name: str) -> list[str]:
+        """Return the arguments with which a process was started."""
+        return self._commands[name][0]
+
     async def restart(self, *names: str, beside: "Coroutine[Any, Any, Process] | None" = None) -> int:
         """Restart the processes at once with the same options and ports. Return the time (µs) when all had been started."""
         starting = [self.start(name, *self._commands[name]) for name in names]

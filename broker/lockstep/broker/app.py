@@ -211,6 +211,10 @@ class Broker:
         # A version that does not write lockstep/term may have run since: then only the log has its term.
         self._previous_term = store.accepted_term if last_term == store.last_term else last_term
         term = next_term(last_term, clock.wall_ms())
+        if store.restored:
+            # Nameservers may have accepted later terms of the original, all below this one: from now on they refuse the original.
+            self._previous_term = term - 1
+            log.warning("store.restored", term=term, then="every generation rises; the original of this store is refused from now on")
         state.coordination.set_day(store.safe_now_ms())
         store.record_clock()
         state.record_store_id()

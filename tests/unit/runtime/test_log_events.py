@@ -33,6 +33,7 @@ UNLIMITED = {
     "stop.abandoned": ONCE_A_START,
     "stop.failed": ONCE_A_START,
     "store.recovering": ONCE_A_START,
+    "store.restored": ONCE_A_START,
     "store.set_aside": ONCE_A_START,
     "accept.paused": "at most once a second: it says that nothing is accepted for a second",
     "clock.followed": ON_A_TIMER,

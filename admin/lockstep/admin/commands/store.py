@@ -1,4 +1,4 @@
-"""lockstep store check."""
+"""lockstep store check | restore."""
 
 import sys
 from dataclasses import asdict
@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from lockstep.admin.options import JsonOption, print_error, run
+from lockstep.admin.options import CommandError, JsonOption, print_error, run
 from lockstep.admin.render import print_json, print_line, print_table
 
 PROGRESS_BYTES = 1 << 30
 EXIT_DAMAGED = 5
 
-app = typer.Typer(no_args_is_help=True, help="Check the store of a stopped broker.")
+app = typer.Typer(no_args_is_help=True, help="Check the store of a stopped broker, or restore a backup of it.")
 
 
 @app.command("check")
@@ -24,6 +24,43 @@ def check_command(
 
     Exit 0 if it is undamaged, 5 if it is damaged, 6 if a broker has it open."""
     run(_check(directory, as_json))
+
+
+@app.command("restore")
+def restore_command(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="The store directory with which the broker will be started.")],
+    source: Annotated[
+        str | None, typer.Option("--from", metavar="BACKUP", help="Copy this backup to DIR first, which must not exist or be empty.")
+    ] = None,
+) -> None:
+    """Prepare a backup of a store for its first start, when the original is lost.
+
+    What the original has stored and given out after the backup is gone. So the first start from DIR raises every generation and ends every
+    grant: consumers that are ahead continue from the backup's progress, and are told (QueueGap). Nameservers accept it although they have
+    accepted later starts of the original, and refuse the original from then on: do not start that again.
+    """
+    run(_restore(directory, source))
+
+
+async def _restore(directory: str, source: str | None) -> None:
+    from lockstep.admin.store_restore import restore
+    from lockstep.broker.store import StoreCorruptError, StoreInUseError
+
+    def progress(copied: int, total: int) -> None:
+        print(f"copied {copied >> 20} of {total >> 20} MiB", file=sys.stderr, flush=True)
+
+    try:
+        identity = restore(directory, source, progress)
+    except StoreInUseError as error:
+        print_error(error)
+        raise typer.Exit(error.exit_code) from None
+    except StoreCorruptError as error:
+        raise CommandError(str(error)) from None
+    name = identity.broker_name
+    print_line(
+        f"{directory} is a restored backup of broker {name}: check it with `lockstep store check {directory}`, and start it with "
+        f"`lockstep broker --name {name} --store {directory}`. The original must stay stopped"
+    )
 
 
 async def _check(directory: str, as_json: bool) -> None:

@@ -97,6 +97,8 @@ class Store:
         """Whether it did and this start has changed nothing. `_found_end` is where this start found the end of the log."""
         self._found_end = -1
         self._last_boot = directory.boot()
+        self.restored = directory.is_restored
+        """Whether the store is a restored backup that has not served yet: everything after the backup is lost."""
         self._boot_id = ""
         self._clock_was_set_ms = 0
         """By how much the clock was set between the last clock record and this start."""
@@ -334,8 +336,10 @@ class Store:
         """Return whether readers may have seen a suffix of the log that is lost now.
 
         This is so if the machine crashed under a store that served with async flush in that run, whatever the current mode is. If only the
-        process was killed, its writes are in the page cache.
+        process was killed, its writes are in the page cache. It is so for a restored backup, too.
         """
+        if self.restored:
+            return True
         if self._last_boot is None or self.stopped_clean:
             return False
         last_boot_id, flush = self._last_boot
@@ -355,6 +359,8 @@ class Store:
         """Store the kernel's boot id, durably, after everything that a start decided is durable. Raises StoreDiskError."""
         try:
             await self._host.threads.run(self._directory.mark_boot, boot_id, self._config.flush.value)
+            if self.restored:
+                self._directory.clear_restored()
         except OSError as error:
             raise StoreDiskError(f"store {self._config.path}: the boot id can't be stored: {error}") from error
 

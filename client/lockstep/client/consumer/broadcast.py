@@ -292,6 +292,7 @@ class LocalSession:
         offsets."""
         ownership = handler.ownership
         log.error("queue.truncated", queue=str(ownership.queue), offset=ownership.offset, end=end, continues_at=first)
+        handler.report_gap(end, ownership.offset)
         if ownership.stale(ownership.token):
             self._progress.restart_at(ownership, first)
             handler.grant_ended(fenced=True)

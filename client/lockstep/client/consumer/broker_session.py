@@ -90,6 +90,7 @@ class BrokerSession:
         """Handle that a queue ends before this member's offset. The broker ends the grants of the messages that it has lost: STALE
         follows."""
         log.error("queue.truncated", queue=str(handler.ownership.queue), offset=handler.ownership.offset, end=end)
+        handler.report_gap(end, handler.ownership.offset)
 
     def remove(self, handler: QueueHandler) -> None:
         """Remove a queue after its machine is done."""

@@ -23,6 +23,8 @@ class HeldQueue(QueueHandler, Protocol):
     """The contexts of the calls of the listener that work on the queue."""
     call_started_ms: int
     """The boot time at which the oldest of them began."""
+    reached: int
+    """The offset that this member had reached under an earlier grant; 0 once a response has shown whether the queue still goes so far."""
 
     def handle_stale(self, grant: Grant, *, by: str) -> None:
         """End the grant, because the broker refused the request `by` as stale."""

@@ -97,6 +97,10 @@ def _take_in(held: HeldQueue, grant: Grant, runner: Runner, offset: int, respons
         log.error("pull.unreadable", queue=str(held.queue), offset=offset, error=str(error))
         return ERROR_PAUSE_MS
     held.report_gap(reply.gap_first, reply.gap_end)
+    if held.reached:
+        # Such as after a restored backup: the queue ends before what this member has consumed.
+        held.report_gap(reply.max_offset, held.reached)
+        held.reached = 0
     messages = grant.messages
     if response.code == ResponseCode.PULL_OFFSET_MOVED:
         if reply.next_begin_offset <= offset:

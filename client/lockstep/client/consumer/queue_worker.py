@@ -39,6 +39,7 @@ class QueueWorker:
         "grant",
         "ownership",
         "queue",
+        "reached",
         "session",
     )
 
@@ -51,6 +52,7 @@ class QueueWorker:
         self.calls: dict[OrderlyContext | ConcurrentlyContext, None] = {}
         """The contexts of the calls that work on the queue, under any grant."""
         self.call_started_ms = 0
+        self.reached = 0
         self._model = model
         self._group = group
         self._runner: Runner | None = None
@@ -167,6 +169,7 @@ class QueueWorker:
 
     def grant_ended(self, fenced: bool) -> None:
         grant, self.grant, self._runner = self.grant, None, None
+        self.reached = max(self.reached, self.ownership.offset)
         if grant is not None:
             grant.alive = False
             grant.messages.drop()
