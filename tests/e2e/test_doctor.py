@@ -52,13 +52,14 @@ async def test_servers_that_are_down_are_reported_with_the_next_step(cluster: Cl
     await cluster.nameserver("nameserver-2")
     await cluster.broker("broker-a")
     await cluster.broker("broker-b")
+    await cluster.command("topic", "create", "orders")
     await cluster.kill("nameserver-2")
     found = await doctor(cluster, healthy=False)
     down = cluster.addresses["nameserver-2"]
     assert {(each["check"], down in each["where"]) for each in found} == {("nameserver", True), ("broker registered", True)}
     await cluster.kill("broker-b")
     found = await doctor(cluster, healthy=False)
-    assert ("broker registered", "is not registered now") in {(each["check"], each["problem"]) for each in found}
+    assert ("broker registered", "is not registered now, and 1 topics have queues there") in {(each["check"], each["problem"]) for each in found}
     assert all(each["step"] for each in found)
 
 

@@ -175,8 +175,8 @@ def outcomes(folder: Path, *arguments: str) -> dict[str, str]:
 
 
 def test_one_option_runs_the_same_tests_with_real_processes(tmp_path: Path) -> None:
-    """The first example of docs/testing.md is unchanged, and some functions exist in only one of the two backends."""
-    billing, test_billing = [block.text for block in blocks(PAGE.read_text()) if block.language == "python"][:2]
+    """The example of a cluster in docs/testing.md is unchanged, and some functions exist in only one of the two backends."""
+    billing, test_billing = [block.text for block in blocks(PAGE.read_text()) if block.language == "python"][2:4]
     (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_default_fixture_loop_scope = function\n")
     (tmp_path / "billing.py").write_text(billing)
     (tmp_path / "test_billing.py").write_text(test_billing)

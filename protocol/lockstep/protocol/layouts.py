@@ -70,6 +70,8 @@ def check_layout(layout: TopicLayout) -> None:
                 "not be read"
             )
     total = max(layout.read_total, layout.write_total)
+    if layout.entries and not total:
+        raise LocalProtocolError(f"topic {layout.topic}: none of its brokers has a queue, expected at least one")
     if total > QUEUES_MAX:
         raise LocalProtocolError(f"topic {layout.topic}: {total} queues over all brokers, {QUEUES_MAX} allowed")
 
