@@ -37,7 +37,7 @@ class FakeCoordination:
     def check(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None) -> PullCheck:
         return self.checks.get(epoch, PullCheck(may_commit=epoch is None))
 
-    def subscription(self, group: str, topic: str) -> Subscription | None:
+    def subscription(self, group: str, topic: str, connection: int | None = None) -> Subscription | None:
         return self.subscriptions.get((group, topic))
 
     def update_offset(self, connection: int, key: QueueKey, offset: int, now_ms: int) -> None:

@@ -201,6 +201,7 @@ def make(options: argparse.Namespace, worker: Worker) -> PushConsumer:
         queue_count_max=options.count_max,
         queue_bytes_max=options.bytes_max,
         queue_span_max=options.span_max,
+        contract_version=options.contract_version,
     )
     consumer.subscribe(options.topic, options.tags)
     consumer.orderly(worker.handle_plainly if options.plain else worker.handle)
@@ -267,6 +268,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--count-max", type=int, default=1_000)
     options.add_argument("--bytes-max", type=int, default=100 << 20)
     options.add_argument("--span-max", type=int, default=2_000)
+    options.add_argument("--contract-version", type=int, default=0)
     options.add_argument("--plain", action="store_true")
     options.add_argument("--trouble")
     options.add_argument("--everywhere", action="store_true")

@@ -71,7 +71,7 @@ class GroupRunner(Runner[PushConsumer]):
 
     def __init__(self, universe: Universe, process: Process, group: str, host: Host, stop: asyncio.Event, toggle: asyncio.Event) -> None:
         super().__init__(universe, process, group, host, stop, toggle)
-        self._expression = universe.expression
+        self._expression, self._contract_version = universe.expression, universe.contract_version
         self._uncommitted = 0
         self._current: PushConsumer | None = None
 
@@ -90,6 +90,7 @@ class GroupRunner(Runner[PushConsumer]):
             drain_timeout_ms=setting.drain_ms,
             stop_timeout_ms=setting.stop_ms,
             retry=ordered_retry(setting),
+            contract_version=self._contract_version,
             suspend_current_queue_time_ms=50,
         )
         for topic in self._topics():
@@ -105,6 +106,8 @@ class GroupRunner(Runner[PushConsumer]):
             await consumer.start()
         except LockstepError as error:
             self._universe.record_reached(f"start refused: {type(error).__name__}")
+            if isinstance(error, SubscriptionConflictError):
+                self._universe.consumer_died(error)
             self._record_stopped()
             return False
         return True

@@ -40,6 +40,10 @@ class WatchedHistory(History):
             self.watch(event)
 
 
+OUTDATED = " is older than "
+"""In the refusal of a member whose contract's version is below those in force: it was away while the others changed."""
+
+
 @dataclass(frozen=True, slots=True)
 class StartPolicy:
     """A group's start policy. `t`: its time on the universe's clock."""
@@ -84,6 +88,8 @@ class Universe:
         """The flush mode of brokers that start from now on."""
         self.expression = "*"
         """The subscription of consumers that start from now on."""
+        self.contract_version = 0
+        """The version of their contract."""
         self.poison: dict[bytes, None] = {}
         """Bodies on which every call fails."""
         self.sending = True
@@ -176,7 +182,8 @@ class Universe:
     def consumer_died(self, error: LockstepError) -> None:
         """Record a refusal that the rules allow if contracts change or client ids are copied."""
         self.record_reached(f"consumer ended by {type(error).__name__}")
-        if not {"recontract", "duplicate"} & set(self.setting.faults):
+        outdated = "roll" in self.setting.faults and OUTDATED in str(error)
+        if not outdated and not {"recontract", "duplicate"} & set(self.setting.faults):
             self.record_violation("a consumer does not fail", f"{self.loop.current}: {error!r}")
 
     def server_failed(self, error: BaseException) -> None:

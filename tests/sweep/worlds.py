@@ -89,6 +89,10 @@ WORLDS: Mapping[str, World] = {
         {"recontract": 4, "kill_broker": 1, "partition": 1, "kill_consumer": 2, "pause_consumer": 1},
         {"tag_b_share": (0.3,), "exile": (False,)},
     ),
+    "rolling": World(
+        {"roll": 4, "kill_broker": 1, "partition": 1, "kill_consumer": 2, "pause_consumer": 1, "reset": 1},
+        {"tag_b_share": (0.3,), "exile": (False,), "threaded": (False,), "fault_every_s": (2.0, 5.0)},
+    ),
     "dual": World(
         {"toggle": 5, "kill_consumer": 2, "partition": 1, "reset": 2, "stop_consumer": 1, "kill_broker": 1, "pause_consumer": 1},
         {"groups": ((GROUP, AUDIT),), "threaded": (False,)},

@@ -1,7 +1,8 @@
 """Combine what the brokers report about one group into its queues, its members and the inconsistencies. Pure."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from shlex import quote
 
 from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, MemberStatus, QueueStatus, Subscription
@@ -46,6 +47,8 @@ class MemberLine:
     """Topic → expression, as the member declares it. If the group's policy is classic, `GroupReport.subscription` applies to it instead."""
     missing_at: tuple[str, ...]
     """Brokers that have queues of the group's topics and don't list this member: it gets none of their queues."""
+    contract_version: int = 0
+    """The version of its contract."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +70,18 @@ class GroupReport:
     """None if the group has none."""
     overruled_count: int = 0
     """How often a member's subscriptions replaced those of others: the highest count of any broker."""
+    contract_version: int = 0
+    """The version of the newest contract."""
 
     @property
     def lag(self) -> int | None:
         """Return the lag over the queues that were reached, or None for a broadcasting group."""
         return None if self.broadcasting else sum(queue.lag or 0 for queue in self.queues)
+
+    @property
+    def members_by_version(self) -> dict[int, int]:
+        """Return the number of members by the version of their contract, the lowest first."""
+        return dict(sorted(Counter(member.contract_version for member in self.members).items()))
 
     @property
     def update_command(self) -> str:
@@ -121,13 +131,16 @@ def report(
         {} if first is None else _expressions(first.subscriptions),
         next((status.settings for status in statuses.values() if status.settings is not None), None),
         max((status.overruled_count for status in statuses.values()), default=0),
+        0 if first is None else first.contract_version,
     )
 
 
 def update_command(settings: GroupSettings) -> str:
     """Return the shell command that gives every broker these settings."""
     consume = "--consume" if settings.consume_enable else "--no-consume"
-    return f"lockstep group update {quote(settings.group)} --subscription-policy {settings.subscription_policy.value} {consume}"
+    version = settings.next_contract_version
+    announced = "" if version is None else f" --next-contract-version {version}"
+    return f"lockstep group update {quote(settings.group)} --subscription-policy {settings.subscription_policy.value} {consume}{announced}"
 
 
 def topics_of(statuses: Iterable[GroupStatus]) -> tuple[str, ...]:
@@ -185,6 +198,7 @@ def _member(by_broker: Mapping[str, MemberStatus], expected: Iterable[str], cont
         tuple(sorted(subscription)),
         subscription,
         tuple(broker for broker in expected if broker not in by_broker),
+        max(member.contract_version for member in by_broker.values()),
     )
 
 
@@ -209,8 +223,13 @@ def _unequal_settings(statuses: Mapping[str, GroupStatus]) -> tuple[str, ...]:
     return tuple(
         f"{broker} and {brokers[0]} have different settings"
         for broker in brokers[1:]
-        if statuses[broker].settings != statuses[brokers[0]].settings
+        if _lasting(statuses[broker].settings) != _lasting(statuses[brokers[0]].settings)
     )
+
+
+def _lasting(settings: GroupSettings | None) -> GroupSettings | None:
+    """Return the settings without what each broker forgets by itself when it has been used."""
+    return None if settings is None else replace(settings, next_contract_version=None)
 
 
 def _contract_fields(contract: ConsumerGroup) -> dict[str, object]:
@@ -224,4 +243,5 @@ def _contract_fields(contract: ConsumerGroup) -> dict[str, object]:
         "allocate": contract.allocate,
         "order by": contract.order_by,
         "retry": contract.retry,
+        "version": contract.contract_version,
     }

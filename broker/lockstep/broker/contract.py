@@ -5,10 +5,10 @@ from dataclasses import fields, replace
 from enum import Enum
 
 from lockstep.protocol.allocate import is_allowed_when_ordered
-from lockstep.protocol.bodies import ConsumerGroup, Subscription
+from lockstep.protocol.bodies import CONTRACT_VERSION_MAX, ConsumerGroup, Subscription
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_group, check_topic
-from lockstep.protocol.tags import check_expression, parse_tags
+from lockstep.protocol.tags import ALL, check_expression, parse_tags
 
 TOPICS_PER_GROUP_MAX = 1_024
 TOPICS_PER_CLIENT_MAX = 1_024
@@ -19,6 +19,8 @@ DIFFERENCES_MAX = 16
 """Number of differences between two contracts that a refusal names."""
 SUBSCRIPTION_BYTES_MAX = 512 << 10
 """Topics and expressions of one group together. A contract is one state change, which must fit into the smallest log file, 1 MiB."""
+MAY_DIFFER = ("contract_version", "subscriptions", "retry", "consume_from_where", "consume_timestamp_ms")
+"""The fields of a contract that members of several versions need not have in common, within the rule of `mixing_refusal`."""
 SPEC_LENGTH_MAX = 255
 """Bytes of an expression's type, a strategy, an order or a retry policy: as many as a group's name may have."""
 
@@ -42,6 +44,8 @@ def contract_of(offered: ConsumerGroup) -> ConsumerGroup:
 
 def _check(offered: ConsumerGroup) -> None:
     check_group(offered.group)
+    if not 0 <= offered.contract_version <= CONTRACT_VERSION_MAX:
+        raise LocalProtocolError(f"group {offered.group}: contract version {offered.contract_version}: 0 to {CONTRACT_VERSION_MAX} allowed")
     topics = {each.topic: None for each in offered.subscriptions}
     if len(offered.subscriptions) > TOPICS_PER_GROUP_MAX or len(topics) != len(offered.subscriptions):
         count = len(offered.subscriptions)
@@ -63,11 +67,36 @@ def _check(offered: ConsumerGroup) -> None:
         raise LocalProtocolError(f"group {offered.group}: its subscriptions have {size} bytes, {SUBSCRIPTION_BYTES_MAX} allowed")
 
 
+def includes(wide: ConsumerGroup, narrow: ConsumerGroup) -> bool:
+    """Return whether the subscriptions of `wide` match every message that those of `narrow` match."""
+    topics = {each.topic: each for each in wide.subscriptions}
+    return all(each.topic in topics and _covers(topics[each.topic], each) for each in narrow.subscriptions)
+
+
+def _covers(wide: Subscription, narrow: Subscription) -> bool:
+    if wide == narrow or (wide.expression_type == "TAG" and wide.expression == ALL):
+        return True
+    if wide.expression_type != "TAG" or narrow.expression_type != "TAG" or narrow.expression == ALL:
+        return False
+    return parse_tags(narrow.expression) <= parse_tags(wide.expression)
+
+
+def mixing_refusal(here: ConsumerGroup, asked: ConsumerGroup) -> str | None:
+    """Return why members with these two contracts can't be in the group at the same time (ordering.md 11.5), or None if they can."""
+    common = replace(asked, **{name: getattr(here, name) for name in MAY_DIFFER})
+    if common != here:
+        return f"members that differ in this can't run together: {'; '.join(differences(here, common))}"
+    if not includes(here, asked) and not includes(asked, here):
+        found = "; ".join(_subscription_differences(here, asked)[:DIFFERENCES_MAX])
+        return f"subscriptions may become wider or narrower while members run, not both in one change: {found}"
+    return None
+
+
 def differences(here: ConsumerGroup, asked: ConsumerGroup) -> list[str]:
     """Return the values of both sides for the fields that differ, at most DIFFERENCES_MAX of them."""
     found = _subscription_differences(here, asked)
     for field in fields(ConsumerGroup):
-        if field.name not in ("group", "subscriptions"):
+        if field.name not in ("group", "subscriptions", "contract_version"):
             mine, theirs = getattr(here, field.name), getattr(asked, field.name)
             if mine != theirs:
                 found.append(f"{field.name}: {_plain(mine)} here, {_plain(theirs)} asked for")

@@ -60,9 +60,9 @@ class GroupState(GroupTables):
         self.override_counts.pop(group, None)
         self.retained_contracts.pop(group, None)
 
-    def join_group(self, group: str, client_id: str, session: str | None) -> None:
-        """Add a member to the list. Call `register_group` before."""
-        if self.groups.join(group, client_id, session):
+    def join_group(self, group: str, client_id: str, session: str | None, version: int = 0) -> None:
+        """Add a member with the contract of this version to the list. Call `register_group` before."""
+        if self.groups.join(group, client_id, session, version):
             self.pending.request_drain()
 
     def leave_group(self, group: str, client_id: str) -> None:
@@ -73,15 +73,19 @@ class GroupState(GroupTables):
         self.forget_if_empty(group)
 
     def drop_unused_contract(self, name: str) -> None:
-        """Drop the contract if no member is left and no session holds a queue of the group: a member that has left may still drain one."""
+        """Drop the contract if no member is left and no session holds a queue of the group: a member that has left may still drain one.
+
+        Of several contracts, drop those that no member has. Grants do not end: the members that remain have a contract.
+        """
         group = self.groups.get(name)
-        if group is None or group.contract is None or group.members:
+        if group is None or group.contract is None or name in self.retained_contracts:
             return
-        if name in self.retained_contracts or self.locks.any_session_holds(name):
-            return
-        self.end_group_grants(name)
-        self.groups.set_contract(name, None)
-        self.forget_if_empty(name)
+        for version in group.unused_versions:
+            self.groups.end_contract(name, version)
+        if not group.members and not self.locks.any_session_holds(name):
+            self.end_group_grants(name)
+            self.groups.end_contracts(name)
+            self.forget_if_empty(name)
 
     def drop_topic(self, topic: str) -> None:
         """Remove the topic's progress and locks, and the group for which it was created if nothing else is known of that group."""

@@ -25,7 +25,7 @@ class GroupStatusReader:
         return tuple(sorted(self._state.activity))
 
     def contract(self, group: str) -> ConsumerGroup | None:
-        """Return the contract that the members have agreed on, or None for a group without native members."""
+        """Return the newest contract that members have agreed on, or None for a group without native members."""
         known = self._state.groups.get(group)
         return None if known is None else known.contract
 
@@ -91,13 +91,14 @@ class GroupStatusReader:
             connected=connection is not None,
             heard_ago_ms=max(0, now_ms - heard_ms),
             subscriptions=None if group.contract is not None and group.contract.subscriptions == declared else declared,
+            contract_version=group.member_versions.get(client_id, 0),
         )
 
     def queue_keys_of(self, name: str) -> Iterator[QueueKey]:
         """Yield the queues to which the group subscribes and those with progress or a lock, sorted. Reads one topic at a time."""
         state = self._state
         group = state.groups.get(name)
-        subscribed = {} if group is None else group.contract_subscriptions
+        subscribed = {} if group is None else group.topics
         for topic in sorted({*subscribed, *state.progress.topics_of_group(name), *state.locks.topics_of_group(name)}):
             ids = {queue.queue_id for queue in state.own_queues(topic)} if topic in subscribed else set()
             ids |= {queue_id for queue_id, _ in state.progress.progress_in_topic(name, topic)}

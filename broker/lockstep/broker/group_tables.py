@@ -6,7 +6,8 @@ from typing import Protocol
 
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.tables.activity_table import ActivityTable
-from lockstep.broker.tables.group_table import Group, GroupTable
+from lockstep.broker.tables.group import Group
+from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import FencingCounter, LockTable
 from lockstep.broker.tables.progress_table import ProgressTable
 from lockstep.broker.tables.session_table import SessionTable
@@ -142,7 +143,7 @@ class GroupTables:
         layout = self.layouts.get(topic)
         if layout is None:
             return None
-        return owner_of(layout, MessageQueue(topic, self.config.broker_name, queue_id), group.member_ids)
+        return owner_of(layout, MessageQueue(topic, self.config.broker_name, queue_id), group.members_of(topic))
 
     def version(self, group: str) -> ListVersion:
         """Return the version of the group's member list."""

@@ -22,11 +22,12 @@ from collections.abc import Mapping
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.message_copy import one_line
 from lockstep.broker.start_policy import NO_OFFSETS, OffsetsByTime, StartPositions, start_policy
-from lockstep.broker.tables.group_table import Group
+from lockstep.broker.tables.group import Group
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.broker.tables.session_table import Session
 from lockstep.protocol.bodies import (
+    ConsumerGroup,
     ListVersion,
     LockItem,
     LockResult,
@@ -108,12 +109,13 @@ class LockSync:
     ) -> LockResult:
         state = self._state
         group = state.groups.get(key[0])
-        if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
+        contract = None if group is None else _member_contract(group, session)
+        if group is None or contract is None:
             return LockResult(*key, LockVerdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
-        reason = self._starts.refusal(group, group.contract, key, ordered=True) or self._starts.room_refusal(key)
+        reason = self._starts.refusal(group, contract, key, ordered=True) or self._starts.room_refusal(key)
         if reason is not None:
             return LockResult(*key, LockVerdict.REFUSED, remark=reason)
-        if not self._starts.resolve(group.contract, key, starts.get(key[:2]), by_time, now_ms):
+        if not self._starts.resolve(contract, key, starts.get(key[:2]), by_time, now_ms):
             state.pending.notify_queue_free(key)  # notifies its member, which then sends another LOCK
             return LockResult(*key, LockVerdict.WAIT)
         if not self._may_hold(group, session, key):
@@ -142,12 +144,13 @@ class LockSync:
             return None
         key = (header.consumer_group, header.topic, header.queue_id)
         group = state.groups.get(key[0])
-        if group is None or group.contract is None or group.members.get(session.client_id) != session.id:
+        contract = None if group is None else _member_contract(group, session)
+        if group is None or contract is None:
             return LockResult(*key, LockVerdict.NOT_YOURS, remark="not a member of the group: heartbeat first")
-        reason = self._starts.refusal(group, group.contract, key, ordered=False) or self._starts.room_refusal(key)
+        reason = self._starts.refusal(group, contract, key, ordered=False) or self._starts.room_refusal(key)
         if reason is not None:
             return LockResult(*key, LockVerdict.REFUSED, remark=reason)
-        if not self._starts.resolve(group.contract, key, start_policy(header), by_time, now_ms):
+        if not self._starts.resolve(contract, key, start_policy(header), by_time, now_ms):
             return LockResult(*key, LockVerdict.WAIT, remark=f"the begin position of {key[0]} in {key[1]} is not known yet: try again")
         if not self._may_hold(group, session, key):
             return LockResult(*key, LockVerdict.NOT_YOURS)
@@ -266,3 +269,8 @@ class LockSync:
         state = self._state
         names = {**named, **{group.name: None for group in state.groups.groups_of_session(session.id)}}
         return {name: state.version(name) for name in names}
+
+
+def _member_contract(group: Group, session: Session) -> ConsumerGroup | None:
+    """Return the contract under which the session is a member of the group, or None if it is no member."""
+    return group.contract_of(session.client_id) if group.members.get(session.client_id) == session.id else None

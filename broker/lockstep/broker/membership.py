@@ -8,15 +8,19 @@ It loses its locks only when it ends or releases them. A classic client leaves w
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from shlex import quote
 
-from lockstep.broker.contract import differences
+from lockstep.broker.contract import differences, mixing_refusal
 from lockstep.broker.group_state import FREES_PER_TICK, GroupState
 from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
-from lockstep.broker.tables.group_table import Group
+from lockstep.broker.tables.group import Group
 from lockstep.broker.tables.session_table import Session, SessionRefusal
 from lockstep.broker.tables.subscription_table import estimated_bytes
 from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, HeartbeatReply, MemberList, Subscription
 from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, SubscriptionConflictError
+from lockstep.runtime.log import get_logger
+
+log = get_logger("broker.groups")
 
 MEMBERS_PER_CONNECTION_MAX = GROUPS_PER_CLIENT_MAX
 """Classic members of one connection, whose client id may change. A session has one client id and is limited to as many groups."""
@@ -113,23 +117,39 @@ class GroupMembers:
     def _join(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> SubscriptionConflictError | None:
         state = self._state
         group = state.groups.get(entry.group)
-        if (
-            group is not None
-            and group.contract is not None
-            and self._replaces_subscriptions(group, group.contract, session, entry, offered)
-        ):
-            pass
-        elif group is not None and group.contract is not None and group.contract != offered:
-            conflict = self._conflict(group, group.contract, session, offered)
-            if conflict is not None:
-                return conflict
-            state.end_group_grants(entry.group)
-            state.groups.set_contract(entry.group, offered)
-        elif group is None or group.contract is None:
-            state.groups.set_contract(entry.group, offered)
-        state.join_group(entry.group, session.client_id, session.id)
+        version = offered.contract_version
+        if group is None or group.contract is None:
+            state.groups.put_contract(entry.group, offered)
+        elif self._replaces_subscriptions(group, group.contract, session, entry, offered):
+            version = group.contract.contract_version
+        elif (known := group.matching_version(offered)) is not None:
+            version = known
+        elif not self._others_depend(group, session):
+            self._replace_contracts(group, offered)
+        elif (conflict := self._conflict(group, group.contract, session, offered)) is not None:
+            return conflict
+        else:
+            self._announce_contract(group, offered)
+        state.join_group(entry.group, session.client_id, session.id, version)
+        state.drop_unused_contract(entry.group)  # the member may have had an earlier one
         self._record_subscriptions(entry, session.client_id, offered.subscriptions)
         return None
+
+    def _replace_contracts(self, group: Group, offered: ConsumerGroup) -> None:
+        """Put a contract into force in place of all others, on which no other member depends."""
+        self._state.end_group_grants(group.name)
+        self._state.groups.put_contract(group.name, offered)
+        for version in [each for each in group.contracts if each != offered.contract_version]:
+            self._state.groups.end_contract(group.name, version)
+
+    def _announce_contract(self, group: Group, offered: ConsumerGroup) -> None:
+        """Put a contract into force beside those that other members have."""
+        state = self._state
+        log.info("group.contract_announced", group=group.name, version=offered.contract_version, in_force=sorted(group.contracts))
+        state.groups.put_contract(group.name, offered)
+        settings = state.settings.get(group.name)
+        if settings is not None and settings.next_contract_version == offered.contract_version:
+            state.settings.record_settings(replace(settings, next_contract_version=None))
 
     def _replaces_subscriptions(
         self, group: Group, here: ConsumerGroup, session: Session, entry: ConsumerGroup, offered: ConsumerGroup
@@ -140,6 +160,7 @@ class GroupMembers:
         queues). Otherwise those of a member that is already on the list change nothing.
         """
         state = self._state
+        offered = replace(offered, contract_version=here.contract_version)
         if (
             not state.settings.uses_classic_policy(group.name)
             or here == offered
@@ -149,7 +170,8 @@ class GroupMembers:
         newer = any(each.sub_version > group.sub_versions.get(each.topic, 0) for each in entry.subscriptions)
         if newer or group.members.get(session.client_id) != session.id:
             state.override_counts[group.name] = state.override_counts.get(group.name, 0) + 1
-            state.groups.set_contract(group.name, offered)
+            state.groups.put_contract(group.name, offered)
+            state.pending.request_drain()
         return True
 
     def _record_subscriptions(self, entry: ConsumerGroup, client_id: str, declared: tuple[Subscription, ...]) -> None:
@@ -158,16 +180,33 @@ class GroupMembers:
         self._state.groups.record_subscriptions(group, client_id, declared)
         self._state.groups.record_subscription_versions(group, entry.subscriptions)
 
-    def _conflict(self, group: Group, here: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflictError | None:
-        """Return why the contract can't be changed, or None if no other member depends on the old one."""
-        state = self._state
-        others = [client_id for client_id in group.member_ids if client_id != session.client_id]
-        draining = [each for each in state.locks.sessions_holding(group.name) if each != session.id]
-        if not others and not draining and group.name not in state.retained_contracts:
+    def _others_depend(self, group: Group, session: Session) -> bool:
+        """Return whether another member, one that still drains a queue, or one that may return after a restart has a contract."""
+        others = len(group.members) > (session.client_id in group.members)
+        draining = any(each != session.id for each in self._state.locks.sessions_holding(group.name))
+        return others or draining or group.name in self._state.retained_contracts
+
+    def _conflict(self, group: Group, newest: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflictError | None:
+        """Return why the contract can't be in force beside those that other members have (ordering.md 11.5), or None if it can."""
+        state, version = self._state, asked.contract_version
+        settings = state.settings.get(group.name)
+        higher, here = max(group.contracts), group.contracts.get(version)
+        refusal = next(filter(None, (mixing_refusal(each, asked) for each in group.contracts.values())), None)
+        allowed = settings is not None and settings.next_contract_version == version
+        if refusal is None and here is None and (version > higher or allowed):
             return None
+        others = [client_id for client_id in group.member_ids if client_id != session.client_id]
         connected = [client_id for client_id in others if self._connected(group, client_id)]
-        text = f"group {group.name} has another contract at {state.config.broker_name}: {'; '.join(differences(here, asked))}. "
+        text = f"group {group.name} has another contract at {state.config.broker_name}: "
+        text += f"{'; '.join(differences(here or newest, asked)) or f'its version is {higher}'}. "
         text += f"Members: {', '.join(others[:8]) or 'none'}{' …' if len(others) > 8 else ''}. Stop them, or use their settings"
+        if refusal is not None:
+            text += f" ({refusal})" if version > higher else ""
+        elif here is not None:
+            text += f", or announce the change: contract_version={higher + 1}"
+        else:
+            text += f". Version {version} is older than {higher}; to go back to it: "
+            text += f"lockstep group update {quote(group.name)} --next-contract-version {version}"
         return SubscriptionConflictError(text if connected else text + SubscriptionConflictError.TEMPORARY)
 
     def _connected(self, group: Group, client_id: str) -> bool:
@@ -191,7 +230,7 @@ class GroupMembers:
 
     def _view(self, name: str) -> GroupView:
         group = self._state.groups.get(name)
-        topics = [] if group is None or group.contract is None else [each.topic for each in group.contract.subscriptions]
+        topics = [] if group is None else group.topics
         since = {topic: counter for topic in topics if (counter := self._state.progress.since(name, topic)) is not None}
         last_decides = self._state.settings.uses_classic_policy(name)
         return GroupView(self.member_list(name) or MemberList((), self._state.version(name)), since, last_decides)
@@ -201,19 +240,26 @@ class GroupMembers:
         group = self._state.groups.get(name)
         if group is None or not group.members:
             return None
-        return MemberList(group.member_ids, self._state.version(name), group.has_classic_members)
+        return MemberList(group.member_ids, self._state.version(name), group.has_classic_members, group.topic_members)
 
     def member_count(self, name: str) -> int:
         """Return the number of members that the group has here."""
         group = self._state.groups.get(name)
         return 0 if group is None else len(group.members)
 
-    def subscription(self, name: str, topic: str) -> Subscription | None:
-        """Return the group's subscription of this topic: the contract's, or that of its classic members."""
+    def subscription(self, name: str, topic: str, connection: int | None = None) -> Subscription | None:
+        """Return the subscription by which a pull on this connection is filtered, or None.
+
+        For a session it is the one in its member's contract. A session that has left has none: while it drains, no other member's
+        subscription moves it past a message. On other connections it is the newest contract's, or that of the classic members.
+        """
         group = self._state.groups.get(name)
         if group is None:
             return None
-        agreed = group.contract_subscriptions.get(topic)
+        session = None if connection is None else self._state.sessions.session_on(connection)
+        if session is not None and group.members.get(session.client_id) != session.id:
+            return None
+        agreed = group.subscription(topic, None if session is None else session.client_id)
         if agreed is not None:
             version = group.sub_versions.get(topic, 0)
             return agreed if agreed.sub_version == version else replace(agreed, sub_version=version)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 
 from lockstep.broker.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
 from lockstep.broker.group_tables import GroupTables
-from lockstep.broker.tables.group_table import Group
+from lockstep.broker.tables.group import Group
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import FreeQueue
 
@@ -74,10 +74,10 @@ class PendingEffects:
             self.request_drain()
 
     def notify_group_free(self, group: Group) -> None:
-        """As `notify_topic_free`, for all topics of the group's contract."""
+        """As `notify_topic_free`, for all topics of the group's contracts."""
         if group.contract is not None:
-            for subscription in group.contract.subscriptions:
-                self.notify_topic_free(group, subscription.topic)
+            for topic in group.topics:
+                self.notify_topic_free(group, topic)
 
     def request_drain(self) -> None:
         """Call `on_effects`, once until the next drain."""

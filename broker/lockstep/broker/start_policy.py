@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from lockstep.broker.group_state import GroupState
-from lockstep.broker.tables.group_table import Group
+from lockstep.broker.tables.group import Group
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.allocate import MANUAL
 from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, SessionLockBody, StartPolicy
@@ -47,13 +47,14 @@ class StartPositions:
         found: dict[tuple[str, str], StartPolicy] = {}
         for item in body.items:
             group, key = state.groups.get(item.group), (item.group, item.topic, item.queue_id)
-            if item.epoch is not None or group is None or group.contract is None or key[:2] in found:
+            contract = None if group is None else group.contract_of(session.client_id)
+            if item.epoch is not None or group is None or contract is None or key[:2] in found:
                 continue
-            policy = _policy(group.contract, item.topic, starts.get(key[:2]))
+            policy = _policy(contract, item.topic, starts.get(key[:2]))
             if policy.where is not ConsumeFromWhere.TIMESTAMP or state.progress.since(*key[:2]) is not None:
                 continue
             count = state.own_queue_count(item.topic)
-            refused = self.refusal(group, group.contract, key, ordered=group.contract.ordered) or self.room_refusal(key)
+            refused = self.refusal(group, contract, key, ordered=contract.ordered) or self.room_refusal(key)
             if count <= left and not refused and group.members.get(session.client_id) == session.id:
                 left -= count
                 found[key[:2]] = policy
@@ -102,13 +103,14 @@ class StartPositions:
         return max(minimum, min(end, by_time.get((policy.group, policy.topic, queue_id), 0)))
 
     def refusal(self, group: Group, contract: ConsumerGroup, key: QueueKey, *, ordered: bool) -> str | None:
+        """Return why a member with this contract may not consume the queue, or None."""
         if contract.ordered != ordered or contract.broadcasting:
             if ordered:
                 return f"group {contract.group} is not an ordered group in clustering mode: its queues are not locked"
             return (
                 f"group {contract.group} is not a concurrent group in clustering mode: its queues are locked, or each member consumes all"
             )
-        if key[1] not in group.contract_subscriptions and contract.allocate != MANUAL:
+        if contract.allocate != MANUAL and not group.subscribes(contract, key[1]):
             return f"group {contract.group} does not subscribe to {key[1]}"
         if not self._state.has_queue(key[1], key[2]):
             return f"{key[1]} has no readable queue {key[2]} at {self._state.config.broker_name}"

@@ -6,7 +6,7 @@
 | O2 nothing is accepted twice | progress | R2 offsets in real-time order | log |
 | O3 when a listener may be called | calls | R3 one holder | ownership |
 | O4 the order of a key | keys | R4a offset after offset in an epoch; R4b | steps; calls.overlaps |
-| O5 nothing is skipped | steps, delivery, starts | R5 liveness after the calm | delivery |
+| O5 nothing is skipped | steps, delivery, starts, subscriptions | R5 liveness after the calm | delivery |
 | O6 nothing acknowledged is forgotten | progress | R6 the same over a start | progress |
 | O7 how fast a queue moves | handover | R7 delivered messages remain | log |
 | O8 one message at each place, permanently | log | R9 the result of a send is true | sends |
@@ -47,6 +47,7 @@ from sweep.checkers import (
     services,
     starts,
     steps,
+    subscriptions,
 )
 from sweep.checkers.violation import Violation
 from sweep.history import History
@@ -61,6 +62,7 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "ownership": ownership.check,
     "classic": classic.check,
     "steps": steps.check,
+    "subscriptions": subscriptions.check,
     "keys": keys.check,
     "log": log.check,
     "layouts": layouts.check,

@@ -81,6 +81,19 @@ def recontract(storm: Storm) -> None:
         storm.call_later(random.choice([0.2, 1, 4]), storm.start_when_ended, address)
 
 
+def roll(storm: Storm) -> None:
+    """Members restart one after another with a contract of a higher version, whose subscription is wider or narrower."""
+    universe, random = storm.universe, storm.random
+    universe.expression = random.choice([each for each in ("A", "A || B", "*") if each != universe.expression])
+    universe.contract_version += 1
+    storm.record_fault("roll", f"version {universe.contract_version}", universe.expression)
+    at_s = 0.0
+    for address in random.sample(universe.consumers, len(universe.consumers)):
+        storm.call_later(at_s, universe.stop if random.random() < 0.7 else universe.kill, address)
+        storm.call_later(at_s + 0.001, storm.start_when_ended, address)
+        at_s += random.choice([0.0, 0.5, 2, 5])
+
+
 def pause_consumer(storm: Storm) -> None:
     storm.pause(storm.consumer(), storm.random.choice([0.3, 2, 2.6, 3.2, 8, 19.5, 21, 40]))
 
@@ -120,6 +133,7 @@ KINDS = (
     toggle,
     duplicate,
     recontract,
+    roll,
     pause_consumer,
     long_pause,
     pause_in_call,

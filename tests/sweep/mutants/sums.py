@@ -9,7 +9,7 @@ from lockstep.broker.membership import GroupMembers
 from lockstep.broker.processors import pull
 from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.tables.activity_table import ActivityTable
-from lockstep.broker.tables.group_table import Group
+from lockstep.broker.tables.group import Group
 from lockstep.broker.tables.long_poll_table import LongPollTable
 from sweep.mutants.registry import Patches, mutant
 

@@ -136,7 +136,10 @@ def test_usage_error_exits_with_code_2(capsys: pytest.CaptureFixture[str], argum
         (("group", "reset-offset", "billing", "--to", "yesterday"), "--to 'yesterday': expected beginning, end"),
         (("group", "reset-offset", "billing", "--to", "999999999999d"), "before 1970-01-01"),
         (("group", "reset-offset", "billing", "--to", "end", "--queue", "0"), "--queue '0': expected BROKER:NUMBER"),
-        (("group", "update", "billing"), "nothing to change: use --subscription-policy, --consume or --no-consume"),
+        (
+            ("group", "update", "billing"),
+            "nothing to change: use --subscription-policy, --consume, --no-consume or --next-contract-version",
+        ),
         (("topic", "alter", "orders"), "the number of queues is missing: use --queues N"),
         (("send", "orders", "body", "--property", "tenant"), "property 'tenant': expected NAME=VALUE"),
     ],

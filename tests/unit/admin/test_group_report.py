@@ -122,3 +122,17 @@ def test_member_is_listed_or_missing_at_each_broker_of_the_layout(lists: dict[st
     assert [line.client_id for line in made.members] == sorted({name for names in lists.values() for name in names})
     for line in made.members:
         assert set(line.missing_at) == {broker for broker in layout & set(lists) if line.client_id not in lists[broker]}
+
+
+def test_members_are_counted_by_the_version_of_their_contract() -> None:
+    newest = replace(CONTRACT, contract_version=3)
+    old, new = member("x"), replace(member("y"), contract_version=3)
+    made = report("g", {"a": status(old, new, contract=newest), "b": status(old, contract=CONTRACT)}, queues_at("a", "b"))
+    assert made.members_by_version == {0: 1, 3: 1}
+    assert made.contract_version == 3
+    assert made.conflicts == ("b and a have different contracts: version",)
+
+
+def test_version_that_may_join_is_no_difference_of_settings() -> None:
+    here = replace(status(), settings=GroupSettings("g", next_contract_version=2))
+    assert report("g", {"a": here, "b": replace(status(), settings=GroupSettings("g"))}, []).unequal_settings == ()

@@ -6,17 +6,18 @@ to a few operations.
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lockstep.broker.contract import contract_of, mixing_refusal
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import CloseConnection
 from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.store.snapshot import encode
-from lockstep.protocol.bodies import ConsumerGroup, HeartbeatReply, LockItem, LockVerdict, SessionLockBody, SyncBody, SyncItem
+from lockstep.protocol.bodies import ConsumerGroup, HeartbeatReply, LockItem, LockVerdict, MemberList, SessionLockBody, SyncBody, SyncItem
 from lockstep.protocol.errors import BrokerError
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
@@ -57,6 +58,7 @@ class World:
         self.offsets: dict[tuple[int, int], int] = {}
         self.generation: dict[int, int] = {}
         self.version = (0, 0)
+        self.lists: dict[tuple[int, int], MemberList] = {}
 
     # ------------------------------------------------------------------------------------------------------------------- ops
 
@@ -131,7 +133,8 @@ class World:
             self.bench.c.membership.unregister(client.connection, client.name, GROUP, self.bench.now_ms)
 
     def change_contract(self, client: Client, number: int) -> None:
-        client.groups = (ordered(expression=("*", "x")[number % 2]),)
+        topics = (TOPIC, "refunds")[: 1 + number // 12 % 2]
+        client.groups = (ordered(topics=topics, expression=("*", "x", "x || y", "y")[number % 4], contract_version=number // 4 % 3),)
         self.beat(client)
 
     def lock(self, client: Client, wants: int, keeps: int) -> None:
@@ -253,6 +256,7 @@ class World:
         version = (status.version.term, status.version.counter)
         assert version >= self.version or not status.members, "the version of a list fell"
         self.version = max(self.version, version)
+        self.check_contracts(version)
         for row in status.queues:
             if row.committed_offset >= 0:
                 key = (row.queue_id, row.generation)
@@ -269,6 +273,20 @@ class World:
         assert state.progress._topics == Counter(
             topic for group in state.progress.groups() for topic in state.progress.topics_of_group(group)
         )
+
+    def check_contracts(self, version: tuple[int, int]) -> None:
+        """Members with contracts that can't be mixed never run together; one version of a list always names the same members."""
+        members, group = self.bench.c.membership.member_list(GROUP), self.bench.c.state.groups.get(GROUP)
+        if members is None or group is None:
+            return
+        assert self.lists.setdefault(version, members) == members, "a list changed without a new version"
+        contracts = list(group.contracts.values())
+        assert not [(one, other) for one in contracts for other in contracts if mixing_refusal(one, other)]
+        for client_id, session in group.members.items():
+            if self.stood.get(session):
+                contract = group.contract_of(client_id)
+                assert contract is not None
+                assert replace(contract, contract_version=self.stood[session][0].contract_version) == contract_of(self.stood[session][0])
 
     def check_replay(self) -> None:
         """Check that the log, each record twice, and a snapshot with its tail replay to this state, and that a snapshot stays unchanged."""

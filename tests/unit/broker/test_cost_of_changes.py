@@ -7,7 +7,7 @@ from lockstep.broker.effects import PushQueueFree
 from lockstep.broker.group_state import FREES_PER_TICK
 from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal
-from lockstep.broker.tables import group_table
+from lockstep.broker.tables import group
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.sequence_table import Scope, SequenceTable, StoredFrame
@@ -225,7 +225,7 @@ def test_members_leaving_together_sort_the_member_list_once(monkeypatch: pytest.
     bench.c.state.pending.drain()
     bench.flush()
     sorts: list[int] = []
-    monkeypatch.setattr(group_table, "sorted", lambda found: sorts.append(len(found)) or sorted(found), raising=False)  # type: ignore[func-returns-value]
+    monkeypatch.setattr(group, "sorted", lambda found: sorts.append(len(found)) or sorted(found), raising=False)  # type: ignore[func-returns-value]
     bench.c.membership.connection_closed(connection, bench.now_ms)
     assert bench.lists() == ("stays",)
     bench.restart()

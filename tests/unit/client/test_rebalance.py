@@ -140,3 +140,19 @@ def test_each_strategy_assigns_all_queues_by_one_member_list() -> None:
     assert list(wanted(everything, known, strategy=room).wanted) == [q("b", 0), q("b", 1)]
     assert list(wanted(everything, known, strategy=ByConfig((q("b", 1), q("a", 7)))).wanted) == [q("b", 1)]
     assert list(wanted(everything, lists(), strategy=ByConfig((q("b", 1),))).wanted) == [], "not before a list names me"
+
+
+def test_topic_that_some_members_share_is_divided_among_them() -> None:
+    listed = MemberList(("m0", "m1", "m2"), ListVersion(1, 1), topic_members={"u": ("m1", "m2"), "v": ("m0",)})
+    layouts: dict[str, TopicLayout | None] = {topic: layout(("a", 4), topic=topic) for topic in "tuv"}
+    for strategy in ("by_broker", "average_by_circle"):
+        round_ = wanted(layouts, lists(a=listed), strategy=strategy)
+        assert list(round_.wanted) == [q("a", 1), q("a", 0, "u"), q("a", 2, "u")]
+
+
+def test_change_of_the_members_of_a_topic_takes_effect_at_once() -> None:
+    known = lists(a=members("m0", "m1"))
+    partial = MemberList(("m0", "m1"), ListVersion(1, 2), topic_members={"u": ("m0",)})
+    assert known.adopt("a", partial) is ListChange.OTHER
+    assert known.adopt("a", MemberList(("m0", "m1"), ListVersion(1, 3), topic_members={"u": ("m0",)})) is ListChange.NONE
+    assert known.adopt("a", members("m0", "m1", counter=4)) is ListChange.OTHER

@@ -3,6 +3,7 @@
 import pytest
 
 from support.histories import C1, C2, HistoryBuilder, P, epoch
+from sweep.checkers import subscriptions
 from sweep.checkers.steps import check
 from sweep.events import CommitSent, ConcurrentCallBegan, ConsumerStarted, PullReceived, QueueGapSeen, ReceivedMessage, SendBegan
 from sweep.history import CallResult, QueueKey
@@ -71,6 +72,13 @@ def filtered(tags: str) -> HistoryBuilder:
 def test_only_filtered_messages_may_be_skipped() -> None:
     assert filtered("B").broken(check) == []
     assert filtered("C").broken(check) == ["O5", "R4a"]
+
+
+@pytest.mark.parametrize(("tags", "laws"), [("A", []), ("C", []), ("B", ["O5"])])
+def test_message_that_its_member_does_not_subscribe_to_is_a_violation(tags: str, laws: list[str]) -> None:
+    builder = HistoryBuilder().add(ConsumerStarted, 0.5, C1, expressions=(("orders", "A || C"),)).granted(1, 1)
+    builder.sent(0.6, b"m0", 0, tags=tags).sent(0.7, b"m1", 1, tags="A").call(2, 2.1, 1, 0, 1)
+    assert builder.broken(subscriptions.check) == laws
 
 
 def test_filtered_message_may_be_lost_by_a_power_cut_and_its_offset_reused() -> None:

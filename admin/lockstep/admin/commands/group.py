@@ -99,6 +99,9 @@ def _print(report: GroupReport) -> None:
         ],
         empty="no queues",
     )
+    if len(report.members_by_version) > 1:
+        counts = ", ".join(f"{version} ({count} members)" for version, count in report.members_by_version.items())
+        print_line(f"contract versions: {counts}; the newest is {report.contract_version}")
     for line in (line for line in report.queues if line.failing_ms is not None):
         why = line.error or "its consumer did not report why"
         where = f"{line.topic} {line.broker} queue {line.queue_id}: offset {line.committed_offset}"

@@ -11,7 +11,7 @@ from lockstep.admin.group_report import update_command as command_of
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_line
 from lockstep.client.config import DEFAULT_NAMESERVER
-from lockstep.protocol.bodies import GroupSettings, SubscriptionPolicy
+from lockstep.protocol.bodies import CONTRACT_VERSION_MAX, GroupSettings, SubscriptionPolicy
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import check_group
 from lockstep.runtime.host import Host
@@ -29,6 +29,17 @@ ConsumeOption = Annotated[
     typer.Option("--consume/--no-consume", help="Deliver messages to the group's members, or don't. Default for a new group: --consume."),
 ]
 
+VersionOption = Annotated[
+    int | None,
+    typer.Option(
+        "--next-contract-version",
+        min=0,
+        max=CONTRACT_VERSION_MAX,
+        help="Let members with this contract_version join although a higher one is in force: to go back while members run. Each broker "
+        "forgets it when the first such member has joined.",
+    ),
+]
+
 
 def create_command(
     group: GroupArgument,
@@ -38,24 +49,34 @@ def create_command(
     as_json: JsonOption = False,
 ) -> None:
     """Configure a group before it starts. A group that was never configured has the default settings."""
-    run(_set(group, subscription_policy, consume, nameserver, as_json, new=True))
+    run(_set(group, subscription_policy, consume, None, nameserver, as_json, new=True))
 
 
 def update_command(
     group: GroupArgument,
     subscription_policy: PolicyOption = None,
     consume: ConsumeOption = None,
+    next_contract_version: VersionOption = None,
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
     """Change the given settings of a group, and keep the others. The change also applies to running members."""
-    run(_set(group, subscription_policy, consume, nameserver, as_json, new=False))
+    run(_set(group, subscription_policy, consume, next_contract_version, nameserver, as_json, new=False))
 
 
-async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | None, nameserver: str, as_json: bool, *, new: bool) -> None:
+async def _set(
+    group: str,
+    policy: SubscriptionPolicy | None,
+    consume: bool | None,
+    version: int | None,
+    nameserver: str,
+    as_json: bool,
+    *,
+    new: bool,
+) -> None:
     check_group(group)
-    if not new and policy is None and consume is None:
-        raise ConfigError("nothing to change: use --subscription-policy, --consume or --no-consume")
+    if not new and policy is None and consume is None and version is None:
+        raise ConfigError("nothing to change: use --subscription-policy, --consume, --no-consume or --next-contract-version")
     admin = AdminClient(Host.current(), nameserver)
     report, statuses = await read_group(admin, group)
     before = None if report is None else report.settings
@@ -68,6 +89,7 @@ async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | No
         after,
         subscription_policy=after.subscription_policy if policy is None else policy,
         consume_enable=after.consume_enable if consume is None else consume,
+        next_contract_version=after.next_contract_version if version is None else version,
     )
     brokers = by_name(await admin.brokers())
     if not any(broker.registered for broker in brokers.values()):
@@ -76,7 +98,8 @@ async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | No
     failed = {**{name: why for name, why in statuses.failed.items() if name not in brokers}, **results.failed}
     if as_json:
         settings = {"subscription_policy": after.subscription_policy.value, "consume": after.consume_enable}
-        print_json({"group": group, "created": new, **settings, "brokers": sorted(results.values), "failed": failed})
+        version_allowed = {} if version is None else {"next_contract_version": version}
+        print_json({"group": group, "created": new, **settings, **version_allowed, "brokers": sorted(results.values), "failed": failed})
     elif results.values:
         print_line(f"group {group}: {describe_settings(after)}, at {', '.join(sorted(results.values))}")
     if failed:
@@ -84,4 +107,6 @@ async def _set(group: str, policy: SubscriptionPolicy | None, consume: bool | No
 
 
 def describe_settings(settings: GroupSettings) -> str:
-    return f"subscription policy {settings.subscription_policy.value}, {'may consume' if settings.consume_enable else 'may NOT consume'}"
+    said = f"subscription policy {settings.subscription_policy.value}, {'may consume' if settings.consume_enable else 'may NOT consume'}"
+    version = settings.next_contract_version
+    return said if version is None else f"{said}, members with contract version {version} may join"

@@ -288,7 +288,7 @@ class PullProcessor:
             return
         header: PullHeader = request.header
         count, size = page_of(header)
-        hashes = self._hashes(header)
+        hashes = self._hashes(header, pull.request.endpoint.id)
         try:
             result = self._store.read(header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes)
         except (StoreError, OSError) as error:
@@ -330,14 +330,14 @@ class PullProcessor:
         except (BrokerError, LocalProtocolError):
             pass
 
-    def _hashes(self, header: PullHeader) -> frozenset[int] | None:
+    def _hashes(self, header: PullHeader, connection: int) -> frozenset[int] | None:
         """Return the tag hashes of the request's expression, or else of its group's subscription; None if every message matches."""
         if header.expression_type not in (None, "", "TAG"):
             raise BrokerSystemError(f"filters of type {header.expression_type} are not supported: use TAG")
         if header.sys_flag & SUBSCRIPTION:
             return tag_hashes(header.subscription)
         group, topic = header.consumer_group, header.topic
-        subscription = self._coordination.membership.subscription(group, topic)
+        subscription = self._coordination.membership.subscription(group, topic, connection)
         if subscription is None:
             raise SubscriptionNotExistError(
                 f"group {group} has no subscription to {topic} here: send HEART_BEAT first, or the expression with the pull"
@@ -431,7 +431,7 @@ class PullProcessor:
             self._block(pull)
             return
         count, size = page_of(header)
-        hashes = self._hashes(header)
+        hashes = self._hashes(header, pull.request.endpoint.id)
         try:
             result = await self._store.read_cold(
                 header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes

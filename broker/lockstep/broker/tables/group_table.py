@@ -1,95 +1,30 @@
-"""Groups: their contract, their members, the version of the member list. RocketMQ: ConsumerManager, ConsumerGroupInfo.
+"""Groups: their contracts, their members, the version of the member list. RocketMQ: ConsumerManager.
 
 Every change of a member list goes through `_list_changed`, which raises the version (term, counter) and marks the group for notices. The
 counter is one for the whole broker and begins again with each term. So a version never falls, not even for a group that was removed and
 came back (ordering.md 5.1).
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
+from lockstep.broker.tables.group import Group
 from lockstep.broker.tables.subscription_table import SubscriptionTable
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
 from lockstep.protocol.errors import StoreError
 from lockstep.protocol.fields import from_plain, to_plain
 
-VERSIONS_MIN = 64
-"""Number of subscription versions that a group always keeps."""
 GROUP_TOPIC_BYTES = 100
 """Memory of one topic that a group subscribes to, without the subscription itself: equal subscriptions are stored once."""
 
 
-@dataclass(slots=True, eq=False)
-class Group:
-    name: str
-    contract: ConsumerGroup | None = None
-    contract_subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    """The contract's subscriptions by topic. Looked up for every pull and for each queue of a LOCK."""
-    members: dict[str, str | None] = field(default_factory=dict)
-    """Client id → session. None for a classic client."""
-    classic_count: int = 0
-    """Number of members that are classic clients."""
-    version: int = 0
-    classic_subscriptions: dict[str, Subscription] = field(default_factory=dict)
-    """Topic → subscription of the classic members by RocketMQ's rule: a newer version replaces an older one. Not durable."""
-    member_subscriptions: dict[str, tuple[Subscription, ...]] = field(default_factory=dict)
-    """Client id → the subscriptions that it last declared, even if others are in force for the group. Shown to operators; not durable."""
-    sub_versions: dict[str, int] = field(default_factory=dict)
-    """Topic → the highest version that any member has named. A pull with a higher one arrived before its HEART_BEAT. Not durable."""
-    versions_max: int = VERSIONS_MIN
-    """Number of entries of `sub_versions` above which `prune_sub_versions` removes those that are not needed."""
-
-    _member_ids: tuple[str, ...] | None = None
-    """Cache of `member_ids`. None if it must be computed."""
-
-    @property
-    def has_classic_members(self) -> bool:
-        """Return whether a classic client is among the members."""
-        return self.classic_count > 0
-
-    @property
-    def member_ids(self) -> tuple[str, ...]:
-        """Return the client ids, sorted. They are needed for each queue of the group, so they are sorted once for each change."""
-        if self._member_ids is None:
-            self._member_ids = tuple(sorted(self.members))
-        return self._member_ids
-
-    def put_member(self, client_id: str, session: str | None) -> None:
-        """Add a member. `session` is None for a classic client."""
-        self.members[client_id] = session
-        self.classic_count += session is None
-        self._member_ids = None
-
-    def remove_member(self, client_id: str) -> str | None:
-        """Remove a member and return its session. Return None if it is a classic client or not a member."""
-        if client_id not in self.members:
-            return None
-        session = self.members.pop(client_id)
-        self.classic_count -= session is None
-        self._member_ids = None
-        return session
-
-    def set_contract(self, contract: ConsumerGroup | None) -> None:
-        self.contract = contract
-        self.contract_subscriptions = {} if contract is None else {each.topic: each for each in contract.subscriptions}
-
-    def prune_sub_versions(self) -> None:
-        """Remove versions of topics to which no member and no contract subscribes, if there may be many of them."""
-        if len(self.sub_versions) > self.versions_max:
-            named = {
-                each.topic for declared in self.member_subscriptions.values() for each in declared
-            } | self.contract_subscriptions.keys()
-            self.sub_versions = {topic: version for topic, version in self.sub_versions.items() if topic in named}
-            self.versions_max = max(VERSIONS_MIN, 2 * len(self.sub_versions))
-
-
 class GroupTable:
-    """A durable table of group name → contract and members."""
+    """A durable table of group name → contracts and members."""
 
-    KINDS = frozenset({"group.contract", "group.member", "group.left"})
+    KINDS = frozenset({"group.contract", "group.contract_ended", "group.member", "group.left"})
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -120,15 +55,16 @@ class GroupTable:
         """Return the groups with a contract that subscribes to the topic."""
         return [self._groups[name] for name in self._of_topic.get(topic, ())]
 
-    def join(self, name: str, client_id: str, session: str | None) -> bool:
-        """Add the client to the list, or give its place to another session. Return whether the list has changed."""
+    def join(self, name: str, client_id: str, session: str | None, version: int = 0) -> bool:
+        """Add the client to the list, or give its place to another session or another contract. Return whether the list has changed."""
         group = self._groups.get(name)
         known = group is not None and client_id in group.members
-        if group is not None and known and group.members[client_id] == session:
+        same_version = group is not None and group.member_versions.get(client_id, 0) == version
+        if group is not None and known and group.members[client_id] == session and same_version:
             return False
         was_classic = group is not None and group.has_classic_members
-        self._record(("group.member", name, client_id, session))
-        if known and self._groups[name].has_classic_members == was_classic:
+        self._record(("group.member", name, client_id, session, version) if version else ("group.member", name, client_id, session))
+        if known and same_version and self._groups[name].has_classic_members == was_classic:
             return False
         self._list_changed(self._groups[name])
         return True
@@ -166,9 +102,19 @@ class GroupTable:
         known = {} if group is None else group.sub_versions
         return self.subscriptions.additional_bytes(declared) + GROUP_TOPIC_BYTES * sum([each.topic not in known for each in declared])
 
-    def set_contract(self, name: str, contract: ConsumerGroup | None) -> None:
-        """Record the group's contract. None drops it."""
-        self._record(("group.contract", name, None if contract is None else to_plain(contract)))
+    def put_contract(self, name: str, contract: ConsumerGroup) -> None:
+        """Put a contract into force, in place of the one of its version."""
+        self._record(("group.contract", name, to_plain(contract)))
+        if len(self._groups[name].contracts) > 1:
+            self._list_changed(self._groups[name])
+
+    def end_contract(self, name: str, version: int) -> None:
+        """End one of several contracts. No member has it, so that the list does not change."""
+        self._record(("group.contract_ended", name, version))
+
+    def end_contracts(self, name: str) -> None:
+        """End every contract of the group."""
+        self._record(("group.contract", name, None))
 
     def drop_group(self, name: str) -> None:
         """Remove a group. This is not recorded as a change: `group.forgotten` of activity_table.py implies it."""
@@ -176,7 +122,7 @@ class GroupTable:
         if group is not None:
             for client_id in group.member_ids:
                 self._remove_member(group, client_id)
-            self._put_contract(group, None)
+            self._end_contracts(group)
             self._forget_group(group)
 
     @property
@@ -192,35 +138,43 @@ class GroupTable:
     def apply(self, change: Change) -> None:
         """Apply one change, made now or read from the log."""
         match change:
+            case ("group.contract", name, None):
+                self._end_contracts(self._group(name))
             case ("group.contract", name, plain):
                 self._put_contract(self._group(name), plain)
-            case ("group.member", name, client_id, session):
+            case ("group.contract_ended", name, version):
+                self._end_contract(self._group(name), version)
+            case ("group.member", name, client_id, session, *version):
                 self._remove_member(self._group(name), client_id)
-                self._put_member(self._group(name), client_id, session)
+                self._put_member(self._group(name), client_id, session, *version)
             case ("group.left", name, client_id):
                 self._remove_member(self._group(name), client_id)
             case _:
                 raise StoreError(f"state change {change[:1]} is unknown to the group table")
         group = self._groups[change[1]]
-        if group.contract is None and not group.members:
+        if not group.contracts and not group.members:
             self._forget_group(group)
 
     def snapshot(self) -> SnapshotRows:
-        copies = [(name, group.contract, dict(group.members)) for name, group in sorted(self._groups.items())]
+        copies = [
+            (name, list(group.contracts.values()), dict(group.members), dict(group.member_versions))
+            for name, group in sorted(self._groups.items())
+        ]
         return SnapshotRows(
             len(copies),
             lambda: (
-                [name, None if contract is None else to_plain(contract), [list(each) for each in sorted(members.items())]]
-                for name, contract, members in copies
+                [name, _plain_contracts(contracts), [[*each, *_plain_version(versions, each[0])] for each in sorted(members.items())]]
+                for name, contracts, members, versions in copies
             ),
         )
 
     def restore(self, plain: Iterable[list[Any]]) -> None:
-        for name, contract, members in plain:
+        for name, contracts, members in plain:
             group = self._groups[name] = Group(name)
-            self._put_contract(group, contract)
-            for client_id, session in members:
-                self._put_member(group, client_id, session)
+            for contract in contracts if isinstance(contracts, list) else [contracts] if contracts is not None else []:
+                self._put_contract(group, contract)
+            for client_id, session, *version in members:
+                self._put_member(group, client_id, session, *version)
 
     def _record(self, change: Change) -> None:
         self._journal.record(change, self.apply)
@@ -233,23 +187,39 @@ class GroupTable:
         return self._groups.setdefault(name, Group(name))
 
     def _put_contract(self, group: Group, plain: Any) -> None:
-        """Put a contract into force as it is recorded in the log. None drops it."""
-        for topic in group.contract_subscriptions:
+        """Put a contract into force as it is recorded in the log."""
+        contract = from_plain(ConsumerGroup, plain)
+        before, topics = group.contracts.get(contract.contract_version), group.topics
+        group.put_contract(replace(contract, subscriptions=self.subscriptions.acquire(contract.subscriptions)))
+        if before is not None:
+            self.subscriptions.release(before.subscriptions)
+        self._index_topics(group, topics)
+
+    def _end_contract(self, group: Group, version: int) -> None:
+        if version not in group.contracts:
+            return
+        topics = group.topics
+        self.subscriptions.release(group.remove_contract(version).subscriptions)
+        self._index_topics(group, topics)
+
+    def _end_contracts(self, group: Group) -> None:
+        for version in list(group.contracts):
+            self._end_contract(group, version)
+
+    def _index_topics(self, group: Group, before: Mapping[str, None]) -> None:
+        """Keep `_of_topic` equal to the topics of the group, which were `before`."""
+        after = group.topics
+        for topic in before.keys() - after.keys():
             names = self._of_topic[topic]
             del names[group.name]
             if not names:
                 del self._of_topic[topic]
-        before = group.contract
-        contract = None if plain is None else from_plain(ConsumerGroup, plain)
-        group.set_contract(contract and replace(contract, subscriptions=self.subscriptions.acquire(contract.subscriptions)))
-        if before is not None:
-            self.subscriptions.release(before.subscriptions)
-        for topic in group.contract_subscriptions:
+        for topic in after:
             self._of_topic.setdefault(topic, {})[group.name] = None
 
-    def _put_member(self, group: Group, client_id: str, session: str | None) -> None:
+    def _put_member(self, group: Group, client_id: str, session: str | None, version: int = 0) -> None:
         self.member_count += 1
-        group.put_member(client_id, session)
+        group.put_member(client_id, session, version)
         if session is not None:
             self._of_session.setdefault(session, {})[group.name, client_id] = None
 
@@ -268,3 +238,13 @@ class GroupTable:
         self._counter += 1
         group.version = self._counter
         self._changed[group.name] = None
+
+
+def _plain_contracts(contracts: Sequence[ConsumerGroup]) -> Any:
+    """Return the contracts of a row of the snapshot: None, one contract, or a list of several."""
+    plain = [to_plain(each) for each in contracts]
+    return plain if len(plain) > 1 else next(iter(plain), None)
+
+
+def _plain_version(versions: Mapping[str, int], client_id: str) -> list[int]:
+    return [versions[client_id]] if client_id in versions else []

@@ -7,7 +7,7 @@ from lockstep.client.consumer.offset_file import DEFAULT_DIR, check_instance
 from lockstep.client.consumer.retry import RETRY_UNLIMITED, SUSPEND_MS_MAX, SUSPEND_MS_MIN, OrderedRetry
 from lockstep.client.settings import settings_of
 from lockstep.protocol.allocate import BY_BROKER, Strategy, check_strategy
-from lockstep.protocol.bodies import ConsumeFromWhere, MessageModel
+from lockstep.protocol.bodies import CONTRACT_VERSION_MAX, ConsumeFromWhere, MessageModel
 from lockstep.protocol.delays import RETRIES_MAX
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.settings import Range, check_settings
@@ -25,6 +25,9 @@ class BaseConsumerConfig:
     """How queues are assigned to members: "by_broker"; RocketMQ's "AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH"; ByMachineRoom(rooms);
     for concurrent groups also MachineRoomNearby(…) and ByConfig(queues). Part of the group's contract. RocketMQ:
     AllocateMessageQueueStrategy."""
+    contract_version: Annotated[int, Range(0, CONTRACT_VERSION_MAX)] = 0
+    """Announces another contract while members with the old one run: raise it whenever the subscriptions or another part of the contract
+    change. What may change so: docs/guide.md, "Change a running group"."""
     pull_count: Annotated[int, Range(1, 1_000)] = 1_000
     """Messages that one pull requests at most."""
     pull_bytes: Annotated[int, Range(1, 1 << 20)] = 1 << 20

@@ -188,6 +188,7 @@ class PullConsumer(BaseConsumer):
             consume_timestamp_ms=self.config.consume_timestamp_ms,
             allocate=strategy_spec(self._settings.allocate) if self._expressions else MANUAL,
             retry="none: the caller decides",
+            contract_version=self.config.contract_version,
         )
 
     def _stop_soon(self) -> None:

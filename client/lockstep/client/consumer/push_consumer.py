@@ -209,6 +209,7 @@ class PushConsumer(BaseConsumer):
             ordered=not self._is_concurrent,
             allocate=BY_BROKER if self.config.broadcasting else strategy_spec(self.config.allocate),
             retry=self._retry_policy(),
+            contract_version=self.config.contract_version,
         )
 
     def _retry_policy(self) -> str:

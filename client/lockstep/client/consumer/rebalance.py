@@ -34,7 +34,7 @@ class ListChange(IntEnum):
     NEW_MEMBER = 2
     """A member joined that no list had. No member has left."""
     OTHER = 3
-    """It is the first list of this broker, or a member has left, or another strategy is in force."""
+    """It is the first list of this broker, or a member has left, or another strategy is in force, or other members share a topic."""
 
 
 class MemberLists:
@@ -62,7 +62,7 @@ class MemberLists:
             return ListChange.OTHER
         joined = set(members.members) - set(known.members)
         if not joined:
-            return ListChange.NONE
+            return ListChange.NONE if known.topic_members == members.topic_members else ListChange.OTHER
         anywhere = {member for listed in self._lists.values() for member in listed.members}
         return ListChange.NEW_MEMBER if joined - anywhere else ListChange.KNOWN_MEMBER
 
@@ -168,7 +168,7 @@ def _by_broker(me: str, layout: TopicLayout, lists: MemberLists, before: Iterabl
         if members is None:
             mine += without_list.get(broker_name, [])
         else:
-            mine += allocate(BY_BROKER, broker_name, layout, members.members, me)
+            mine += allocate(BY_BROKER, broker_name, layout, members.members_of(layout.topic), me)
     return mine
 
 
@@ -178,7 +178,7 @@ def _by_one_list(
     for broker_name in sorted(_brokers(layout)):
         members = lists.get(broker_name)
         if members is not None and reachable(broker_name):
-            return list(allocate(strategy, None, layout, members.members, me))
+            return list(allocate(strategy, None, layout, members.members_of(layout.topic), me))
     return [queue for queue in before if queue in layout.number_of]
 
 

@@ -24,6 +24,7 @@ from lockstep.protocol.bodies.groups import (
     SubscriptionPolicy,
 )
 from lockstep.protocol.bodies.heartbeat import (
+    CONTRACT_VERSION_MAX,
     ConsumeFromWhere,
     ConsumerGroup,
     ConsumeType,
@@ -67,6 +68,7 @@ from lockstep.protocol.bodies.routes import (
 )
 
 __all__ = [
+    "CONTRACT_VERSION_MAX",
     "BrokerAddress",
     "BrokerSetting",
     "BrokerSettings",

@@ -38,6 +38,8 @@ class MemberStatus:
     subscriptions: tuple[Subscription, ...] | None = None
     """The member's subscriptions if they differ from the contract's (`subscription_policy` classic, classic clients). None if they are the
     contract's, as far as the broker knows since its start."""
+    contract_version: int = 0
+    """The version of the member's contract; the group's `contract` is the newest one."""
 
 
 class SubscriptionPolicy(Enum):
@@ -57,6 +59,8 @@ class GroupSettings:
     subscription_policy: SubscriptionPolicy = SubscriptionPolicy.STRICT
     consume_enable: bool = True
     """False: no member of the group receives messages; a pull fails with NO_PERMISSION."""
+    next_contract_version: int | None = None
+    """A contract of this version may be announced although it is not above those in force. Forgotten when it has been."""
 
 
 @dataclass(frozen=True, slots=True)

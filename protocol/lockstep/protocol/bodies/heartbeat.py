@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
+CONTRACT_VERSION_MAX = (1 << 31) - 1
+"""The highest version that a group's contract may have."""
+
 
 class MessageModel(Enum):
     """How the members of a group share its messages.
@@ -58,6 +61,9 @@ class ConsumerGroup:
     retry: str = field(default="", metadata={"wire": "retryPolicy"})
     """The policy for failed calls, as text: brokers compare and report it, and do not parse it."""
 
+    contract_version: int = 0
+    """Announces a change while members run: the contract with the highest version is the newest (ordering.md 11.5)."""
+
     @property
     def broadcasting(self) -> bool:
         """Return whether each member consumes every queue and stores its own progress."""
@@ -110,6 +116,12 @@ class MemberList:
     version: ListVersion | None = None
     classic: bool = False
     """Whether the group has a classic member, so that RocketMQ's allocation rule applies."""
+    topic_members: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Topic → the members that share its queues, for topics that only some members share (ordering.md 11.5). Sorted."""
+
+    def members_of(self, topic: str) -> tuple[str, ...]:
+        """Return the members that share the queues of a topic, sorted."""
+        return self.topic_members.get(topic, self.members)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,178 @@
+"""One consumer group: its contracts, its members, and which of them share the queues of each topic. RocketMQ: ConsumerGroupInfo."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from lockstep.broker.contract import includes
+from lockstep.protocol.bodies import ConsumerGroup, Subscription
+from lockstep.protocol.names import RETRY_PREFIX
+
+VERSIONS_MIN = 64
+"""Number of subscription versions that a group always keeps."""
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    name: str
+    contracts: dict[int, ConsumerGroup] = field(default_factory=dict)
+    """`contract_version` → contract: those in force, the newest last. More than one while members of several run (ordering.md 11.5)."""
+    members: dict[str, str | None] = field(default_factory=dict)
+    """Client id → session. None for a classic client."""
+    member_versions: dict[str, int] = field(default_factory=dict)
+    """Client id → version of its contract, for members whose version is not 0."""
+    classic_count: int = 0
+    """Number of members that are classic clients."""
+    version: int = 0
+    classic_subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    """Topic → subscription of the classic members by RocketMQ's rule: a newer version replaces an older one. Not durable."""
+    member_subscriptions: dict[str, tuple[Subscription, ...]] = field(default_factory=dict)
+    """Client id → the subscriptions that it last declared, even if others are in force for the group. Shown to operators; not durable."""
+    sub_versions: dict[str, int] = field(default_factory=dict)
+    """Topic → the highest version that any member has named. A pull with a higher one arrived before its HEART_BEAT. Not durable."""
+    versions_max: int = VERSIONS_MIN
+    """Number of entries of `sub_versions` above which `prune_sub_versions` removes those that are not needed."""
+
+    _subscriptions: dict[int, dict[str, Subscription]] = field(default_factory=dict)
+    """The subscriptions of each contract by topic. Looked up for every pull and for each queue of a LOCK."""
+    _member_ids: tuple[str, ...] | None = None
+    """Cache of `member_ids`. None if it must be computed."""
+    _topic_members: dict[str, tuple[str, ...]] | None = None
+    """Cache of `topic_members`. None if it must be computed."""
+
+    # ----------------------------------------------------------------------------------------------------------- contracts
+
+    @property
+    def contract(self) -> ConsumerGroup | None:
+        """Return the contract that was put into force last, or None if there is none."""
+        for newest in reversed(self.contracts.values()):
+            return newest
+        return None
+
+    def contract_of(self, client_id: str) -> ConsumerGroup | None:
+        """Return the contract of a member. Return the newest one for a client that is not a member, or is a classic one."""
+        if len(self.contracts) < 2 or self.members.get(client_id) is None:
+            return self.contract
+        return self.contracts.get(self.member_versions.get(client_id, 0), self.contract)
+
+    def matching_version(self, offered: ConsumerGroup) -> int | None:
+        """Return the version of the contract in force that equals the offered one, or None. Version 0 in an offer stands for any."""
+        version = offered.contract_version
+        candidates = [version] if version else list(self.contracts)
+        for each in candidates:
+            known = self.contracts.get(each)
+            if known is not None and known == (offered if each == version else replace(offered, contract_version=each)):
+                return each
+        return None
+
+    def put_contract(self, contract: ConsumerGroup) -> None:
+        """Put a contract into force, in place of the one of its version."""
+        version = contract.contract_version
+        self.contracts[version] = contract
+        self._subscriptions[version] = {each.topic: each for each in contract.subscriptions}
+        self._topic_members = None
+
+    def remove_contract(self, version: int) -> ConsumerGroup:
+        """Remove a contract that is in force, and return it."""
+        del self._subscriptions[version]
+        self._topic_members = None
+        return self.contracts.pop(version)
+
+    @property
+    def unused_versions(self) -> list[int]:
+        """Return the contracts that no member has, except for the newest if no member has any."""
+        if len(self.contracts) < 2:
+            return []
+        used = self._native_by_version() or {next(reversed(self.contracts)): []}
+        return [version for version in self.contracts if version not in used]
+
+    @property
+    def topics(self) -> dict[str, None]:
+        """Return the topics to which the contracts subscribe."""
+        return {topic: None for known in self._subscriptions.values() for topic in known}
+
+    def subscribes(self, contract: ConsumerGroup, topic: str) -> bool:
+        """Return whether a contract that is in force subscribes to the topic."""
+        return topic in self._subscriptions[contract.contract_version]
+
+    def subscription(self, topic: str, client_id: str | None = None) -> Subscription | None:
+        """Return the subscription in the member's contract, or in the newest one for other clients. None if there is none."""
+        contract = self.contract if client_id is None else self.contract_of(client_id)
+        return None if contract is None else self._subscriptions[contract.contract_version].get(topic)
+
+    # ------------------------------------------------------------------------------------------------------------- members
+
+    @property
+    def has_classic_members(self) -> bool:
+        """Return whether a classic client is among the members."""
+        return self.classic_count > 0
+
+    @property
+    def member_ids(self) -> tuple[str, ...]:
+        """Return the client ids, sorted. They are needed for each queue of the group, so they are sorted once for each change."""
+        if self._member_ids is None:
+            self._member_ids = tuple(sorted(self.members))
+        return self._member_ids
+
+    @property
+    def topic_members(self) -> dict[str, tuple[str, ...]]:
+        """Return the members of each topic that only some of the members may own, sorted. Empty unless contracts with different
+        subscriptions are in force.
+
+        A topic is shared by the members that subscribe to it. The topic of the group's retries is shared by the members with the widest
+        subscriptions, so that no retried message reaches a member that does not subscribe to it. With a classic member RocketMQ's rule is
+        in force, and every member shares every topic.
+        """
+        if self._topic_members is None:
+            self._topic_members = dict(self._partial_topics())
+        return self._topic_members
+
+    def members_of(self, topic: str) -> tuple[str, ...]:
+        """Return the members that share the queues of a topic, sorted."""
+        return self.topic_members.get(topic, self.member_ids) if len(self.contracts) > 1 else self.member_ids
+
+    def _partial_topics(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        by_version = self._native_by_version()
+        if len(by_version) < 2 or self.has_classic_members:
+            return
+        contracts = [self.contracts[version] for version in by_version]
+        widest = [each for each in contracts if all(includes(each, other) for other in contracts)]
+        for topic in {topic: None for version in by_version for topic in self._subscriptions[version]}:
+            if topic == RETRY_PREFIX + self.name:
+                sharing = [each.contract_version for each in widest]
+            else:
+                sharing = [version for version in by_version if topic in self._subscriptions[version]]
+            if len(sharing) < len(by_version):
+                yield topic, tuple(sorted(client_id for version in sharing for client_id in by_version[version]))
+
+    def _native_by_version(self) -> dict[int, list[str]]:
+        """Return the members with a session by the version of their contract."""
+        found: dict[int, list[str]] = {}
+        for client_id, session in self.members.items():
+            if session is not None:
+                found.setdefault(self.member_versions.get(client_id, 0), []).append(client_id)
+        return {version: members for version, members in found.items() if version in self.contracts}
+
+    def put_member(self, client_id: str, session: str | None, version: int = 0) -> None:
+        """Add a member. `session` is None for a classic client; `version` is that of its contract."""
+        self.members[client_id] = session
+        if version:
+            self.member_versions[client_id] = version
+        self.classic_count += session is None
+        self._member_ids = self._topic_members = None
+
+    def remove_member(self, client_id: str) -> str | None:
+        """Remove a member and return its session. Return None if it is a classic client or not a member."""
+        if client_id not in self.members:
+            return None
+        session = self.members.pop(client_id)
+        self.member_versions.pop(client_id, None)
+        self.classic_count -= session is None
+        self._member_ids = self._topic_members = None
+        return session
+
+    def prune_sub_versions(self) -> None:
+        """Remove versions of topics to which no member and no contract subscribes, if there may be many of them."""
+        if len(self.sub_versions) > self.versions_max:
+            named = {each.topic for declared in self.member_subscriptions.values() for each in declared} | self.topics.keys()
+            self.sub_versions = {topic: version for topic, version in self.sub_versions.items() if topic in named}
+            self.versions_max = max(VERSIONS_MIN, 2 * len(self.sub_versions))
