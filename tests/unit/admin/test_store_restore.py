@@ -28,9 +28,9 @@ IDENTITY = {
 LOG = "commitlog/00000000000000000000"
 TRY_TO_LOCK = """
 import sys
-from lockstep.runtime.files import RealFiles
+from lockstep.runtime import files
 try:
-    RealFiles().lock(sys.argv[1])
+    getattr(files, sys.argv[2])().lock(sys.argv[1])
 except BlockingIOError:
     print("locked")
 """
@@ -168,17 +168,18 @@ def test_broker_of_another_process_can_not_open_the_backup_until_it_is_copied(
     found = []
 
     def progress(_copied: int, _total: int) -> None:
-        found.append(try_to_lock(backup))
+        found.append((try_to_lock(backup, "RealFiles"), try_to_lock(backup, "ReadOnlyFiles")))
 
     monkeypatch.setattr(store_copy, "PROGRESS_BYTES", 1)
     restore(str(tmp_path / "new"), str(backup), progress)
-    assert set(found) == {"locked"}
-    assert try_to_lock(backup) == ""
+    assert set(found) == {("locked", "")}, "another reader does not wait"
+    assert try_to_lock(backup, "RealFiles") == ""
 
 
-def try_to_lock(root: Path) -> str:
+def try_to_lock(root: Path, files: str) -> str:
+    """Return "locked" if another process can't lock the store by these files."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, "-c", TRY_TO_LOCK, str(root / "lock")]
+    command = [sys.executable, "-c", TRY_TO_LOCK, str(root / "lock"), files]
     return subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout.strip()
 
 
