@@ -51,6 +51,18 @@ def test_keyed_rows_are_ordered_in_the_queue_that_the_sdk_chooses(table: Table) 
     assert sum(map(len, orders.values())) == 600
 
 
+def test_keyed_rows_are_refused_if_the_topic_has_another_number_of_queues_by_then(table: Table) -> None:
+    rows = numbered(table.spark, 60)
+    placed = keyed(rows, 4, "key", "id").select("key", "value", "partition")
+    table.cluster.alter(table.topic, 6)
+    with pytest.raises(PySparkException) as failed:
+        table.write(placed)
+    assert "placed the rows over 4 queues" in describe_spark_error(failed.value)
+    assert table.values() == []
+    table.write(keyed(rows, queue_count(table.cluster.nameserver, table.topic), "key", "id").select("key", "value", "partition"))
+    assert sorted(map(int, table.values())) == list(range(60))
+
+
 def test_rows_with_equal_order_are_sorted_by_key(table: Table) -> None:
     rows = table.spark.range(0, 300, 1, 3).select((F.col("id") % 3).alias("version"), F.concat(F.lit("k"), F.col("id") % 50).alias("key"))
     for task in keyed(rows.distinct().repartition(5), 4, "key", "version").rdd.glom().collect():

@@ -1,7 +1,7 @@
 """The broker as a service: it creates and connects all parts. RocketMQ: BrokerController.
 
 start   lock and identity of the store ─▶ recover ─▶ bind the ports ─▶ new term, made durable ─▶ boot id ─▶ register with
-        the nameservers ─▶ open the ports ─▶ `broker.started`
+        the nameservers ─▶ clear the mark of a restored backup ─▶ open the ports ─▶ `broker.started`
 stop    reject sends ─▶ respond to held pulls ─▶ sync ─▶ unregister ─▶ close connections ─▶ snapshot ─▶ close the store in order
 failed  a failed write or sync: no further response leaves, every connection is cut, the store is left as it is
 """
@@ -229,7 +229,11 @@ class Broker:
         )
 
     async def _register(self, store: Store, state: BrokerState) -> None:
-        """Return when one nameserver has accepted this broker and none has refused it, or at once without nameservers."""
+        """Return when one nameserver has accepted this broker and none has refused it, or at once without nameservers.
+
+        The mark of a restored backup is cleared then, and not before: a start that was refused or killed is repeated as the first one. A
+        start without nameservers keeps it.
+        """
         nameservers = self.config.nameservers()
         if not nameservers:
             return
@@ -253,6 +257,7 @@ class Broker:
                 # A refused start is not part of the store's history: a copy that is started repeatedly must not become part of it.
                 await store.mark_terms(accepted=self._previous_term, last=self.term)
             raise
+        await store.clear_restored()
 
     def _open(self, state: BrokerState) -> None:
         """Begin leases and background work, when the port is open."""

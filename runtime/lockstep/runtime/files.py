@@ -286,14 +286,21 @@ class RealFiles:
                 os.close(fd)
 
     def lock(self, path: str) -> Callable[[], None]:
+        self._check_unlocked_here(path)
+        fd = DESCRIPTORS.open(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        return self._lock_byte_0(fd, path, fcntl.LOCK_EX)
+
+    def _check_unlocked_here(self, path: str) -> None:
         # Closing any descriptor of a file drops all record locks that the process has on it: check before opening.
         if os.path.exists(path):
             found = os.stat(path)
             if (found.st_dev, found.st_ino) in RealFiles._locked:
                 raise BlockingIOError(errno.EAGAIN, "locked by this process", path)
-        fd = DESCRIPTORS.open(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+
+    def _lock_byte_0(self, fd: int, path: str, kind: int) -> Callable[[], None]:
+        """Lock byte 0 of an open file, which is closed with the lock. Return the function that releases it."""
         try:
-            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
+            fcntl.lockf(fd, kind | fcntl.LOCK_NB, 1, 0)
             found = os.fstat(fd)
         except OSError as error:
             os.close(fd)
@@ -338,3 +345,9 @@ class ReadOnlyFiles(RealFiles):
             os.close(descriptor)
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return RealFile(descriptor)
+
+    def lock(self, path: str) -> Callable[[], None]:
+        """Lock byte 0 of the file against `RealFiles.lock` of other processes, by a shared lock: that needs no right to write. Return the
+        function that releases it. Raise BlockingIOError if it is locked, FileNotFoundError if there is no file."""
+        self._check_unlocked_here(path)
+        return self._lock_byte_0(os.open(path, os.O_RDONLY | os.O_CLOEXEC), path, fcntl.LOCK_SH)

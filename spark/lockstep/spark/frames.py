@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lockstep.protocol.crc import crc32
-from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.errors import LocalProtocolError, StateError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.message import check_tag, topic_bytes
 from lockstep.protocol.properties import (
@@ -47,6 +47,8 @@ SINK_COLUMNS: Mapping[str, tuple[str, ...]] = {
     "bornTimestamp": ("timestamp",),
 }
 """The columns that a write may have, with their Spark types."""
+PLACED_OVER = "lockstep.queues"
+"""Metadata of the column `partition`: the number of queues over which `keyed` has placed the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,16 @@ def check_columns(types: Mapping[str, str], *, topic_given: bool) -> None:
         raise LocalProtocolError('a write needs the column "value" (binary or string): the message body')
     if not topic_given and "topic" not in types:
         raise LocalProtocolError('the topic is missing: use the option "topic", or a column "topic"')
+
+
+def check_placement(placed_over: int | None, layout: TopicLayout) -> None:
+    """Raise StateError if rows were placed over another number of queues than the topic has. None: that number is not known."""
+    count = len(layout.write_queues)
+    if placed_over is not None and placed_over != count:
+        raise StateError(
+            f"keyed() placed the rows over {placed_over} queues, and topic {layout.topic} has {count} writable queues now, so keys belong "
+            "elsewhere: call queue_count() again for each job or micro-batch and pass its result to keyed(). Nothing was sent"
+        )
 
 
 class _Open:
@@ -203,10 +215,13 @@ class Frames:
         self._topic = topic
         self._make = make
         self._topics: dict[str, TopicFrames] = {}
+        self.layouts: list[TopicLayout] = []
+        """The layout of each topic that is open."""
 
     def open(self, layout: TopicLayout) -> None:
         """Set the topic's queues for the rest of the task."""
         self._topics[layout.topic] = self._make(layout)
+        self.layouts.append(layout)
 
     def missing(self, batch: pa.RecordBatch) -> list[str]:
         """Return the topics of these rows that must be opened first."""

@@ -6,6 +6,7 @@ from pyspark.sql import functions as F
 from lockstep.client.config import nameserver_addresses
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.spark.cluster import Cluster, run_once
+from lockstep.spark.frames import PLACED_OVER
 
 TIMEOUT_MS = 10_000
 
@@ -14,7 +15,7 @@ def keyed(df: DataFrame, queues: int, key: "str | Column", order: "str | Column"
     """Return `df` with the column `partition` = crc32(key) mod `queues`, one queue per task, sorted by `order` and then by key.
 
     The rows of a key are then stored in one queue in that order, and a repeated task sends the same rows in the same order, as idempotent
-    sends require.
+    sends require. A write to a topic that has another number of queues by then is refused.
 
     Args:
         df: The rows to write.
@@ -30,7 +31,8 @@ def keyed(df: DataFrame, queues: int, key: "str | Column", order: "str | Column"
         raise LocalProtocolError(f"{queues} queues in {tasks or queues} tasks: expected 1 or more queues, and at most one task per queue")
     column = F.col(key) if isinstance(key, str) else key
     number = F.pmod(F.crc32(column.cast("binary")), F.lit(queues)).cast("int")
-    return df.withColumn("partition", number).repartitionById(tasks or queues, "partition").sortWithinPartitions(order, column)
+    placed = df.withColumn("partition", number).withMetadata("partition", {PLACED_OVER: queues})
+    return placed.repartitionById(tasks or queues, "partition").sortWithinPartitions(order, column)
 
 
 def queue_count(nameserver: str, topic: str) -> int:

@@ -20,6 +20,8 @@ WINDOW = 4
 """Maximum number of a task's frames that are encoded and not acknowledged; one per queue is in flight."""
 SLICE_MS = 20
 """Waits of the rate limit below this are skipped."""
+LAYOUT_CHECK_S = 2
+"""How long a task that has sent everything waits for the present layout of a topic."""
 LATENCIES_MAX = 2_000
 """Latencies stored per task; at this limit every second one is dropped."""
 GROUP = "spark"
@@ -40,6 +42,8 @@ class Sent:
     repeated_frames: int = 0
     """Frames that the broker had stored already: an earlier attempt had sent them. Excludes those whose offset it still knows."""
     next_offsets: dict[MessageQueue, int] = field(default_factory=dict)
+    changed_topics: list[str] = field(default_factory=list)
+    """Topics whose writable queues were changed while rows were placed over them by key."""
     ack_us: list[int] = field(default_factory=list)
     """Time from the call to the acknowledgement of each frame, or of every 2nd, 4th, … frame."""
     _stride: int = 1
@@ -94,6 +98,8 @@ class Task:
     """The id of idempotent sends; None for at-least-once sends."""
     scheduled: bool
     """True if rows have a bornTimestamp."""
+    keyed: bool = False
+    """True if rows have the column `key`."""
 
 
 class Pace:
@@ -220,9 +226,30 @@ async def send_task(task: Task, batches: Iterable[Any], host: Host) -> Sent:
     options, frames = task.options, task_frames(task)
     async with connected(options.nameserver, options.request_timeout_ms) as cluster, _producer(task) as producer:
         try:
-            return await TaskSender(task, producer, cluster, host).send_all(batches, frames)
+            sent = await TaskSender(task, producer, cluster, host).send_all(batches, frames)
         except LockstepError as error:
             raise explained(error) from error
+        if task.keyed:
+            sent.changed_topics = await changed_topics(cluster, frames.layouts)
+        return sent
+
+
+async def changed_topics(cluster: Cluster, layouts: Iterable[TopicLayout]) -> list[str]:
+    """Return the topics that have other writable queues than these layouts by now. Omit those for which no nameserver responds in time.
+
+    A task whose topic is changed ends over the queues with which it began. To fail it would be worse: its repetition under the same id
+    would place the rows over the new queues, and the brokers do not notice that a row is stored already if its old queue gets no row.
+    """
+    changed = []
+    for layout in layouts:
+        try:
+            async with asyncio.timeout(LAYOUT_CHECK_S):
+                present = await cluster.layout(layout.topic)
+        except (LockstepError, TimeoutError):
+            continue  # all rows are stored: that it is not known is no reason to send them again
+        if present.write_queues != layout.write_queues:
+            changed.append(layout.topic)
+    return changed
 
 
 def _producer(task: Task) -> AbstractAsyncContextManager[Producer]:

@@ -21,11 +21,16 @@ from lockstep.runtime.event_loop import new_event_loop
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 from lockstep.spark.cluster import Cluster, run_once
-from lockstep.spark.frames import check_columns
+from lockstep.spark.frames import PLACED_OVER, check_columns, check_placement
 from lockstep.spark.options import SinkOptions
 from lockstep.spark.sending import Sent, Task, send_task, total
 
 log = get_logger("lockstep.spark")
+
+QUEUES_CHANGED = (
+    "the rows were placed by key over the queues that the topic had when this write began; later rows of the same keys go to other queues, "
+    "and order between the two is not kept: stop writes by key before the queues of their topic are changed"
+)
 
 
 class TaskCommit(WriterCommitMessage):
@@ -47,6 +52,7 @@ class _Writer:
             raise ConfigError('notBefore sends rows at the times in their column "bornTimestamp": add it, or remove notBefore')
         self._options = options
         self._scheduled = "bornTimestamp" in types
+        self._keyed = "key" in types
         self._layout: TopicLayout | None = None
         topic = options.topic
         if topic is not None:
@@ -55,6 +61,7 @@ class _Writer:
                 return await cluster.layout(topic)
 
             self._layout = run_once(options.nameserver, options.request_timeout_ms, layout)
+            check_placement(_placed_over(schema), self._layout)
 
     def _send(self, iterator: Iterator[Any], given_id: GivenId | None, born_ms: int) -> TaskCommit:
         context = TaskContext.get()
@@ -67,6 +74,7 @@ class _Writer:
             attempt=context.attemptNumber(),
             given_id=given_id,
             scheduled=self._scheduled,
+            keyed=self._keyed,
         )
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             return TaskCommit(runner.run(send_task(task, iterator, Host.real())))
@@ -77,6 +85,8 @@ class _Writer:
             raise StateError(f"{len(messages) - len(sent)} of {len(messages)} tasks did not report what they sent")
         report = {**facts, **total(sent)}
         log.info("write.committed", **{name: report[name] for name in ("rows", "bytes", "repeatedFrames", "nextOffsets")}, **facts)
+        if changed := sorted({topic for one in sent for topic in one.changed_topics}):
+            log.warning("write.queues_changed", topics=changed, consequence=QUEUES_CHANGED, **facts)
         if self._options.report_file is not None:
             Path(self._options.report_file).write_text(json.dumps(report))  # world: the driver's disk
 
@@ -90,6 +100,12 @@ class _Writer:
             consequence="acknowledged rows stay in the topic and can be read",
             **facts,
         )
+
+
+def _placed_over(schema: StructType) -> int | None:
+    """Return over how many queues `keyed` has placed the rows; None if it has not."""
+    found = [field.metadata.get(PLACED_OVER) for field in schema.fields if field.name == "partition"]
+    return found[0] if found else None
 
 
 class LockstepWriter(_Writer, DataSourceArrowWriter):

@@ -153,6 +153,29 @@ async def test_rejection_names_the_next_step(refusal: NonDeterministicRetryError
             await send(task(cluster), rows(4))
 
 
+@pytest.mark.parametrize(("queues", "changed"), [(2, []), (3, ["t"])])
+async def test_task_reports_that_the_queues_were_changed_while_it_wrote_rows_by_key(queues: int, changed: list[str]) -> None:
+    """It ends over the queues with which it began."""
+    async with fake_cluster("a", topics={"t": queues}) as cluster:
+        planned = replace(task(cluster), layout=make_layout("t", "a", queues=2))
+        assert (await send(replace(planned, keyed=True), rows(30))).changed_topics == changed
+        assert [len(queue(cluster, number)) for number in range(2)] == [15, 15]
+        another = replace(planned, given_id=GivenId("f" * 32))
+        assert (await send(another, rows(30))).changed_topics == [], "rows without keys may be in any queue"
+
+
+async def test_task_succeeds_if_no_nameserver_reports_whether_the_queues_were_changed() -> None:
+    async with fake_cluster("a", topics={"t": 2}) as cluster:
+
+        def lost(broker: FakeBroker, seen: "fake_broker.Sent") -> None:
+            cluster.ready = False
+            broker.take(seen)
+
+        cluster.brokers["a"].script.append(lost)
+        sent = await send(replace(task(cluster), keyed=True), rows(1))
+        assert (sent.rows, sent.changed_topics) == (1, [])
+
+
 def pace(**options: str) -> Pace:
     return Pace(SinkOptions.parse({"nameserver": "h:1", "topic": "t", **options}), begun_us=1_000_000)
 

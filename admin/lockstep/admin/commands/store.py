@@ -38,6 +38,9 @@ def restore_command(
     What the original has stored and given out after the backup is gone. So the first start from DIR raises every generation and ends every
     grant: consumers that are ahead continue from the backup's progress, and are told (QueueGap). Nameservers accept it although they have
     accepted later starts of the original, and refuse the original from then on: do not start that again.
+
+    The backup is only read. It must not contain symbolic links: what they name is not part of it. Exit 6 if a broker has one of the
+    directories open.
     """
     run(_restore(directory, source))
 

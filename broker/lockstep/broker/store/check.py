@@ -2,8 +2,7 @@
 
 import asyncio
 from bisect import bisect_right, insort
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from lockstep.broker.store.append import ENTRY
@@ -11,18 +10,20 @@ from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.consume_queue import READ_COUNT, QueueFiles, names_place
 from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
-from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreInUseError, misplaced
+from lockstep.broker.store.errors import IdentityError, StoreCorruptError, misplaced
 from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.scan import NO_RECORD, WINDOW_BYTES, DamagedRange
 from lockstep.broker.store.scrub import QueueKey, Scrub
 from lockstep.broker.store.snapshot import Snapshot, Snapshots, recorded_start
 from lockstep.broker.store.snapshot_choice import SnapshotEvidence, snapshot_evidence
+from lockstep.broker.store.stopped import stopped
 from lockstep.broker.store.survey import LogSurvey, log_files
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.files import Files
 
 Progress = Callable[[int, int], None]
 """Called with (log position, position at which the log ends or may end) after each MiB."""
+CHECK_ADVICE = "stop it first. While it runs it scrubs its log itself (--scrub-kib-per-s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ async def check_store(files: Files, path: str, progress: Progress) -> CheckRepor
     directory = StoreDirectory(files, path)
     if not files.exists(directory.log):
         raise ConfigError(f"{path} is not a store: it has no commitlog directory; specify the directory that the broker has as --store")
-    with _held(files, directory):
+    with stopped(files, path, CHECK_ADVICE):
         report = CheckReport(path)
         text = directory.read(f"{directory.own}/identity")
         if text is None:
@@ -85,28 +86,6 @@ async def check_store(files: Files, path: str, progress: Progress) -> CheckRepor
                 raise
             report.add_problem("file", str(error.filename), str(wrong))
     return report
-
-
-@contextmanager
-def _held(files: Files, directory: StoreDirectory) -> Iterator[None]:
-    """Keep brokers from opening the store during the check. A store without a lock file has never been open."""
-    path = f"{directory.root}/lock"
-    if not files.exists(path):
-        yield
-        return
-    try:
-        release = files.lock(path)
-    except BlockingIOError as error:
-        raise StoreInUseError(
-            f"store {directory.root} is open in a broker: stop it first. While it runs it scrubs its log itself (--scrub-kib-per-s)"
-        ) from error
-    except OSError:  # on a read-only file system no broker can open it either
-        yield
-        return
-    try:
-        yield
-    finally:
-        release()
 
 
 class _Check:

@@ -11,7 +11,7 @@
     lockstep/boot           kernel boot id under which the store last served, a blank, and the flush mode
     lockstep/synced         position up to which fdatasync has covered the log, in two slots of 512 bytes written in turn:
                             magic 8, number 8, log offset 8, CRC-32 of these 4; the valid slot with the higher number counts
-    lockstep/restored       the directory is a restored backup, which has not served yet (`lockstep store restore`)
+    lockstep/restored       the directory is a restored backup of which no nameserver has accepted a start (`lockstep store restore`)
     lockstep/sync_failed    a sync failed in this boot: bytes that can be read may not be on the disk
     lockstep/snapshot-N     the tables at log offset N (snapshot.py)
     lockstep/start          the log offset at which the log begins; written before retention removes older segments
@@ -292,7 +292,7 @@ class StoreDirectory:
 
     @property
     def is_restored(self) -> bool:
-        """Return whether the directory is a restored backup that has not served yet."""
+        """Return whether the directory is a restored backup of which no nameserver has accepted a start."""
         return self._files.exists(f"{self.own}/restored")
 
     def mark_restored(self) -> None:

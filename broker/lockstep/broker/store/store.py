@@ -98,7 +98,7 @@ class Store:
         self._found_end = -1
         self._last_boot = directory.boot()
         self.restored = directory.is_restored
-        """Whether the store is a restored backup that has not served yet: everything after the backup is lost."""
+        """Whether the store is a restored backup of which no nameserver has accepted a start: everything after the backup is lost."""
         self._boot_id = ""
         self._clock_was_set_ms = 0
         """By how much the clock was set between the last clock record and this start."""
@@ -359,10 +359,19 @@ class Store:
         """Store the kernel's boot id, durably, after everything that a start decided is durable. Raises StoreDiskError."""
         try:
             await self._host.threads.run(self._directory.mark_boot, boot_id, self._config.flush.value)
-            if self.restored:
-                self._directory.clear_restored()
         except OSError as error:
             raise StoreDiskError(f"store {self._config.path}: the boot id can't be stored: {error}") from error
+
+    async def clear_restored(self) -> None:
+        """Remove the mark of a restored backup, if there is one, durably. Call it when a nameserver has accepted the start and before
+        anything is served. Raises StoreDiskError."""
+        if not self.restored:
+            return
+        try:
+            await self._host.threads.run(self._directory.clear_restored)
+        except OSError as error:
+            raise StoreDiskError(f"store {self._config.path}: the mark of a restored backup can't be removed: {error}") from error
+        self.restored = False
 
     # -- snapshots -------------------------------------------------------------------------------
 
