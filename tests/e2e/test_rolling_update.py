@@ -1,15 +1,15 @@
 """A Deployment's rolling update changes a group's contract under load, and is rolled back, with real processes."""
 
+import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from support.cluster import Cluster, Report, now_us
 
 pytestmark = pytest.mark.e2e
 
-WORKER = yaml.safe_load((Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "worker.yaml").read_text())["spec"]
+WORKER = (Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "worker.yaml").read_text()
 OLD = ("--contract-version", "0", "--tags", "*")
 NEW = ("--contract-version", "1", "--tags", "even || odd", "--give-up-after", "50")
 """Narrower, although it matches every message that is sent; and another retry policy."""
@@ -17,17 +17,23 @@ NEW = ("--contract-version", "1", "--tags", "even || odd", "--give-up-after", "5
 
 async def roll(cluster: Cluster, old: list[str], new: list[str], *options: str) -> None:
     """Replace members as a Deployment's controller does: at most `maxSurge` more, and none fewer, that are ready."""
-    strategy = WORKER["strategy"]["rollingUpdate"]
-    assert strategy["maxUnavailable"] == 0
-    surge = strategy["maxSurge"]
+    surge = number_of("maxSurge")
+    assert number_of("maxUnavailable") == 0
     for first in range(0, len(old), surge):
         for name in new[first : first + surge]:
             await cluster.consumer(name, *options)
         await cluster.stop(*old[first : first + surge])
 
 
+def number_of(field: str) -> int:
+    """Return a number of the Deployment in the manifest."""
+    found = re.search(rf"\b{field}: (\d+)", WORKER)
+    assert found is not None, field
+    return int(found[1])
+
+
 def names(prefix: str) -> list[str]:
-    return [f"{prefix}-{number}" for number in range(WORKER["replicas"])]
+    return [f"{prefix}-{number}" for number in range(number_of("replicas"))]
 
 
 async def refusal(cluster: Cluster, name: str, *options: str) -> str:
