@@ -19,6 +19,7 @@ from lockstep.broker.tables.subscription_table import estimated_bytes
 from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, HeartbeatReply, MemberList, Subscription
 from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, SubscriptionConflictError
 from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
 
 log = get_logger("broker.groups")
 
@@ -145,7 +146,8 @@ class GroupMembers:
     def _announce_contract(self, group: Group, offered: ConsumerGroup) -> None:
         """Put a contract into force beside those that other members have."""
         state = self._state
-        log.info("group.contract_announced", group=group.name, version=offered.contract_version, in_force=sorted(group.contracts))
+        facts = {"version": offered.contract_version, "in_force": sorted(group.contracts)}
+        log_limited(log, "info", "group.contract_announced", group=group.name, **facts)
         state.groups.put_contract(group.name, offered)
         settings = state.settings.get(group.name)
         if settings is not None and settings.next_contract_version == offered.contract_version:
