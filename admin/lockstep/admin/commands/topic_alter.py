@@ -99,8 +99,6 @@ async def _alter(
     brokers = set(only) or {name for name, registered in known.items() if registered} | {entry.broker_name for entry in before.entries}
     writer = int.from_bytes(admin.host.random.token(4), "big")
     after = alter_layout(before, dict.fromkeys(brokers, (write_count, read_count)), writer=writer)
-    if not after.write_queues:
-        raise CommandError(f"nothing was changed: topic {topic} would have no queue to write to. Use --broker, or `lockstep topic delete`")
     keys_move = after.write_queues != before.write_queues
     held_ms = None
     if after is not before and force:
