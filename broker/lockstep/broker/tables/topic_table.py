@@ -197,7 +197,10 @@ class TopicTable:
         return self.require_layout(asked.topic) if not asked.deleted else asked
 
     def create_own(self, topic: str, read_queue_count: int, write_queue_count: int, *, for_group: bool = False) -> TopicLayout:
-        """Create the topic, or add queues, so that this broker has these counts. Existing queues remain. Raises the errors of `create`."""
+        """Create the topic, or add queues, so that this broker has these counts. Existing queues remain. Raises the errors of `create`.
+
+        Only with `for_group` may a live topic get queues that are closed to writers.
+        """
         here = self.layouts.get(topic)
         read_more = read_queue_count - (0 if here is None else here.read_count(self._broker_name))
         write_more = write_queue_count - (0 if here is None else here.write_count(self._broker_name))
@@ -206,7 +209,7 @@ class TopicTable:
         if (here is None or here.deleted) and min(read_queue_count, write_queue_count) < 1:
             counts = f"{read_queue_count} queues to read, {write_queue_count} to write"
             raise MessageIllegalError(f"topic {topic} was not created: {counts}, expected 1 to {QUEUES_PER_BROKER_MAX} of each")
-        if read_more < 0 or write_more < 0 or (here is not None and here.entries and read_more != write_more):
+        if read_more < 0 or write_more < 0 or (here is not None and here.entries and read_more != write_more and not for_group):
             raise NoPermissionError(
                 f"topic {topic} has queues here that this would remove or change, and order per key would break; use lockstep topic alter"
             )
