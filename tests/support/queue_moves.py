@@ -18,6 +18,15 @@ async def broker_named(admin: AdminClient, name: str) -> BrokerAddress:
     return next(broker for broker in await admin.brokers() if broker.name == name)
 
 
+async def until_unregistered(admin: AdminClient, name: str) -> None:
+    """Return when the nameserver has noticed that the broker is gone."""
+    async with asyncio.timeout(300):
+        while True:
+            if not (await broker_named(admin, name)).registered:
+                return
+            await asyncio.sleep(1)
+
+
 async def stored(admin: AdminClient, topic: str, name: str) -> list[tuple[int, int]]:
     """Return the first and the next offset of each queue of the topic at one broker."""
     return [(each.min_offset, each.max_offset) for each in await admin.offsets(await broker_named(admin, name), topic)]
