@@ -93,7 +93,7 @@ class GroupTopics:
         return layout is None or not self._topics.own_read_count(layout)
 
     def _create(self, topic: str) -> None:
-        """Open one queue. In a topic of users it is closed to writers: with one more queue to write to, keys would move (ordering.md 9.6)."""
+        """Open one queue. In a topic of users it is closed to writers: one more queue to write to would move keys (ordering.md 9.6)."""
         layout = self._topics.create_own(topic, 1, 0 if group_of_topic(topic) is None else 1, for_group=True)
         log_limited(log, "info", "topic.created", topic=topic, counter=layout.version.counter, why="the broker has a message for it")
 

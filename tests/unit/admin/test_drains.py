@@ -66,7 +66,7 @@ async def test_drain_waits_for_a_stopped_group_that_will_begin_in_the_broker_s_n
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
         await producer.send(Message(TOPIC, b"1"), queue=MessageQueue(TOPIC, "broker-b", 0))
     draining = asyncio.create_task(_drain("broker-b", cluster.nameserver))
-    await asyncio.sleep(20)
+    await asyncio.sleep(5)
     assert not draining.done()
     await cluster.restart("worker")
     await draining

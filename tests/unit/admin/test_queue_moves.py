@@ -19,6 +19,7 @@ from lockstep.protocol.layouts import check_layout
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.testing import OrderChecker, OrderViolationError, TestCluster
+from support.queue_moves import ordered_worker
 
 TOPIC = "orders"
 KEYS = [f"order-{number}" for number in range(12)]
@@ -212,3 +213,29 @@ async def test_fewer_queues_after_a_drain_and_new_queues_there_leave_the_message
     assert (await layout_of(admin)).began == 1
     kept = [await admin.offsets(broker, TOPIC) for broker in await admin.brokers() if broker.name == "broker-b"]
     assert [(each.min_offset, each.max_offset) for each in kept[0]] == [(0, 1), (0, 0)]
+
+
+async def test_group_that_began_while_a_broker_had_no_queue_never_reads_its_messages_from_before(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    await create_and_wait(cluster.nameserver, TOPIC, 1, ["broker-a"])
+    bodies: list[bytes] = []
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        for number in range(5):
+            await producer.send(Message(TOPIC, b"%d" % number, sharding_key="k"))
+        await close_queues(admin, TOPIC, "broker-a", "broker-b")
+        await drop_queues(admin, [TOPIC], "broker-a")
+        await cluster.start("worker", ordered_worker(cluster, "billing", TOPIC, bodies))
+        for number in range(5, 10):
+            await producer.send(Message(TOPIC, b"%d" % number, sharding_key="k"))
+        await cluster.settled("billing")
+        await cluster.stop("worker")
+        await set_counts(admin, broker_a=1)
+        await cluster.kill("broker-a")
+        await cluster.restart("broker-a")
+        await cluster.restart("worker")
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        for number in range(10, 15):
+            await producer.send(Message(TOPIC, b"%d" % number), queue=MessageQueue(TOPIC, "broker-a", 0), timeout_ms=60_000)
+        await cluster.settled("billing")
+    assert bodies == [b"%d" % number for number in range(5, 15)]

@@ -35,7 +35,7 @@ broker that has the older one deletes its messages and progress. A broker that r
 counter above that of the other.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from lockstep.broker.journal import Journal
@@ -91,11 +91,17 @@ class TopicTable:
         *,
         stored_queue_ids: Callable[[str], Iterable[int]] = lambda _topic: (),
         new_writer: Callable[[], int] = lambda: 0,
+        on_reopened: Callable[[str, Sequence[int]], None] | None = None,
         topics_max: int = TOPICS_MAX,
     ) -> None:
-        """`stored_queue_ids(topic)` returns the queues that hold messages here, `new_writer()` 32 random bits."""
+        """`stored_queue_ids(topic)` returns the queues that hold messages here, `new_writer()` 32 random bits.
+
+        `on_reopened(topic, queue ids)` is called before `on_changed` if a layout has queues of this broker again that an operator has
+        removed before.
+        """
         self.layouts = layouts
         self.on_changed = on_changed
+        self.on_reopened = on_reopened
         self.topics_max = topics_max
         self._stored_queue_ids = stored_queue_ids
         self._new_writer = new_writer
@@ -307,6 +313,7 @@ class TopicTable:
         else:
             self._put(layout)
             self._append_queues(layout, self._id_count_to_keep(here, layout), here.write_count(self._broker_name))
+            self._report_reopened(here, layout)
         self._changed(layout.topic)
         return True
 
@@ -330,6 +337,23 @@ class TopicTable:
         if last is None or layout.last_removal_counter(name) > here.added_in(MessageQueue(layout.topic, name, last)):
             return 0
         return last + 1
+
+    def _report_reopened(self, here: TopicLayout, layout: TopicLayout) -> None:
+        """Call `on_reopened` for the queues of this broker that were removed, and that `layout`, which follows `here`, has again.
+
+        An operator removed them before `here`, or between the two if this broker was away meanwhile.
+        """
+        removed_in = layout.last_removal_counter(self._broker_name)
+        if not removed_in or self.on_reopened is None:
+            return
+        before = dict(here.each_added(self._broker_name))
+        again = [
+            queue_id
+            for queue_id, added_in in layout.each_added(self._broker_name)
+            if queue_id not in before or (added_in > before[queue_id] and removed_in > before[queue_id])
+        ]
+        if again:
+            self.on_reopened(layout.topic, again)
 
     def _append_queues(self, layout: TopicLayout, id_count: int, write_count: int) -> None:
         """Append queues of this broker to the layout in force, up to `id_count` ids, all of them readable.
