@@ -131,13 +131,17 @@ class TopicTable:
         """Return the number of readable queues of this broker. Their ids are 0 … count−1."""
         return layout.read_count(self._broker_name)
 
+    def is_writable(self, topic: str, queue_id: int) -> bool:
+        """Return whether clients can write to the queue."""
+        return 0 <= queue_id < self._writable.get(topic, 0)
+
     def check_writable(self, topic: str, queue_id: int) -> None:
         """Raise an error if clients can't write to the queue.
 
         NoPermissionError for a topic of the broker's own, TopicNotExistError, or BrokerSystemError (as RocketMQ) for a queue that does not
         exist.
         """
-        if not 0 <= queue_id < self._writable.get(topic, 0):
+        if not self.is_writable(topic, queue_id):
             raise self._no_queue(topic, queue_id, self._writable)
 
     def check_readable(self, topic: str, queue_id: int) -> None:
