@@ -38,8 +38,8 @@ async def read_lag(
 
     All are queues of one topic. A group that consumes the topic counts in each of them, also where it has no progress: while it is
     stopped it has none in queues that were added meanwhile, and will begin at their first message (ordering.md 7.2). The result may be too
-    high, never too low: in a queue that was removed and added again, such a group skips the messages from before. The brokers `lost` are not
-    asked, and their queues do not count.
+    high, never too low: in a queue that was removed and added again, such a group skips the messages from before. The brokers `lost` are
+    not asked, and their queues do not count.
     """
     queues = frozenset(queue for queue in (*ordered, *every) if queue.broker_name not in lost)
     brokers = {name: broker for name, broker in by_name(await admin.brokers()).items() if name not in lost}
