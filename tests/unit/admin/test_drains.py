@@ -122,8 +122,7 @@ async def test_drain_waits_for_a_message_that_waits_for_its_delay(lockstep_clust
     bodies: list[bytes] = []
     await cluster.start("worker", ordered_worker(cluster, "billing", TOPIC, bodies))
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
-        while (await producer.send(Message(TOPIC, b"late"), delay=timedelta(seconds=30))).queue.broker_name != "broker-a":
-            pass
+        await producer.send(Message(TOPIC, b"late"), queue=MessageQueue(TOPIC, "broker-a", 0), delay=timedelta(seconds=30))
         await _drain("broker-a", cluster.nameserver)
     assert b"late" in bodies
     assert (await layout_of(admin, TOPIC)).brokers == ("broker-b",)
