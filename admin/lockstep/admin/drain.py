@@ -16,7 +16,6 @@ from lockstep.admin.options import CommandError, print_error
 from lockstep.admin.queue_move import NotConsumedError, put_in_order
 from lockstep.admin.write_hold import NotHeldError
 from lockstep.protocol.bodies import BrokerAddress
-from lockstep.protocol.names import group_of_topic
 from lockstep.protocol.queue import TopicLayout
 
 STEP_S = 0.5
@@ -43,11 +42,11 @@ async def close_queues(admin: AdminClient, topic: str, source: str, target: str 
 
 async def find_substitute(admin: AdminClient, layout: TopicLayout, source: str) -> str | None:
     """Return the broker that gets the queues of a topic which has queues to write on `source` alone: the one with the fewest. Return None
-    if the topic has others too, or is a group's: the brokers create those themselves.
+    if the topic has others too.
 
     Call it with the layout that is about to be altered: another command may have closed the queues of other brokers meanwhile.
     """
-    if group_of_topic(layout.topic) is not None or layout.write_total > layout.write_count(source):
+    if layout.write_total > layout.write_count(source):
         return None
     others = sorted(broker.name for broker in await admin.brokers() if broker.registered and broker.name != source)
     if not others:
@@ -62,7 +61,7 @@ def counts_without(layout: TopicLayout, source: str, read_count: int, target: st
     """Return the counts for `alter_layout`: `source` has no queue to write to and `read_count` to read, `target` gets those to write."""
     counts = {source: (0, read_count)}
     if target is not None:
-        more = layout.write_count(source)
+        more = max(1, layout.write_count(source))
         counts[target] = layout.write_count(target) + more, layout.read_count(target) + more
     return counts
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 from lockstep.admin.options import CommandError
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.names import group_of_topic
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 
@@ -22,7 +21,7 @@ def alter_layout(layout: TopicLayout, counts: Mapping[str, tuple[int, int]], *, 
     a topic that was created again, and delete all messages.
 
     Raises:
-        CommandError: No queue to write to would be left. The topics of groups may be left without: brokers create them again.
+        CommandError: No queue to write to would be left.
     """
     counter = layout.version.counter + 1
     entries: list[LayoutEntry] = []
@@ -44,7 +43,7 @@ def alter_layout(layout: TopicLayout, counts: Mapping[str, tuple[int, int]], *, 
         return layout
     after = TopicLayout(layout.topic, LayoutVersion(counter, writer), tuple(entries))
     assert after.began == layout.began, (layout, after)
-    if not after.write_total and group_of_topic(after.topic) is None:
+    if not after.write_total:
         raise CommandError(
             f"nothing was changed: topic {after.topic} would have no queue to write to. Give another broker queues of it first "
             f"(`lockstep topic alter {after.topic} --broker NAME --queues N`), or use `lockstep topic delete`"

@@ -26,6 +26,7 @@ from lockstep.client import (
 )
 from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, TopicRoute
 from lockstep.protocol.errors import TransportError
+from lockstep.protocol.names import dlq_topic, retry_topic
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.queue_moves import broker_named, layout_of, ordered_worker, until_unregistered
@@ -126,6 +127,16 @@ async def test_drain_waits_for_a_message_that_waits_for_its_delay(lockstep_clust
         await _drain("broker-a", cluster.nameserver)
     assert b"late" in bodies
     assert (await layout_of(admin, TOPIC)).brokers == ("broker-b",)
+
+
+async def test_drain_gives_another_broker_the_topics_of_groups_that_are_on_the_broker_alone(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    topics = retry_topic("billing"), dlq_topic("billing")
+    for topic in topics:
+        await create_and_wait(cluster.nameserver, topic, 1, ["broker-a"])
+    await _drain("broker-a", cluster.nameserver)
+    assert [(await layout_of(admin, topic)).brokers for topic in topics] == [("broker-b",)] * 2
 
 
 async def test_drain_leaves_queues_of_broadcasting_groups_and_names_the_next_step(lockstep_cluster: TestCluster) -> None:

@@ -117,11 +117,10 @@ def test_topic_keeps_its_age_and_a_queue_to_write_to_after_any_alters_drains_and
             now = after
 
 
-def test_layout_without_a_queue_to_write_to_is_refused_except_for_the_topics_of_groups() -> None:
-    with pytest.raises(CommandError, match="nothing was changed: topic orders would have no queue to write to"):
-        alter_layout(TWO, dict.fromkeys(BOTH, (0, 2)), writer=9)
-    retries = TopicLayout("%RETRY%billing", TWO.version, TWO.entries)
-    assert alter_layout(retries, dict.fromkeys(BOTH, (0, 0)), writer=9).began == 1
+@pytest.mark.parametrize("topic", ["orders", "%RETRY%billing", "%DLQ%billing"])
+def test_layout_without_a_queue_to_write_to_is_refused(topic: str) -> None:
+    with pytest.raises(CommandError, match=f"nothing was changed: topic {topic} would have no queue to write to"):
+        alter_layout(TopicLayout(topic, TWO.version, TWO.entries), dict.fromkeys(BOTH, (0, 2)), writer=9)
 
 
 @pytest.mark.parametrize(

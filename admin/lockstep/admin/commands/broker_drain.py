@@ -102,7 +102,8 @@ async def _drop_empty_dead_letters(admin: AdminClient, name: str) -> None:
     for topic, layout in _with_queues_on(name, await admin.layouts()).items():
         held = await admin.offsets(broker, topic)
         if topic.startswith(DLQ_PREFIX) and all(each.min_offset == each.max_offset for each in held):
-            await publish_layout(admin, alter_layout(layout, {name: (0, 0)}, writer=new_writer(admin)))
+            counts = counts_without(layout, name, 0, await find_substitute(admin, layout, name))
+            await publish_layout(admin, alter_layout(layout, counts, writer=new_writer(admin)))
 
 
 async def _remove(name: str, force: bool, nameserver: str) -> None:
