@@ -1,7 +1,8 @@
 """Helpers for tests that move queues: consumers whose messages the test collects, and what the brokers hold."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from lockstep.admin.client import AdminClient
 from lockstep.client import ConsumeFromWhere, MessageExt, OrderlyContext, PushConsumer
@@ -39,7 +40,7 @@ def ordered_worker(
     bodies: list[bytes],
     where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET,
     call_s: float = 0.0,
-) -> Callable[[], Awaitable[None]]:
+) -> Callable[[], Coroutine[Any, Any, None]]:
     """Return a program for `TestCluster.start`: a member of an ordered group, which appends each message to `bodies` after `call_s`."""
 
     async def worker() -> None:

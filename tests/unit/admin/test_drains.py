@@ -1,19 +1,20 @@
 """Brokers are drained and removed: no topic loses its last queue, no message is left behind, and no failed request counts as an answer."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 
 import pytest
 
 from lockstep.admin.client import AdminClient
+from lockstep.admin.commands import broker_drain
 from lockstep.admin.commands.broker_drain import _drain, _remove
 from lockstep.admin.drain import close_queues, drop_queues
 from lockstep.admin.group_query import read_groups
 from lockstep.admin.layout_change import alter_layout
 from lockstep.admin.layout_publish import create_and_wait
 from lockstep.admin.options import CommandError
-from lockstep.admin.queue_move import put_in_order
+from lockstep.admin.queue_move import NotConsumedError, put_in_order
 from lockstep.client import (
     ConcurrentlyContext,
     ConsumeFromWhere,
@@ -127,6 +128,39 @@ async def test_drain_waits_for_a_message_that_waits_for_its_delay(lockstep_clust
         await _drain("broker-a", cluster.nameserver)
     assert b"late" in bodies
     assert (await layout_of(admin, TOPIC)).brokers == ("broker-b",)
+
+
+async def test_queue_is_not_removed_while_a_message_waits_at_its_broker(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    await cluster.create_topic(TOPIC, queues=1)
+    before = await layout_of(admin, TOPIC)
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        await producer.send(Message(TOPIC, b"late"), queue=MessageQueue(TOPIC, "broker-a", 0), delay=timedelta(seconds=30))
+        with pytest.raises(NotConsumedError, match=r"nothing was changed: messages wait for their delay or a retry \(1 at broker-a\)"):
+            await put_in_order(admin, before, alter_layout(before, {"broker-a": (0, 0)}, writer=7))
+        await put_in_order(admin, before, alter_layout(before, {"broker-b": (0, 0)}, writer=7))
+    assert (await layout_of(admin, TOPIC)).brokers == ("broker-a",)
+
+
+async def test_drain_ends_if_another_command_gives_the_broker_queues_again(
+    lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two drains that give each other their queues would otherwise never end."""
+    cluster = lockstep_cluster
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    await cluster.create_topic(TOPIC, queues=1)
+
+    async def drop_and_add(admin: AdminClient, topics: Collection[str], source: str) -> None:
+        await drop_queues(admin, topics, source)
+        if TOPIC in topics:
+            before = await layout_of(admin, TOPIC)
+            await put_in_order(admin, before, alter_layout(before, {source: (1, 1)}, writer=7))
+
+    monkeypatch.setattr(broker_drain, "drop_queues", drop_and_add)
+    with pytest.raises(CommandError, match="topic orders has queues on broker-a again: another command has added them since"):
+        await _drain("broker-a", cluster.nameserver)
+    assert (await layout_of(admin, TOPIC)).write_total == 2
 
 
 async def test_drain_gives_another_broker_the_topics_of_groups_that_are_on_the_broker_alone(lockstep_cluster: TestCluster) -> None:
