@@ -32,7 +32,7 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import LockstepError, RouteNotReadyError, TransportError, broker_error
+from lockstep.protocol.errors import LockstepError, RouteNotReadyError, TopicNotExistError, TransportError, broker_error
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import DeleteGroupHeader, GroupStatusHeader
 from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader, ViewMessageHeader
@@ -118,23 +118,27 @@ class AdminClient:
         self.timeout_ms = timeout_ms
         self.nameservers = nameserver_addresses(nameserver)
         self._connections: dict[str, CachedConnection] | None = None
+        self._kept_by = 0
+        """The number of `keep_connections` blocks that are running."""
 
     @asynccontextmanager
     async def keep_connections(self) -> AsyncIterator[None]:
-        """Use one connection per address inside the block. It is dialled by the first request, and again after it was lost.
+        """Use one connection per address inside the block. It is dialled by the first request, and again after it was lost. The last of
+        several blocks that run at the same time closes the connections.
 
         An address that can't be dialled is not tried again.
         """
-        if self._connections is not None:
-            yield
-            return
-        self._connections = {}
+        self._kept_by += 1
+        if self._connections is None:
+            self._connections = {}
         try:
             yield
         finally:
-            connections, self._connections = self._connections, None
-            for connection in connections.values():
-                await connection.close()
+            self._kept_by -= 1
+            if not self._kept_by:
+                connections, self._connections = self._connections, None
+                for connection in connections.values():
+                    await connection.close()
 
     async def _call(self, address: str, code: int, fields: dict[str, Any] | None = None, body: bytes = b"") -> Command:
         if self._connections is None:
@@ -170,6 +174,13 @@ class AdminClient:
     async def route(self, topic: str) -> TopicRoute:
         """Return the topic's whole layout and its brokers' addresses. Raise TopicNotExistError."""
         return decode_body(TopicRoute, (await self._request_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))).body)
+
+    async def find_layout(self, topic: str) -> TopicLayout | None:
+        """Return the topic's whole layout, or None if it does not exist."""
+        try:
+            return (await self.route(topic)).layout
+        except TopicNotExistError:
+            return None
 
     async def _request_nameserver(self, code: RequestCode, header: object | None = None) -> Command:
         """Return the response of the first nameserver that can be reached and knows a broker."""
@@ -288,11 +299,17 @@ class AdminClient:
         return from_plain(HoldWritesReply, response.fields).begun
 
     async def layouts(self) -> dict[str, TopicLayout]:
-        """Return the layout of every topic, also those of groups (retry, dead letters). A topic that is deleted meanwhile is left out."""
+        """Return the layout of every topic, also those of groups (retry, dead letters). A topic that is deleted meanwhile is left out.
+
+        Raise TransportError if the layout of any topic can't be read.
+        """
         async with self.keep_connections():
             topics = await self.topics()
-            found = await gather_results({topic: self.route(topic) for topic in topics})
-        return {topic: route.layout for topic, route in found.values.items()}
+            found = await gather_results({topic: self.find_layout(topic) for topic in topics})
+        if found.failed:
+            topic, why = next(iter(found.failed.items()))
+            raise TransportError(f"the layouts of {len(found.failed)} of {len(topics)} topics can't be read; that of {topic}: {why}")
+        return {topic: layout for topic, layout in found.values.items() if layout is not None}
 
     async def view(self, broker: BrokerAddress, physical_offset: int) -> bytes:
         """Return the stored record at a position of one broker's log."""

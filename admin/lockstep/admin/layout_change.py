@@ -7,6 +7,7 @@ If the number of writable queues changes, keys map to other queues and order per
 
 from collections.abc import Mapping
 
+from lockstep.admin.options import CommandError
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
@@ -16,7 +17,11 @@ def alter_layout(layout: TopicLayout, counts: Mapping[str, tuple[int, int]], *, 
     change.
 
     If queues of a broker are removed, a marker entry (LayoutEntry) records it: else the broker would add those that hold messages again.
-    If all of them are removed, its first entry stays too, without queues: `TopicLayout.began` must not change.
+    Its first entry always stays, if need be without queues: with a higher `TopicLayout.began` the brokers would take the layout for that of
+    a topic that was created again, and delete all messages.
+
+    Raises:
+        CommandError: No queue to write to would be left.
     """
     counter = layout.version.counter + 1
     entries: list[LayoutEntry] = []
@@ -30,13 +35,20 @@ def alter_layout(layout: TopicLayout, counts: Mapping[str, tuple[int, int]], *, 
         write, read = min(entry.id_count, write_remaining), min(entry.id_count, read_remaining)
         remaining[entry.broker_name] = write_remaining - write, read_remaining - read
         is_first = all(earlier.broker_name != entry.broker_name for earlier in entries)
-        if write or read or (is_first and not max(counts[entry.broker_name])):
+        if write or read or is_first:
             entries.append(LayoutEntry(entry.broker_name, write, read, entry.counter))
     entries += [LayoutEntry(name, write, read, counter) for name, (write, read) in remaining.items() if write or read]
     entries += [LayoutEntry(name, 0, 0, counter) for name in shrunk]
     if tuple(entries) == layout.entries:
         return layout
-    return TopicLayout(layout.topic, LayoutVersion(counter, writer), tuple(entries))
+    after = TopicLayout(layout.topic, LayoutVersion(counter, writer), tuple(entries))
+    assert after.began == layout.began, (layout, after)
+    if not after.write_total:
+        raise CommandError(
+            f"nothing was changed: topic {after.topic} would have no queue to write to. Give another broker queues of it first "
+            f"(`lockstep topic alter {after.topic} --broker NAME --queues N`), or use `lockstep topic delete`"
+        )
+    return after
 
 
 def parse_queue_counts(queues: int | None, write_queues: int | None, read_queues: int | None) -> tuple[int, int]:

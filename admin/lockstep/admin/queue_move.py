@@ -11,11 +11,12 @@ import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from lockstep.admin.client import AdminClient, broker_reasons
+from lockstep.admin.client import AdminClient, broker_reasons, by_name
 from lockstep.admin.layout_publish import publish_layout
 from lockstep.admin.options import CommandError
 from lockstep.admin.topic_lag import TopicLag, read_lag
 from lockstep.admin.write_hold import WriteHold
+from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 
 HOLD_MS = 20_000
@@ -23,6 +24,15 @@ HOLD_MS = 20_000
 HOLD_LAG_MAX = 10_000
 """The lag above which the hold is not begun: the groups would hardly consume so much in time."""
 STEP_S = 0.05
+
+
+class NotConsumedError(CommandError):
+    """Nothing was changed: groups have not consumed what they must, or messages wait for their delay."""
+
+    def __init__(self, text: str, lag: TopicLag, waits_for: str) -> None:
+        super().__init__(f"nothing was changed: {text}, or use --force")
+        self.lag = lag
+        self.waits_for = waits_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +43,8 @@ class Needs:
     """By ordered groups: else they would mix old and new messages of a key."""
     every: frozenset[MessageQueue]
     """By every group: queues that are removed."""
+    emptied: frozenset[str]
+    """Brokers of which all queues are removed. No message may wait there for its delay or a retry: it would open a queue again."""
 
     def __bool__(self) -> bool:
         return bool(self.ordered or self.every)
@@ -46,54 +58,76 @@ class Needs:
 def needs_of(before: TopicLayout, after: TopicLayout) -> Needs:
     """Return what groups must have consumed before `after` follows `before`."""
     moves = before.write_queues != after.write_queues and bool(before.write_queues)
-    return Needs(frozenset(before.read_queues if moves else ()), frozenset(before.read_queues) - frozenset(after.read_queues))
+    ordered = frozenset(before.read_queues if moves else ())
+    return Needs(
+        ordered, frozenset(before.read_queues) - frozenset(after.read_queues), frozenset(before.brokers) - frozenset(after.brokers)
+    )
 
 
-async def put_in_order(admin: AdminClient, before: TopicLayout, after: TopicLayout, lost: Collection[str] = ()) -> int | None:
+async def put_in_order(
+    admin: AdminClient, before: TopicLayout, after: TopicLayout, lost: Collection[str] = (), lag_max: int = HOLD_LAG_MAX
+) -> int | None:
     """Put `after` into force without breaking the order of a key or losing a message. Return for how long writes were held, in ms; None
     if that was not necessary.
 
-    `lost`: brokers that are gone for good, whose queues can't be consumed.
+    `lost`: brokers that are gone for good, whose queues can't be consumed. Above a lag of `lag_max` the hold is not begun.
 
     Raises:
-        CommandError: Groups lag, or their lag is not known. Nothing was changed.
+        NotConsumedError: Groups lag, their lag is not known, or messages wait for their delay. Nothing was changed.
+        NotHeldError: A broker does not hold the writes. Nothing was changed.
+        CommandError: See `publish_layout`.
     """
     needs = needs_of(before, after)
     if not needs:
         await publish_layout(admin, after)
         return None
-    lag = await read_lag(admin, needs.ordered, needs.every, lost)
-    _raise_if_unknown(before.topic, lag, needs)
-    if lag.total > HOLD_LAG_MAX:
-        raise _lagging(before.topic, lag, needs)
+    await _lag_below(admin, before.topic, needs, lost, lag_max)
     clock = admin.host.clock
-    async with WriteHold(admin, before.topic) as hold:
+    async with WriteHold(admin, before.topic, frozenset(before.brokers) - frozenset(lost)) as hold:
         begun_ms = clock.monotonic_ms()
-        while True:
-            lag = await read_lag(admin, needs.ordered, needs.every, lost)
+        while (lag := await _lag_below(admin, before.topic, needs, lost, lag_max)).lags:
             await hold.confirm()
-            _raise_if_unknown(before.topic, lag, needs)
-            if not lag.lags:
-                break
             if clock.monotonic_ms() - begun_ms >= HOLD_MS:
                 raise _lagging(before.topic, lag, needs)
             await asyncio.sleep(STEP_S)
+        await hold.confirm()
         await publish_layout(admin, after, hold)
         return clock.monotonic_ms() - begun_ms
 
 
-def _raise_if_unknown(topic: str, lag: TopicLag, needs: Needs) -> None:
+async def _lag_below(admin: AdminClient, topic: str, needs: Needs, lost: Collection[str], lag_max: int) -> TopicLag:
+    """Return the lag. Raise NotConsumedError if it is above the limit or unknown, or if messages wait at a broker that is emptied.
+
+    The messages that wait are counted after the lag. A call that fails puts its message among them before it commits, and while the writes
+    are held none of them is delivered: so none is missed.
+    """
+    lag = await read_lag(admin, needs.ordered, needs.every, lost)
+    waiting = await _waiting(admin, needs.emptied - frozenset(lost))
     if lag.unknown:
-        raise CommandError(
-            f"nothing was changed: the lag of groups in {topic} is unknown ({broker_reasons(lag.unknown)}), and if a group lags, "
-            f"{needs.why}. Start the broker again, or use --force"
-        )
-    if lag.broadcasting:
+        reasons = broker_reasons(lag.unknown)
+        text = f"the lag of groups in {topic} is unknown ({reasons}), and if a group lags, {needs.why}. Start the broker again"
+        raise NotConsumedError(text, lag, f"{topic}: {reasons}")
+    if lag.broadcasting or lag.total > lag_max:
         raise _lagging(topic, lag, needs)
+    if waiting:
+        places = ", ".join(f"{count} at {name}" for name, count in waiting.items())
+        text = f"messages wait for their delay or a retry ({places}), and one of {topic} would open a queue there again"
+        raise NotConsumedError(f"{text}. Wait until they are delivered", lag, f"messages that wait for their delay or a retry: {places}")
+    return lag
 
 
-def _lagging(topic: str, lag: TopicLag, needs: Needs) -> CommandError:
-    return CommandError(
-        f"nothing was changed: some groups have not consumed all of {topic} (lag of {lag}), and {needs.why}. "
-        "Wait until they have, or use --force"
-    )
+async def _waiting(admin: AdminClient, names: Collection[str]) -> dict[str, int]:
+    """Return how many messages wait at each of these brokers for their delay or a retry, without those that have none."""
+    brokers = by_name(await admin.brokers()) if names else {}
+    counts = {name: await waiting_count(admin, brokers[name]) for name in sorted(names) if name in brokers}
+    return {name: count for name, count in counts.items() if count}
+
+
+async def waiting_count(admin: AdminClient, broker: BrokerAddress) -> int:
+    """Return how many messages wait at the broker for their delay or a retry."""
+    return (await admin.broker_status(broker)).delayed_messages or 0
+
+
+def _lagging(topic: str, lag: TopicLag, needs: Needs) -> NotConsumedError:
+    text = f"some groups have not consumed all of {topic} (lag of {lag}), and {needs.why}. Wait until they have"
+    return NotConsumedError(text, lag, f"{topic}: {lag}")

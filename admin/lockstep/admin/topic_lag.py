@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from lockstep.admin.client import AdminClient, by_name, gather_results, without_address
 from lockstep.admin.group_query import read_groups
-from lockstep.admin.group_report import GroupReport, QueueLine
+from lockstep.admin.group_report import GroupReport
+from lockstep.protocol.bodies import BrokerAddress
+from lockstep.protocol.names import RETRY_PREFIX
 from lockstep.protocol.queue import MessageQueue
 
 
@@ -34,31 +36,54 @@ async def read_lag(
 ) -> TopicLag:
     """Return what ordered groups have not consumed of the queues `ordered`, and what any group has not consumed of the queues `every`.
 
-    All are queues of one topic. The brokers `lost` are not asked, and their queues do not count.
+    All are queues of one topic. A group that consumes the topic counts in each of them, also where it has no progress: while it is
+    stopped it has none in queues that were added meanwhile, and will begin at their first message (ordering.md 7.2). The result may be too
+    high, never too low: in a queue that was removed and added again, such a group skips the messages from before. The brokers `lost` are
+    not asked, and their queues do not count.
     """
+    queues = frozenset(queue for queue in (*ordered, *every) if queue.broker_name not in lost)
     brokers = {name: broker for name, broker in by_name(await admin.brokers()).items() if name not in lost}
-    owners = {queue.broker_name for queue in (*ordered, *every)} - set(lost)
+    owners = {queue.broker_name for queue in queues}
     results = await gather_results({name: admin.group_status(broker, None) for name, broker in brokers.items()})
     unreached = {**results.failed, **without_address(sorted(owners), brokers)}
     groups = sorted({group for status in results.values.values() for group in status.groups})
-    of_ordered, of_every = frozenset(ordered), frozenset(every)
+    reports = await read_groups(admin, groups)
+    ends = {queue: end for queue, end in (await _read_ends(admin, brokers, queues, unreached)).items() if queue in queues}
     lags: dict[str, int] = {}
     broadcasting: list[str] = []
-    for group, (report, statuses) in (await read_groups(admin, groups)).items():
+    for group, (report, statuses) in reports.items():
         unreached |= {name: why for name, why in statuses.failed.items() if name not in lost}
-        if report is None:
+        consumed = None if report is None else _consumed(report, queues)
+        if report is None or consumed is None:
             continue
-        queues = of_every if report.ordered is False else of_ordered | of_every
-        lines = [line for line in report.queues if line.reached and MessageQueue(line.topic, line.broker, line.queue_id) in queues]
-        if report.broadcasting and lines:
+        counted = frozenset(every) if report.ordered is False else queues
+        if report.broadcasting and counted:
             broadcasting.append(group)
-        elif lag := sum(_lag(line, report) for line in lines):
+        elif lag := sum(max(0, end - max(first, consumed.get(queue, 0))) for queue, (first, end) in ends.items() if queue in counted):
             lags[group] = lag
     return TopicLag(lags, tuple(broadcasting), {name: unreached[name] for name in sorted(owners) if name in unreached})
 
 
-def _lag(line: QueueLine, report: GroupReport) -> int:
-    """Return the lag of a group in a queue. A group with members that has no progress yet is about to begin there."""
-    if line.lag is not None:
-        return line.lag
-    return 1 if report.members and line.topic in report.subscription and line.max_offset else 0
+async def _read_ends(
+    admin: AdminClient, brokers: Mapping[str, BrokerAddress], queues: Collection[MessageQueue], unreached: dict[str, str]
+) -> dict[MessageQueue, tuple[int, int]]:
+    """Return the first and the next offset of each queue, and add the brokers that did not respond to `unreached`."""
+    names = {queue.broker_name: queue.topic for queue in queues if queue.broker_name in brokers}
+    results = await gather_results({name: admin.offsets(brokers[name], topic) for name, topic in names.items()})
+    unreached |= results.failed
+    return {
+        MessageQueue(names[name], name, each.queue_id): (each.min_offset, each.max_offset)
+        for name, ranges in results.values.items()
+        for each in ranges
+    }
+
+
+def _consumed(report: GroupReport, queues: Collection[MessageQueue]) -> dict[MessageQueue, int] | None:
+    """Return what the group has committed in queues of the topic, or None if it does not consume the topic."""
+    topics = {queue.topic for queue in queues}
+    lines = [line for line in report.queues if line.topic in topics and line.reached]
+    committed = {
+        MessageQueue(line.topic, line.broker, line.queue_id): line.committed_offset for line in lines if line.committed_offset is not None
+    }
+    consumes = bool(committed) or any(topic in report.subscription or topic == RETRY_PREFIX + report.group for topic in topics)
+    return committed if consumes else None

@@ -176,7 +176,7 @@ class Broker:
         self._topics = topic = TopicProcessor(state.topics, holds, host.clock, auto_create=auto_create, may_begin=store.check_new_state)
         limits = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **limits)
-        group_topics = GroupTopics(state.topics, may_begin=store.check_new_state)
+        group_topics = GroupTopics(state.topics, store.check_new_state, lambda topic: holds.holds(topic, host.clock.boot_ms()))
         budget = TurnBudget(LANE_ITEMS_PER_TURN)
         self._delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
         processors = [

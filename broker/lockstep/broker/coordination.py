@@ -12,7 +12,7 @@ values through `PendingEffects.drain` (effects.py). Durable changes go to the Jo
     group_admin.py     settings, resets, deletion    group_status.py  the status of a group
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -159,7 +159,7 @@ class Coordination:
                     state.activity.record_activity(name)
 
     def _repair_progress(self) -> None:
-        """Correct progress that is outside its queue.
+        """Correct progress that is outside its queue, and where groups begin.
 
         It is beyond the end if the log lost a suffix: those offsets will be given to other messages. It is below the minimum if the last
         process ended between the removal of old messages and the record of it.
@@ -172,6 +172,9 @@ class Coordination:
                 state.progress.set_progress(key, Progress(state.fence.draw(), end))
                 state.end_grant(key)
             minimums[key[1:]] = state.bounds.bounds(key[1], key[2])[0]
+        for topic, queue_id, first in state.progress.first_offsets():
+            if first > (end := state.bounds.end_offset(topic, queue_id)):
+                state.progress.record_reopened(topic, [(queue_id, end)])
         for _ in self.skip_removed(minimums):
             pass
 
@@ -229,6 +232,12 @@ class Coordination:
             return
         for group in state.groups.groups_subscribed_to(topic):
             state.pending.notify_topic_free(group, topic)
+
+    def queues_reopened(self, topic: str, queue_ids: Iterable[int]) -> None:
+        """Record where groups begin in queues that were removed and are added again: not at the messages from before (ordering.md 7.2)."""
+        ends = [(queue_id, self.state.bounds.end_offset(topic, queue_id)) for queue_id in queue_ids]
+        if any(end for _, end in ends):
+            self.state.progress.record_reopened(topic, ends)
 
     def skip_removed(self, minimums: Mapping[tuple[str, int], int]) -> Iterator[None]:
         """Move groups forward to the new minimum of (topic, queue id) if retention removed messages that they have not consumed.

@@ -54,10 +54,17 @@ TURN_BYTES = 256 << 10
 class GroupTopics:
     """The topics to which the broker itself adds messages: those of groups, `%RETRY%…` and `%DLQ%…`, and those of delayed messages."""
 
-    def __init__(self, topics: TopicTable, may_begin: Callable[[str], None] | None = None) -> None:
-        """`may_begin` raises ServiceNotAvailableError if the disk has no room for new topics."""
+    def __init__(
+        self,
+        topics: TopicTable,
+        may_begin: Callable[[str], None] | None = None,
+        is_held: Callable[[str], bool] = lambda _topic: False,
+    ) -> None:
+        """`may_begin` raises ServiceNotAvailableError if the disk has no room for new topics. `is_held` returns whether the writes to a
+        topic are held, because its queues are being moved."""
         self._topics = topics
         self._may_begin = may_begin
+        self._is_held = is_held
 
     def create(self, topic: str) -> None:
         """Give the topic a queue of this broker if it has none, for a request.
@@ -86,7 +93,8 @@ class GroupTopics:
         return layout is None or not self._topics.own_read_count(layout)
 
     def _create(self, topic: str) -> None:
-        layout = self._topics.create_own(topic, 1, 1, for_group=True)
+        """Open one queue. In a topic of users it is closed to writers: one more queue to write to would move keys (ordering.md 9.6)."""
+        layout = self._topics.create_own(topic, 1, 0 if group_of_topic(topic) is None else 1, for_group=True)
         log_limited(log, "info", "topic.created", topic=topic, counter=layout.version.counter, why="the broker has a message for it")
 
     def topic_began(self, topic: str) -> int:
@@ -105,8 +113,13 @@ class GroupTopics:
     def writable_queue(self, topic: str, queue_id: int) -> int | None:
         """Return the queue of this broker that takes a delayed message for the topic, or None if the topic does not exist any more.
 
-        If the queues of this broker are closed to writers, because it is being drained, the broker itself still writes to them.
+        If the queues of this broker are closed to writers, because it is being drained, the broker itself still writes to them; if it has
+        none any more, it gets one again that is closed to writers.
+
+        Raises ServiceNotAvailableError, so that the message stays pending, while the writes to the topic are held.
         """
+        if self._is_held(topic):
+            raise ServiceNotAvailableError(f"a delayed message stays pending: the queues of topic {topic} are being moved")
         if group_of_topic(topic) is not None or self._topics.find_layout(topic) is not None:
             self._create_for_delayed(topic)
         layout = self._topics.find_layout(topic)

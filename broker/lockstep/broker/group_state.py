@@ -94,7 +94,7 @@ class GroupState(GroupTables):
             self.pending.end_held_pulls(key, 0)
         groups = dict.fromkeys(key[0] for key in keys)
         groups |= dict.fromkeys(self.progress.groups_in_topic(topic))
-        if groups:
+        if groups or self.progress.has_reopened(topic):
             self.locks.drop_topic(topic)
             self.progress.drop_topic(topic)
         if (own := group_of_topic(topic)) is not None:

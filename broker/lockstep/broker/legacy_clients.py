@@ -120,11 +120,13 @@ class LegacyClients:
         return holder is None or self._is_holder(holder, self._membership.classic_client_on(connection))
 
     def query_offset(self, key: QueueKey, *, young: bool) -> int | None:
-        """Return the group's offset. If it has none, return 0 for a young queue, whose first message is still available, else None."""
+        """Return the group's offset. If it has none, return that of the first message for a young queue, whose first message is still
+        available, else None."""
         progress = self._state.progress.get(key)
         if progress is not None:
             return progress.offset
-        return 0 if young or self._state.progress.since(key[0], key[1]) is not None else None
+        begins = young or self._state.progress.since(key[0], key[1]) is not None
+        return self._state.progress.first_offset(key[1], key[2]) if begins else None
 
     def update_offset(self, connection: int, key: QueueKey, offset: int, now_ms: int, idle_days: int | None = None) -> None:
         """Apply a commit without an epoch. A lower offset is a reset. Raise NoPermissionError, which names the holder, if there is one.

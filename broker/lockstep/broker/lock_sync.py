@@ -206,10 +206,10 @@ class LockSync:
         return progress.gap
 
     def _prepare_grant(self, key: QueueKey) -> None:
-        """Prepare a new grant: its gap is reported again, and a queue that was added after the start policy was resolved begins at 0."""
+        """Prepare a new grant: its gap is reported again, and a queue that was added after the start policy was resolved begins."""
         self._reported_gaps.pop(key, None)
         if self._state.progress.get(key) is None:
-            self._state.progress.set_progress(key, Progress(self._state.fence.draw(), 0))
+            self._state.progress.set_progress(key, Progress(self._state.fence.draw(), self._state.progress.first_offset(key[1], key[2])))
 
     # --------------------------------------------------------------------------------------------------------------- SYNC
 

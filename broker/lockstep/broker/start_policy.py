@@ -80,7 +80,8 @@ class StartPositions:
         begins = []
         for queue_id, added_in in layout.each_added(state.config.broker_name):
             if state.progress.get((group, topic, queue_id)) is None:
-                begins.append((queue_id, 0 if added_in > since else self._start_offset(queue_id, policy, by_time)))
+                first = state.progress.first_offset(topic, queue_id)
+                begins.append((queue_id, first if added_in > since else self._start_offset(queue_id, policy, by_time)))
         state.progress.record_start(group, topic, since=since, generation=state.fence.draw(), offsets=begins)
         return True
 

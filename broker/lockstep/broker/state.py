@@ -43,6 +43,7 @@ class BrokerState:
             self._topic_changed,
             stored_queue_ids=store.stored_queue_ids,
             new_writer=lambda: int.from_bytes(random.token(4), "big") % WRITER_MAX,
+            on_reopened=lambda topic, queue_ids: self.coordination.queues_reopened(topic, queue_ids),
             topics_max=topics_max,
         )
         self.sequences = SequenceTable()

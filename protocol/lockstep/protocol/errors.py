@@ -180,7 +180,7 @@ class SubscriptionConflictError(BrokerError):
 
 
 class LayoutStaleError(BrokerError):
-    """LAYOUT_STALE: a keyed send carried an older layout than the broker's."""
+    """LAYOUT_STALE: a keyed send carried an older layout than the broker's, or an unkeyed one named a queue that is not open there."""
 
     code = ResponseCode.LAYOUT_STALE
     retriable = True

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.admin.layout_change import alter_layout, parse_queue_counts
+from lockstep.admin.options import CommandError
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.layouts import check_layout
 from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, LayoutVersion, TopicLayout
@@ -79,6 +80,47 @@ def test_each_broker_has_the_last_requested_queues_after_any_changes(steps: list
             assert ids == list(range(read)), "what the broker serves is what the layout names"
         stayed = [queue for queue in before.read_queues if queue in now.number_of]
         assert all(now.added_in(queue) <= before.added_in(queue) for queue in stayed), "a queue never grows younger"
+
+
+NAMES = st.sampled_from([*BOTH, "broker-c"])
+ALTERED = st.dictionaries(NAMES, st.tuples(st.integers(0, 3), st.integers(0, 2)).map(lambda two: (two[0], sum(two))), min_size=1)
+DRAINED = st.tuples(NAMES, NAMES)
+
+
+def steps_of(now: TopicLayout, change: dict[str, tuple[int, int]] | tuple[str, str]) -> list[dict[str, tuple[int, int]]]:
+    """Return the counts that a command requests, one after another: `topic alter`, or a drain of one broker whose queues another gets."""
+    if isinstance(change, dict):
+        return [change]
+    source, target = change
+    count = now.write_count(source)
+    more = {target: (now.write_count(target) + count, now.read_count(target) + count)}
+    return [more | {source: (0, now.read_count(source))}, {source: (0, 0)}]
+
+
+@given(st.lists(ALTERED | DRAINED, max_size=12), st.lists(st.integers(1, 3), min_size=2, max_size=2))
+def test_topic_keeps_its_age_and_a_queue_to_write_to_after_any_alters_drains_and_readded_queues(
+    changes: list[dict[str, tuple[int, int]] | tuple[str, str]], counters: list[int]
+) -> None:
+    """The age (`began`) identifies the creation of a topic: brokers that see it rise delete the topic's messages."""
+    counters[counters.index(min(counters))] = 1
+    now = layout(*(entry(name, 2, counter=counter) for name, counter in zip(BOTH, counters, strict=True)), counter=3)
+    for change in changes:
+        for counts in steps_of(now, change):
+            try:
+                after = alter_layout(now, counts, writer=9)
+            except CommandError:
+                assert now.write_total == sum(now.write_count(name) for name in counts)
+                assert not any(write for write, _ in counts.values())
+                break
+            check_layout(after)
+            assert (after.began, after.write_total > 0) == (1, True)
+            now = after
+
+
+@pytest.mark.parametrize("topic", ["orders", "%RETRY%billing", "%DLQ%billing"])
+def test_layout_without_a_queue_to_write_to_is_refused(topic: str) -> None:
+    with pytest.raises(CommandError, match=f"nothing was changed: topic {topic} would have no queue to write to"):
+        alter_layout(TopicLayout(topic, TWO.version, TWO.entries), dict.fromkeys(BOTH, (0, 2)), writer=9)
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,17 @@ import pytest
 from lockstep.admin.client import AdminClient
 from lockstep.admin.drain import close_queues, drop_queues
 from lockstep.admin.layout_change import alter_layout
-from lockstep.admin.layout_publish import publish_layout
+from lockstep.admin.layout_publish import create_and_wait, publish_layout
 from lockstep.admin.options import CommandError
 from lockstep.admin.queue_move import needs_of, put_in_order
 from lockstep.admin.write_hold import WriteHold
-from lockstep.client import ConsumeFromWhere, Message, MessageExt, OrderlyContext, Producer, PushConsumer
+from lockstep.client import ConsumeFromWhere, Message, MessageExt, MessageQueue, OrderlyContext, Producer, PushConsumer
 from lockstep.protocol.errors import NoPermissionError
 from lockstep.protocol.layouts import check_layout
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.testing import OrderChecker, OrderViolationError, TestCluster
+from support.queue_moves import ordered_worker
 
 TOPIC = "orders"
 KEYS = [f"order-{number}" for number in range(12)]
@@ -195,3 +196,46 @@ def test_layout_without_queues_of_a_broker_keeps_the_age_of_the_topic_and_may_ge
     assert (back.queues_of("broker-a")[0].queue_id, back.began, back.added_in(back.queues_of("broker-a")[0])) == (0, 1, 7)
     again = alter_layout(replace(back, version=LayoutVersion(7, 9)), {"broker-a": (0, 0)}, writer=9)
     assert len([entry for entry in again.entries if entry.broker_name == "broker-a"]) == 2, "markers do not add up"
+
+
+@pytest.mark.lockstep(brokers=2)
+async def test_fewer_queues_after_a_drain_and_new_queues_there_leave_the_messages_of_the_topic(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    await create_and_wait(cluster.nameserver, TOPIC, 2, ["broker-a"])
+    await set_counts(admin, broker_b=2)
+    await close_queues(admin, TOPIC, "broker-a", None)
+    await drop_queues(admin, [TOPIC], "broker-a")
+    await set_counts(admin, broker_a=3, broker_b=3)
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        await producer.send(Message(TOPIC, b"kept"), queue=MessageQueue(TOPIC, "broker-b", 0))
+        await set_counts(admin, broker_a=2, broker_b=2)
+    assert (await layout_of(admin)).began == 1
+    kept = [await admin.offsets(broker, TOPIC) for broker in await admin.brokers() if broker.name == "broker-b"]
+    assert [(each.min_offset, each.max_offset) for each in kept[0]] == [(0, 1), (0, 0)]
+
+
+async def test_group_that_began_while_a_broker_had_no_queue_never_reads_its_messages_from_before(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    await create_and_wait(cluster.nameserver, TOPIC, 1, ["broker-a"])
+    bodies: list[bytes] = []
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        for number in range(5):
+            await producer.send(Message(TOPIC, b"%d" % number, sharding_key="k"))
+        await close_queues(admin, TOPIC, "broker-a", "broker-b")
+        await drop_queues(admin, [TOPIC], "broker-a")
+        await cluster.start("worker", ordered_worker(cluster, "billing", TOPIC, bodies))
+        for number in range(5, 10):
+            await producer.send(Message(TOPIC, b"%d" % number, sharding_key="k"))
+        await cluster.settled("billing")
+        await cluster.stop("worker")
+        await set_counts(admin, broker_a=1)
+        await cluster.kill("broker-a")
+        await cluster.restart("broker-a")
+        await cluster.restart("worker")
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        for number in range(10, 15):
+            await producer.send(Message(TOPIC, b"%d" % number), queue=MessageQueue(TOPIC, "broker-a", 0), timeout_ms=60_000)
+        await cluster.settled("billing")
+    assert bodies == [b"%d" % number for number in range(5, 15)]

@@ -57,12 +57,14 @@ class DeliveryBench:
         self.table = DelayTable(self.journal)
         self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
         self.topics.create(TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),)))
+        self.held: set[str] = set()
         self.delays = self.service()
 
     def service(self, levels_ms: tuple[int, ...] = LEVELS) -> DelayedDelivery:
         """Create the service as a start does, with that start's table."""
         self.levels_ms = levels_ms
-        return DelayedDelivery(cast(Any, self.store), self.table, GroupTopics(self.topics), levels_ms)
+        topics = GroupTopics(self.topics, is_held=self.held.__contains__)
+        return DelayedDelivery(cast(Any, self.store), self.table, topics, levels_ms)
 
     def put(self, body: bytes, level: int, topic: str = "orders", queue_id: int = 2) -> None:
         record = encode_record(topic.encode(), queue_id, body, b"TAGS\x01paid", born_ms=1)
@@ -190,6 +192,32 @@ async def test_altered_topic_gets_its_delayed_messages() -> None:
     desk.topics.create(layout(3, (4, 1)))
     await desk.pass_ms(100)
     assert desk.arrived() == [b"x"]
+
+
+async def test_delayed_message_of_a_broker_without_queues_moves_no_key() -> None:
+    """It opens a queue to read alone: the queues to write to decide the queue of every key."""
+    desk = DeliveryBench()
+    desk.put(b"x", 1)
+    gone = (LayoutEntry("broker-a", 0, 0, 1), LayoutEntry("broker-b", 4, 4, 1), LayoutEntry("broker-a", 0, 0, 2))
+    before = TopicLayout("orders", LayoutVersion(2, 7), gone)
+    desk.topics.create(before)
+    await desk.pass_ms(100)
+    assert desk.arrived(queue_id=0) == [b"x"]
+    after = desk.topics.require_layout("orders")
+    assert (after.write_queues, after.read_count("broker-a")) == (before.write_queues, 1)
+
+
+async def test_delayed_message_waits_while_the_writes_to_its_topic_are_held() -> None:
+    desk = DeliveryBench()
+    desk.put(b"x", 1)
+    desk.put(b"other", 1, topic="%RETRY%billing", queue_id=0)
+    desk.held.add("orders")
+    await desk.pass_ms(100)
+    assert desk.arrived() == []
+    desk.held.clear()
+    await desk.pass_ms(RETRY_MS)
+    assert desk.arrived() == [b"x"]
+    assert desk.arrived("%RETRY%billing", 0) == [b"other"]
 
 
 async def test_full_disk_stops_a_level_until_space_is_free_and_keeps_its_order() -> None:
@@ -414,7 +442,7 @@ async def test_delayed_message_for_a_replaced_layout_gets_a_queue_of_this_broker
     assert desk.topics.own_write_count(desk.topics.require_layout("orders")) == 0
     await desk.pass_ms(1_000)
     assert desk.arrived(queue_id=0) == [b"x"]
-    assert desk.topics.require_layout("orders").entries[-1] == LayoutEntry("broker-a", 1, 1, 2)
+    assert desk.topics.require_layout("orders").entries[-1] == LayoutEntry("broker-a", 0, 1, 2)
 
 
 async def test_delayed_retry_gets_its_topic_even_at_the_topic_limit() -> None:

@@ -39,6 +39,19 @@ def test_missing_count_is_exact_or_too_high_never_too_low(ids: set[int], id_coun
     assert table.missing_count("g", "u", id_count) == id_count
 
 
+def test_first_offsets_are_kept_by_snapshots_and_dropped_with_the_topic() -> None:
+    table = ProgressTable(Journal())
+    table.record_reopened("t", [(0, 7), (1, 8)])
+    table.record_reopened("t", [(1, 9)])
+    restored = ProgressTable(Journal())
+    plain = table.snapshot()
+    restored.restore({name: list(rows) for name, rows in plain.items()})
+    assert restored.first_offsets() == [("t", 0, 7), ("t", 1, 9)]
+    assert (restored.first_offset("t", 1), restored.first_offset("t", 2), restored.first_offset("u", 0)) == (9, 0, 0)
+    restored.drop_topic("t")
+    assert restored.first_offsets() == []
+
+
 def test_commit_without_a_change_is_not_journaled_but_its_time_is_updated() -> None:
     journal = Journal()
     table = ProgressTable(journal)

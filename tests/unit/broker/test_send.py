@@ -246,6 +246,15 @@ def test_keyed_send_with_an_older_layout_is_rejected(counter: int, writer: int, 
     assert broker.send(plain_frame(layout_counter=counter, layout_writer=writer)).code == code
 
 
+def test_frame_for_a_queue_that_was_closed_is_certainly_not_stored() -> None:
+    broker, stream = Broker(), Stream()
+    closed = (LayoutEntry("broker-a", 0, 4, 1), LayoutEntry("broker-b", 4, 4, 2))
+    broker.topics.create(TopicLayout(TOPIC, LayoutVersion(2, 7), closed))
+    response = broker.send(stream.frame(2))
+    assert (response.code, reply_of(response).layout_counter) == (ResponseCode.LAYOUT_STALE, 2)
+    assert broker.stored() == 0
+
+
 def test_sequence_gap_response_has_the_expected_sequence() -> None:
     broker, stream = Broker(), Stream()
     broker.send(stream.frame(2))

@@ -3,6 +3,7 @@
 import pytest
 
 from lockstep.protocol.bodies import ConsumeFromWhere, LockItem, LockVerdict, SessionLockBody, StartPolicy
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
 
 OK = LockVerdict.OK
@@ -76,6 +77,36 @@ def test_queue_of_a_broker_added_later_starts_at_0() -> None:
     reply = a.send_lock(LockItem(GROUP, TOPIC, 0), starts=(start,))
     assert reply is not None
     assert (reply.items[0].offset, reply.items[0].since) == (0, 3)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("knows_the_broker", [False, True])
+def test_queue_added_again_after_its_removal_starts_where_it_ended_then(restarts: bool, knows_the_broker: bool) -> None:
+    """Its older messages came before those that the group has consumed elsewhere meanwhile."""
+    bench = Bench(layout(queues=1, counter=5))
+    a = Client(bench, "a")
+    a.connect()
+    if knows_the_broker:
+        assert a.lock(0)[0].offset == 0
+    bench.c.queues_reopened(TOPIC, [1])
+    bench.layouts.adopt(TopicLayout(TOPIC, LayoutVersion(6, 7), (LayoutEntry("broker-a", 1, 1, 1), LayoutEntry("broker-a", 1, 1, 6))))
+    bench.c.layout_changed(TOPIC)
+    if restarts:
+        bench.restart()
+        a = Client(bench, "b")
+        a.connect()
+    bench.ends.queues[TOPIC, 1] = (0, 1_500)
+    reply = a.send_lock(LockItem(GROUP, TOPIC, 1), starts=(StartPolicy(GROUP, TOPIC, ConsumeFromWhere.FIRST_OFFSET, since=3),))
+    assert reply is not None
+    assert reply.items[0].offset == 1_000
+
+
+def test_start_in_a_queue_that_was_added_again_is_set_back_if_the_log_lost_its_end() -> None:
+    bench = Bench(layout(queues=1, counter=5))
+    bench.c.queues_reopened(TOPIC, [0])
+    bench.ends.queues[TOPIC, 0] = (0, 400)
+    bench.restart(assumed_loss=True)
+    assert bench.c.state.progress.first_offset(TOPIC, 0) == 400
 
 
 def test_start_policy_applies_only_to_queues_without_an_offset() -> None:

@@ -139,6 +139,44 @@ def test_table_is_rebuilt_from_the_log_and_from_a_snapshot() -> None:
     assert replayed.layouts.all() == restored.layouts.all() == topics.layouts.all()
 
 
+def own(*entries: tuple[int, int], counter: int) -> TopicLayout:
+    """Return a layout with (queues, added in) of this broker, and one queue of another."""
+    mine = tuple(LayoutEntry("broker-a", count, count, added_in) for count, added_in in entries)
+    return TopicLayout("t", LayoutVersion(counter, 7), (LayoutEntry("broker-b", 1, 1, 1), *mine))
+
+
+GONE = own((0, 1), (0, 2), counter=2)
+BACK = own((0, 1), (0, 2), (3, 3), counter=3)
+
+
+@pytest.mark.parametrize(
+    ("here", "after", "reopened"),
+    [
+        pytest.param(GONE, BACK, [0, 1, 2], id="all were removed"),
+        pytest.param(own((1, 1), (0, 2), counter=2), own((1, 1), (0, 2), (2, 3), counter=3), [1, 2], id="some were removed"),
+        pytest.param(own((3, 1), counter=1), BACK, [0, 1, 2], id="removed while this broker was away"),
+        pytest.param(own((3, 1), counter=1), own((1, 1), (0, 2), (2, 3), counter=3), [1, 2], id="some while it was away"),
+        pytest.param(BACK, own((0, 1), (3, 3), (0, 4), counter=4), [], id="others are removed again"),
+        pytest.param(own((2, 1), counter=1), own((2, 1), (2, 2), counter=2), [], id="new ones"),
+        pytest.param(own((1, 1), (0, 2), counter=2), own((1, 1), (0, 2), counter=3), [], id="none"),
+        pytest.param(own((2, 1), counter=1), own(counter=2), [], id="lost to another layout"),
+    ],
+)
+def test_queues_that_are_added_again_after_their_removal_are_reported(here: TopicLayout, after: TopicLayout, reopened: list[int]) -> None:
+    seen: list[int] = []
+    topics = TopicTable(
+        LayoutTable(),
+        Journal(),
+        "broker-a",
+        stored_queue_ids=lambda _topic: [0, 1],
+        on_reopened=lambda _topic, queue_ids: seen.extend(queue_ids),
+    )
+    topics.adopt([here])
+    assert seen == []
+    topics.adopt([after])
+    assert seen == reopened
+
+
 def test_unknown_topic_is_reported_with_the_next_step() -> None:
     with pytest.raises(TopicNotExistError, match="lockstep topic create nowhere"):
         table().require_layout("nowhere")

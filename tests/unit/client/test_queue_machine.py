@@ -188,10 +188,11 @@ def test_keyed_frame_is_retried_or_fails_by_the_response_code_and_never_moves(
     assert only(topic.done, PossibleDuplicates) == []
 
 
-def test_refused_unkeyed_frame_moves_to_another_broker_immediately() -> None:
+@pytest.mark.parametrize("code", [C.SERVICE_NOT_AVAILABLE, C.LAYOUT_STALE])
+def test_refused_unkeyed_frame_moves_to_another_broker_immediately(code: int) -> None:
     topic = Topic.of("a", "b")
     topic.send("1")
-    done = topic.response(write_of(topic.run()), C.SERVICE_NOT_AVAILABLE, "full")
+    done = topic.response(write_of(topic.run()), code, "full")
     assert names(write_of(done).frame.sends) == ["1"]
     assert write_of(done).frame.fields["queueId"] == 0
     assert topic.queue("a").idle

@@ -1,18 +1,29 @@
 """lockstep broker drain | remove."""
 
-from collections import Counter
+import asyncio
 from typing import Annotated
 
 import typer
 
-from lockstep.admin.client import AdminClient, by_name, gather_results
-from lockstep.admin.drain import close_queues, drop_queues
+from lockstep.admin.client import AdminClient, by_name
+from lockstep.admin.drain import (
+    STEP_S,
+    WaitReport,
+    close_queues,
+    counts_without,
+    drop_queues,
+    find_substitute,
+    new_writer,
+    registered_broker,
+)
 from lockstep.admin.layout_change import alter_layout
 from lockstep.admin.layout_publish import publish_layout
 from lockstep.admin.options import CommandError, NameserverOption, print_error, run
-from lockstep.admin.queue_move import put_in_order
+from lockstep.admin.queue_move import NotConsumedError, put_in_order, waiting_count
 from lockstep.admin.render import print_line
+from lockstep.admin.write_hold import NotHeldError
 from lockstep.client.config import DEFAULT_NAMESERVER
+from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.names import DLQ_PREFIX, group_of_topic
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host
@@ -49,15 +60,19 @@ async def _drain(name: str, nameserver: str) -> None:
         raise CommandError(
             f"broker {name} is not registered: a running broker is drained. Use `lockstep broker remove {name}` for a lost one"
         )
-    while layouts := _with_queues_on(name, await admin.layouts()):
-        used = [topic for topic in layouts if not topic.startswith(DLQ_PREFIX)]
-        if not used:
-            break
+    closed: set[str] = set()
+    while used := await _used_topics(admin, name):
         for topic in used:
-            await close_queues(admin, topic, name, await _substitute(admin, layouts[topic], name))
+            if topic in closed and group_of_topic(topic) is None:
+                raise CommandError(
+                    f"topic {topic} has queues on {name} again: another command has added them since, such as a drain of the broker that "
+                    "got them. Wait until it ends, and run this one again"
+                )
+            await close_queues(admin, topic, name)
         # The topics of retries come last: a message of another topic that fails is stored there.
         for group_topics in (False, True):
             await drop_queues(admin, [topic for topic in used if (group_of_topic(topic) is not None) is group_topics], name)
+        closed.update(used)
     await _drop_empty_dead_letters(admin, name)
     left = _with_queues_on(name, await admin.layouts())
     if left:
@@ -69,27 +84,26 @@ async def _drain(name: str, nameserver: str) -> None:
     print_line(f"broker {name} is drained: no topic has a queue there. Stop it")
 
 
+async def _used_topics(admin: AdminClient, name: str) -> list[str]:
+    """Return the topics with queues on the broker, except those of dead letters. If there is none, wait until no message is delayed there:
+    it would open a queue again."""
+    report = WaitReport(admin)
+    while True:
+        count = await waiting_count(admin, await registered_broker(admin, name))
+        used = [topic for topic in _with_queues_on(name, await admin.layouts()) if not topic.startswith(DLQ_PREFIX)]
+        if used or not count:
+            return used
+        report.say(f"waiting until {name} has delivered {count} messages that wait for their delay or a retry")
+        await asyncio.sleep(STEP_S)
+
+
 async def _drop_empty_dead_letters(admin: AdminClient, name: str) -> None:
     broker = by_name(await admin.brokers())[name]
     for topic, layout in _with_queues_on(name, await admin.layouts()).items():
         held = await admin.offsets(broker, topic)
         if topic.startswith(DLQ_PREFIX) and all(each.min_offset == each.max_offset for each in held):
-            writer = int.from_bytes(admin.host.random.token(4), "big")
-            await publish_layout(admin, alter_layout(layout, {name: (0, 0)}, writer=writer))
-
-
-async def _substitute(admin: AdminClient, layout: TopicLayout, name: str) -> str | None:
-    """Return the broker that gets the queues of a topic which has queues to write on `name` alone, or None if it has others too. The
-    brokers create the topics of groups themselves."""
-    if group_of_topic(layout.topic) is not None or layout.write_total > layout.write_count(name):
-        return None
-    others = sorted(broker.name for broker in await admin.brokers() if broker.registered and broker.name != name)
-    if not others:
-        raise CommandError(f"topic {layout.topic} has queues on {name} alone, and no other broker is registered: start one first")
-    counts = Counter(dict.fromkeys(others, 0))
-    for each in (await admin.layouts()).values():
-        counts.update({other: each.write_count(other) for other in others})
-    return min(others, key=lambda other: (counts[other], other))
+            counts = counts_without(layout, name, 0, await find_substitute(admin, layout, name))
+            await publish_layout(admin, alter_layout(layout, counts, writer=new_writer(admin)))
 
 
 async def _remove(name: str, force: bool, nameserver: str) -> None:
@@ -106,22 +120,27 @@ async def _remove(name: str, force: bool, nameserver: str) -> None:
         print_error(f"{topic}: {layout.read_count(name)} queues on {name}. Their {what} that were not consumed are lost")
     if not force:
         raise CommandError(f"nothing was changed: if broker {name} is lost for good, run `lockstep broker remove {name} --force`")
-    failed = await gather_results({topic: _remove_from(admin, layout, name) for topic, layout in layouts.items()})
-    if failed.failed:
-        raise CommandError("; ".join(f"topic {topic}: {why}" for topic, why in failed.failed.items()))
+    failed: dict[str, str] = {}
+    for topic in layouts:  # one after another: each may give a broker more queues, which the choice for the next one counts
+        try:
+            await _remove_from(admin, topic, name)
+        except (LockstepError, OSError) as error:
+            failed[topic] = str(error)
+    if failed:
+        raise CommandError("; ".join(f"topic {topic}: {why}" for topic, why in failed.items()))
     print_line(f"broker {name} is removed from {len(layouts)} topics. If it comes back with its store, its messages stay unreadable")
 
 
-async def _remove_from(admin: AdminClient, layout: TopicLayout, name: str) -> None:
-    target, counts = await _substitute(admin, layout, name), {name: (0, 0)}
-    if target is not None:
-        more = layout.write_count(name)
-        counts[target] = layout.write_count(target) + more, layout.read_count(target) + more
-    after = alter_layout(layout, counts, writer=int.from_bytes(admin.host.random.token(4), "big"))
+async def _remove_from(admin: AdminClient, topic: str, name: str) -> None:
+    layout = await admin.find_layout(topic)
+    if layout is None or name not in layout.brokers:
+        return
+    target = await find_substitute(admin, layout, name)
+    after = alter_layout(layout, counts_without(layout, name, 0, target), writer=new_writer(admin))
     try:
         await put_in_order(admin, layout, after, lost=(name,))
-    except CommandError as error:
-        print_error(f"topic {layout.topic}: order per key ends for the other brokers' queues too: {error}")
+    except (NotConsumedError, NotHeldError) as error:
+        print_error(f"topic {topic}: order per key ends for the other brokers' queues too: {error}")
         await publish_layout(admin, after)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.drain import close_queues, drop_queues
+from lockstep.admin.drain import close_queues, drop_queues, new_writer
 from lockstep.admin.layout_change import alter_layout, parse_queue_counts
 from lockstep.admin.layout_publish import publish_layout
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, TopicArgument, run
@@ -97,10 +97,7 @@ async def _alter(
     if unknown := sorted(set(only) - set(known)):
         raise CommandError(f"no nameserver knows broker {unknown[0]}; the known brokers are {', '.join(known)}")
     brokers = set(only) or {name for name, registered in known.items() if registered} | {entry.broker_name for entry in before.entries}
-    writer = int.from_bytes(admin.host.random.token(4), "big")
-    after = alter_layout(before, dict.fromkeys(brokers, (write_count, read_count)), writer=writer)
-    if not after.write_queues:
-        raise CommandError(f"nothing was changed: topic {topic} would have no queue to write to. Use --broker, or `lockstep topic delete`")
+    after = alter_layout(before, dict.fromkeys(brokers, (write_count, read_count)), writer=new_writer(admin))
     keys_move = after.write_queues != before.write_queues
     held_ms = None
     if after is not before and force:

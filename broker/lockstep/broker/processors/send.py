@@ -128,7 +128,7 @@ class SendProcessor:
         verdict = self._sequences.check_frame(scope, frame, now_ms=now_ms)
         if verdict is not ACCEPT:
             return self._respond_again(request, verdict, UNTIL[header.durable])
-        stale = self._stale(header)
+        stale = self._stale(header) or self._closed(header)
         if stale is not None:
             return self._refuse_stale(request, stale)
         check_stamp(request.body, frame, self._sequences.crc_before(scope, frame, now_ms=now_ms))
@@ -156,6 +156,16 @@ class SendProcessor:
         layout = self._topics.find_layout(header.topic)
         stale = layout is not None and LayoutVersion(header.layout_counter, header.layout_writer) < layout.version
         return layout if stale else None
+
+    def _closed(self, header: SendRecordsHeader) -> TopicLayout | None:
+        """Return the layout in force if an unkeyed send names a queue that it has not, or that is closed to writers now.
+
+        SYSTEM_ERROR, the response to frames without a sequence, would not say whether the frame is stored: the producer would send it
+        elsewhere only after half its deadline, and count it as a possible duplicate.
+        """
+        if header.layout_counter is not None or self._topics.is_writable(header.topic, header.queue_id):
+            return None
+        return self._topics.find_layout(header.topic)
 
     def _refuse_stale(self, request: Request, layout: TopicLayout) -> HandlerResult:
         version = layout.version

@@ -4,7 +4,7 @@ Within a generation the offset never falls. A generation is a fencing number, dr
 loss of a suffix of the log, real or assumed, or because the topic was created again). It is never used twice, not even after such a loss.
 
 `since` of (group, topic) is the layout counter at which the group's start policy was resolved for all queues of this broker. A queue that
-a later layout adds begins at 0 (ordering.md 7.2).
+a later layout adds begins at its first message after it was added (ordering.md 7.2): at 0, or at `first_offset` if it was removed before.
 """
 
 from collections import Counter
@@ -53,7 +53,16 @@ class _Queues(dict[int, Progress]):
 class ProgressTable:
     """A durable table of (group, topic, queue id) → progress. Commit times and failing batches are kept for this process only."""
 
-    KINDS = frozenset({"progress.committed", "progress.set", "progress.resolved", "progress.renewed", "progress.topic_dropped"})
+    KINDS = frozenset(
+        {
+            "progress.committed",
+            "progress.set",
+            "progress.resolved",
+            "progress.renewed",
+            "progress.reopened",
+            "progress.topic_dropped",
+        }
+    )
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -64,6 +73,8 @@ class ProgressTable:
         """Topic → number of groups that have progress in it. A topic without progress has no entry."""
         self._since: dict[str, dict[str, int]] = {}
         """Topic → group → layout counter. By topic first: deleting a topic looks at its own entries only."""
+        self._first: dict[str, dict[int, int]] = {}
+        """Topic → queue id → where it ended when it was last added again after its removal."""
         self._committed_ms: dict[QueueKey, int] = {}
         self._failing: dict[QueueKey, FailingBatch] = {}
 
@@ -114,6 +125,18 @@ class ProgressTable:
         """Return the layout counter, or None if the group's start policy was not resolved for this topic yet."""
         return self._since.get(topic, {}).get(group)
 
+    def first_offset(self, topic: str, queue_id: int) -> int:
+        """Return the offset of the first message after the queue was added. A group that consumed the topic before begins there."""
+        return self._first.get(topic, {}).get(queue_id, 0)
+
+    def has_reopened(self, topic: str) -> bool:
+        """Return whether queues of the topic were added again after their removal."""
+        return topic in self._first
+
+    def first_offsets(self) -> list[tuple[str, int, int]]:
+        """Return (topic, queue id, `first_offset`) of the queues that were added again after their removal."""
+        return [(topic, *pair) for topic, offsets in sorted(self._first.items()) for pair in sorted(offsets.items())]
+
     def committed_ms(self, key: QueueKey) -> int | None:
         """Return when this process received the last commit, or None if it received none."""
         return self._committed_ms.get(key)
@@ -147,6 +170,10 @@ class ProgressTable:
         """Raise every generation: a visible suffix of the log is assumed to be lost (ordering.md 8.5)."""
         self._record(("progress.renewed", generation))
 
+    def record_reopened(self, topic: str, offsets: Iterable[tuple[int, int]]) -> None:
+        """Record (queue id, first offset) of queues that were removed, and are added again now."""
+        self._record(("progress.reopened", topic, [list(pair) for pair in offsets]))
+
     def drop_topic(self, topic: str) -> None:
         self._record(("progress.topic_dropped", topic))
 
@@ -170,6 +197,8 @@ class ProgressTable:
                     for queues in topics.values():
                         for queue_id, progress in queues.items():
                             queues[queue_id] = replace(progress, generation=generation)
+            case ("progress.reopened", topic, offsets):
+                self._first.setdefault(topic, {}).update(offsets)
             case ("progress.topic_dropped", topic):
                 self._drop_topic(topic)
             case _:
@@ -180,6 +209,7 @@ class ProgressTable:
             (group, topic, dict(queues)) for group, topics in sorted(self._groups.items()) for topic, queues in sorted(topics.items())
         ]
         since = {(group, topic): counter for topic, groups in self._since.items() for group, counter in groups.items()}
+        first = self.first_offsets()
 
         def rows() -> Iterator[list[Any]]:
             for group, topic, queues in copies:
@@ -189,6 +219,7 @@ class ProgressTable:
         return {
             "queues": SnapshotRows(self._count, rows),
             "since": SnapshotRows(len(since), lambda: ([*key, since[key]] for key in sorted(since))),
+            "first": SnapshotRows(len(first), lambda: first),
         }
 
     def restore(self, plain: dict[str, Any]) -> None:
@@ -196,6 +227,8 @@ class ProgressTable:
             self.apply(("progress.set", *row))
         for group, topic, since in plain["since"]:
             self._since.setdefault(topic, {})[group] = since
+        for topic, queue_id, first in plain.get("first", ()):
+            self._first.setdefault(topic, {})[queue_id] = first
 
     def _record_failing(self, key: QueueKey, offset: int, attempts: int, now_ms: int, error: str | None) -> None:
         if not attempts or offset < self._existing(key).offset:
@@ -226,6 +259,7 @@ class ProgressTable:
         for group in self.groups_in_topic(topic):
             self._drop(group, topic)
         self._since.pop(topic, None)
+        self._first.pop(topic, None)
 
     def drop_group(self, group: str) -> None:
         """Remove a group. This is not recorded as a change: `group.forgotten` of activity_table.py implies it."""

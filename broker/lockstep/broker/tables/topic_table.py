@@ -35,7 +35,7 @@ broker that has the older one deletes its messages and progress. A broker that r
 counter above that of the other.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from lockstep.broker.journal import Journal
@@ -91,11 +91,17 @@ class TopicTable:
         *,
         stored_queue_ids: Callable[[str], Iterable[int]] = lambda _topic: (),
         new_writer: Callable[[], int] = lambda: 0,
+        on_reopened: Callable[[str, Sequence[int]], None] | None = None,
         topics_max: int = TOPICS_MAX,
     ) -> None:
-        """`stored_queue_ids(topic)` returns the queues that hold messages here, `new_writer()` 32 random bits."""
+        """`stored_queue_ids(topic)` returns the queues that hold messages here, `new_writer()` 32 random bits.
+
+        `on_reopened(topic, queue ids)` is called before `on_changed` if a layout has queues of this broker again that an operator has
+        removed before.
+        """
         self.layouts = layouts
         self.on_changed = on_changed
+        self.on_reopened = on_reopened
         self.topics_max = topics_max
         self._stored_queue_ids = stored_queue_ids
         self._new_writer = new_writer
@@ -125,13 +131,17 @@ class TopicTable:
         """Return the number of readable queues of this broker. Their ids are 0 … count−1."""
         return layout.read_count(self._broker_name)
 
+    def is_writable(self, topic: str, queue_id: int) -> bool:
+        """Return whether clients can write to the queue."""
+        return 0 <= queue_id < self._writable.get(topic, 0)
+
     def check_writable(self, topic: str, queue_id: int) -> None:
         """Raise an error if clients can't write to the queue.
 
         NoPermissionError for a topic of the broker's own, TopicNotExistError, or BrokerSystemError (as RocketMQ) for a queue that does not
         exist.
         """
-        if not 0 <= queue_id < self._writable.get(topic, 0):
+        if not self.is_writable(topic, queue_id):
             raise self._no_queue(topic, queue_id, self._writable)
 
     def check_readable(self, topic: str, queue_id: int) -> None:
@@ -197,7 +207,10 @@ class TopicTable:
         return self.require_layout(asked.topic) if not asked.deleted else asked
 
     def create_own(self, topic: str, read_queue_count: int, write_queue_count: int, *, for_group: bool = False) -> TopicLayout:
-        """Create the topic, or add queues, so that this broker has these counts. Existing queues remain. Raises the errors of `create`."""
+        """Create the topic, or add queues, so that this broker has these counts. Existing queues remain. Raises the errors of `create`.
+
+        Only with `for_group` may a live topic get queues that are closed to writers.
+        """
         here = self.layouts.get(topic)
         read_more = read_queue_count - (0 if here is None else here.read_count(self._broker_name))
         write_more = write_queue_count - (0 if here is None else here.write_count(self._broker_name))
@@ -206,7 +219,7 @@ class TopicTable:
         if (here is None or here.deleted) and min(read_queue_count, write_queue_count) < 1:
             counts = f"{read_queue_count} queues to read, {write_queue_count} to write"
             raise MessageIllegalError(f"topic {topic} was not created: {counts}, expected 1 to {QUEUES_PER_BROKER_MAX} of each")
-        if read_more < 0 or write_more < 0 or (here is not None and here.entries and read_more != write_more):
+        if read_more < 0 or write_more < 0 or (here is not None and here.entries and read_more != write_more and not for_group):
             raise NoPermissionError(
                 f"topic {topic} has queues here that this would remove or change, and order per key would break; use lockstep topic alter"
             )
@@ -304,6 +317,7 @@ class TopicTable:
         else:
             self._put(layout)
             self._append_queues(layout, self._id_count_to_keep(here, layout), here.write_count(self._broker_name))
+            self._report_reopened(here, layout)
         self._changed(layout.topic)
         return True
 
@@ -327,6 +341,23 @@ class TopicTable:
         if last is None or layout.last_removal_counter(name) > here.added_in(MessageQueue(layout.topic, name, last)):
             return 0
         return last + 1
+
+    def _report_reopened(self, here: TopicLayout, layout: TopicLayout) -> None:
+        """Call `on_reopened` for the queues of this broker that were removed, and that `layout`, which follows `here`, has again.
+
+        An operator removed them before `here`, or between the two if this broker was away meanwhile.
+        """
+        removed_in = layout.last_removal_counter(self._broker_name)
+        if not removed_in or self.on_reopened is None:
+            return
+        before = dict(here.each_added(self._broker_name))
+        again = [
+            queue_id
+            for queue_id, added_in in layout.each_added(self._broker_name)
+            if queue_id not in before or (added_in > before[queue_id] and removed_in > before[queue_id])
+        ]
+        if again:
+            self.on_reopened(layout.topic, again)
 
     def _append_queues(self, layout: TopicLayout, id_count: int, write_count: int) -> None:
         """Append queues of this broker to the layout in force, up to `id_count` ids, all of them readable.

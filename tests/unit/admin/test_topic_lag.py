@@ -1,0 +1,69 @@
+"""What groups have not consumed of a topic's queues, also in queues of which the brokers know nothing for them."""
+
+import pytest
+
+from lockstep.admin.client import AdminClient
+from lockstep.admin.layout_change import alter_layout
+from lockstep.admin.layout_publish import create_and_wait
+from lockstep.admin.queue_move import put_in_order
+from lockstep.admin.topic_lag import read_lag
+from lockstep.client import Message, MessageQueue, Producer
+from lockstep.protocol.bodies import BrokerAddress, OffsetRange
+from lockstep.protocol.names import retry_topic
+from lockstep.runtime.host import Host
+from lockstep.testing import TestCluster
+from support.queue_moves import layout_of, ordered_worker
+
+TOPIC = "orders"
+
+
+async def lag_after_queues_were_added(cluster: TestCluster, broker: str, count: int) -> dict[str, int]:
+    """Stop a group, give a broker queues of the topic, send 5 messages to the last of them, and return the lag."""
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    await create_and_wait(cluster.nameserver, TOPIC, 1, ["broker-a"])
+    await cluster.start("worker", ordered_worker(cluster, "billing", TOPIC, []))
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        await producer.send(Message(TOPIC, b"consumed"))
+        await cluster.settled("billing")
+        await cluster.stop("worker")
+        before = await layout_of(admin, TOPIC)
+        await put_in_order(admin, before, alter_layout(before, {broker: (count, count)}, writer=7))
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        for number in range(5):
+            await producer.send(Message(TOPIC, b"%d" % number), queue=MessageQueue(TOPIC, broker, count - 1))
+    lag = await read_lag(admin, (), (await layout_of(admin, TOPIC)).read_queues)
+    assert not lag.unknown
+    return dict(lag.lags)
+
+
+async def test_stopped_group_lags_in_queues_that_another_broker_got_meanwhile(lockstep_cluster: TestCluster) -> None:
+    assert await lag_after_queues_were_added(lockstep_cluster, "broker-b", 1) == {"billing": 5}
+
+
+async def test_stopped_group_lags_in_queues_that_its_broker_got_meanwhile(lockstep_cluster: TestCluster) -> None:
+    assert await lag_after_queues_were_added(lockstep_cluster, "broker-a", 2) == {"billing": 5}
+
+
+async def test_messages_that_retention_removed_are_no_lag(lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lag_after_queues_were_added(lockstep_cluster, "broker-b", 1)
+    admin = AdminClient(Host.current(), lockstep_cluster.nameserver)
+
+    async def offsets(broker: BrokerAddress, topic: str) -> tuple[OffsetRange, ...]:
+        return (OffsetRange(0, 3 if broker.name == "broker-b" else 1, 5 if broker.name == "broker-b" else 1),)
+
+    monkeypatch.setattr(admin, "offsets", offsets)
+    assert (await read_lag(admin, (), (await layout_of(admin, TOPIC)).read_queues)).lags == {"billing": 2}
+
+
+async def test_group_lags_in_its_retries_before_it_has_progress_there(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    await create_and_wait(cluster.nameserver, TOPIC, 1, ["broker-a"])
+    await create_and_wait(cluster.nameserver, retry_topic("billing"), 1, ["broker-a"])
+    await cluster.start("worker", ordered_worker(cluster, "billing", TOPIC, []))
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        await producer.send(Message(TOPIC, b"consumed"))
+        await producer.send(Message(retry_topic("billing"), b"failed"))
+        await cluster.settled("billing")
+        retries = (await layout_of(admin, retry_topic("billing"))).read_queues
+        assert (await read_lag(admin, (), retries)).lags == {"billing": 1}
