@@ -107,7 +107,7 @@ class GroupRunner(Runner[PushConsumer]):
         except LockstepError as error:
             self._universe.record_reached(f"start refused: {type(error).__name__}")
             if isinstance(error, SubscriptionConflictError):
-                self._universe.consumer_died(error)
+                self._universe.consumer_died(error, starting=True)
             self._record_stopped()
             return False
         return True

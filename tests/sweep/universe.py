@@ -179,10 +179,10 @@ class Universe:
         alive = {name: broker for name, broker in self._open.items() if self.alive(self.brokers[name])}
         return [alive[name] for name in sorted(alive)]
 
-    def consumer_died(self, error: LockstepError) -> None:
+    def consumer_died(self, error: LockstepError, *, starting: bool = False) -> None:
         """Record a refusal that the rules allow if contracts change or client ids are copied."""
         self.record_reached(f"consumer ended by {type(error).__name__}")
-        outdated = "roll" in self.setting.faults and OUTDATED in str(error)
+        outdated = starting and "roll" in self.setting.faults and OUTDATED in str(error)
         if not outdated and not {"recontract", "duplicate"} & set(self.setting.faults):
             self.record_violation("a consumer does not fail", f"{self.loop.current}: {error!r}")
 

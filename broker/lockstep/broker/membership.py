@@ -16,13 +16,15 @@ from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
 from lockstep.broker.tables.group import Group
 from lockstep.broker.tables.session_table import Session, SessionRefusal
 from lockstep.broker.tables.subscription_table import estimated_bytes
-from lockstep.protocol.bodies import ConsumerGroup, GroupView, HeartbeatBody, HeartbeatReply, MemberList, Subscription
+from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupView, HeartbeatBody, HeartbeatReply, MemberList, Subscription
 from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, SubscriptionConflictError
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
 
 log = get_logger("broker.groups")
 
+CONTRACTS_MAX = 8
+"""Contracts of one group that may be in force at a time. A rolling change has two."""
 MEMBERS_PER_CONNECTION_MAX = GROUPS_PER_CLIENT_MAX
 """Classic members of one connection, whose client id may change. A session has one client id and is limited to as many groups."""
 SUBSCRIPTION_BYTES_PER_CONNECTION_MAX = 2 << 20
@@ -117,24 +119,39 @@ class GroupMembers:
 
     def _join(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> SubscriptionConflictError | None:
         state = self._state
-        group = state.groups.get(entry.group)
-        version = offered.contract_version
-        if group is None or group.contract is None:
-            state.groups.put_contract(entry.group, offered)
-        elif self._replaces_subscriptions(group, group.contract, session, entry, offered):
-            version = group.contract.contract_version
-        elif (known := group.matching_version(offered)) is not None:
-            version = known
-        elif not self._others_depend(group, session):
-            self._replace_contracts(group, offered)
-        elif (conflict := self._conflict(group, group.contract, session, offered)) is not None:
-            return conflict
-        else:
-            self._announce_contract(group, offered)
+        version = self._version_for(session, entry, offered)
+        if isinstance(version, SubscriptionConflictError):
+            return version
         state.join_group(entry.group, session.client_id, session.id, version)
         state.drop_unused_contract(entry.group)  # the member may have had an earlier one
+        self._forget_permission(entry.group, offered.contract_version)
         self._record_subscriptions(entry, session.client_id, offered.subscriptions)
         return None
+
+    def _version_for(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> int | SubscriptionConflictError:
+        """Return the version of the contract that the member gets, which is in force now, or why it can't join."""
+        state = self._state
+        group = state.groups.get(entry.group)
+        if group is None or group.contract is None:
+            state.groups.put_contract(entry.group, offered)
+            return offered.contract_version
+        if state.settings.uses_classic_policy(group.name):
+            overruled = self._overrule(group, group.contract, session, entry, offered)
+            if overruled is not None:
+                return overruled
+        known = group.matching_version(offered)
+        if known is not None:
+            return known
+        if not self._others_depend(group, session):
+            self._replace_contracts(group, offered)
+            return offered.contract_version
+        conflict = self._conflict(group, group.contract, session, offered)
+        if conflict is not None:
+            return conflict
+        facts = {"version": offered.contract_version, "in_force": sorted(group.contracts)}
+        log_limited(log, "info", "group.contract_announced", group=group.name, **facts)
+        state.groups.put_contract(group.name, offered)
+        return offered.contract_version
 
     def _replace_contracts(self, group: Group, offered: ConsumerGroup) -> None:
         """Put a contract into force in place of all others, on which no other member depends."""
@@ -143,38 +160,36 @@ class GroupMembers:
         for version in [each for each in group.contracts if each != offered.contract_version]:
             self._state.groups.end_contract(group.name, version)
 
-    def _announce_contract(self, group: Group, offered: ConsumerGroup) -> None:
-        """Put a contract into force beside those that other members have."""
-        state = self._state
-        facts = {"version": offered.contract_version, "in_force": sorted(group.contracts)}
-        log_limited(log, "info", "group.contract_announced", group=group.name, **facts)
-        state.groups.put_contract(group.name, offered)
-        settings = state.settings.get(group.name)
-        if settings is not None and settings.next_contract_version == offered.contract_version:
-            state.settings.record_settings(replace(settings, next_contract_version=None))
+    def _forget_permission(self, name: str, version: int) -> None:
+        """Forget that a lower version may join, because a member with it has."""
+        settings = self._state.settings.get(name)
+        if settings is not None and settings.next_contract_version == version:
+            settings = replace(settings, next_contract_version=None)
+            if settings == GroupSettings(name):
+                self._state.settings.record_removal(name)
+            else:
+                self._state.settings.record_settings(settings)
 
-    def _replaces_subscriptions(
-        self, group: Group, here: ConsumerGroup, session: Session, entry: ConsumerGroup, offered: ConsumerGroup
-    ) -> bool:
-        """Return whether only the subscriptions differ and the group's policy allows that (ordering.md 11.4), and put them into force.
+    def _overrule(self, group: Group, here: ConsumerGroup, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> int | None:
+        """Apply the classic policy (ordering.md 11.4), which knows one contract and no versions. Return the version of that contract, or
+        None if more than the subscriptions differs.
 
         The subscriptions of a member that joins apply to all, and those of a member that names a version above all others (it gained
         queues). Otherwise those of a member that is already on the list change nothing.
         """
-        state = self._state
-        offered = replace(offered, contract_version=here.contract_version)
-        if (
-            not state.settings.uses_classic_policy(group.name)
-            or here == offered
-            or replace(here, subscriptions=offered.subscriptions) != offered
-        ):
-            return False
+        state, version = self._state, here.contract_version
+        offered = replace(offered, contract_version=version)
+        if replace(here, subscriptions=offered.subscriptions) != offered:
+            return None
+        for client_id in group.member_ids if len(group.contracts) > 1 else ():
+            if (member_session := group.members[client_id]) is not None:
+                state.join_group(group.name, client_id, member_session, version)
+        state.drop_unused_contract(group.name)
         newer = any(each.sub_version > group.sub_versions.get(each.topic, 0) for each in entry.subscriptions)
-        if newer or group.members.get(session.client_id) != session.id:
+        if here != offered and (newer or group.members.get(session.client_id) != session.id):
             state.override_counts[group.name] = state.override_counts.get(group.name, 0) + 1
             state.groups.put_contract(group.name, offered)
-            state.pending.request_drain()
-        return True
+        return version
 
     def _record_subscriptions(self, entry: ConsumerGroup, client_id: str, declared: tuple[Subscription, ...]) -> None:
         group = self._state.groups.get(entry.group)
@@ -189,26 +204,37 @@ class GroupMembers:
         return others or draining or group.name in self._state.retained_contracts
 
     def _conflict(self, group: Group, newest: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflictError | None:
-        """Return why the contract can't be in force beside those that other members have (ordering.md 11.5), or None if it can."""
+        """Return why the contract can't be in force beside those that other members have (ordering.md 11.5), or None if it can.
+
+        The error is temporary unless a connected member has a contract that can't be mixed with this one. So a running member that is only
+        too old for one broker, which has not seen it during a change, keeps its queues at the others.
+        """
         state, version = self._state, asked.contract_version
-        settings = state.settings.get(group.name)
-        higher, here = max(group.contracts), group.contracts.get(version)
-        refusal = next(filter(None, (mixing_refusal(each, asked) for each in group.contracts.values())), None)
+        settings, highest = state.settings.get(group.name), max(group.contracts)
+        refusing = [each for each, here in group.contracts.items() if each == version or mixing_refusal(here, asked) is not None]
         allowed = settings is not None and settings.next_contract_version == version
-        if refusal is None and here is None and (version > higher or allowed):
+        outdated = version not in group.contracts and version < highest and not allowed
+        used = [each for each in group.contracts if group.native_counts[each]]  # after a start, others may come back until their grace ends
+        if not refusing and not outdated and len(used) < CONTRACTS_MAX:
             return None
         others = [client_id for client_id in group.member_ids if client_id != session.client_id]
-        connected = [client_id for client_id in others if self._connected(group, client_id)]
+        blocking = [each for each in others if group.members[each] and group.member_versions.get(each, 0) in refusing]
+        here = next((group.contracts[each] for each in refusing), newest)
+        named = blocking or others
         text = f"group {group.name} has another contract at {state.config.broker_name}: "
-        text += f"{'; '.join(differences(here or newest, asked)) or f'its version is {higher}'}. "
-        text += f"Members: {', '.join(others[:8]) or 'none'}{' …' if len(others) > 8 else ''}. Stop them, or use their settings"
-        if refusal is not None:
-            text += f" ({refusal})" if version > higher else ""
-        elif here is not None:
-            text += f", or announce the change: contract_version={higher + 1}"
-        else:
-            text += f". Version {version} is older than {higher}; to go back to it: "
+        text += f"{'; '.join(differences(here, asked)) or f'its version is {here.contract_version}'}. "
+        text += f"Members: {', '.join(named[:8]) or 'none'}{' …' if len(named) > 8 else ''}. Stop them, or use their settings"
+        mixing = next(filter(None, (mixing_refusal(each, asked) for each in group.contracts.values())), None)
+        if mixing is not None:
+            text += f" ({mixing})" if version else ""
+        elif version in refusing:
+            text += f", or announce the change: contract_version={highest + 1}"
+        elif outdated:
+            text += f". Version {version} is older than {highest}: announce a change by contract_version={highest + 1}, or go back to it: "
             text += f"lockstep group update {quote(group.name)} --next-contract-version {version}"
+        else:
+            text += f": contracts of {CONTRACTS_MAX} versions are in force, the maximum"
+        connected = any(self._connected(group, client_id) for client_id in blocking)
         return SubscriptionConflictError(text if connected else text + SubscriptionConflictError.TEMPORARY)
 
     def _connected(self, group: Group, client_id: str) -> bool:
@@ -242,7 +268,7 @@ class GroupMembers:
         group = self._state.groups.get(name)
         if group is None or not group.members:
             return None
-        return MemberList(group.member_ids, self._state.version(name), group.has_classic_members, group.topic_members)
+        return MemberList(group.member_ids, self._state.version(name), group.has_classic_members, *group.shares)
 
     def member_count(self, name: str) -> int:
         """Return the number of members that the group has here."""

@@ -106,8 +106,9 @@ class _Consumer:
 
 
 def _is_about(error: BrokerError, consumer: _Consumer) -> bool:
-    """Return whether the remark names the consumer's group."""
-    return f"group {consumer.group} " in error.remark
+    """Return whether the error is about the consumer's group. The remark of a conflict begins with its name, and may name commands."""
+    words = f"group {consumer.group} "
+    return error.remark.startswith(words) if isinstance(error, SubscriptionConflictError) else words in error.remark
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

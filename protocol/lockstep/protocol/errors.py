@@ -170,7 +170,7 @@ class SubscriptionConflictError(BrokerError):
     """SUBSCRIPTION_CONFLICT: the group's members already agreed on another contract. The remark shows both sides, field by field."""
 
     code = ResponseCode.SUBSCRIPTION_CONFLICT
-    TEMPORARY: ClassVar[str] = " (temporary: no member with that contract is connected)"
+    TEMPORARY: ClassVar[str] = " (temporary: no connected member has a contract that conflicts)"
     """The end of the remark while the other side is only in its grace period, draining, or expected back after a start."""
 
     @property

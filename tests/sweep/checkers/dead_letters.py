@@ -79,10 +79,13 @@ def _once(history: History, limits: dict[str, int | None], bodies: dict[int, byt
             generation = generations.get((sent.queue, sent.epoch), 0)
             places.setdefault((sent.queue, sent.offset, generation), []).append(sent)
     torn = _torn(history)
+    copies: dict[tuple[str, str, bytes], list[CopyStored]] = {}
+    """(group, broker, body) → its dead letters, whatever number of failed calls each has."""
+    for (group, broker, body, _), dead in StoredCopies(history).dead.items():
+        if group in limits:
+            copies.setdefault((group, broker, body), []).extend(dead)
     found = []
-    for (group, broker, body, _), stored in StoredCopies(history).dead.items():
-        if group not in limits:
-            continue
+    for (group, broker, body), stored in copies.items():
         # With manual commit a dead letter does not move progress, and a crash may repeat it (docs/adr/0004).
         allowed = 0
         for requests in requested.get((group, broker, body), {}).values():

@@ -40,7 +40,7 @@ def versions_are_mixed_whatever_differs(patch: Patches) -> None:
 @mutant("rolling", aimed=AIMED + "test_queues_of_a_topic_are_shared_by_the_members_that_subscribe_to_it")
 def every_member_shares_every_topic(patch: Patches) -> None:
     """The queues of a topic are shared by the members that subscribe to it."""
-    patch.set(Group, "_partial_topics", lambda self: iter(()))
+    patch.set(Group, "_compute_shares", lambda self: ((), {}))
 
 
 @mutant("rolling", aimed=AIMED + "test_older_version_is_refused_until_an_operator_allows_it_once")

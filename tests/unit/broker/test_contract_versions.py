@@ -1,26 +1,32 @@
 """Contracts of several versions in one group: which members may run together, and which queues they share (ordering.md 11.5)."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.broker.contract import contract_of, includes, mixing_refusal
+from lockstep.broker.membership import CONTRACTS_MAX
+from lockstep.broker.tables.group import Group
 from lockstep.protocol.allocate import MANUAL
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerGroup,
     GroupSettings,
+    HeartbeatReply,
     LockItem,
     LockVerdict,
     MessageModel,
     Subscription,
     SubscriptionPolicy,
+    SyncItem,
 )
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.errors import LocalProtocolError, SubscriptionConflictError
 from lockstep.protocol.names import retry_topic
-from support.coordination_kit import GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered
+from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered
 
 RETRY = retry_topic(GROUP)
 
@@ -42,10 +48,14 @@ def running(bench: Bench, name: str, contract: ConsumerGroup) -> Client:
 
 
 def refusal(bench: Bench, contract: ConsumerGroup) -> str:
+    return conflict(bench, "newcomer", contract, temporary=False)
+
+
+def conflict(bench: Bench, name: str, contract: ConsumerGroup, *, temporary: bool) -> str:
     with pytest.raises(SubscriptionConflictError) as caught:
-        Client(bench, "newcomer", contract).connect()
-    assert not caught.value.temporary
-    return caught.value.remark
+        Client(bench, name, contract).connect()
+    assert caught.value.temporary is temporary
+    return caught.value.remark.removesuffix(SubscriptionConflictError.TEMPORARY)
 
 
 def in_force(bench: Bench) -> list[int]:
@@ -150,20 +160,18 @@ def test_member_without_a_version_joins_a_contract_of_the_same_content() -> None
     running(bench, "a", declared(7, {TOPIC: "a"}))
     running(bench, "b", declared(0, {TOPIC: "a"}))
     assert in_force(bench) == [7]
-    assert "announce the change: contract_version=" not in refusal(bench, declared(0, {TOPIC: "*"}))
+    assert "announce a change by contract_version=8" in conflict(bench, "c", declared(0, {TOPIC: "*"}), temporary=True)
 
 
 def test_older_version_is_refused_until_an_operator_allows_it_once() -> None:
     bench = Bench()
     running(bench, "a", declared(2, {TOPIC: "a"}))
-    remark = refusal(bench, declared(1))
-    assert remark.endswith("Version 1 is older than 2; to go back to it: lockstep group update billing --next-contract-version 1")
+    remark = conflict(bench, "newcomer", declared(1), temporary=True)
+    assert remark.endswith("or go back to it: lockstep group update billing --next-contract-version 1")
     bench.c.admin.set_settings(GroupSettings(GROUP, next_contract_version=1))
     running(bench, "b", declared(1))
     assert in_force(bench) == [2, 1]
-    settings = bench.c.state.settings.get(GROUP)
-    assert settings is not None
-    assert settings.next_contract_version is None
+    assert bench.c.state.settings.get(GROUP) is None, "the permission is used, and nothing else was configured"
     running(bench, "c", declared(1))
     running(bench, "d", declared(2, {TOPIC: "a"}))
     bench.restart()
@@ -272,6 +280,119 @@ def test_classic_subscription_policy_ignores_versions() -> None:
     running(bench, "b", declared(0, {TOPIC: "b"}))
     assert in_force(bench) == [1]
     assert [found.expression for found in [bench.c.membership.subscription(GROUP, TOPIC)] if found] == ["b"]
+
+
+def test_permission_of_a_version_that_is_in_force_is_forgotten_too() -> None:
+    bench = Bench()
+    running(bench, "a", declared(1))
+    running(bench, "b", declared(2, {TOPIC: "a"}))
+    bench.c.admin.set_settings(GroupSettings(GROUP, consume_enable=False, next_contract_version=1))
+    running(bench, "c", declared(1))
+    assert bench.c.state.settings.get(GROUP) == GroupSettings(GROUP, consume_enable=False)
+
+
+def test_allowed_version_that_can_not_be_mixed_is_told_why() -> None:
+    bench = Bench()
+    running(bench, "a", declared(2, {TOPIC: "a"}))
+    bench.c.admin.set_settings(GroupSettings(GROUP, next_contract_version=1))
+    assert "not both in one change" in refusal(bench, declared(1, {TOPIC: "b"}))
+
+
+def test_member_that_is_only_outdated_at_a_broker_that_was_cut_off_may_ask_again() -> None:
+    """All sessions ended at this broker, and a new member came back first. The old ones still run at the other brokers."""
+    bench = Bench()
+    old, new = running(bench, "old", declared(0, {TOPIC: "a"})), running(bench, "new", declared(1, {TOPIC: "a || b"}))
+    for each in (old, new):
+        each.close()
+    bench.advance(GRACE + 1_000)
+    assert new.connect() is not None
+    with pytest.raises(SubscriptionConflictError) as caught:
+        old.connect()
+    assert caught.value.temporary
+
+
+def test_conflict_with_members_in_their_grace_is_temporary_although_others_are_connected() -> None:
+    bench = Bench()
+    old = running(bench, "old", declared(0, {TOPIC: "a"}))
+    running(bench, "middle", declared(1, {TOPIC: "a || b"}))
+    old.close()
+    remark = conflict(bench, "new", declared(2, {TOPIC: "b"}), temporary=True)
+    assert "subscription of orders: 'a' here, 'b' asked for. Members: old. Stop them" in remark
+    bench.advance(GRACE + 1_000)
+    running(bench, "again", declared(2, {TOPIC: "b"}))
+
+
+def test_conflict_with_a_retained_contract_is_temporary_although_others_are_connected() -> None:
+    bench = Bench()
+    running(bench, "old", declared(0, {TOPIC: "a"}))
+    bench.restart()
+    running(bench, "middle", declared(1, {TOPIC: "a || b"}))
+    conflict(bench, "new", declared(2, {TOPIC: "b"}), temporary=True)
+    bench.advance(TIMEOUT)
+    running(bench, "again", declared(2, {TOPIC: "b"}))
+
+
+def test_number_of_versions_in_force_is_limited() -> None:
+    bench = Bench()
+    for number in range(CONTRACTS_MAX):
+        running(bench, f"c{number}", declared(number, retry=f"{number} attempts"))
+    remark = conflict(bench, "more", declared(99, retry="99 attempts"), temporary=True)
+    assert "contracts of 8 versions are in force, the maximum" in remark
+
+
+def test_classic_policy_accepts_a_lower_version_at_each_heartbeat() -> None:
+    bench = Bench()
+    running(bench, "a", declared(3, {TOPIC: "a"}))
+    bench.c.admin.set_settings(GroupSettings(GROUP, subscription_policy=SubscriptionPolicy.CLASSIC))
+    b = running(bench, "b", declared(1, {TOPIC: "b"}))
+    assert b.beat() is not None
+    assert in_force(bench) == [3]
+
+
+def test_classic_policy_puts_one_contract_into_force_for_all_members() -> None:
+    bench = Bench()
+    running(bench, "a", concurrent(0, {TOPIC: "a"}))
+    running(bench, "b", concurrent(1, {TOPIC: "a || b"}))
+    bench.c.admin.set_settings(GroupSettings(GROUP, subscription_policy=SubscriptionPolicy.CLASSIC))
+    running(bench, "c", concurrent(1, {TOPIC: "c"}))
+    assert in_force(bench) == [1]
+    assert shared(bench, TOPIC, RETRY) == [("a", "b", "c")] * 2
+
+
+@pytest.mark.parametrize(("members", "topics"), [(550, 1_000), (1_000, 520)])
+def test_list_of_a_large_group_names_each_set_of_members_once(members: int, topics: int) -> None:
+    bench = Bench()
+    added = {f"topic-{number}": "*" for number in range(topics)}
+    running(bench, "old", declared(0))
+    contract = declared(1, {TOPIC: "*", **added})
+    for number in range(members):
+        last = Client(bench, f"10.200.0.{number}@1#{number:016x}", contract, session=f"{number:032x}")
+        last.connect()
+    raw = encode_body(last.beat())
+    reply = decode_body(HeartbeatReply, raw)
+    assert len(raw) < 4 * members * 40 + topics * 40
+    assert len(reply.groups[GROUP].list.members_of("topic-7")) == members
+
+
+def test_freed_queues_do_not_count_the_members_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench(layout(queues=100))
+    holder = running(bench, "a", declared(0))
+    holder.lock(*range(100))
+    for number in range(100):
+        Client(bench, f"m{number:03}", declared(number % 2), session=f"{number:032x}").connect()
+    monkeypatch.setattr(Group, "_compute_shares", lambda self: pytest.fail("computed"))
+    monkeypatch.setattr(Group, "_members_with", lambda self, versions: pytest.fail("computed"))
+    group = bench.c.state.groups.get(GROUP)
+    assert group is not None
+    group.members = Unread(group.members)
+    holder.send_sync(*[SyncItem(GROUP, TOPIC, queue_id, epoch, offset=1, release=True) for queue_id, epoch in holder.held.items()])
+
+
+class Unread(dict[str, str | None]):
+    """A dict that is not read as a whole."""
+
+    def items(self) -> Any:
+        pytest.fail("all members are read")
 
 
 @pytest.mark.parametrize("version", [-1, 1 << 31])

@@ -143,7 +143,7 @@ def test_each_strategy_assigns_all_queues_by_one_member_list() -> None:
 
 
 def test_topic_that_some_members_share_is_divided_among_them() -> None:
-    listed = MemberList(("m0", "m1", "m2"), ListVersion(1, 1), topic_members={"u": ("m1", "m2"), "v": ("m0",)})
+    listed = MemberList(("m0", "m1", "m2"), ListVersion(1, 1), shares=(("m1", "m2"), ("m0",)), topic_shares={"u": 0, "v": 1})
     layouts: dict[str, TopicLayout | None] = {topic: layout(("a", 4), topic=topic) for topic in "tuv"}
     for strategy in ("by_broker", "average_by_circle"):
         round_ = wanted(layouts, lists(a=listed), strategy=strategy)
@@ -152,7 +152,7 @@ def test_topic_that_some_members_share_is_divided_among_them() -> None:
 
 def test_change_of_the_members_of_a_topic_takes_effect_at_once() -> None:
     known = lists(a=members("m0", "m1"))
-    partial = MemberList(("m0", "m1"), ListVersion(1, 2), topic_members={"u": ("m0",)})
+    partial = MemberList(("m0", "m1"), ListVersion(1, 2), shares=(("m0",),), topic_shares={"u": 0})
     assert known.adopt("a", partial) is ListChange.OTHER
-    assert known.adopt("a", MemberList(("m0", "m1"), ListVersion(1, 3), topic_members={"u": ("m0",)})) is ListChange.NONE
+    assert known.adopt("a", MemberList(("m0", "m1"), ListVersion(1, 3), shares=(("m0",),), topic_shares={"u": 0})) is ListChange.NONE
     assert known.adopt("a", members("m0", "m1", counter=4)) is ListChange.OTHER

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from lockstep.client import (
+    Client,
     ConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     ConsumeFromWhere,
+    ConsumerState,
     Message,
     MessageExt,
     OrderlyContext,
@@ -192,5 +194,47 @@ async def test_older_contract_is_refused_when_the_change_is_complete(lockstep_cl
     new = Member(cluster, 2, {"orders": "*"})
     await cluster.start("new", new.run_ordered)
     await asyncio.sleep(1)
-    with pytest.raises(SubscriptionConflictError, match=r"Version 1 is older than 2; to go back to it: lockstep group update billing"):
+    with pytest.raises(SubscriptionConflictError, match=r"Version 1 is older than 2: announce a change by contract_version=3, or go back"):
         await Member(cluster, 1, {"orders": "paid"}).run_ordered()
+
+
+@pytest.mark.lockstep(brokers=2, seeds=4)
+@pytest.mark.parametrize(("old", "new"), [(3, 1), (1, 3)])
+async def test_members_of_both_versions_outlive_a_cut_of_one_broker(lockstep_cluster: TestCluster, old: int, new: int) -> None:
+    """Every session of that broker ends, and members of either version come back first."""
+    cluster = lockstep_cluster
+    await cluster.create_topic("orders", queues=6)
+    for number in range(old):
+        await cluster.start(f"old-{number}", Member(cluster, 0, {"orders": "paid"}).run_ordered)
+    await asyncio.sleep(2)
+    for number in range(new):
+        await cluster.start(f"new-{number}", Member(cluster, 1, {"orders": "paid || created"}).run_ordered)
+    await asyncio.sleep(3)
+    cut = cluster.brokers[0]
+    cluster.partition(cut, list(cluster.workers))
+    cluster.reset_connections(cut, list(cluster.workers))
+    await asyncio.sleep(25)
+    cluster.heal()
+    await asyncio.sleep(30)
+    assert {cluster.state(name) for name in cluster.workers} == {"running"}
+
+
+async def test_refusal_of_one_group_does_not_stop_another_group_of_the_client(lockstep_cluster: TestCluster) -> None:
+    """Its name is a word of the command that the refusal proposes."""
+    cluster = lockstep_cluster
+    await cluster.create_topic("orders")
+    await cluster.start("new", Member(cluster, 2, {"orders": "*"}).run_ordered)
+    await asyncio.sleep(1)
+
+    async def handle(messages: Sequence[MessageExt], context: OrderlyContext) -> None: ...
+
+    client = Client(cluster.nameserver)
+    first, second = PushConsumer("update", client=client), PushConsumer(GROUP, client=client, contract_version=1)
+    for consumer, expression in ((first, "*"), (second, "paid")):
+        consumer.subscribe("orders", expression)
+        consumer.orderly(handle)
+    async with first:
+        with pytest.raises(SubscriptionConflictError):
+            await second.start()
+        await asyncio.sleep(2)
+        assert first.state is ConsumerState.RUNNING

@@ -36,7 +36,7 @@ VersionOption = Annotated[
         min=0,
         max=CONTRACT_VERSION_MAX,
         help="Let members with this contract_version join although a higher one is in force: to go back while members run. Each broker "
-        "forgets it when the first such member has joined.",
+        "forgets it when the first such member has joined, or at the next update without this option.",
     ),
 ]
 
@@ -89,7 +89,7 @@ async def _set(
         after,
         subscription_policy=after.subscription_policy if policy is None else policy,
         consume_enable=after.consume_enable if consume is None else consume,
-        next_contract_version=after.next_contract_version if version is None else version,
+        next_contract_version=version,
     )
     brokers = by_name(await admin.brokers())
     if not any(broker.registered for broker in brokers.values()):

@@ -1,6 +1,7 @@
 """One consumer group: its contracts, its members, and which of them share the queues of each topic. RocketMQ: ConsumerGroupInfo."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from lockstep.broker.contract import includes
@@ -10,16 +11,22 @@ from lockstep.protocol.names import RETRY_PREFIX
 VERSIONS_MIN = 64
 """Number of subscription versions that a group always keeps."""
 
+Shares = tuple[tuple[tuple[str, ...], ...], dict[str, int]]
+"""Sets of members, and topic → number of its set."""
+
 
 @dataclass(slots=True, eq=False)
 class Group:
     name: str
     contracts: dict[int, ConsumerGroup] = field(default_factory=dict)
-    """`contract_version` → contract: those in force, the newest last. More than one while members of several run (ordering.md 11.5)."""
+    """`contract_version` → contract: those in force, the one that was announced last is the last. More than one while members of several
+    run (ordering.md 11.5)."""
     members: dict[str, str | None] = field(default_factory=dict)
     """Client id → session. None for a classic client."""
     member_versions: dict[str, int] = field(default_factory=dict)
     """Client id → version of its contract, for members whose version is not 0."""
+    native_counts: Counter[int] = field(default_factory=Counter)
+    """Version of a contract → number of members with a session that have it."""
     classic_count: int = 0
     """Number of members that are classic clients."""
     version: int = 0
@@ -36,14 +43,14 @@ class Group:
     """The subscriptions of each contract by topic. Looked up for every pull and for each queue of a LOCK."""
     _member_ids: tuple[str, ...] | None = None
     """Cache of `member_ids`. None if it must be computed."""
-    _topic_members: dict[str, tuple[str, ...]] | None = None
-    """Cache of `topic_members`. None if it must be computed."""
+    _shares: "Shares | None" = None
+    """Cache of `shares`. None if it must be computed."""
 
     # ----------------------------------------------------------------------------------------------------------- contracts
 
     @property
     def contract(self) -> ConsumerGroup | None:
-        """Return the contract that was put into force last, or None if there is none."""
+        """Return the contract that was announced last, or None if there is none."""
         for newest in reversed(self.contracts.values()):
             return newest
         return None
@@ -69,21 +76,21 @@ class Group:
         version = contract.contract_version
         self.contracts[version] = contract
         self._subscriptions[version] = {each.topic: each for each in contract.subscriptions}
-        self._topic_members = None
+        self._shares = None
 
     def remove_contract(self, version: int) -> ConsumerGroup:
         """Remove a contract that is in force, and return it."""
         del self._subscriptions[version]
-        self._topic_members = None
+        self._shares = None
         return self.contracts.pop(version)
 
     @property
     def unused_versions(self) -> list[int]:
-        """Return the contracts that no member has, except for the newest if no member has any."""
+        """Return the versions that no member has, except for the one announced last if no member has any."""
         if len(self.contracts) < 2:
             return []
-        used = self._native_by_version() or {next(reversed(self.contracts)): []}
-        return [version for version in self.contracts if version not in used]
+        unused = [version for version in self.contracts if not self.native_counts[version]]
+        return unused if len(unused) < len(self.contracts) else unused[:-1]
 
     @property
     def topics(self) -> dict[str, None]:
@@ -114,60 +121,74 @@ class Group:
         return self._member_ids
 
     @property
-    def topic_members(self) -> dict[str, tuple[str, ...]]:
-        """Return the members of each topic that only some of the members may own, sorted. Empty unless contracts with different
-        subscriptions are in force.
+    def shares(self) -> "Shares":
+        """Return which members share the topics that only some of them may own. Empty unless contracts with different subscriptions are in
+        force.
 
         A topic is shared by the members that subscribe to it. The topic of the group's retries is shared by the members with the widest
-        subscriptions, so that no retried message reaches a member that does not subscribe to it. With a classic member RocketMQ's rule is
-        in force, and every member shares every topic.
+        subscriptions, because a retried message has the tags of its original. With a classic member RocketMQ's rule is in force, and every
+        member shares every topic.
         """
-        if self._topic_members is None:
-            self._topic_members = dict(self._partial_topics())
-        return self._topic_members
+        if self._shares is None:
+            self._shares = self._compute_shares()
+        return self._shares
 
     def members_of(self, topic: str) -> tuple[str, ...]:
         """Return the members that share the queues of a topic, sorted."""
-        return self.topic_members.get(topic, self.member_ids) if len(self.contracts) > 1 else self.member_ids
+        if len(self.contracts) < 2:
+            return self.member_ids
+        members, topics = self.shares
+        return members[topics[topic]] if topic in topics else self.member_ids
 
-    def _partial_topics(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        by_version = self._native_by_version()
-        if len(by_version) < 2 or self.has_classic_members:
-            return
-        contracts = [self.contracts[version] for version in by_version]
-        widest = [each for each in contracts if all(includes(each, other) for other in contracts)]
-        for topic in {topic: None for version in by_version for topic in self._subscriptions[version]}:
+    def _compute_shares(self) -> "Shares":
+        used = [version for version in self.contracts if self.native_counts[version]]
+        if len(used) < 2 or self.has_classic_members:
+            return (), {}
+        numbers: dict[tuple[int, ...], int] = {}
+        topics: dict[str, int] = {}
+        for topic in {topic: None for version in used for topic in self._subscriptions[version]}:
             if topic == RETRY_PREFIX + self.name:
-                sharing = [each.contract_version for each in widest]
+                sharing = self._widest(used)
             else:
-                sharing = [version for version in by_version if topic in self._subscriptions[version]]
-            if len(sharing) < len(by_version):
-                yield topic, tuple(sorted(client_id for version in sharing for client_id in by_version[version]))
+                sharing = tuple(version for version in used if topic in self._subscriptions[version])
+            if len(sharing) < len(used):
+                topics[topic] = numbers.setdefault(sharing, len(numbers))
+        return tuple(self._members_with(sharing) for sharing in numbers), topics
 
-    def _native_by_version(self) -> dict[int, list[str]]:
-        """Return the members with a session by the version of their contract."""
-        found: dict[int, list[str]] = {}
-        for client_id, session in self.members.items():
-            if session is not None:
-                found.setdefault(self.member_versions.get(client_id, 0), []).append(client_id)
-        return {version: members for version, members in found.items() if version in self.contracts}
+    def _widest(self, versions: Sequence[int]) -> tuple[int, ...]:
+        """Return the versions whose subscriptions include those of all the others. Of each two contracts one includes the other."""
+        widest = self.contracts[versions[0]]
+        for version in versions[1:]:
+            if includes(self.contracts[version], widest):
+                widest = self.contracts[version]
+        return tuple(version for version in versions if includes(self.contracts[version], widest))
+
+    def _members_with(self, versions: Collection[int]) -> tuple[str, ...]:
+        """Return the members with a session that have one of these versions, sorted."""
+        native = (client_id for client_id in self.member_ids if self.members[client_id] is not None)
+        return tuple(client_id for client_id in native if self.member_versions.get(client_id, 0) in versions)
 
     def put_member(self, client_id: str, session: str | None, version: int = 0) -> None:
         """Add a member. `session` is None for a classic client; `version` is that of its contract."""
         self.members[client_id] = session
         if version:
             self.member_versions[client_id] = version
-        self.classic_count += session is None
-        self._member_ids = self._topic_members = None
+        if session is None:
+            self.classic_count += 1
+        else:
+            self.native_counts[version] += 1
+        self._member_ids = self._shares = None
 
     def remove_member(self, client_id: str) -> str | None:
         """Remove a member and return its session. Return None if it is a classic client or not a member."""
         if client_id not in self.members:
             return None
-        session = self.members.pop(client_id)
-        self.member_versions.pop(client_id, None)
-        self.classic_count -= session is None
-        self._member_ids = self._topic_members = None
+        session, version = self.members.pop(client_id), self.member_versions.pop(client_id, 0)
+        if session is None:
+            self.classic_count -= 1
+        else:
+            self.native_counts[version] -= 1
+        self._member_ids = self._shares = None
         return session
 
     def prune_sub_versions(self) -> None:

@@ -62,7 +62,7 @@ class MemberLists:
             return ListChange.OTHER
         joined = set(members.members) - set(known.members)
         if not joined:
-            return ListChange.NONE if known.topic_members == members.topic_members else ListChange.OTHER
+            return ListChange.NONE if (known.shares, known.topic_shares) == (members.shares, members.topic_shares) else ListChange.OTHER
         anywhere = {member for listed in self._lists.values() for member in listed.members}
         return ListChange.NEW_MEMBER if joined - anywhere else ListChange.KNOWN_MEMBER
 

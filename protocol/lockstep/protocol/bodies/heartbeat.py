@@ -62,7 +62,7 @@ class ConsumerGroup:
     """The policy for failed calls, as text: brokers compare and report it, and do not parse it."""
 
     contract_version: int = 0
-    """Announces a change while members run: the contract with the highest version is the newest (ordering.md 11.5)."""
+    """A higher one than any in force announces a change while members run (ordering.md 11.5)."""
 
     @property
     def broadcasting(self) -> bool:
@@ -116,12 +116,15 @@ class MemberList:
     version: ListVersion | None = None
     classic: bool = False
     """Whether the group has a classic member, so that RocketMQ's allocation rule applies."""
-    topic_members: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Topic → the members that share its queues, for topics that only some members share (ordering.md 11.5). Sorted."""
+    shares: tuple[tuple[str, ...], ...] = ()
+    """Sets of members that share topics which not all members share (ordering.md 11.5). Sorted."""
+    topic_shares: dict[str, int] = field(default_factory=dict)
+    """Topic → number of its set in `shares`. A topic that is not here is shared by all members."""
 
     def members_of(self, topic: str) -> tuple[str, ...]:
         """Return the members that share the queues of a topic, sorted."""
-        return self.topic_members.get(topic, self.members)
+        number = self.topic_shares.get(topic)
+        return self.members if number is None or not 0 <= number < len(self.shares) else self.shares[number]
 
 
 @dataclass(frozen=True, slots=True)
