@@ -61,7 +61,8 @@ async def test_rolling_update_of_a_contract_and_its_undo_lose_and_reorder_nothin
     assert {(member["contract_version"], member["subscription"]["orders"]) for member in members} == {(1, "even || odd")}
 
     command = "lockstep group update billing --next-contract-version 0"
-    assert f"Version 0 is older than 1: announce a change by contract_version=2, or go back to it: {command}" in await refusal(cluster, "outdated", *OLD)
+    advice = f"Version 0 is older than 1: announce a change by contract_version=2, or go back to it: {command}"
+    assert advice in await refusal(cluster, "outdated", *OLD)
     await cluster.command(*command.split()[1:])
     await roll(cluster, new, again, *OLD)
     members = (await cluster.group())["members"]
