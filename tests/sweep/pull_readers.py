@@ -95,17 +95,28 @@ class PullRunner(Runner[PullConsumer]):
         if not setting.by_hand:
             consumer.subscribe(TOPIC, setting.reader_expression)
         consumer.on_event(self._event)
-        forget, reader = consumer._polls.unassigned, self._reader
-
-        def unassigned(queue: MessageQueue) -> None:
-            universe = self._universe
-            if queue in consumer.assignment():
-                universe.record_violation("seeks and pauses count while their queue is assigned", f"{self._process}: {queue}")
-            universe.history.append(ReaderQueueUnassigned(*universe.origin(self._process), reader, self._key(queue)))
-            forget(queue)
-
-        consumer._polls.unassigned = unassigned  # type: ignore[method-assign]
+        self._watch_unassigned(consumer, self._reader)
         return consumer
+
+    def _watch_unassigned(self, consumer: PullConsumer, reader: int) -> None:
+        """Record each queue that is unassigned from now on. A start of the consumer makes a new model."""
+        reset = consumer._reset
+
+        def reset_and_watch() -> None:
+            reset()
+            polls = consumer._polls
+            forget = polls.unassigned
+
+            def unassigned(queue: MessageQueue) -> None:
+                universe = self._universe
+                if queue in consumer.assignment():
+                    universe.record_violation("seeks and pauses count while their queue is assigned", f"{self._process}: {queue}")
+                universe.history.append(ReaderQueueUnassigned(*universe.origin(self._process), reader, self._key(queue)))
+                forget(queue)
+
+            polls.unassigned = unassigned  # type: ignore[method-assign]
+
+        consumer._reset = reset_and_watch  # type: ignore[method-assign]
 
     async def _start(self, consumer: PullConsumer) -> bool:
         universe, setting, begin = self._universe, self._universe.setting, self._universe.start_policies[READERS]
