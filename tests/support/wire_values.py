@@ -81,6 +81,10 @@ R = RequestCode
 REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.SEND_MESSAGE: (send.SendMessageHeader, None),
     R.PULL_MESSAGE: (pull.PullHeader, None),
+    R.LITE_PULL_MESSAGE: (pull.PullHeader, None),
+    R.SEND_MESSAGE_V2: (send.SendMessageV2Header, None),
+    R.SEND_BATCH_MESSAGE: (send.SendMessageV2Header, None),
+    R.CHECK_CLIENT_CONFIG: (None, bodies.CheckClientConfigBody),
     R.QUERY_CONSUMER_OFFSET: (offsets.QueryConsumerOffsetHeader, None),
     R.UPDATE_CONSUMER_OFFSET: (offsets.UpdateConsumerOffsetHeader, None),
     R.UPDATE_AND_CREATE_TOPIC: (routes.CreateTopicHeader, queue.TopicLayout),
@@ -121,6 +125,9 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
 REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.SEND_MESSAGE: (send.SendReply, None),
     R.PULL_MESSAGE: (pull.PullReply, None),
+    R.LITE_PULL_MESSAGE: (pull.PullReply, None),
+    R.SEND_MESSAGE_V2: (send.SendReply, None),
+    R.SEND_BATCH_MESSAGE: (send.SendReply, None),
     R.QUERY_CONSUMER_OFFSET: (offsets.ProgressReply, None),
     R.SEARCH_OFFSET_BY_TIMESTAMP: (offsets.OffsetReply, None),
     R.GET_MAX_OFFSET: (offsets.OffsetReply, None),

@@ -27,7 +27,7 @@ from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcess
 from lockstep.broker.processors.settings import SettingsProcessor
 from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.status import StatusProcessor
-from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
 from lockstep.broker.running_settings import RunningSettings
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
@@ -59,9 +59,11 @@ LANES = {
     QUERY_LANE: LaneLimits(concurrency=2, queue_max=256),
     START_LANE: LaneLimits(concurrency=2, queue_max=1_024, bytes_max=16 << 20),
     SEND_BACK_LANE: LaneLimits(concurrency=2, queue_max=16_384),
+    ROUTE_LANE: LaneLimits(concurrency=256, queue_max=4_096),
 }
 """At most six searches and reads of single messages run at a time, since they use threads of the host. The queues hold 256 requests of
-tools, one LOCK of each of 1,024 members that start by time, and thousands of messages that consumers send back."""
+tools, one LOCK of each of 1,024 members that start by time, and thousands of messages that consumers send back. A response in ROUTE_LANE
+waits for nameservers and uses no thread."""
 
 
 class Broker:
@@ -173,7 +175,14 @@ class Broker:
         host, config, coordination = self._host, self.config, state.coordination
         holds = WriteHolds()
         auto_create = config.auto_create_topics
-        self._topics = topic = TopicProcessor(state.topics, holds, host.clock, auto_create=auto_create, may_begin=store.check_new_state)
+        self._topics = topic = TopicProcessor(
+            state.topics,
+            holds,
+            host.clock,
+            auto_create=auto_create,
+            wait_until_known=self._wait_until_known,
+            may_begin=store.check_new_state,
+        )
         limits = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **limits)
         group_topics = GroupTopics(state.topics, store.check_new_state, lambda topic: holds.holds(topic, host.clock.boot_ms()))
@@ -185,7 +194,7 @@ class Broker:
             pulls,
             QueryProcessor(store, state.topics),
             topic,
-            ClientProcessor(host, coordination, budget),
+            ClientProcessor(host, coordination, group_topics, topic, budget),
             StatusProcessor(coordination, self.status),
             SettingsProcessor(self.settings),
             LockProcessor(host, coordination, store),
@@ -202,6 +211,11 @@ class Broker:
         state.on_topic_changed.append(pulls.topic_changed)
         self._metrics = BrokerMetrics(config, store, state, pulls)
         return server
+
+    async def _wait_until_known(self) -> None:
+        """Wait until the nameservers know the layouts of this broker, for a short time at most."""
+        if self._registration is not None:
+            await self._registration.wait_until_known()
 
     async def _enter_term(self, store: Store, state: BrokerState, recovery: Recovery) -> None:
         """Begin a new term, durable before the first response under it. Then store the boot id: a second crash must not hide the first."""
@@ -247,6 +261,7 @@ class Broker:
             layouts=state.layouts.all,
             adopt=state.topics.adopt,
             full=lambda: state.topics.is_full,
+            auto_create=lambda: self._topics.auto_create,
         )
         state.on_topic_changed.append(lambda _topic: registration.register_soon())
         registration.start()

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, assert_never
+from typing import assert_never
 
 from lockstep.broker.coordination import TICK_MS_MAX, Coordination
 from lockstep.broker.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
@@ -13,9 +13,9 @@ from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.protocol.bodies import QueueFreeBody, RegisterReply
+from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.runtime.daemon import call_isolated
 from lockstep.runtime.endpoint import Endpoint
@@ -103,8 +103,8 @@ class EffectRunner:
     def _execute(self, effect: Effect) -> None:
         match effect:
             case Notify(group, connections, version):
-                fields = to_plain(NotifyHeader(group, version.term, version.counter))
-                self._send_soon(connections, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
+                header = NotifyHeader(group, version.term, version.counter)
+                self._send_soon(connections, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header)
             case PushLayout(layout, connections):
                 self._send_soon(connections, RequestCode.LAYOUTS_CHANGED, None, encode_body(RegisterReply((layout,))))
             case PushQueueFree(connection, queues):
@@ -122,13 +122,13 @@ class EffectRunner:
             case _:
                 assert_never(effect)
 
-    def _send_soon(self, connections: tuple[int, ...], code: RequestCode, fields: dict[str, Any] | None, body: bytes = b"") -> None:
+    def _send_soon(self, connections: tuple[int, ...], code: RequestCode, header: object | None, body: bytes = b"") -> None:
         """Schedule one send to each connection as the next steps."""
-        self._notices.extendleft(partial(self._send, connection, code, fields, body) for connection in reversed(connections))
+        self._notices.extendleft(partial(self._send, connection, code, header, body) for connection in reversed(connections))
 
-    def _send(self, connection: int, code: RequestCode, fields: dict[str, Any] | None, body: bytes) -> None:
+    def _send(self, connection: int, code: RequestCode, header: object | None, body: bytes) -> None:
         if (endpoint := self._endpoints.get(connection)) is not None:
-            endpoint.oneway(code, fields, body)
+            endpoint.oneway(code, None if header is None else CODECS[endpoint.codec].write_fields(header), body)
 
 
 class LeaseTimer:

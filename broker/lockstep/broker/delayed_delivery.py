@@ -72,7 +72,7 @@ class GroupTopics:
         Raises ServiceNotAvailableError if the disk has no room for a new topic, and NoPermissionError if the cluster has too many
         (TopicTable.create, `for_group`).
         """
-        if self._is_missing(topic):
+        if self.is_missing(topic):
             if self._may_begin is not None:
                 self._may_begin(f"topic {topic}")
             self._create(topic)
@@ -82,13 +82,14 @@ class GroupTopics:
 
         Raises ServiceNotAvailableError, so that the message stays pending, if the cluster has too many topics.
         """
-        if self._is_missing(topic):
+        if self.is_missing(topic):
             try:
                 self._create(topic)
             except NoPermissionError as error:
                 raise ServiceNotAvailableError(f"a delayed message stays pending: {error.remark}") from error
 
-    def _is_missing(self, topic: str) -> bool:
+    def is_missing(self, topic: str) -> bool:
+        """Return whether the topic has no queue of this broker."""
         layout = self._topics.find_layout(topic)
         return layout is None or not self._topics.own_read_count(layout)
 

@@ -4,9 +4,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import blake2b
 
+from lockstep.broker.classic.heartbeat import read_heartbeat
 from lockstep.broker.contract import TOPICS_PER_CLIENT_MAX, check_heartbeat, contract_of
 from lockstep.broker.tables.subscription_table import estimated_bytes
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody
+from lockstep.protocol.codec.java import read_json
 from lockstep.protocol.codec.plain import unpack_plain
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.fields import from_plain
@@ -50,14 +52,17 @@ class HeartbeatCache:
         """Digest → the heartbeat, and its estimated memory."""
         self.bytes = 0
 
-    def read(self, raw: bytes) -> Heartbeat:
-        """Return the heartbeat; decode, check and parse it if it is not cached. Raises RemoteProtocolError and LocalProtocolError."""
-        digest = blake2b(raw, digest_size=16).digest()
+    def read(self, raw: bytes, *, native: bool = True) -> Heartbeat:
+        """Return the heartbeat; decode, check and parse it if it is not cached. Raises RemoteProtocolError and LocalProtocolError.
+
+        `native`: it comes from a client of lockstep, not from one of RocketMQ.
+        """
+        digest = blake2b(raw, digest_size=16, person=b"native" if native else b"java").digest()
         known = self._known.get(digest)
         if known is not None:
             self._known.move_to_end(digest)
             return known[0]
-        heartbeat = Heartbeat.from_body(heartbeat_body(raw))
+        heartbeat = Heartbeat.from_body(heartbeat_body(raw, native=native))
         size = HEARTBEAT_BYTES + len(raw) + 2 * sum([estimated_bytes(each.subscriptions) for each in heartbeat.body.consumers])
         self._known[digest] = heartbeat, size
         self.bytes += size
@@ -66,12 +71,12 @@ class HeartbeatCache:
         return heartbeat
 
 
-def heartbeat_body(raw: bytes) -> HeartbeatBody:
+def heartbeat_body(raw: bytes, *, native: bool = True) -> HeartbeatBody:
     """Decode the body of a HEART_BEAT. Raise RemoteProtocolError or LocalProtocolError.
 
     The lengths of its lists are checked before their items are decoded.
     """
-    plain = unpack_plain(raw, what=HeartbeatBody.__name__)
+    plain = unpack_plain(raw, what=HeartbeatBody.__name__) if native else read_json(raw, what=HeartbeatBody.__name__)
     if isinstance(plain, dict):
         groups = plain.get("consumerDataSet")
         entries = groups if isinstance(groups, list) else []
@@ -85,4 +90,4 @@ def heartbeat_body(raw: bytes) -> HeartbeatBody:
         ):
             if count > limit:
                 raise LocalProtocolError(f"client {str(plain.get('clientID'))[:CLIENT_ID_SHOWN]} names {count} {what}, {limit} allowed")
-    return from_plain(HeartbeatBody, plain)
+    return from_plain(HeartbeatBody, plain) if native else read_heartbeat(plain)

@@ -38,6 +38,8 @@ TIMEOUT_MS = 6_000
 """RocketMQ's registerBrokerTimeoutMills."""
 SETTLE_MS = 1_000
 """How long the other nameservers have after the first acceptance to reject the broker, before the data port opens."""
+KNOWN_MS = 1_000
+"""How long a response to a client of RocketMQ waits for the nameservers: it asks for the route of a new topic only once."""
 UNREGISTER_MS = 1_000
 PENDING_FIRST_MS = 50
 PENDING_MAX_MS = 1_000
@@ -92,8 +94,9 @@ class NameserverRegistration:
     """Registers with every nameserver while the broker runs.
 
     `layouts()` returns every layout that the broker stores. `adopt(layouts)` stores those that it lacked and returns how many were new (the
-    caller makes them durable). `full()` returns whether the broker accepts no more topics. `wait_until_accepted` raises a refusal that
-    arrives before it returns; a later one is logged as an error and never stops the broker.
+    caller makes them durable). `full()` returns whether the broker accepts no more topics, `auto_create()` whether it creates topics with
+    their first sends. `wait_until_accepted` raises a refusal that arrives before it returns; a later one is logged as an error and never
+    stops the broker.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class NameserverRegistration:
         layouts: Callable[[], Iterable[TopicLayout]],
         adopt: Callable[[Sequence[TopicLayout]], int],
         full: Callable[[], bool] = lambda: False,
+        auto_create: Callable[[], bool] = lambda: False,
         period_ms: int = PERIOD_MS,
     ) -> None:
         """Raise ConfigError for an invalid address."""
@@ -113,13 +117,14 @@ class NameserverRegistration:
         self.layouts = layouts
         self.adopt = adopt
         self.full = full
+        self.auto_create = auto_create
         self.period_ms = period_ms
         self._host = host
         self._tasks = tasks
         self._born_ms = host.clock.wall_ms()
         self._changes = 0
         self._state_changed = asyncio.Event()
-        """Set when the state of a nameserver has changed."""
+        """Set when the state of a nameserver has changed, or it knows more changes."""
         for address in nameservers:
             parse_address(address)
         self._peers = tuple(_Nameserver(self, host, address) for address in dict.fromkeys(nameservers))
@@ -137,6 +142,11 @@ class NameserverRegistration:
     def states(self) -> dict[str, RegistrationState]:
         """Return nameserver address → the state of the registration there."""
         return {peer.address: peer.state for peer in self._peers}
+
+    @property
+    def changes(self) -> int:
+        """Return the number of changes of layouts and addresses so far."""
+        return self._changes
 
     @property
     def is_accepted_nowhere(self) -> bool:
@@ -180,6 +190,17 @@ class NameserverRegistration:
                     return
                 settle_at = loop.time() + SETTLE_MS / 1000
 
+    async def wait_until_known(self) -> None:
+        """Return when every nameserver that has accepted this broker knows its present layouts, or after KNOWN_MS."""
+        changes = self._changes
+        try:
+            async with asyncio.timeout(KNOWN_MS / 1000):
+                while any(peer.state is RegistrationState.ACCEPTED and peer.known_changes < changes for peer in self._peers):
+                    self._state_changed.clear()
+                    await self._state_changed.wait()
+        except TimeoutError:
+            pass
+
     async def stop(self) -> None:
         """Unregister from the nameservers that know this broker (at most 1 s), then close. The caller's Tasks end the loops."""
         header = UnregisterBrokerHeader(
@@ -206,7 +227,9 @@ class NameserverRegistration:
             proof=identity.proof,
             previous_term=identity.previous_term,
         )
-        body = RegisterBody(identity.listeners, tuple(layouts), DataVersion(self._born_ms, self._changes), part, parts, self.full())
+        body = RegisterBody(
+            identity.listeners, tuple(layouts), DataVersion(self._born_ms, self._changes), part, parts, self.full(), self.auto_create()
+        )
         return to_plain(header), encode_body(body)
 
     def adopt_soon(self, layouts: Sequence[TopicLayout]) -> None:
@@ -235,6 +258,8 @@ class _Nameserver:
         self.remark = ""
         self.wake = asyncio.Event()
         self.endpoint: Endpoint | None = None
+        self.known_changes = 0
+        """The `changes` that were made before its last complete registration."""
         self._registration = registration
         self._rounds = 0
         self._pending_count = 0
@@ -275,6 +300,7 @@ class _Nameserver:
     async def _register(self, endpoint: Endpoint) -> None:
         """Send all parts, each after the response to the one before."""
         pending_count, self._pending_count = self._pending_count, 0
+        changes = self._registration.changes
         try:
             parts = split_layouts(self._registration.layouts())
             refused: list[RefusedLayout] = []
@@ -291,6 +317,8 @@ class _Nameserver:
                 missing = reply.layouts
             self._log_refused(refused, refused_more)
             self._adopt_missing(missing)
+            self.known_changes = changes
+            self._registration.state_changed()
         except LocalProtocolError as error:
             # A layout that exceeds the size of a frame: the broker continues with its earlier registrations.
             log_limited(log, "error", "registration.failed", nameserver=self.address, reason=str(error))

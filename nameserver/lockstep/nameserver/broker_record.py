@@ -27,6 +27,8 @@ class Registration:
     parts: int = 1
     full: bool = False
     """The broker accepts no more topics: it lacks only newer layouts of the topics that it has."""
+    auto_create: bool = False
+    """The broker creates a topic with its first send."""
 
     @property
     def address(self) -> str:

@@ -3,12 +3,13 @@
 import asyncio
 
 from lockstep.nameserver.broker_record import Registration
+from lockstep.nameserver.classic_bodies import QUOTED_VERSION, cluster_body, route_body
 from lockstep.nameserver.route_table import COUNTDOWN_STEP_MS, RouteChange, RouteTable
 from lockstep.nameserver.topic_quota import SILENCE_MS
 from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, TopicList, TopicRoute
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.command import MSGPACK, Command
+from lockstep.protocol.command import Command
 from lockstep.protocol.errors import (
     BrokerNameTakenError,
     ConfigError,
@@ -78,6 +79,7 @@ class RouteProcessor:
             body.part,
             body.parts,
             body.full,
+            body.auto_create,
         )
         try:
             change = self._table.register(registration, self._connection(request.endpoint), self._clock.monotonic_ms())
@@ -100,26 +102,34 @@ class RouteProcessor:
             log_limited(log, "info", "broker.unregistered", name=header.broker_name, reason="unregistered by the broker")
         return request.reply()
 
-    @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader)
+    @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader, classic=True)
     def route(self, request: Request) -> Command:
         header: TopicHeader = request.header
         route = self._table.route(header.topic, request.endpoint.listener, self._clock.monotonic_ms())
-        if route is not None:
+        if not request.is_native:
+            route = route or self._table.own_route(header.topic, request.endpoint.listener)
+        if route is not None and not request.is_native:
+            quoted = request.version >= QUOTED_VERSION or header.accept_standard_json_only is True
+            body = route_body(route.layout, route.brokers, quoted=quoted)
+            if body is not None:
+                return request.reply(body=body)
+        elif route is not None:
             return request.reply(body=route)
         self._check_ready(request)
         remark = f"no topic {header.topic!r}: create it with `lockstep topic create {header.topic}`"
         deleted = self._table.layouts.get(header.topic)
-        if deleted is not None and request.codec == MSGPACK:
+        if deleted is not None and request.is_native:
             # A client that knows a lower layout learns that the topic is deleted, not that this nameserver does not know it yet.
             return request.reply(body=TopicRoute(deleted, ()), code=ResponseCode.TOPIC_NOT_EXIST, remark=remark)
         raise TopicNotExistError(remark)
 
-    @handles(RequestCode.GET_BROKER_CLUSTER_INFO)
+    @handles(RequestCode.GET_BROKER_CLUSTER_INFO, classic=True)
     def cluster(self, request: Request) -> Command:
         self._check_ready(request)
-        return request.reply(body=ClusterInfo(self._table.brokers(request.endpoint.listener)))
+        brokers = self._table.brokers(request.endpoint.listener)
+        return request.reply(body=ClusterInfo(brokers) if request.is_native else cluster_body(brokers))
 
-    @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+    @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, classic=True)
     def topics(self, request: Request) -> Command:
         self._check_ready(request)
         return request.reply(body=TopicList(self._table.layouts.user_topics()))
@@ -196,7 +206,7 @@ class RouteProcessor:
 
     def _check_ready(self, request: Request) -> None:
         """Raise RouteNotReadyError before the first registration. Classic clients don't know that error: they get RocketMQ's response."""
-        if not self._table.ready and request.codec == MSGPACK:
+        if not self._table.ready and request.is_native:
             raise RouteNotReadyError("no broker has registered since this nameserver started: ask another one, or use the cached route")
 
     def _connection(self, endpoint: Endpoint) -> int:

@@ -48,6 +48,7 @@ from lockstep.nameserver.broker_record import (
     name_taken_text,
     next_owner,
 )
+from lockstep.nameserver.classic_topics import own_layout
 from lockstep.nameserver.topic_quota import LAYOUTS_MAX, SILENCE_MS, TopicQuota
 from lockstep.protocol.bodies import BrokerAddress, RefusedLayout, TopicRoute
 from lockstep.protocol.errors import (
@@ -263,6 +264,12 @@ class RouteTable:
         for name in names:
             self._brokers[name].last_named_ms = now_ms
         return TopicRoute(layout, self._addresses(names, listener))
+
+    def own_route(self, topic: str, listener: str) -> TopicRoute | None:
+        """Return the route of a topic that RocketMQ's brokers register by themselves, or None if it is none of them."""
+        names = sorted(self._registered())
+        layout = own_layout(topic, [self._brokers[name].registration for name in names])
+        return None if layout is None else TopicRoute(layout, self._addresses(names, listener))
 
     def brokers(self, listener: str) -> tuple[BrokerAddress, ...]:
         """Return all known brokers, sorted by name."""

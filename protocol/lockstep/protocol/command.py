@@ -5,6 +5,10 @@ from typing import Any
 
 from lockstep.protocol.codes import ResponseCode
 
+JSON = 0
+"""The serialize type of a JSON header (codec/java_json.py)."""
+BINARY = 1
+"""The serialize type of RocketMQ's binary header (codec/java_binary.py)."""
 MSGPACK = 0x4D
 """The serialize type of the native header."""
 RESPONSE_FLAG = 1
@@ -33,6 +37,8 @@ class Command:
     """The serialize type byte. A response uses that of its request."""
     header_bytes: int = field(default=0, compare=False, repr=False)
     """The encoded length of the header of a received command."""
+    language: str | int | None = None
+    """The client's language by RocketMQ's name, or its number if that is unknown. None for a native command."""
 
     @property
     def is_response(self) -> bool:

@@ -3,6 +3,10 @@
 A field has its name in camelCase on the wire, or the name of `field(metadata={"wire": "clientID"})`. None is omitted. Maps are written
 sorted by name, so that equal values give equal bytes. Unknown names are ignored, since a later version may send more. A missing or
 mistyped value raises RemoteProtocolError with the class, the field and the expected type.
+
+RocketMQ's clients write header fields as text and structured bodies as JSON. For them there are `from_text`, which also reads a number or a
+boolean from text and the other way round, and `to_text` and `to_java`, which leave out the fields that they do not know
+(`field(metadata={"native": True})`).
 """
 
 import dataclasses
@@ -13,13 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeVar, cast
 
-from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.native import kernels
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
 
 _MISSING = object()
+_DIGITS_MAX = 20
+"""Characters of a number in text: −2⁶³ has as many."""
+_INT64, _UINT64 = 1 << 63, 1 << 64
 
 
 def to_plain(value: object) -> dict[str, Any]:
@@ -32,6 +39,34 @@ def from_plain(cls: type[T], plain: object) -> T:
     """Return the dataclass `cls` from a map of wire names. Raise RemoteProtocolError if the map does not match it."""
     kind: Any = cls
     return cast(T, _decoder(kind)(plain))
+
+
+def from_text(cls: type[T], plain: object) -> T:
+    """Return the dataclass `cls` from a map of wire names as RocketMQ's clients write it. Raise RemoteProtocolError if it does not fit."""
+    kind: Any = cls
+    return cast(T, _decoder(kind, text=True)(plain))
+
+
+def to_java(value: object) -> dict[str, Any]:
+    """Return a dataclass as a map of wire names to plain values, without what only native clients know."""
+    kind: Any = type(value)
+    return cast(dict[str, Any], _encoder(kind, java=True)(value))
+
+
+def to_text(header: object) -> dict[str, str]:
+    """Return the fields of a header as text, without what only native clients know."""
+    return {name: text_of(value) for name, value in to_java(header).items()}
+
+
+def text_of(value: object) -> str:
+    """Return a scalar as RocketMQ's clients write it: "true", "7". Raise LocalProtocolError for bytes."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return str(value)
+    raise LocalProtocolError(f"a {type(value).__name__} has no form as text")
 
 
 def camel(name: str) -> str:
@@ -58,27 +93,28 @@ def _fail(where: str, expected: str, got: object) -> RemoteProtocolError:
 
 
 @cache
-def _encoder(kind: Any) -> Convert:
+def _encoder(kind: Any, *, java: bool = False) -> Convert:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        inner = _encoder(_not_none(args))
+        inner = _encoder(_not_none(args), java=java)
         return _identity if inner is _identity else (lambda value: None if value is None else inner(value))
     if origin is tuple:
-        inner = _encoder(args[0])
+        inner = _encoder(args[0], java=java)
         return list if inner is _identity else (lambda value: [inner(item) for item in value])
     if origin in (dict, Mapping):
-        inner = _encoder(args[1])
+        inner = _encoder(args[1], java=java)
         return lambda value: {key: inner(value[key]) for key in sorted(value)}
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         return lambda value: value.value
     if dataclasses.is_dataclass(kind):
-        return _dataclass_encoder(cast(type, kind))
+        return _dataclass_encoder(cast(type, kind), java)
     return _identity
 
 
-def _dataclass_encoder(cls: type) -> Convert:
+def _dataclass_encoder(cls: type, java: bool) -> Convert:
     hints = typing.get_type_hints(cls)
-    plan = [(f.name, _wire_name(f), _encoder(hints[f.name])) for f in dataclasses.fields(cls)]
+    written = [f for f in dataclasses.fields(cls) if not (java and f.metadata.get("native"))]
+    plan = [(f.name, _wire_name(f), _encoder(hints[f.name], java=java)) for f in written]
 
     def encode(value: Any) -> dict[str, Any]:
         plain = {}
@@ -97,21 +133,23 @@ def _not_none(args: tuple[Any, ...]) -> Any:
 
 
 @cache
-def _decoder(kind: Any, where: str = "") -> Convert:
+def _decoder(kind: Any, where: str = "", *, text: bool = False) -> Convert:
     where = where or getattr(kind, "__name__", str(kind))
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
-        inner = _decoder(_not_none(args), where)
+        inner = _decoder(_not_none(args), where, text=text)
+        if text and _not_none(args) is not str:
+            return lambda value: None if value is None or value == "" else inner(value)
         return lambda value: None if value is None else inner(value)
     if origin is tuple:
-        return _list_decoder(_decoder(args[0], where), where)
+        return _list_decoder(_decoder(args[0], where, text=text), where)
     if origin in (dict, Mapping):
-        return _map_decoder(_decoder(args[0], where), _decoder(args[1], where), where)
+        return _map_decoder(_decoder(args[0], where, text=text), _decoder(args[1], where, text=text), where)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return _enum_decoder(kind, where)
+        return _enum_text_decoder(kind, where) if text else _enum_decoder(kind, where)
     if dataclasses.is_dataclass(kind):
-        return _dataclass_decoder(cast(type, kind))
-    return _scalar_decoder(cast(type, kind), where)
+        return _dataclass_decoder(cast(type, kind), text)
+    return _TEXT_DECODERS.get(kind, _scalar_decoder)(kind, where) if text else _scalar_decoder(cast(type, kind), where)
 
 
 def _scalar_decoder(kind: type, where: str) -> Convert:
@@ -119,6 +157,81 @@ def _scalar_decoder(kind: type, where: str) -> Convert:
         if type(value) is not kind:
             raise _fail(where, kind.__name__, value)
         return value
+
+    return decode
+
+
+def _int_text_decoder(kind: type, where: str) -> Convert:
+    def decode(value: Any) -> Any:
+        found = value
+        if type(value) is str and len(value) <= _DIGITS_MAX:
+            try:
+                found = int(value)
+            except ValueError:
+                raise _fail(where, "int", value) from None
+        if type(found) is not int or not -_INT64 <= found < _UINT64:
+            raise _fail(where, "int", value)
+        return found
+
+    return decode
+
+
+def _bool_text_decoder(kind: type, where: str) -> Convert:
+    """Read a boolean as Java's Boolean.parseBoolean: every text but "true" is false."""
+
+    def decode(value: Any) -> Any:
+        if type(value) is bool:
+            return value
+        if type(value) is not str:
+            raise _fail(where, "bool", value)
+        return value.lower() == "true"
+
+    return decode
+
+
+def _str_text_decoder(kind: type, where: str) -> Convert:
+    def decode(value: Any) -> Any:
+        if type(value) is str:
+            return value
+        if type(value) not in (int, float, bool):
+            raise _fail(where, "str", value)
+        return text_of(value)
+
+    return decode
+
+
+def _float_text_decoder(kind: type, where: str) -> Convert:
+    def decode(value: Any) -> Any:
+        try:
+            if type(value) in (int, float, str):
+                return float(value)
+        except (ValueError, OverflowError):
+            pass
+        raise _fail(where, "float", value)
+
+    return decode
+
+
+_TEXT_DECODERS: Mapping[type, Callable[[type, str], Convert]] = {
+    int: _int_text_decoder,
+    bool: _bool_text_decoder,
+    str: _str_text_decoder,
+    float: _float_text_decoder,
+}
+
+
+def _enum_text_decoder(kind: type[enum.Enum], where: str) -> Convert:
+    """Read a member by its value, its name, or its place in the order of Java's enum, which is that of the members."""
+    members = list(kind)
+    known: dict[Any, enum.Enum] = {str(place): member for place, member in enumerate(members)}
+    known |= {member.name: member for member in members} | {str(member.value): member for member in members}
+    expected = "one of " + ", ".join(str(member.value) for member in members)
+
+    def decode(value: Any) -> Any:
+        found = known.get(str(value)) if type(value) in (str, int) else None
+        if found is None:
+            raise _fail(where, expected, value)
+        return found
 
     return decode
 
@@ -162,7 +275,7 @@ def _exact(kind: Any) -> Any:
     return kind if kind in (str, int, bool, bytes, float) else None
 
 
-def _plan(cls: type) -> list[tuple[str, Any, Convert, Any]]:
+def _plan(cls: type, text: bool) -> list[tuple[str, Any, Convert, Any]]:
     """Return (name on the wire, exact type or None, conversion, default or _MISSING) of each field."""
     hints = typing.get_type_hints(cls)
     plan = []
@@ -172,13 +285,15 @@ def _plan(cls: type) -> list[tuple[str, Any, Convert, Any]]:
             default = f.default_factory()
         elif default is _MISSING and type(None) in typing.get_args(hints[f.name]):
             default = None
-        plan.append((_wire_name(f), _exact(hints[f.name]), _decoder(hints[f.name], f"{cls.__name__}.{_wire_name(f)}"), default))
+        exact = str if text and hints[f.name] is str else None if text else _exact(hints[f.name])
+        convert = _decoder(hints[f.name], f"{cls.__name__}.{_wire_name(f)}", text=text)
+        plan.append((_wire_name(f), exact, convert, default))
     return plan
 
 
-def _dataclass_decoder(cls: type) -> Convert:
-    plan = _plan(cls)
-    kernel = _kernel(cls, plan)
+def _dataclass_decoder(cls: type, text: bool) -> Convert:
+    plan = _plan(cls, text)
+    kernel = None if text else _kernel(cls, plan)
 
     def decode(value: Any) -> Any:
         if kernel is not None and type(value) is dict:

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from lockstep.protocol.codec.msgpack_body import decode_body
-from lockstep.protocol.command import ONEWAY_FLAG, Command
+from lockstep.protocol.codec import CODECS
+from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, Command
 from lockstep.protocol.errors import ConfigError, MessageIllegalError, RequestCodeNotSupportedError
-from lockstep.protocol.fields import from_plain
 from lockstep.protocol.frame import encode_frame
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
@@ -34,6 +33,7 @@ class HandlerSpec:
     lane: str | None
     body_bytes_max: int
     header_bytes_max: int
+    classic: bool
 
 
 def handles(
@@ -44,16 +44,18 @@ def handles(
     lane: str | None = None,
     body_bytes_max: int = REQUEST_BYTES_MAX,
     header_bytes_max: int = REQUEST_HEADER_BYTES_MAX,
+    classic: bool = False,
 ) -> Callable[[Any], Any]:
     """Mark a method `def f(self, request: Request) -> HandlerResult` as the handler of a request code.
 
     `body` is the dataclass to which the body is decoded, or `bytes` for the body as it is; without it the body of a request is dropped.
     A request with a header of more than `header_bytes_max` or a body of more than `body_bytes_max` bytes is refused before it is decoded.
+    `classic`: the handler also serves RocketMQ's clients. Without it the code is not supported for them.
     """
 
     def mark(method: Any) -> Any:
-        limits = lane, body_bytes_max, header_bytes_max
-        method.__handles__ = (*getattr(method, "__handles__", ()), HandlerSpec(int(code), header, body, *limits))
+        rest = lane, body_bytes_max, header_bytes_max, classic
+        method.__handles__ = (*getattr(method, "__handles__", ()), HandlerSpec(int(code), header, body, *rest))
         return method
 
     return mark
@@ -77,8 +79,9 @@ class _Route:
         if command.header_bytes > spec.header_bytes_max:
             size = command.header_bytes
             raise MessageIllegalError(f"{code_name(command.code)} has a header of {size} bytes: at most {spec.header_bytes_max}")
-        header = None if spec.header is None else from_plain(spec.header, command.fields)
-        body: Any = b"" if spec.body is None else command.body if spec.body is bytes else decode_body(spec.body, command.body)
+        codec = CODECS[command.codec]
+        header = None if spec.header is None else codec.read_fields(spec.header, command.fields)
+        body: Any = b"" if spec.body is None else command.body if spec.body is bytes else codec.read_body(spec.body, command.body)
         return header, body
 
 
@@ -152,7 +155,7 @@ class Dispatcher:
             if self._on_request is not None:
                 self._on_request(endpoint)
             route = self._routes.get(command.code)
-            if route is None:
+            if route is None or not (command.codec == MSGPACK or route.spec.classic):
                 raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported by this server")
             request.header, request.body = route.decode(command)
             if route.lane is None:

@@ -23,11 +23,10 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.command import ONEWAY_FLAG, RETRY_AFTER_FIELD, Command, response
+from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RETRY_AFTER_FIELD, Command, response
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, SystemBusyError
-from lockstep.protocol.fields import to_plain
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
@@ -35,6 +34,12 @@ from lockstep.runtime.pending_requests import code_name
 from lockstep.runtime.safe_text import printable
 
 log = get_logger("runtime.dispatch")
+
+
+RETRIES_BUSY_VERSION = 413
+"""RocketMQ's version 5.0.0, from which producers repeat a send that was answered SYSTEM_BUSY. Older ones repeat SERVICE_NOT_AVAILABLE."""
+OWN_CODES_FROM = 30_001
+"""The codes of requests and responses from here on are lockstep's own."""
 
 
 class RetryLaterError(SystemBusyError):
@@ -51,13 +56,16 @@ class Request:
     A request may be kept for long: of its frame it keeps what its handler declares, and nothing else.
     """
 
-    __slots__ = ("body", "code", "codec", "endpoint", "flag", "header", "is_done", "opaque", "size")
+    __slots__ = ("body", "code", "codec", "endpoint", "flag", "header", "is_done", "language", "opaque", "size", "version")
 
     def __init__(self, command: Command, endpoint: Endpoint, header: Any = None, body: Any = b"") -> None:
         self.code = command.code
         self.opaque = command.opaque
         self.flag = command.flag
         self.codec = command.codec
+        self.language = command.language
+        """As in Command."""
+        self.version = command.version
         self.size = command.header_bytes + len(command.body)
         """Bytes of the frame's header and body."""
         self.endpoint = endpoint
@@ -70,6 +78,11 @@ class Request:
         """Whether the response was sent."""
 
     @property
+    def is_native(self) -> bool:
+        """Return whether a client of lockstep sent it, not one of RocketMQ."""
+        return self.codec == MSGPACK
+
+    @property
     def is_oneway(self) -> bool:
         """Return whether the client expects no response."""
         return bool(self.flag & ONEWAY_FLAG)
@@ -78,8 +91,9 @@ class Request:
         self, header: object | None = None, body: object | None = None, code: int = ResponseCode.SUCCESS, remark: str | None = None
     ) -> Command:
         """Return the response for this request without sending it: `header` is a header dataclass, `body` bytes or a body dataclass."""
-        raw = b"" if body is None else body if isinstance(body, bytes | bytearray | memoryview) else encode_body(body)
-        return response(self.opaque, self.codec, code, remark, None if header is None else to_plain(header), raw)
+        codec = CODECS[self.codec]
+        raw = b"" if body is None else body if isinstance(body, bytes | bytearray | memoryview) else codec.write_body(body)
+        return response(self.opaque, self.codec, code, remark, None if header is None else codec.write_fields(header), raw)
 
     def respond(self, command: Command, parts: Sequence[bytes | memoryview] = ()) -> None:
         """Send the response; `parts` are a body that is not copied. Send nothing to a one-way request, a closed connection, or
@@ -111,12 +125,21 @@ class Request:
             self.respond(self._error_response(error))
 
     def _error_response(self, error: Exception) -> Command:
+        if isinstance(error, BrokerError) and not self.is_native:
+            return response(self.opaque, self.codec, _classic_code(error, self), printable(error.remark), None, b"")
         if isinstance(error, BrokerError):
             fields = {RETRY_AFTER_FIELD: error.retry_after_ms} if isinstance(error, RetryLaterError) else None
             return response(self.opaque, self.codec, error.wire_code, printable(error.remark), fields, b"")
         foreseen = isinstance(error, RemoteProtocolError | LocalProtocolError)
         remark = printable(str(error) if foreseen else f"{type(error).__name__}: {error}")
         return response(self.opaque, self.codec, ResponseCode.SYSTEM_ERROR, remark, None, b"")
+
+
+def _classic_code(error: BrokerError, request: Request) -> int:
+    """Return the code by which a client of RocketMQ does the right thing: repeats, asks again, or reports it."""
+    if error.wire_code == ResponseCode.SYSTEM_BUSY and request.version < RETRIES_BUSY_VERSION:
+        return ResponseCode.SERVICE_NOT_AVAILABLE
+    return ResponseCode.SYSTEM_ERROR if error.wire_code >= OWN_CODES_FROM else error.wire_code
 
 
 Until = Literal["written", "confirmed", "synced"]

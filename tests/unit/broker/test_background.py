@@ -22,6 +22,7 @@ from lockstep.broker.tables.sequence_table import SequenceTable
 from lockstep.protocol.bodies import FreeQueue, ListVersion, QueueFreeBody
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import MSGPACK
 from support.broker_fakes import FakeHost
 from support.clocks import LoopClock
 from support.coordination_kit import CONFIG, TOPIC, Bench
@@ -31,6 +32,7 @@ from support.loops import FrozenLoop, LoopWatch
 class Endpoint:
     def __init__(self) -> None:
         self.peer = "p"
+        self.codec = MSGPACK
         self.sent: list[tuple[int, object, bytes]] = []
         self.aborted: str | None = None
 

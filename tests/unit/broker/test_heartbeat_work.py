@@ -28,7 +28,7 @@ class HeartbeatBench:
         self.bench = Bench()
         host = FakeHost()
         host.clock.now_ms = self.bench.now_ms
-        self.processor = client.ClientProcessor(cast(Any, host), self.bench.c)
+        self.processor = client.ClientProcessor(cast(Any, host), self.bench.c, cast(Any, None), cast(Any, None))
         self.dispatcher = Dispatcher([self.processor], None, {client.QUERY_LANE: LaneLimits(1, 1)})
         self.endpoint = FakeEndpoint()
         self.endpoint.on_close = []  # type: ignore[attr-defined]
@@ -52,7 +52,7 @@ def test_unchanged_heartbeat_is_decoded_and_parsed_once(session: str | None, mon
 
     def counted(owner: Any, name: str) -> None:
         own = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *given: calls.append(name) or own(*given))  # type: ignore[func-returns-value]
+        monkeypatch.setattr(owner, name, lambda *given, **named: calls.append(name) or own(*given, **named))  # type: ignore[func-returns-value]
 
     counted(heartbeats, "heartbeat_body")
     counted(contract, "parse_tags")

@@ -10,12 +10,14 @@ import pytest
 from lockstep.broker import start_policy
 from lockstep.broker.app import LANES
 from lockstep.broker.coordination import CoordinationConfig
+from lockstep.broker.delayed_delivery import GroupTopics
 from lockstep.broker.effects import CloseConnection, PushQueueFree
 from lockstep.broker.group_status import GroupStatusReader
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.processors.start_offsets import START_LANE
+from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
@@ -102,7 +104,7 @@ class DispatcherBench:
         host = FakeHost()
         host.clock.now_ms = self.bench.now_ms
         processors = [
-            ClientProcessor(cast(Host, host), self.bench.c),
+            ClientProcessor(cast(Host, host), self.bench.c, cast(GroupTopics, None), cast(TopicProcessor, None)),
             LockProcessor(cast(Host, host), self.bench.c, self.store),
             OffsetProcessor(cast(Host, host), self.bench.c, self.store),
         ]

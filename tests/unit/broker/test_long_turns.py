@@ -20,7 +20,7 @@ from lockstep.protocol.bodies import GroupStatusReply, ListVersion
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codec.plain import pack_plain
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.command import Command
+from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupStatusHeader
 from lockstep.protocol.sequence import FrameSequence
@@ -63,6 +63,7 @@ class Peer:
 
     def __init__(self, counted: TurnCounter) -> None:
         self.sent: list[int] = []
+        self.codec = MSGPACK
         self.oneway = counted.of(lambda code, fields=None, body=b"": self.sent.append(code))
 
 
@@ -166,6 +167,7 @@ async def test_close_stale_pull_and_free_queue_do_not_wait_for_pending_notices()
 
     class Peer:
         peer = "p"
+        codec = MSGPACK
 
         def __init__(self, connection: int) -> None:
             self._connection = connection
@@ -227,7 +229,7 @@ async def test_queue_status_of_a_group_is_built_and_packed_in_slices(monkeypatch
     monkeypatch.setattr(client, "pack_plain", counted.of(pack_plain))
     host = FakeHost()
     host.clock.now_ms = bench.now_ms
-    processor = client.ClientProcessor(cast(Any, host), coordination)
+    processor = client.ClientProcessor(cast(Any, host), coordination, cast(Any, None), cast(Any, None))
     requested = Request(Command(RequestCode.GROUP_STATUS, 1), cast(Any, None), GroupStatusHeader(GROUP), None)
     answering = asyncio.ensure_future(processor.group_status(requested))
     await counted.until(answering.done)
@@ -247,7 +249,7 @@ async def test_concurrent_status_requests_share_the_turns(monkeypatch: pytest.Mo
     host = FakeHost()
     host.clock.now_ms = bench.now_ms
     budget = TurnBudget(LANE_ITEMS_PER_TURN)
-    processor = client.ClientProcessor(cast(Any, host), bench.c, budget)
+    processor = client.ClientProcessor(cast(Any, host), bench.c, cast(Any, None), cast(Any, None), budget)
     dispatcher = Dispatcher([processor], None, {client.QUERY_LANE: LaneLimits(2, 100)}, None, budget)
     endpoint = FakeEndpoint()
     for number, name in enumerate(groups):
@@ -269,7 +271,7 @@ async def test_member_status_of_a_group_is_built_and_packed_in_slices(monkeypatc
     monkeypatch.setattr(GroupStatusReader, "read_member", counted.of(GroupStatusReader.read_member))
     host = FakeHost()
     host.clock.now_ms = bench.now_ms
-    processor = client.ClientProcessor(cast(Any, host), bench.c)
+    processor = client.ClientProcessor(cast(Any, host), bench.c, cast(Any, None), cast(Any, None))
     requested = Request(Command(RequestCode.GROUP_STATUS, 1), cast(Any, None), GroupStatusHeader(GROUP), None)
     answering = asyncio.ensure_future(processor.group_status(requested))
     await counted.until(answering.done)

@@ -236,7 +236,7 @@ def test_kernels_do_not_decline_usual_frames_headers_and_sequences(monkeypatch: 
     assert counting.calls["encode_frame"] == 3
     assert counting.declined == {"encode_frame": 0, "next_frame": 0, "carries_sequence": 0}
     for value in (HEADER, SendRecordsReply(5, 900, 1, "10.0.0.1:10911"), PullHeader("g", "orders", 3, 100)):
-        kernel = fields._kernel(type(value), fields._plan(type(value)))
+        kernel = fields._kernel(type(value), fields._plan(type(value), False))
         assert kernel is not None
         assert kernel(to_plain(value)) == value
 

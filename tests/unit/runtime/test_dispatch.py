@@ -13,12 +13,12 @@ import pytest
 
 from lockstep.protocol import errors
 from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codec.native import NativeCodec
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import ONEWAY_FLAG, RETRY_AFTER_FIELD, Command
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import FrameBuffer
 from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader
-from lockstep.runtime import dispatch
 from lockstep.runtime.dispatch import Dispatcher, handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.lanes import LaneLimits
@@ -316,7 +316,7 @@ async def test_body_larger_than_its_handlers_limit_is_rejected(code: RequestCode
 
 async def test_body_beyond_its_limit_is_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = DispatcherUnderTest()
-    monkeypatch.setattr(dispatch, "decode_body", lambda *_: pytest.fail("decoded"))
+    monkeypatch.setattr(NativeCodec, "read_body", lambda *_: pytest.fail("decoded"))
     bench.send_request(RequestCode.SYNC, body=bytes((64 << 10) + 1))
     assert (await bench.response()).code == ResponseCode.MESSAGE_ILLEGAL
 

@@ -1,14 +1,18 @@
 """HEART_BEAT, UNREGISTER_CLIENT, member lists, group status. RocketMQ: ClientManageProcessor, ConsumerManageProcessor."""
 
 from lockstep.broker.coordination import Coordination
+from lockstep.broker.delayed_delivery import GroupTopics
 from lockstep.broker.heartbeats import HeartbeatCache
+from lockstep.broker.processors.pull_request import tag_hashes, unsupported_filter
 from lockstep.broker.processors.query import QUERY_LANE
-from lockstep.protocol.bodies import ConsumerGroup, GroupStatusReply
+from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.protocol.bodies import CheckClientConfigBody, ConsumerGroup, GroupStatusReply, HeartbeatBody
 from lockstep.protocol.codec.plain import PackedList, pack_around, pack_plain
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import BrokerSystemError, SubscriptionGroupNotExistError
+from lockstep.protocol.errors import BrokerError, BrokerSystemError, SubscriptionGroupNotExistError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
+from lockstep.protocol.names import retry_topic
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
@@ -16,7 +20,7 @@ from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN
 from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request
+from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")
@@ -30,16 +34,20 @@ TOPICS_PER_ITEM = 4
 class ClientProcessor:
     """Handles the requests by which clients join and leave groups, and reads of members."""
 
-    def __init__(self, host: Host, coordination: Coordination, budget: TurnBudget | None = None) -> None:
+    def __init__(
+        self, host: Host, coordination: Coordination, topics: GroupTopics, creator: TopicProcessor, budget: TurnBudget | None = None
+    ) -> None:
         """`budget` limits what lanes do in one turn of the loop."""
         self._budget = TurnBudget(LANE_ITEMS_PER_TURN) if budget is None else budget
         self._clock = host.clock
         self._coordination = coordination
+        self._topics = topics
+        self._creator = creator
         self._peers: dict[int, str] = {}
         """Connection → peer, for connections that have sent HEART_BEAT."""
         self._heartbeats = HeartbeatCache()
 
-    @handles(RequestCode.HEART_BEAT, None, bytes, body_bytes_max=HEARTBEAT_BYTES_MAX)
+    @handles(RequestCode.HEART_BEAT, None, bytes, body_bytes_max=HEARTBEAT_BYTES_MAX, classic=True)
     def heartbeat(self, request: Request) -> HandlerResult:
         """Take the heartbeat. Requests that the broker sends on this connection use the codec of its heartbeats."""
         endpoint = request.endpoint
@@ -47,7 +55,7 @@ class ClientProcessor:
         if endpoint.id not in self._peers:
             self._peers[endpoint.id] = endpoint.peer
             endpoint.on_close.append(self._forget)
-        heartbeat = self._heartbeats.read(request.body)
+        heartbeat = self._heartbeats.read(request.body, native=request.is_native)
         body = heartbeat.body
         before = [self._in_force(entry.group) for entry in body.consumers]
         reply = self._coordination.membership.heartbeat(endpoint.id, heartbeat, self._clock.boot_ms())
@@ -57,19 +65,43 @@ class ClientProcessor:
                 facts = {"was": expressions(was), "now": expressions(now)}
                 facts |= {"effect": "it holds for all members now"}
                 log_limited(log, "warning", "subscription.overruled", group=entry.group, client=body.client_id, **facts)
-        return NO_RESPONSE if reply is None else request.reply(body=reply)
+        if request.is_native:
+            return NO_RESPONSE if reply is None else request.reply(body=reply)
+        return self._classic_reply(request, body)
 
-    @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader)
+    def _classic_reply(self, request: Request, body: HeartbeatBody) -> HandlerResult:
+        """Respond to a client of RocketMQ, after the topics of its groups' retries exist. It asks for their routes every 20 s only."""
+        result, is_new = PendingResponse(request.reply()), False
+        for entry in body.consumers:
+            if not entry.broadcasting and self._topics.is_missing(topic := retry_topic(entry.group)):
+                try:
+                    self._topics.create(topic)
+                    is_new = True
+                except BrokerError as error:
+                    log_limited(log, "warning", "topic.refused", topic=topic, reason=error.remark)
+        return self._creator.respond_when_known(request, result) if is_new else result
+
+    @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader, classic=True)
     def unregister(self, request: Request) -> HandlerResult:
         """Remove the member from the list at once; its session and locks stay. A producer group has no members to remove."""
         header: UnregisterClientHeader = request.header
-        if header.consumer_group is not None:
+        if header.consumer_group:
             now_ms = self._clock.boot_ms()
             if not self._coordination.membership.unregister(request.endpoint.id, header.client_id, header.consumer_group, now_ms):
                 return NO_RESPONSE
         return request.reply()
 
-    @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader)
+    @handles(RequestCode.CHECK_CLIENT_CONFIG, None, CheckClientConfigBody, classic=True)
+    def check_config(self, request: Request) -> HandlerResult:
+        """Check that the broker can filter by the subscription: a client of RocketMQ does not start otherwise."""
+        body: CheckClientConfigBody = request.body
+        subscription = body.subscription_data
+        if subscription.expression_type not in ("", "TAG"):
+            raise BrokerSystemError(unsupported_filter(subscription.expression_type))
+        tag_hashes(subscription.expression)
+        return request.reply()
+
+    @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader, classic=True)
     def member_list(self, request: Request) -> HandlerResult:
         header: GroupHeader = request.header
         members = self._coordination.membership.member_list(header.consumer_group)

@@ -11,6 +11,7 @@ from lockstep.broker.coordination import Coordination
 from lockstep.broker.processors.start_offsets import StartOffsets, TimeIndex
 from lockstep.broker.start_policy import OffsetsByTime
 from lockstep.protocol.bodies import LockBatchBody, SessionLockBody, SyncBody
+from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import RemoteProtocolError
@@ -28,14 +29,14 @@ class LockProcessor:
         self._coordination = coordination
         self._starts = StartOffsets(coordination, store)
 
-    @handles(RequestCode.LOCK_BATCH_MQ, None, bytes, body_bytes_max=MEMBER_BYTES_MAX)
+    @handles(RequestCode.LOCK_BATCH_MQ, None, bytes, body_bytes_max=MEMBER_BYTES_MAX, classic=True)
     def lock(self, request: Request) -> HandlerResult:
         request.body = body = self._lock_body(request)
         if isinstance(body, LockBatchBody):
             return PendingResponse(request.reply(body=self._coordination.legacy.lock(body, self._clock.boot_ms())))
         return self._starts.resolve(request, body, partial(self._session_lock, request, body))
 
-    @handles(RequestCode.UNLOCK_BATCH_MQ, None, LockBatchBody, body_bytes_max=MEMBER_BYTES_MAX)
+    @handles(RequestCode.UNLOCK_BATCH_MQ, None, LockBatchBody, body_bytes_max=MEMBER_BYTES_MAX, classic=True)
     def unlock(self, request: Request) -> HandlerResult:
         self._coordination.legacy.unlock(request.body)
         return PendingResponse(request.reply())
@@ -51,6 +52,8 @@ class LockProcessor:
     def _lock_body(self, request: Request) -> SessionLockBody | LockBatchBody:
         """Decode the body. Raise the error of LockBatchBody if a connection without a session has sent neither of the two."""
         raw = request.body
+        if not request.is_native:
+            return CODECS[request.codec].read_body(LockBatchBody, raw)
         if self._coordination.state.sessions.session_on(request.endpoint.id) is not None:
             return decode_body(SessionLockBody, raw)
         try:

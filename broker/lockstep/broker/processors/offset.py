@@ -36,7 +36,7 @@ class OffsetProcessor:
         self._store = store
         self._starts = StartOffsets(coordination, store)
 
-    @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader)
+    @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader, classic=True)
     def query(self, request: Request) -> HandlerResult:
         """Return the group's offset. QueryNotFoundError alone lets a client use its start policy, so no other failure may raise it."""
         header: QueryConsumerOffsetHeader = request.header
@@ -50,7 +50,7 @@ class OffsetProcessor:
             raise QueryNotFoundError(f"group {header.consumer_group} has no offset for {header.topic} queue {header.queue_id}")
         return request.reply(ProgressReply(offset))
 
-    @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader)
+    @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader, classic=True)
     def update(self, request: Request) -> HandlerResult:
         header: UpdateConsumerOffsetHeader = request.header
         key = header.consumer_group, header.topic, header.queue_id

@@ -19,7 +19,7 @@ from typing import TypeVar
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import StalePulls
 from lockstep.broker.processors.cold_reads import ColdReads
-from lockstep.broker.processors.pull_request import Pull, page_of, tag_hashes
+from lockstep.broker.processors.pull_request import Pull, page_of, tag_hashes, unsupported_filter
 from lockstep.broker.store import ReadResult, ReadStatus, Store
 from lockstep.broker.tables.long_poll_table import (
     HELD_MAX,
@@ -137,7 +137,8 @@ class PullProcessor:
         self._holds.held_max, self._holds.held_per_group_max = held_max, held_per_group_max
         self._lowered.schedule()
 
-    @handles(RequestCode.PULL_MESSAGE, PullHeader, header_bytes_max=PULL_HEADER_BYTES_MAX)
+    @handles(RequestCode.PULL_MESSAGE, PullHeader, header_bytes_max=PULL_HEADER_BYTES_MAX, classic=True)
+    @handles(RequestCode.LITE_PULL_MESSAGE, PullHeader, header_bytes_max=PULL_HEADER_BYTES_MAX, classic=True)
     def pull(self, request: Request) -> HandlerResult:
         header: PullHeader = request.header
         if request.is_oneway:
@@ -333,7 +334,7 @@ class PullProcessor:
     def _hashes(self, header: PullHeader, connection: int) -> frozenset[int] | None:
         """Return the tag hashes of the request's expression, or else of its group's subscription; None if every message matches."""
         if header.expression_type not in (None, "", "TAG"):
-            raise BrokerSystemError(f"filters of type {header.expression_type} are not supported: use TAG")
+            raise BrokerSystemError(unsupported_filter(header.expression_type))
         if header.sys_flag & SUBSCRIPTION:
             return tag_hashes(header.subscription)
         group, topic = header.consumer_group, header.topic
@@ -346,6 +347,8 @@ class PullProcessor:
             raise SubscriptionNotLatestError(
                 f"group {group} has version {subscription.sub_version} of its subscription to {topic} here: send HEART_BEAT first"
             )
+        if subscription.expression_type != "TAG":
+            raise BrokerSystemError(unsupported_filter(subscription.expression_type))
         return tag_hashes(subscription.expression)
 
     def _deliver(self, pull: Pull, result: ReadResult) -> None:

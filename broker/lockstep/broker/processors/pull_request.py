@@ -52,3 +52,8 @@ def tag_hashes(expression: str | None) -> frozenset[int] | None:
     except LocalProtocolError as error:
         raise SubscriptionParseError(str(error)) from None
     return None if parsed.all else parsed.hashes
+
+
+def unsupported_filter(kind: str) -> str:
+    """Return why a subscription of this type is refused."""
+    return f"the broker does not support filters of type {kind[:40]}: use TAG"

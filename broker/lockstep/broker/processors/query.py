@@ -23,13 +23,13 @@ class QueryProcessor:
         self._store = store
         self._topics = topics
 
-    @handles(RequestCode.GET_MAX_OFFSET, QueueHeader)
+    @handles(RequestCode.GET_MAX_OFFSET, QueueHeader, classic=True)
     def max_offset(self, request: Request) -> HandlerResult:
         """Return the offset after the last visible message. As in RocketMQ, 0 if the queue does not exist."""
         header: QueueHeader = request.header
         return request.reply(OffsetReply(self._store.bounds(header.topic, header.queue_id)[1] if self._has(header) else 0))
 
-    @handles(RequestCode.GET_MIN_OFFSET, QueueHeader)
+    @handles(RequestCode.GET_MIN_OFFSET, QueueHeader, classic=True)
     def min_offset(self, request: Request) -> HandlerResult:
         """Return the first offset that is still stored. As in RocketMQ, −1 if the queue does not exist."""
         header: QueueHeader = request.header
@@ -43,7 +43,7 @@ class QueryProcessor:
         ranges = tuple(OffsetRange(queue_id, *pair) for queue_id, pair in enumerate(bounds))
         return request.reply(body=encode_body(TopicOffsets(ranges)))
 
-    @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, lane=QUERY_LANE)
+    @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, lane=QUERY_LANE, classic=True)
     async def search_offset(self, request: Request) -> HandlerResult:
         """Return the offset of the first message stored at or after the time, else the next offset; 0 if the queue does not exist."""
         header: SearchOffsetHeader = request.header
@@ -51,7 +51,7 @@ class QueryProcessor:
             return request.reply(OffsetReply(0))
         return request.reply(OffsetReply(await self._store.offset_by_time(header.topic, header.queue_id, header.timestamp)))
 
-    @handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader, lane=QUERY_LANE)
+    @handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader, lane=QUERY_LANE, classic=True)
     async def view_message(self, request: Request) -> HandlerResult:
         """Return the stored record at a log offset. The broker's own records are not returned."""
         header: ViewMessageHeader = request.header

@@ -7,10 +7,12 @@ that of a repeat, because the first one may not be durable yet, and a refusal th
 request alone are sent at once.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 
+from lockstep.broker.classic.batch import joined_properties, read_batch
 from lockstep.broker.delayed_delivery import DelayedDelivery
 from lockstep.broker.message_copy import MessageCopy
 from lockstep.broker.processors.topic import TopicProcessor
@@ -28,7 +30,7 @@ from lockstep.protocol.errors import (
     ServiceNotAvailableError,
 )
 from lockstep.protocol.frame import BODY_BYTES_MAX, HEADER_BYTES_MAX
-from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader, SendRecordsReply, SendReply
+from lockstep.protocol.headers.send import SendMessageHeader, SendMessageV2Header, SendRecordsHeader, SendRecordsReply, SendReply
 from lockstep.protocol.ids import offset_message_id
 from lockstep.protocol.names import check_topic, is_sendable_topic
 from lockstep.protocol.native import kernels
@@ -37,6 +39,8 @@ from lockstep.protocol.properties import (
     LS_SEQ,
     OWN_PREFIX,
     SENT_PROPERTIES_BYTES_MAX,
+    TRAN_MSG,
+    UNIQ_KEY,
     WAIT,
     check_sent_bytes,
     encode_properties,
@@ -62,6 +66,13 @@ SYSTEM_BUSY.
 """
 BUSY_RETRY_MS = 200
 HELD_RETRY_MS = 100
+
+SEND_LIMITS = {"body_bytes_max": RECORDS_BYTES_MAX, "header_bytes_max": HEADER_BYTES_MAX}
+TRANSACTION_BITS = 0xC
+"""RocketMQ: MessageSysFlag.TRANSACTION_ROLLBACK_TYPE, the mask of a message's transaction state."""
+REGION = "DefaultRegion"
+VERSION_5 = 413
+"""RocketMQ's version 5.0.0: from it on clients read the `transactionId` of a send's response."""
 
 NOT_STORED = StoredFrame(-1, -1, 0)
 NO_HOST = bytes(8)
@@ -184,17 +195,34 @@ class SendProcessor:
 
     # ------------------------------------------------------------------------------------------------------------ SEND_MESSAGE
 
-    @handles(RequestCode.SEND_MESSAGE, SendMessageHeader, bytes, body_bytes_max=RECORDS_BYTES_MAX, header_bytes_max=HEADER_BYTES_MAX)
+    @handles(RequestCode.SEND_MESSAGE, SendMessageHeader, bytes, classic=True, **SEND_LIMITS)
     def send_message(self, request: Request) -> HandlerResult:
         """Take RocketMQ's single send: its record is made here, and then stored like any frame."""
-        header: SendMessageHeader = request.header
+        return self._send(request, request.header)
+
+    @handles(RequestCode.SEND_MESSAGE_V2, SendMessageV2Header, bytes, classic=True, **SEND_LIMITS)
+    def send_message_v2(self, request: Request) -> HandlerResult:
+        header: SendMessageV2Header = request.header
+        return self._send(request, header.long_form())
+
+    @handles(RequestCode.SEND_BATCH_MESSAGE, SendMessageV2Header, bytes, classic=True, **SEND_LIMITS)
+    def send_batch(self, request: Request) -> HandlerResult:
+        header: SendMessageV2Header = request.header
+        return self._send(request, header.long_form(batch=True))
+
+    def _send(self, request: Request, header: SendMessageHeader) -> HandlerResult:
         check_topic(header.topic)
         if not is_sendable_topic(header.topic):
             raise NoPermissionError(f"topic {header.topic} is written by the broker alone")
+        is_new = self._topics.find_layout(header.topic) is None
         layout = self._creator.find_or_create(header.topic, header.default_topic_queue_nums)
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = self._random.below(max(1, self._topics.own_write_count(layout)))
+        if not request.is_native and (header.sys_flag & TRANSACTION_BITS or split_properties(header.properties).get(TRAN_MSG) == "true"):
+            raise MessageIllegalError("transactions are not supported: send the message without one")
+        if header.batch and not request.is_native:
+            return self._send_messages(request, header, queue_id)
         record = encode_message(header, queue_id, request.body)
         level = delay_level(header.properties) if header.delay_ms is None else self._delays.find_delay_level(header.delay_ms)
         if level > 0:
@@ -206,8 +234,35 @@ class SendProcessor:
             appended = self._delays.append(replace(MessageCopy.of(RecordView(record)), born_host=born_host(request.endpoint.peer)), level)
         else:
             appended = self._store_frame(request, header.topic, queue_id, record, 1)
-        reply = SendReply(offset_message_id(self._host_text(), appended.physical_offset), queue_id, appended.queue_offset)
+        reply = self._send_reply(request, header, queue_id, appended, (0,))
+        result = PendingResponse(request.reply(reply), UNTIL[requested_durability(header)])
+        return self._creator.respond_when_known(request, result) if is_new else result
+
+    def _send_messages(self, request: Request, header: SendMessageHeader, queue_id: int) -> HandlerResult:
+        """Take RocketMQ's batch: its messages become one frame, each with the properties of the batch after its own."""
+        if delay_level(header.properties) > 0:
+            raise MessageIllegalError("a batch can't be delayed: send the messages one by one")
+        single = replace(header, batch=False)
+        records = [
+            encode_message(replace(single, flag=flag, properties=joined_properties(properties, header.properties)), queue_id, body)
+            for flag, body, properties in read_batch(request.body)
+        ]
+        if not records:
+            raise MessageIllegalError("a batch without messages")
+        appended = self._store_frame(request, header.topic, queue_id, b"".join(records), len(records))
+        reply = self._send_reply(request, header, queue_id, appended, [0, *accumulate(map(len, records[:-1]))])
         return PendingResponse(request.reply(reply), UNTIL[requested_durability(header)])
+
+    def _send_reply(
+        self, request: Request, header: SendMessageHeader, queue_id: int, appended: Appended, starts: Sequence[int]
+    ) -> SendReply:
+        """Return the response to a send. `starts`: where its messages begin within the frame."""
+        host = self._host_text()
+        ids = ",".join(offset_message_id(host, appended.physical_offset + start) for start in starts)
+        if request.is_native:
+            return SendReply(ids, queue_id, appended.queue_offset)
+        unique = split_properties(header.properties).get(UNIQ_KEY) if request.version >= VERSION_5 else None
+        return SendReply(ids, queue_id, appended.queue_offset, REGION, False, unique)
 
     # ------------------------------------------------------------------------------------------------------------------ common
 

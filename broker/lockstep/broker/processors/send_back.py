@@ -46,7 +46,7 @@ class SendBackProcessor:
         self._group_topics = group_topics
         self._gate = gate
 
-    @handles(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, lane=SEND_BACK_LANE)
+    @handles(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, lane=SEND_BACK_LANE, classic=True)
     async def send_back(self, request: Request) -> HandlerResult:
         header: SendBackHeader = request.header
         check_group(header.group)

@@ -3,13 +3,14 @@
 RocketMQ: AdminBrokerProcessor, TopicConfigManager.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from lockstep.broker.tables.topic_table import TopicTable, topic_missing
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import CreateTopicReply
-from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
 from lockstep.protocol.errors import MessageIllegalError, NoPermissionError, RemoteProtocolError
 from lockstep.protocol.headers.routes import (
     CreateTopicHeader,
@@ -25,10 +26,12 @@ from lockstep.runtime.dispatch import handles
 from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.request import HandlerResult, PendingResponse, Request
+from lockstep.runtime.request import HandlerResult, PendingResponse, Request, RunInLane
 
 log = get_logger("broker")
 
+ROUTE_LANE = "routes"
+"""The lane of responses that wait until the nameservers know a new topic."""
 AUTO_CREATE_QUEUES_MAX = 8
 """Queues of a topic that a send creates at most. RocketMQ: those of TBW102, from which such a topic inherits (the client asks for 4)."""
 
@@ -43,9 +46,13 @@ class TopicProcessor:
         clock: Clock,
         *,
         auto_create: bool,
+        wait_until_known: Callable[[], Awaitable[None]] | None = None,
         may_begin: Callable[[str], None] | None = None,
     ) -> None:
-        """`may_begin` raises ServiceNotAvailableError if the disk has no room for a new topic."""
+        """`wait_until_known` returns when the nameservers know the layouts of this broker, or after a short time; None: they always do.
+        `may_begin` raises ServiceNotAvailableError if the disk has no room for a new topic.
+        """
+        self._wait_until_known = wait_until_known
         self._topics = topics
         self._holds = holds
         self._clock = clock
@@ -53,7 +60,7 @@ class TopicProcessor:
         """Whether sends create topics."""
         self._may_begin = may_begin
 
-    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, bytes, body_bytes_max=LAYOUTS_BYTES_MAX)
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, bytes, body_bytes_max=LAYOUTS_BYTES_MAX, classic=True)
     def create_topic(self, request: Request) -> HandlerResult:
         header: CreateTopicHeader = request.header
         check_topic(header.topic)
@@ -62,7 +69,9 @@ class TopicProcessor:
         self._check_disk(header.topic)
         if header.hold_id is not None and not self._holds.in_force(header.topic, header.hold_id, self._clock.boot_ms()):
             raise NoPermissionError(f"the writes to topic {header.topic} are not held any more, so its layout was not changed")
-        return PendingResponse(request.reply(body=encode_body(CreateTopicReply(self._create(header, request.body)))))
+        layout = self._create(header, request.body)
+        result = PendingResponse(request.reply(body=CreateTopicReply(layout) if request.is_native else b""))
+        return self.respond_when_known(request, result)
 
     @handles(RequestCode.HOLD_WRITES, HoldWritesHeader)
     def hold_writes(self, request: Request) -> HandlerResult:
@@ -85,6 +94,21 @@ class TopicProcessor:
         if forgotten:
             log.warning("deletions.forgotten", count=forgotten, remembered=remembered, peer=request.endpoint.peer)
         return PendingResponse(request.reply(ForgetDeletionsReply(forgotten, remembered)))
+
+    def respond_when_known(self, request: Request, result: Command | PendingResponse) -> HandlerResult:
+        """Return the response to a request of a RocketMQ client that has created a topic: it is sent when the nameservers know the topic.
+
+        Such a client asks for the route at once and then not for 20 to 30 s. A native client is notified, so it gets `result` now.
+        """
+        known = self._wait_until_known
+        if request.is_native or known is None:
+            return result
+
+        async def wait() -> HandlerResult:
+            await known()
+            return result
+
+        return RunInLane(ROUTE_LANE, wait)
 
     def find_or_create(self, topic: str, queue_count: int) -> TopicLayout:
         """Return the topic of a classic send: the layout in force, or one created with queues at this broker if that is allowed. Raise

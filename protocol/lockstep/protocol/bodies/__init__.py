@@ -25,6 +25,7 @@ from lockstep.protocol.bodies.groups import (
 )
 from lockstep.protocol.bodies.heartbeat import (
     CONTRACT_VERSION_MAX,
+    CheckClientConfigBody,
     ConsumeFromWhere,
     ConsumerGroup,
     ConsumeType,
@@ -74,6 +75,7 @@ __all__ = [
     "BrokerSettings",
     "BrokerStatus",
     "ChangeSettings",
+    "CheckClientConfigBody",
     "ClusterInfo",
     "ConsumeFromWhere",
     "ConsumeType",

@@ -94,6 +94,15 @@ class HeartbeatBody:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckClientConfigBody:
+    """CHECK_CLIENT_CONFIG (46) of RocketMQ's clients: asks whether the broker can filter by a subscription."""
+
+    client_id: str
+    group: str
+    subscription_data: Subscription
+
+
+@dataclass(frozen=True, slots=True)
 class ListVersion:
     """The version of a group's member list: (term of the broker, counter), compared as a pair."""
 
@@ -113,12 +122,12 @@ class MemberList:
     """The members that one broker lists for a group, sorted. The response to GET_CONSUMER_LIST_BY_GROUP (38) and part of HEART_BEAT's."""
 
     members: tuple[str, ...] = field(metadata={"wire": "consumerIdList"})
-    version: ListVersion | None = None
-    classic: bool = False
+    version: ListVersion | None = field(default=None, metadata={"native": True})
+    classic: bool = field(default=False, metadata={"native": True})
     """Whether the group has a classic member, so that RocketMQ's allocation rule applies."""
-    shares: tuple[tuple[str, ...], ...] = ()
+    shares: tuple[tuple[str, ...], ...] = field(default=(), metadata={"native": True})
     """Sets of members that share topics which not all members share (ordering.md 11.5). Sorted."""
-    topic_shares: dict[str, int] = field(default_factory=dict)
+    topic_shares: dict[str, int] = field(default_factory=dict, metadata={"native": True})
     """Topic → number of its set in `shares`. A topic that is not here is shared by all members."""
 
     def members_of(self, topic: str) -> tuple[str, ...]:

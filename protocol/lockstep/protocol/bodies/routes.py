@@ -25,6 +25,8 @@ class RegisterBody:
     """The number of requests of this registration, sent one after the other on one connection. It takes effect with the last one."""
     full: bool = False
     """Whether the broker accepts no more topics. The response then has only newer layouts of topics that the broker already has."""
+    auto_create: bool = False
+    """Whether the broker creates a topic with its first send."""
 
 
 @dataclass(frozen=True, slots=True)

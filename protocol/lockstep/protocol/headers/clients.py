@@ -46,5 +46,5 @@ class NotifyHeader:
     """NOTIFY_CONSUMER_IDS_CHANGED (40), broker → client, one-way."""
 
     consumer_group: str
-    list_term: int | None = None
-    list_counter: int | None = None
+    list_term: int | None = field(default=None, metadata={"native": True})
+    list_counter: int | None = field(default=None, metadata={"native": True})

@@ -81,3 +81,5 @@ class TopicHeader:
     """GET_ROUTEINFO_BY_TOPIC (105), TOPIC_OFFSETS (30004)."""
 
     topic: str
+    accept_standard_json_only: bool | None = None
+    """RocketMQ's clients: the ids of brokers in the route are to be quoted."""

@@ -1,6 +1,6 @@
 """PULL_MESSAGE."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 COMMIT_OFFSET = 1
 SUSPEND = 2
@@ -40,6 +40,6 @@ class PullReply:
     min_offset: int
     max_offset: int
     suggest_which_broker_id: int = 0
-    gap_first: int | None = None
-    gap_end: int | None = None
+    gap_first: int | None = field(default=None, metadata={"native": True})
+    gap_end: int | None = field(default=None, metadata={"native": True})
     """Retention removed [gap_first, gap_end) before the group consumed it. Reported once."""

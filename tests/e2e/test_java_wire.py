@@ -1,0 +1,209 @@
+"""RocketMQ's own wire formats against real servers: every request that its clients send, byte by byte as they send it."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from support.cluster import Cluster
+from support.java_wire import BINARY, JSON, JavaWire, batch, java_wire, records
+
+pytestmark = pytest.mark.e2e
+
+QUEUE = {"topic": "orders", "queueId": "0"}
+GROUP = {"consumerGroup": "cg", **QUEUE}
+PULL = {"maxMsgNums": "32", "commitOffset": "0", "suspendTimeoutMillis": "15000", "subVersion": "1700000000000", "expressionType": "TAG"}
+CLIENT = "10.0.0.1@4711#99"
+
+
+def heartbeat(group: str = "cg", expression: str = "*", **changes: object) -> bytes:
+    subscription = {"classFilterMode": False, "codeSet": [], "expressionType": "TAG", "subString": expression, "subVersion": 1700000000000}
+    consumer = {
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+        "consumeType": "CONSUME_PASSIVELY",
+        "groupName": group,
+        "messageModel": "CLUSTERING",
+        "subscriptionDataSet": [{**subscription, "tagsSet": [], "topic": "orders"}],
+        "unitMode": False,
+        **changes,
+    }
+    return json.dumps({"clientID": CLIENT, "consumerDataSet": [consumer], "producerDataSet": [{"groupName": "pg"}]}).encode()
+
+
+def send(topic: str = "orders", properties: str = "", **changes: object) -> dict[str, object]:
+    """Return the header of SEND_MESSAGE_V2."""
+    numbers = {"d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "j": "0"}
+    return {"a": "pg", "b": topic, "c": "TBW102", **numbers, "i": properties, "k": "false", "m": "false", "n": "broker-a", **changes}
+
+
+@pytest.fixture(params=[JSON, BINARY], ids=["json", "binary"])
+async def wires(cluster: Cluster, request: pytest.FixtureRequest) -> AsyncIterator[tuple[JavaWire, JavaWire]]:
+    """Connections to a nameserver and to the only broker, which creates topics."""
+    await cluster.nameserver()
+    await cluster.broker("broker-a", "--auto-create-topics")
+    await cluster.command("topic", "create", "orders", "--queues", "4")
+    addresses = cluster.addresses["nameserver"], cluster.addresses["broker-a"]
+    async with java_wire(addresses[0], request.param) as names, java_wire(addresses[1], request.param) as broker:
+        yield names, broker
+
+
+async def test_routes_have_the_form_that_each_version_reads(cluster: Cluster, wires: tuple[JavaWire, JavaWire]) -> None:
+    names, _ = wires
+    address = cluster.addresses["broker-a"]
+    data = '"brokerName":"broker-a","cluster":"DefaultCluster"}],"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a",'
+    data += '"perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
+    for version, number in ((317, "0"), (409, '"0"')):
+        route = await names.call(105, {"topic": "orders"}, version=version)
+        assert route.code == 0
+        assert route.body.decode() == f'{{"brokerDatas":[{{"brokerAddrs":{{{number}:"{address}"}},' + data
+    quoted = await names.call(105, {"topic": "orders", "acceptStandardJsonOnly": "true"}, version=317)
+    assert b'{"0":"' in quoted.body
+    missing = await names.call(105, {"topic": "missing"})
+    assert (missing.code, missing.body) == (17, b"")
+    assert "no topic 'missing'" in (missing.remark or "")
+    clusters = await names.call(106)
+    assert json.loads(clusters.body.replace(b"{0:", b'{"0":')) == {
+        "brokerAddrTable": {"broker-a": {"brokerAddrs": {"0": address}, "brokerName": "broker-a", "cluster": "DefaultCluster"}},
+        "clusterAddrTable": {"DefaultCluster": ["broker-a"]},
+    }
+    assert json.loads((await names.call(206)).body) == {"topicList": ["orders"]}
+
+
+async def test_topics_that_rocketmqs_brokers_register_have_routes(wires: tuple[JavaWire, JavaWire]) -> None:
+    names, _ = wires
+    expected = {"TBW102": 8, "broker-a": 1, "DefaultCluster": 16, "DefaultCluster_REPLY_TOPIC": 1, "SELF_TEST_TOPIC": 1}
+    for topic, count in expected.items():
+        (queues,) = json.loads((await names.call(105, {"topic": topic})).body)["queueDatas"]
+        assert (queues["readQueueNums"], queues["writeQueueNums"]) == (count, count), topic
+    assert json.loads((await names.call(206)).body) == {"topicList": ["orders"]}, "they are in no list"
+
+
+async def test_sends_in_every_form_are_stored_and_pulled(wires: tuple[JavaWire, JavaWire]) -> None:
+    _, broker = wires
+    unique = "7F0000010A1B18B4AAC21234567800AB"
+    first = await broker.call(310, send(properties=f"TAGS\x01TagA\x02UNIQ_KEY\x01{unique}\x02WAIT\x01true"), b"hello")
+    assert (first.code, first.fields["queueId"], first.fields["queueOffset"]) == (0, "0", "0")
+    assert (len(first.fields["msgId"]), first.fields["MSG_REGION"], first.fields["TRACE_ON"]) == (32, "DefaultRegion", "false")
+    assert "transactionId" not in first.fields
+    newer = await broker.call(310, send(properties=f"UNIQ_KEY\x01{unique}"), b"5.x", version=479)
+    assert newer.fields["transactionId"] == unique
+    long_names = {"producerGroup": "pg", **QUEUE, "sysFlag": 0, "bornTimestamp": 1700000000000, "flag": 7, "properties": "A\x01b\x02"}
+    assert (await broker.call(10, long_names, b"V1")).fields["queueOffset"] == "2"
+    many = await broker.call(320, send(properties="B\x01batch", m="true"), batch((b"x", "WAIT\x01true\x02TAGS\x01TagA"), (b"y", "")))
+    assert (many.code, many.fields["queueOffset"], len(many.fields["msgId"].split(","))) == (0, "3", 2)
+    also = await broker.call(310, send(m="true"), batch((b"z", "C\x011")))
+    assert also.fields["queueOffset"] == "5", "the flag decides, not the code"
+    pulled = await broker.call(11, {**GROUP, **PULL, "queueOffset": "0", "sysFlag": "6", "subscription": "*"})
+    assert (pulled.code, pulled.fields["nextBeginOffset"], pulled.fields["minOffset"], pulled.fields["maxOffset"]) == (0, "6", "0", "6")
+    assert pulled.fields["suggestWhichBrokerId"] == "0"
+    found = records(pulled.body)
+    assert [(offset, body) for offset, body, _ in found] == [(0, b"hello"), (1, b"5.x"), (2, b"V1"), (3, b"x"), (4, b"y"), (5, b"z")]
+    assert found[0][2] == {"TAGS": "TagA", "UNIQ_KEY": unique}, "WAIT is not stored"
+    assert [properties for _, _, properties in found[3:]] == [{"TAGS": "TagA", "B": "batch"}, {"B": "batch"}, {"C": "1"}]
+    lite = await broker.call(361, {**GROUP, **PULL, "queueOffset": "0", "sysFlag": "20", "subscription": "TagA"})
+    assert [body for _, body, _ in records(lite.body)] == [b"hello", b"x"]
+    viewed = await broker.call(33, {"offset": int(first.fields["msgId"][16:], 16)})
+    assert records(viewed.body)[0][1] == b"hello"
+
+
+async def test_first_send_creates_the_topic_as_its_default_topic_says(wires: tuple[JavaWire, JavaWire]) -> None:
+    names, broker = wires
+    assert (await broker.call(310, send("fresh", d="2"), b"x")).code == 0
+    route = await names.call(105, {"topic": "fresh"})
+    assert json.loads(route.body)["queueDatas"][0]["writeQueueNums"] == 2
+
+
+async def test_member_consumes_by_heartbeat_lock_offset_and_list(wires: tuple[JavaWire, JavaWire]) -> None:
+    names, broker = wires
+    await broker.call(310, send(properties="TAGS\x01TagA"), b"1")
+    beat = await broker.call(34, None, heartbeat())
+    assert (beat.code, beat.fields, beat.body) == (0, {}, b"")
+    assert json.loads((await names.call(105, {"topic": "%RETRY%cg"})).body)["queueDatas"][0]["readQueueNums"] == 1
+    assert json.loads((await broker.call(38, {"consumerGroup": "cg"})).body) == {"consumerIdList": [CLIENT]}
+    assert (40, {"consumerGroup": "cg"}) in [(code, request.fields) for code, request in broker.pushed], "and nothing of ours"
+    queues = [{"brokerName": "broker-a", "queueId": 0, "topic": "orders"}]
+    asked = json.dumps({"clientId": CLIENT, "consumerGroup": "cg", "mqSet": queues, "onlyThisBroker": False}).encode()
+    assert json.loads((await broker.call(41, None, asked)).body) == {"lockOKMQSet": queues}
+    other = json.dumps({"clientId": "another", "consumerGroup": "cg", "mqSet": queues}).encode()
+    assert json.loads((await broker.call(41, None, other)).body) == {"lockOKMQSet": []}
+    assert (await broker.call(14, GROUP)).fields == {"offset": "0"}
+    pulled = await broker.call(11, {**GROUP, **PULL, "queueOffset": "0", "sysFlag": "2"})
+    assert [body for _, body, _ in records(pulled.body)] == [b"1"]
+    assert (await broker.call(15, {**GROUP, "commitOffset": "1"})).code == 0
+    assert (await broker.call(14, GROUP)).fields == {"offset": "1"}
+    assert [(await broker.call(code, QUEUE)).fields["offset"] for code in (30, 31)] == ["1", "0"]
+    assert (await broker.call(29, {**QUEUE, "timestamp": "0"})).fields == {"offset": "0"}
+    position = int.from_bytes(pulled.body[28:36], "big")
+    assert (await broker.call(36, {"offset": position, "group": "cg", "delayLevel": 1, "originTopic": "orders"})).code == 0
+    retried = await broker.call(11, {**GROUP, **PULL, "topic": "%RETRY%cg", "queueOffset": "0", "sysFlag": "6", "subscription": "*"})
+    ((_, body, properties),) = records(retried.body)
+    assert (body, properties["RETRY_TOPIC"]) == (b"1", "orders")
+    assert (await broker.call(42, None, asked)).code == 0
+    assert (await broker.call(35, {"clientID": CLIENT, "producerGroup": "", "consumerGroup": "cg"})).code == 0
+    assert (await broker.call(38, {"consumerGroup": "cg"})).code == 1
+
+
+@pytest.mark.parametrize("name", ["subscriptionDataSet", "subscriptionData"])
+async def test_heartbeats_of_other_clients_are_read(wires: tuple[JavaWire, JavaWire], name: str) -> None:
+    _, broker = wires
+    subscription = {"topic": "orders", "subString": "TagA", "subVersion": "17", "codeSet": ["2598919"]}
+    changes: dict[str, Any] = {
+        "subscriptionDataSet": None,
+        name: [subscription],
+        "consumeFromWhere": 4,
+        "consumeType": 1,
+        "messageModel": 1,
+    }
+    assert (await broker.call(34, None, heartbeat("numbers", **changes))).code == 0
+    await broker.call(310, send(properties="TAGS\x01TagB"), b"b")
+    await broker.call(310, send(properties="TAGS\x01TagA"), b"a")
+    pulled = await broker.call(11, {**GROUP, **PULL, "consumerGroup": "numbers", "subVersion": "17", "queueOffset": "0", "sysFlag": "0"})
+    assert [body for _, body, _ in records(pulled.body)] == [b"a"]
+
+
+async def test_what_is_not_supported_is_refused_with_words(wires: tuple[JavaWire, JavaWire]) -> None:
+    names, broker = wires
+    subscription = {"topic": "orders", "subString": "a > 1", "expressionType": "SQL92"}
+    sql = json.dumps({"clientId": CLIENT, "group": "cg", "subscriptionData": subscription})
+    for code, fields, body, wanted, said in (
+        (9_999, {}, b"", 3, "not supported"),
+        (25, {}, b"flushDiskType=SYNC_FLUSH", 3, "not supported"),
+        (30_001, {}, b"", 3, "not supported"),
+        (46, {}, sql.encode(), 1, "does not support filters of type SQL92"),
+        (310, send(properties="TRAN_MSG\x01true"), b"x", 13, "transactions are not supported"),
+        (310, send(f="4"), b"x", 13, "transactions are not supported"),
+        (310, send(properties="DELAY\x013", m="true"), batch((b"x", "")), 13, "a batch can't be delayed"),
+        (310, send(m="true"), b"x", 13, "cut off"),
+        (310, send("LOCKSTEP_SYS_STATE"), b"x", 16, "written by the broker alone"),
+        (310, send(e="77"), b"x", 1, "queue 77"),
+        (310, {"a": "pg"}, b"x", 1, "missing"),
+        (34, {}, b"\xff", 1, "not JSON"),
+        (34, {}, b'{"clientID":"c","consumerDataSet":[{"groupName":"g","messageModel":"ROUND"}]}', 1, "messageModel"),
+    ):
+        refused = await broker.call(code, fields, body)
+        assert (refused.code, said in (refused.remark or "")) == (wanted, True), (code, refused)
+    assert (await names.call(103, {"brokerName": "apache", "brokerAddr": "10.0.0.9:10911", "clusterName": "c", "brokerId": "0"})).code == 3
+    assert (await broker.call(30, QUEUE)).code == 0, "the connection is still served"
+
+
+async def test_stored_subscription_of_another_type_fails_its_pulls_with_words(wires: tuple[JavaWire, JavaWire]) -> None:
+    _, broker = wires
+    subscription = {"topic": "orders", "subString": "a > 1", "expressionType": "SQL92", "subVersion": 1}
+    assert (await broker.call(34, None, heartbeat("sql", subscriptionDataSet=[subscription]))).code == 0
+    await broker.call(310, send(), b"x")
+    pulled = await broker.call(11, {**GROUP, **PULL, "consumerGroup": "sql", "subVersion": "1", "queueOffset": "0", "sysFlag": "0"})
+    assert (pulled.code, "SQL92" in (pulled.remark or "")) == (1, True)
+
+
+async def test_text_that_is_no_text_fails_its_request_and_not_the_broker(cluster: Cluster, wires: tuple[JavaWire, JavaWire]) -> None:
+    _, broker = wires
+    if broker.kind == JSON:
+        for broken in ('"\\ud800"', '"a":' * 3, "[" * 100_000, "9" * 5_000):
+            async with java_wire(cluster.addresses["broker-a"], JSON) as other:
+                header = b'{"code":310,"opaque":1,"extFields":{"b":' + broken.encode() + b"}}"
+                other.writer.write((4 + len(header)).to_bytes(4, "big") + len(header).to_bytes(4, "big") + header)
+                assert await other.reader.read() == b"", "closed"
+    body = heartbeat().replace(b'"orders"', b'"\\ud83d"')
+    assert (await broker.call(34, None, body)).code == 1
+    assert (await broker.call(310, send(), b"x")).code == 0

@@ -1,0 +1,105 @@
+"""A client of RocketMQ's wire formats, written by hand: it shares no code with the product."""
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+JSON, BINARY = 0, 1
+
+
+@dataclass
+class Reply:
+    code: int
+    fields: dict[str, str]
+    body: bytes
+    remark: str | None
+    raw: bytes
+    """The header."""
+
+
+@dataclass
+class JavaWire:
+    """One connection."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    kind: int
+    version: int = 409
+    opaque: int = 0
+    pushed: list[tuple[int, Reply]] = field(default_factory=list)
+    """(code, request) of requests that the server has sent."""
+
+    async def call(self, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b"", *, version: int | None = None) -> Reply:
+        """Send a request, and return its response."""
+        self.opaque += 1
+        header = self._header(code, fields or {}, self.version if version is None else version)
+        self.writer.write(struct.pack(">iI", 4 + len(header) + len(body), self.kind << 24 | len(header)) + header + body)
+        while True:
+            flag, opaque, reply = await self._read()
+            if flag & 1 and opaque == self.opaque:
+                return reply
+            self.pushed.append((reply.code, reply))
+
+    def _header(self, code: int, fields: Mapping[str, Any], version: int) -> bytes:
+        if self.kind == JSON:
+            plain = {"code": code, "flag": 0, "language": "JAVA", "opaque": self.opaque, "version": version}
+            return json.dumps({**plain, **({"extFields": fields} if fields else {})}).encode()
+        texts = [(name.encode(), str(value).encode()) for name, value in fields.items()]
+        entries = b"".join(struct.pack(">h", len(name)) + name + struct.pack(">i", len(value)) + value for name, value in texts)
+        return struct.pack(">hbhiiii", code, 0, version, self.opaque, 0, 0, len(entries)) + entries
+
+    async def _read(self) -> tuple[int, int, Reply]:
+        length, word = struct.unpack(">iI", await self.reader.readexactly(8))
+        data = await self.reader.readexactly(length - 4)
+        header, body = data[: word & 0xFFFFFF], data[word & 0xFFFFFF :]
+        assert word >> 24 == self.kind, "a response has the header type of its request"
+        if self.kind == JSON:
+            plain = json.loads(header)
+            assert None not in plain.values()
+            return plain["flag"], plain["opaque"], Reply(plain["code"], plain.get("extFields", {}), body, plain.get("remark"), header)
+        code, _, _, opaque, flag, size = struct.unpack(">hbhiii", header[:17])
+        remark, at, found = header[17 : 17 + size].decode(), 21 + size, {}
+        while at < len(header):
+            (length,) = struct.unpack_from(">h", header, at)
+            name, at = header[at + 2 : at + 2 + length].decode(), at + 2 + length
+            (length,) = struct.unpack_from(">i", header, at)
+            found[name], at = header[at + 4 : at + 4 + length].decode(), at + 4 + length
+        return flag, opaque, Reply(code, found, body, remark or None, header)
+
+
+@asynccontextmanager
+async def java_wire(address: str, kind: int) -> AsyncIterator[JavaWire]:
+    host, port = address.rsplit(":", 1)
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield JavaWire(reader, writer, kind)
+    finally:
+        writer.close()
+
+
+def batch(*messages: tuple[bytes, str]) -> bytes:
+    """Return the body of SEND_BATCH_MESSAGE: (body, properties) of each message."""
+    found = b""
+    for body, properties in messages:
+        text = properties.encode()
+        found += struct.pack(">iiiii", 22 + len(body) + len(text), 0, 0, 0, len(body)) + body + struct.pack(">h", len(text)) + text
+    return found
+
+
+def records(data: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
+    """Return (queue offset, body, properties) of stored messages."""
+    found = []
+    while data:
+        size = struct.unpack_from(">i", data)[0]
+        (queue_offset,) = struct.unpack_from(">q", data, 20)
+        (length,) = struct.unpack_from(">i", data, 84)
+        body, at = data[88 : 88 + length], 88 + length
+        at += 1 + data[at]
+        pairs = data[at + 2 : size].decode().split("\x02")
+        found.append((queue_offset, body, dict(pair.split("\x01") for pair in pairs if pair)))
+        data = data[size:]
+    return found
