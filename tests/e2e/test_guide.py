@@ -123,6 +123,14 @@ def placed(_: Newcomer, process: Process) -> None:
     assert rest(process) == ["1003 SEND_OK"]
 
 
+def priced(_: Newcomer, process: Process) -> None:
+    assert rest(process) == ["sent 4"]
+
+
+def filtered(_: Newcomer, process: Process) -> None:
+    assert lines(process, 2) == ["150 eu", "200.5 uk"]
+
+
 def traced(_: Newcomer, process: Process) -> None:
     assert rest(process) == ["sent 1 error None", "trace t-1", "succeeded True"]
 
@@ -130,6 +138,8 @@ def traced(_: Newcomer, process: Process) -> None:
 PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "send.py": sent,
     "shipping.py": shipped,
+    "priced.py": priced,
+    "expensive.py": filtered,
     "charge.py": charged,
     "mail.py": mailed,
     "caches.py": forgotten,

@@ -164,13 +164,16 @@ async def test_heartbeats_of_other_clients_are_read(wires: tuple[JavaWire, JavaW
 
 async def test_what_is_not_supported_is_refused_with_words(wires: tuple[JavaWire, JavaWire]) -> None:
     names, broker = wires
-    subscription = {"topic": "orders", "subString": "a > 1", "expressionType": "SQL92"}
-    sql = json.dumps({"clientId": CLIENT, "group": "cg", "subscriptionData": subscription})
+    other, wrong = (
+        json.dumps({"clientId": CLIENT, "group": "cg", "subscriptionData": {"topic": "orders", "subString": text, "expressionType": kind}})
+        for kind, text in (("XPATH", "a > 1"), ("SQL92", "a >> 1"))
+    )
     for code, fields, body, wanted, said in (
         (9_999, {}, b"", 3, "not supported"),
         (25, {}, b"flushDiskType=SYNC_FLUSH", 3, "not supported"),
         (30_001, {}, b"", 3, "not supported"),
-        (46, {}, sql.encode(), 1, "does not support filters of type SQL92"),
+        (46, {}, other.encode(), 1, "does not support filters of type XPATH"),
+        (46, {}, wrong.encode(), 23, "got '>', at character 4 of the SQL92 expression"),
         (310, send(properties="TRAN_MSG\x01true"), b"x", 13, "transactions are not supported"),
         (310, send(f="4"), b"x", 13, "transactions are not supported"),
         (310, send(properties="DELAY\x013", m="true"), batch((b"x", "")), 13, "a batch can't be delayed"),
@@ -189,11 +192,25 @@ async def test_what_is_not_supported_is_refused_with_words(wires: tuple[JavaWire
 
 async def test_stored_subscription_of_another_type_fails_its_pulls_with_words(wires: tuple[JavaWire, JavaWire]) -> None:
     _, broker = wires
-    subscription = {"topic": "orders", "subString": "a > 1", "expressionType": "SQL92", "subVersion": 1}
-    assert (await broker.call(34, None, heartbeat("sql", subscriptionDataSet=[subscription]))).code == 0
+    subscription = {"topic": "orders", "subString": "a > 1", "expressionType": "XPATH", "subVersion": 1}
+    assert (await broker.call(34, None, heartbeat("xpath", subscriptionDataSet=[subscription]))).code == 0
     await broker.call(310, send(), b"x")
-    pulled = await broker.call(11, {**GROUP, **PULL, "consumerGroup": "sql", "subVersion": "1", "queueOffset": "0", "sysFlag": "0"})
-    assert (pulled.code, "SQL92" in (pulled.remark or "")) == (1, True)
+    pulled = await broker.call(11, {**GROUP, **PULL, "consumerGroup": "xpath", "subVersion": "1", "queueOffset": "0", "sysFlag": "0"})
+    assert (pulled.code, "XPATH" in (pulled.remark or "")) == (1, True)
+
+
+async def test_subscription_by_sql_filters_by_properties(wires: tuple[JavaWire, JavaWire]) -> None:
+    _, broker = wires
+    subscription = {"topic": "orders", "subString": "amount > 100 AND region IN ('eu')", "expressionType": "SQL92", "subVersion": 1}
+    check = json.dumps({"clientId": CLIENT, "group": "priced", "subscriptionData": subscription})
+    assert (await broker.call(46, {}, check.encode())).code == 0
+    assert (await broker.call(34, None, heartbeat("priced", subscriptionDataSet=[subscription]))).code == 0
+    for number, (amount, region) in enumerate((("150", "eu"), ("50", "eu"), ("150", "us"), ("101.5", "eu"))):
+        await broker.call(310, send(properties=f"amount\x01{amount}\x02region\x01{region}\x02"), b"%d" % number)
+    pull = {**GROUP, **PULL, "consumerGroup": "priced", "subVersion": "1", "queueOffset": "0", "sysFlag": "0"}
+    assert [body for _, body, _ in records((await broker.call(11, pull)).body)] == [b"0", b"3"]
+    given = {**pull, "consumerGroup": "other", "sysFlag": "4", "subscription": "amount = 50", "expressionType": "SQL92"}
+    assert [body for _, body, _ in records((await broker.call(11, given)).body)] == [b"1"]
 
 
 async def test_text_that_is_no_text_fails_its_request_and_not_the_broker(cluster: Cluster, wires: tuple[JavaWire, JavaWire]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, StoreCorruptError
 from lockstep.broker.store.damage import DamageTable
+from lockstep.broker.store.predicates import Keep, stored_properties
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import TransportError
@@ -164,14 +165,30 @@ class FakeStore:
         return self.bounds(topic, queue_id)[1]
 
     def read(
-        self, topic: str, queue_id: int, offset: int, *, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int,
+        max_bytes: int,
+        tag_hashes: frozenset[int] | None = None,
+        keep: Keep | None = None,
     ) -> ReadResult | None:
-        return None if self.cold else self.read_now(topic, queue_id, offset, max_count, max_bytes, tag_hashes)
+        return None if self.cold else self.read_now(topic, queue_id, offset, max_count, max_bytes, tag_hashes, keep)
 
     async def read_cold(
-        self, topic: str, queue_id: int, offset: int, *, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int,
+        max_bytes: int,
+        tag_hashes: frozenset[int] | None = None,
+        keep: Keep | None = None,
     ) -> ReadResult:
-        return self.read_now(topic, queue_id, offset, max_count, max_bytes, tag_hashes)
+        return self.read_now(topic, queue_id, offset, max_count, max_bytes, tag_hashes, keep)
 
     async def read_or_wait(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
         result = self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
@@ -180,7 +197,14 @@ class FakeStore:
         return result
 
     def read_now(
-        self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        tag_hashes: frozenset[int] | None,
+        keep: Keep | None,
     ) -> ReadResult:
         if (error := self.unreadable.get((topic, queue_id))) is not None:
             raise error
@@ -193,7 +217,7 @@ class FakeStore:
         if offset == end:
             return ReadResult(ReadStatus.OFFSET_AT_END, end, 0, end)
         parts: list[bytes] = []
-        size = 0
+        size = examined = examined_bytes = 0
         following = offset
         for record, tag in queue[offset:]:
             if following == self.rotten.get((topic, queue_id)) and len(parts) < max_count:
@@ -201,11 +225,14 @@ class FakeStore:
             if len(parts) == max_count or (parts and size + len(record) > max_bytes):
                 break
             following += 1
-            if tag_hashes is None or tags_code(tag) in tag_hashes:
+            if keep is not None:
+                examined += 1
+                examined_bytes += len(record)
+            if (tag_hashes is None or tags_code(tag) in tag_hashes) and (keep is None or keep(stored_properties(record, 0, len(record)))):
                 parts.append(record)
                 size += len(record)
         status = ReadStatus.FOUND if parts else ReadStatus.NO_MATCHED
-        return ReadResult(status, following, 0, end, parts, len(parts), size)
+        return ReadResult(status, following, 0, end, parts, len(parts), size, examined, examined_bytes)
 
 
 def request(code: RequestCode, header: object = None, body: bytes = b"", *, opaque: int = 1) -> Command:

@@ -15,9 +15,11 @@ from lockstep.client import (
     QueueAssigned,
     QueueGap,
     QueueRevoked,
+    SqlExpression,
     StaleEpochError,
     StateError,
     SubscriptionConflictError,
+    sql,
 )
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation import Process
@@ -93,7 +95,7 @@ class PullRunner(Runner[PullConsumer]):
             stop_timeout_ms=setting.stop_ms,
         )
         if not setting.by_hand:
-            consumer.subscribe(TOPIC, setting.reader_expression)
+            consumer.subscribe(TOPIC, in_sql(setting.reader_expression) if setting.seed % 2 else setting.reader_expression)
         consumer.on_event(self._event)
         self._watch_unassigned(consumer, self._reader)
         return consumer
@@ -301,3 +303,8 @@ class PullRunner(Runner[PullConsumer]):
         offset = consumer.position(queue)
         assert offset is not None
         self._universe.history.append(SeekReturned(*self._universe.origin(), self._reader, self._key(queue), offset))
+
+
+def in_sql(tags: str) -> SqlExpression | str:
+    """Return the same subscription as a condition: every second universe filters by properties."""
+    return tags if tags == "*" else sql(f"TAGS IN ({', '.join(repr(tag.strip()) for tag in tags.split('||'))})")

@@ -203,7 +203,7 @@ def _member(by_broker: Mapping[str, MemberStatus], expected: Iterable[str], cont
 
 
 def _expressions(subscriptions: Iterable[Subscription]) -> dict[str, str]:
-    return {each.topic: each.expression for each in subscriptions}
+    return {each.topic: each.shown for each in subscriptions}
 
 
 def _conflicts(contracts: Mapping[str, ConsumerGroup]) -> tuple[str, ...]:

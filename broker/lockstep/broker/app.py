@@ -261,7 +261,7 @@ class Broker:
             layouts=state.layouts.all,
             adopt=state.topics.adopt,
             full=lambda: state.topics.is_full,
-            auto_create=lambda: self._topics.auto_create,
+            auto_create=lambda: self._topics is not None and self._topics.auto_create,
         )
         state.on_topic_changed.append(lambda _topic: registration.register_soon())
         registration.start()

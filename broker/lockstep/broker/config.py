@@ -19,7 +19,7 @@ from lockstep.runtime.server_settings import ServerSettings
 from lockstep.runtime.settings import Range
 
 MIB = 1 << 20
-FEATURES = ("ordered", "sync", "records", "sequences", "layouts", "concurrent", "delays", "dead_letters", "durable_sends")
+FEATURES = ("ordered", "sync", "records", "sequences", "layouts", "concurrent", "delays", "dead_letters", "durable_sends", "sql92")
 """Abilities that this broker reports in the response to HEART_BEAT."""
 
 

@@ -5,9 +5,10 @@ from dataclasses import fields, replace
 from enum import Enum
 
 from lockstep.protocol.allocate import is_allowed_when_ordered
-from lockstep.protocol.bodies import CONTRACT_VERSION_MAX, ConsumerGroup, Subscription
+from lockstep.protocol.bodies import CONTRACT_VERSION_MAX, SQL92, TAG, ConsumerGroup, Subscription
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_group, check_topic
+from lockstep.protocol.sql92 import SqlError, parse_sql
 from lockstep.protocol.tags import ALL, check_expression, parse_tags
 
 TOPICS_PER_GROUP_MAX = 1_024
@@ -15,6 +16,8 @@ TOPICS_PER_CLIENT_MAX = 1_024
 """Subscriptions of all groups in one HEART_BEAT. They take up to 20 ms of a loop turn, and a tenth of that if nothing has changed."""
 TAGS_PER_CLIENT_MAX = 4_096
 """Tags in all subscriptions of one HEART_BEAT."""
+SQL_LENGTH_PER_CLIENT_MAX = 32 << 10
+"""Characters of all SQL92 expressions in one HEART_BEAT. To parse them takes some 20 ms of a loop turn."""
 DIFFERENCES_MAX = 16
 """Number of differences between two contracts that a refusal names."""
 SUBSCRIPTION_BYTES_MAX = 512 << 10
@@ -30,6 +33,11 @@ def check_heartbeat(client_id: str, consumers: Sequence[ConsumerGroup]) -> None:
     tags = sum([each.expression.count("||") + 1 for entry in consumers for each in entry.subscriptions])
     if tags > TAGS_PER_CLIENT_MAX:
         raise LocalProtocolError(f"client {client_id} names {tags} tags in its subscriptions, {TAGS_PER_CLIENT_MAX} allowed")
+    length = sum([len(each.expression) for entry in consumers for each in entry.subscriptions if each.expression_type == SQL92])
+    if length > SQL_LENGTH_PER_CLIENT_MAX:
+        raise LocalProtocolError(
+            f"client {client_id} has {length} characters of SQL92 expressions in its subscriptions, {SQL_LENGTH_PER_CLIENT_MAX} allowed"
+        )
 
 
 def contract_of(offered: ConsumerGroup) -> ConsumerGroup:
@@ -74,9 +82,9 @@ def includes(wide: ConsumerGroup, narrow: ConsumerGroup) -> bool:
 
 
 def _covers(wide: Subscription, narrow: Subscription) -> bool:
-    if wide == narrow or (wide.expression_type == "TAG" and wide.expression == ALL):
+    if wide == narrow or (wide.expression_type == TAG and wide.expression == ALL):
         return True
-    if wide.expression_type != "TAG" or narrow.expression_type != "TAG" or narrow.expression == ALL:
+    if wide.expression_type != TAG or narrow.expression_type != TAG or narrow.expression == ALL:
         return False
     return parse_tags(narrow.expression) <= parse_tags(wide.expression)
 
@@ -114,16 +122,19 @@ def _subscription_differences(here: ConsumerGroup, asked: ConsumerGroup) -> list
 
 
 def _subscription(each: Subscription) -> Subscription:
-    expression = each.expression.strip() or "*"
-    if each.expression_type == "TAG" and expression != "*":
+    expression = each.expression.strip() or ALL
+    if each.expression_type == TAG and expression != ALL:
         expression = " || ".join(sorted(parse_tags(expression)))
+    elif each.expression_type == SQL92:
+        try:
+            expression = str(parse_sql(expression))
+        except SqlError:
+            pass  # its pulls fail with the reason
     return replace(each, expression=expression, sub_version=0)
 
 
 def _words(each: Subscription | None) -> str:
-    if each is None:
-        return "none"
-    return repr(each.expression) if each.expression_type == "TAG" else f"{each.expression_type} {each.expression!r}"
+    return "none" if each is None else repr(each.shown)
 
 
 def _plain(value: object) -> object:

@@ -48,6 +48,10 @@ from lockstep.client.consumer.retry import (
     Backoff,
     OrderedRetry,
 )
+from lockstep.client.consumer.subscription import (
+    SqlExpression,
+    sql,
+)
 from lockstep.client.errors import (
     BatchSendError,
     NotDurableError,
@@ -133,6 +137,7 @@ from lockstep.protocol.message import (
 from lockstep.protocol.queue import (
     MessageQueue,
 )
+from lockstep.protocol.sql92 import SqlError
 from lockstep.runtime.extras import DISTRIBUTION
 
 __all__ = [
@@ -210,6 +215,8 @@ __all__ = [
     "SendTimeoutError",
     "Sending",
     "ServiceNotAvailableError",
+    "SqlError",
+    "SqlExpression",
     "StaleEpochError",
     "StateError",
     "SubscriptionConflictError",
@@ -221,6 +228,7 @@ __all__ = [
     "TopicNotExistError",
     "TransportError",
     "run",
+    "sql",
 ]
 
 

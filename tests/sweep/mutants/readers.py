@@ -6,6 +6,7 @@ from typing import Any
 from lockstep.broker import message_copy
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.processors import pull
+from lockstep.broker.processors.pull_request import EVERY_MESSAGE, filter_of
 from lockstep.client.consumer import broker_session
 from lockstep.client.consumer.poll_model import PollModel
 from lockstep.client.consumer.process_queue import ProcessQueue
@@ -13,7 +14,7 @@ from lockstep.client.consumer.progress_query import query_header, read_query
 from lockstep.client.consumer.pull_consumer import PullConsumer
 from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.protocol import message
-from lockstep.protocol.bodies import ConsumeFromWhere
+from lockstep.protocol.bodies import SQL92, TAG, ConsumeFromWhere
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.record import encode_record
@@ -177,8 +178,16 @@ def a_stop_raises_in_an_iteration(patch: Patches) -> None:
 @mutant(WORLD)
 def tags_are_not_compared(patch: Patches) -> None:
     """A group is given messages with one of its tags."""
-    patch.set(pull, "tag_hashes", lambda expression: None)  # which caches parsed expressions
+    found = filter_of  # which caches parsed expressions
+    patch.set(pull, "filter_of", lambda kind, expression: EVERY_MESSAGE if kind == TAG else found(kind, expression))
     patch.set(TagFilter, "parse", classmethod(lambda cls, expression: MATCH_ALL))
+
+
+@mutant(WORLD)
+def conditions_are_not_evaluated(patch: Patches) -> None:
+    """A group is given messages whose properties meet its SQL92 condition."""
+    found = filter_of
+    patch.set(pull, "filter_of", lambda kind, expression: EVERY_MESSAGE if kind == SQL92 else found(kind, expression))
 
 
 @mutant(WORLD)

@@ -11,6 +11,7 @@ from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.tables.activity_table import ActivityTable
 from lockstep.broker.tables.group import Group
 from lockstep.broker.tables.long_poll_table import LongPollTable
+from lockstep.protocol.sql92 import predicate
 from sweep.mutants.registry import Patches, mutant
 
 
@@ -28,6 +29,18 @@ def all_woken_pulls_are_served_in_one_turn(patch: Patches) -> None:
     """One loop turn serves a limited number of woken pulls; the next turns serve the others."""
     woken: Any = LongPollTable.take_woken
     patch.set(LongPollTable, "take_woken", lambda self, count: woken(self, 1 << 30))
+
+
+@mutant("swarm", aimed="tests/unit/broker/test_pull.py::test_what_a_filter_examines_counts_for_the_turn")
+def what_a_filter_examines_is_free(patch: Patches) -> None:
+    """The records that a predicate examines count for the turn, also if it lets none of them pass."""
+    patch.set(pull, "examining_cost", lambda result: 0)
+
+
+@mutant("swarm", aimed="tests/unit/protocol/test_sql92.py::test_condition_is_true_false_or_unknown")
+def an_unknown_condition_is_false_under_not(patch: Patches) -> None:
+    """The negation of an unknown condition is unknown, so that the message does not pass."""
+    patch.set(predicate, "_not", lambda inner: lambda properties: not inner(properties))
 
 
 @mutant(

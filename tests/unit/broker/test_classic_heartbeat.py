@@ -11,7 +11,14 @@ from lockstep.protocol.codec.java import write_json
 from lockstep.protocol.codec.plain import pack_plain
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 
-SUBSCRIPTION = {"topic": "orders", "subString": "a || b", "subVersion": 7, "expressionType": "TAG", "codeSet": [1], "classFilterMode": False}
+SUBSCRIPTION = {
+    "topic": "orders",
+    "subString": "a || b",
+    "subVersion": 7,
+    "expressionType": "TAG",
+    "codeSet": [1],
+    "classFilterMode": False,
+}
 GROUP = {"groupName": "billing", "subscriptionDataSet": [SUBSCRIPTION], "unitMode": False}
 READ = ConsumerGroup("billing", (Subscription("orders", "a || b", "TAG", 7),), consume_from_where=ConsumeFromWhere.LAST_OFFSET)
 
@@ -69,7 +76,10 @@ def test_subscriptions_are_read_in_the_form_of_each_client(changed: dict[str, An
         ({"clientID": "c", "producerDataSet": {}}, "producerDataSet: expected a list, got dict"),
         ({"clientID": "c", "producerDataSet": [{}]}, "producerDataSet.groupName: expected a string"),
         ({"clientID": "c", "consumerDataSet": [7]}, "consumerDataSet: expected an object, got int"),
-        ({"clientID": "c", "consumerDataSet": [GROUP | {"messageModel": 2}]}, "messageModel: expected one of BROADCASTING, CLUSTERING, got '2'"),
+        (
+            {"clientID": "c", "consumerDataSet": [GROUP | {"messageModel": 2}]},
+            "messageModel: expected one of BROADCASTING, CLUSTERING, got '2'",
+        ),
         ({"clientID": "c", "consumerDataSet": [GROUP | {"messageModel": True}]}, "messageModel: expected one of"),
         (
             {"clientID": "c", "consumerDataSet": [GROUP | {"subscriptionDataSet": [SUBSCRIPTION | {"subVersion": "soon"}]}]},

@@ -19,7 +19,7 @@ def test_expressions_with_equal_tags_are_one_contract(expression: str, same: str
 
 def test_expressions_of_another_type_are_compared_as_text() -> None:
     one, two = (ConsumerGroup("g", (Subscription("t", text, "SQL92"),)) for text in ("a||b", "b||a"))
-    assert differences(contract_of(one), contract_of(two)) == ["subscription of t: SQL92 'a||b' here, SQL92 'b||a' asked for"]
+    assert differences(contract_of(one), contract_of(two)) == ["subscription of t: 'SQL92 a||b' here, 'SQL92 b||a' asked for"]
 
 
 @pytest.mark.parametrize(

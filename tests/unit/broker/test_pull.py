@@ -19,6 +19,7 @@ from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, Serv
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from lockstep.protocol.record import encode_record
 from support.broker_fakes import FakeEndpoint
 from support.pull_kit import LONG, Broker, turn
 
@@ -98,7 +99,10 @@ async def test_offset_outside_the_queue_gets_rocketmqs_code_and_next_offset(
         ({"queue_id": -1}, ResponseCode.SYSTEM_ERROR, "queue -1"),
         ({"subscription": "t" * 8_193}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "8192"),
         ({"subscription": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "names no tag"),
-        ({"expression_type": "SQL92"}, ResponseCode.SYSTEM_ERROR, "SQL92"),
+        ({"expression_type": "XPATH"}, ResponseCode.SYSTEM_ERROR, "does not support filters of type XPATH: use TAG or SQL92"),
+        ({"expression_type": "XPATH", "sys_flag": 0}, ResponseCode.SYSTEM_ERROR, "filters of type XPATH"),
+        ({"expression_type": "SQL92", "subscription": "a >> 1"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "got '>', at character 4"),
+        ({"expression_type": "SQL92"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "the expression is empty"),
         ({"sys_flag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST, "HEART_BEAT"),
     ],
 )
@@ -339,6 +343,52 @@ async def test_disk_error_in_a_read_is_returned_and_not_fatal() -> None:
     response = await broker.response()
     assert (response.code, "Input/output" in str(response.remark)) == (ResponseCode.SYSTEM_ERROR, True)
     assert broker.tasks.failure is None
+
+
+def priced(amount: int) -> bytes:
+    return encode_record(b"t", 0, b"x" * 100, b"amount\x01%d" % amount, born_ms=1)
+
+
+async def test_sql_expression_of_the_pull_or_of_the_group_filters_by_properties() -> None:
+    broker = Broker()
+    broker.store.append("t", 0, [priced(1), priced(200), priced(3), priced(400)])
+    broker.pull(subscription="amount > 100", expression_type="SQL92")
+    given = await broker.response()
+    assert (given.code, bytes(given.body), place(given)) == (ResponseCode.SUCCESS, priced(200) + priced(400), (4, 0, 4))
+    broker.coordination.subscriptions["g", "t"] = Subscription("t", "amount < 100", "SQL92")
+    broker.pull(sys_flag=0)
+    assert (await broker.response()).body == priced(1) + priced(3)
+    broker.pull(sys_flag=0, expression_type="SQL92", offset=3)
+    assert (await broker.response()).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    broker.coordination.subscriptions["g", "t"] = Subscription("t", "amount >> 1", "SQL92")
+    broker.pull(sys_flag=0)
+    assert (await broker.response()).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+
+
+async def test_held_pull_with_an_sql_expression_waits_for_a_message_that_passes() -> None:
+    broker = Broker()
+    broker.pull(subscription="amount > 100", expression_type="SQL92", **{**LONG, "sys_flag": SUBSCRIPTION | SUSPEND})
+    await turn()
+    broker.arrive(priced(1), priced(2))
+    await turn()
+    assert not broker.endpoint.take()
+    broker.arrive(priced(300))
+    assert (await broker.response()).body == priced(300)
+
+
+async def test_what_a_filter_examines_counts_for_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filter that lets nothing pass must not keep the loop for itself."""
+    record = priced(1)
+    monkeypatch.setattr(pull, "TURN_BYTES_MAX", 4 * (len(record) + pull.EXAMINE_BYTES))
+    broker = Broker()
+    broker.store.append("t", 0, [record, record])
+    for opaque in range(6):
+        broker.pull(0, opaque=opaque, subscription="amount > 100", expression_type="SQL92")
+    served = []
+    for _ in range(5):
+        served.append(len(broker.endpoint.sent))
+        await asyncio.sleep(0)
+    assert served == [0, 2, 4, 6, 6]
 
 
 class HeldReads:

@@ -1,4 +1,4 @@
-"""PollModel returns messages in order and once, and counts them as done only after settle."""
+"""PollModel returns messages in order and once, and counts those that it returned as done only after settle."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -39,7 +39,9 @@ class Queue:
     handed: list[int] = field(default_factory=list)
     """Offsets polled since then."""
     done: int = 0
-    """Offsets that the caller has committed."""
+    """Offsets that the caller has committed, and filtered ones that follow them."""
+    sought: bool = False
+    """Whether a seek has moved the position since the last settle."""
 
     def __post_init__(self) -> None:
         self.own = QueueOwnership("reports", self.queue, GrantPolicy.SHARED)
@@ -66,8 +68,11 @@ class Queue:
         new = [first + index for index, want in enumerate(wanted) if want]
         self.matched = sorted({*self.matched, *new} - {first + index for index, want in enumerate(wanted) if not want})
         messages = [cast(MessageExt, Stored(self.queue, offset)) for offset in new]
+        at_done = self.position == self.done and not self.sought
         if self.grant.messages.put(messages, first + len(wanted), len(wanted)):
             self.runner.position_moved()
+            if at_done:
+                self.done = self.position
         self.grant.run_wake.set()
 
     @property
@@ -132,12 +137,12 @@ def apply(polls: PollModel, held: list[Queue], what: str, one: Any, other: Any) 
         back = {runner.queue.queue for runner in polls.mark_done()}
         for each in held:
             assert (each.queue in back) == (each.position < each.done), "truncated queues are reported, and left to the caller"
-            each.done = max(each.done, each.position)
+            each.done, each.sought = max(each.done, each.position), each.queue in back
     elif what == "seek":
         each = held[one]
         place = min(other, each.end)
         polls.seek(each.queue, place)
-        each.begun, each.handed = place, []
+        each.begun, each.handed, each.sought = place, [], True
         each.matched = [offset for offset in each.matched if offset < place]  # the rest is fetched again
     elif what == "pause":
         polls.pause(QUEUES[one])

@@ -112,6 +112,22 @@ def test_tag_filter_skips_messages_and_progress_passes_them() -> None:
     simulate(main)
 
 
+def test_filtered_messages_of_a_waiting_poll_are_committed() -> None:
+    """The poll waits for as long as no message matches. Nobody must have to send one to bring the lag to zero."""
+
+    async def main() -> None:
+        async with world() as w, w.consumer().subscribe(TOPIC, "paid") as consumer:
+            waiting = asyncio.ensure_future(anext(aiter(consumer)))
+            for _ in range(3):
+                await w.producer.send(Message(TOPIC, b"x", tags="made"))
+            await w.cluster.advance(seconds=40)
+            assert (await w.committed(), waiting.done()) == ([3], False)
+            await w.producer.send(Message(TOPIC, b"0", tags="paid"))
+            assert (await waiting).body == b"0"
+
+    simulate(main)
+
+
 def test_filtered_messages_after_an_unfinished_one_are_not_committed() -> None:
     async def main() -> None:
         async with world() as w:

@@ -3,7 +3,7 @@
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.delayed_delivery import GroupTopics
 from lockstep.broker.heartbeats import HeartbeatCache
-from lockstep.broker.processors.pull_request import tag_hashes, unsupported_filter
+from lockstep.broker.processors.pull_request import filter_of
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.protocol.bodies import CheckClientConfigBody, ConsumerGroup, GroupStatusReply, HeartbeatBody
@@ -96,9 +96,7 @@ class ClientProcessor:
         """Check that the broker can filter by the subscription: a client of RocketMQ does not start otherwise."""
         body: CheckClientConfigBody = request.body
         subscription = body.subscription_data
-        if subscription.expression_type not in ("", "TAG"):
-            raise BrokerSystemError(unsupported_filter(subscription.expression_type))
-        tag_hashes(subscription.expression)
+        filter_of(subscription.expression_type, subscription.expression)
         return request.reply()
 
     @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader, classic=True)

@@ -19,7 +19,7 @@ from typing import TypeVar
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import StalePulls
 from lockstep.broker.processors.cold_reads import ColdReads
-from lockstep.broker.processors.pull_request import Pull, page_of, tag_hashes, unsupported_filter
+from lockstep.broker.processors.pull_request import Filter, Pull, filter_of, page_of, unsupported_filter
 from lockstep.broker.store import ReadResult, ReadStatus, Store
 from lockstep.broker.tables.long_poll_table import (
     HELD_MAX,
@@ -29,6 +29,7 @@ from lockstep.broker.tables.long_poll_table import (
     expression_bytes,
 )
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.protocol.bodies import SQL92, TAG
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import (
     BrokerError,
@@ -66,7 +67,8 @@ TURN_BYTES_MAX = 8 << 20
 """Bytes of responses in one loop turn, some milliseconds of work. The rest follows in the next turn, after the frames that have come
 since.
 """
-
+EXAMINE_BYTES = 2 << 10
+"""What it costs to examine one record by a predicate, as bytes of responses."""
 TURN_HELD_MAX = 512
 """Held pulls that one loop turn serves: one message may wake all pulls of its queue, in any number of groups."""
 PULL_HEADER_BYTES_MAX = REQUEST_HEADER_BYTES_MAX + 4 * EXPRESSION_LENGTH_MAX
@@ -289,9 +291,17 @@ class PullProcessor:
             return
         header: PullHeader = request.header
         count, size = page_of(header)
-        hashes = self._hashes(header, pull.request.endpoint.id)
+        wanted = self._filter(header, request.endpoint.id)
         try:
-            result = self._store.read(header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes)
+            result = self._store.read(
+                header.topic,
+                header.queue_id,
+                pull.offset,
+                max_count=count,
+                max_bytes=size,
+                tag_hashes=wanted.tag_hashes,
+                keep=wanted.keep,
+            )
         except (StoreError, OSError) as error:
             raise _unreadable(pull, error) from error
         if result is None:
@@ -331,12 +341,12 @@ class PullProcessor:
         except (BrokerError, LocalProtocolError):
             pass
 
-    def _hashes(self, header: PullHeader, connection: int) -> frozenset[int] | None:
-        """Return the tag hashes of the request's expression, or else of its group's subscription; None if every message matches."""
-        if header.expression_type not in (None, "", "TAG"):
-            raise BrokerSystemError(unsupported_filter(header.expression_type))
+    def _filter(self, header: PullHeader, connection: int) -> Filter:
+        """Return the filter of the request's expression, or else of its group's subscription."""
         if header.sys_flag & SUBSCRIPTION:
-            return tag_hashes(header.subscription)
+            return filter_of(header.expression_type or TAG, header.subscription)
+        if header.expression_type not in (None, "", TAG, SQL92):
+            raise unsupported_filter(header.expression_type)
         group, topic = header.consumer_group, header.topic
         subscription = self._coordination.membership.subscription(group, topic, connection)
         if subscription is None:
@@ -347,12 +357,11 @@ class PullProcessor:
             raise SubscriptionNotLatestError(
                 f"group {group} has version {subscription.sub_version} of its subscription to {topic} here: send HEART_BEAT first"
             )
-        if subscription.expression_type != "TAG":
-            raise BrokerSystemError(unsupported_filter(subscription.expression_type))
-        return tag_hashes(subscription.expression)
+        return filter_of(subscription.expression_type, subscription.expression)
 
     def _deliver(self, pull: Pull, result: ReadResult) -> None:
         status = result.status
+        self._turn_bytes += examining_cost(result)
         if status is ReadStatus.LOST and pull.gap is not None:
             # A response reports one gap. The next pull reports this one, from the same offset.
             status, result = ReadStatus.NO_MATCHED, replace(result, status=ReadStatus.NO_MATCHED, next_offset=pull.offset)
@@ -434,16 +443,27 @@ class PullProcessor:
             self._block(pull)
             return
         count, size = page_of(header)
-        hashes = self._hashes(header, pull.request.endpoint.id)
+        wanted = self._filter(header, pull.request.endpoint.id)
         try:
             result = await self._store.read_cold(
-                header.topic, header.queue_id, pull.offset, max_count=count, max_bytes=size, tag_hashes=hashes
+                header.topic,
+                header.queue_id,
+                pull.offset,
+                max_count=count,
+                max_bytes=size,
+                tag_hashes=wanted.tag_hashes,
+                keep=wanted.keep,
             )
         except (StoreError, OSError) as error:
             raise _unreadable(pull, error) from error
         # The epoch may have risen since the pull began, the connection may be closed.
         if not pull.request.endpoint.closed and self._check(pull):
             self._deliver(pull, result)
+
+
+def examining_cost(result: ReadResult) -> int:
+    """Return what a predicate has cost in this turn, also if it let nothing pass, as bytes of responses."""
+    return result.examined_bytes + EXAMINE_BYTES * result.examined_count
 
 
 def _unreadable(pull: Pull, error: StoreError | OSError) -> BrokerSystemError:

@@ -1,10 +1,14 @@
 """One pull on its way to its response, the page that it asks for, and its filter."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 
+from lockstep.broker.store.predicates import Keep
 from lockstep.broker.tables.long_poll_table import HeldPull
-from lockstep.protocol.errors import LocalProtocolError, SubscriptionParseError
+from lockstep.protocol.bodies import SQL92, TAG
+from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, SubscriptionParseError
 from lockstep.protocol.headers.pull import PullHeader
+from lockstep.protocol.sql92 import SqlError, compile_sql
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.request import Request
 
@@ -44,16 +48,34 @@ def page_of(header: PullHeader) -> tuple[int, int]:
     return max(1, min(header.max_msg_nums, NATIVE_COUNT_MAX)), max(1, min(header.max_msg_bytes, NATIVE_BYTES_MAX))
 
 
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What a subscription lets pass."""
+
+    tag_hashes: frozenset[int] | None = None
+    """None: every tag."""
+    keep: Keep | None = None
+
+
+EVERY_MESSAGE = Filter()
+
+
 @lru_cache(maxsize=1024)
-def tag_hashes(expression: str | None) -> frozenset[int] | None:
-    """Return the hashes that a tag expression lets pass; None if every message matches. Raise SubscriptionParseError if it is not valid."""
+def filter_of(kind: str, expression: str | None) -> Filter:
+    """Return the filter of an expression. Raise SubscriptionParseError if it is not valid, BrokerSystemError for an unknown type."""
+    if kind == SQL92:
+        try:
+            return Filter(keep=compile_sql(expression or ""))
+        except SqlError as error:
+            raise SubscriptionParseError(error.remark) from None
+    if kind not in ("", TAG):
+        raise unsupported_filter(kind)
     try:
         parsed = TagFilter.parse(expression)
     except LocalProtocolError as error:
         raise SubscriptionParseError(str(error)) from None
-    return None if parsed.all else parsed.hashes
+    return EVERY_MESSAGE if parsed.all else Filter(parsed.hashes)
 
 
-def unsupported_filter(kind: str) -> str:
-    """Return why a subscription of this type is refused."""
-    return f"the broker does not support filters of type {kind[:40]}: use TAG"
+def unsupported_filter(kind: str | None) -> BrokerSystemError:
+    return BrokerSystemError(f"the broker does not support filters of type {str(kind)[:40]}: use {TAG} or {SQL92}")

@@ -9,7 +9,7 @@ request alone are sent at once.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate
 
 from lockstep.broker.classic.batch import joined_properties, read_batch
@@ -67,7 +67,8 @@ SYSTEM_BUSY.
 BUSY_RETRY_MS = 200
 HELD_RETRY_MS = 100
 
-SEND_LIMITS = {"body_bytes_max": RECORDS_BYTES_MAX, "header_bytes_max": HEADER_BYTES_MAX}
+classic_send = partial(handles, classic=True, body_bytes_max=RECORDS_BYTES_MAX, header_bytes_max=HEADER_BYTES_MAX)
+"""Marks a handler of a send by RocketMQ's clients, with the limits of SEND_RECORDS."""
 TRANSACTION_BITS = 0xC
 """RocketMQ: MessageSysFlag.TRANSACTION_ROLLBACK_TYPE, the mask of a message's transaction state."""
 REGION = "DefaultRegion"
@@ -195,17 +196,17 @@ class SendProcessor:
 
     # ------------------------------------------------------------------------------------------------------------ SEND_MESSAGE
 
-    @handles(RequestCode.SEND_MESSAGE, SendMessageHeader, bytes, classic=True, **SEND_LIMITS)
+    @classic_send(RequestCode.SEND_MESSAGE, SendMessageHeader, bytes)
     def send_message(self, request: Request) -> HandlerResult:
         """Take RocketMQ's single send: its record is made here, and then stored like any frame."""
         return self._send(request, request.header)
 
-    @handles(RequestCode.SEND_MESSAGE_V2, SendMessageV2Header, bytes, classic=True, **SEND_LIMITS)
+    @classic_send(RequestCode.SEND_MESSAGE_V2, SendMessageV2Header, bytes)
     def send_message_v2(self, request: Request) -> HandlerResult:
         header: SendMessageV2Header = request.header
         return self._send(request, header.long_form())
 
-    @handles(RequestCode.SEND_BATCH_MESSAGE, SendMessageV2Header, bytes, classic=True, **SEND_LIMITS)
+    @classic_send(RequestCode.SEND_BATCH_MESSAGE, SendMessageV2Header, bytes)
     def send_batch(self, request: Request) -> HandlerResult:
         header: SendMessageV2Header = request.header
         return self._send(request, header.long_form(batch=True))

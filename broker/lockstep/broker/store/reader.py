@@ -12,6 +12,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Generator
+from functools import partial
 from itertools import accumulate, islice
 from struct import Struct
 
@@ -20,6 +21,7 @@ from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.consume_queue import ConsumeQueue, QueueFiles
 from lockstep.broker.store.damage import LOST_SIZE
 from lockstep.broker.store.delay_checksum import SCHEDULE, seal_holds
+from lockstep.broker.store.predicates import EXAMINED_BYTES_MAX, Keep, select
 from lockstep.broker.store.results import ReadResult, ReadStatus
 from lockstep.broker.store.stored_record import BadRecordError, read_record, valid_properties
 from lockstep.protocol.crc import crc32
@@ -108,10 +110,16 @@ class Reader:
         self._verify = verify
 
     def read(
-        self, queue: ConsumeQueue | None, offset: int, max_count: int, max_bytes: int, hashes: frozenset[int] | None
+        self,
+        queue: ConsumeQueue | None,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        hashes: frozenset[int] | None = None,
+        keep: Keep | None = None,
     ) -> ReadResult | None:
         """Read from memory and the page cache; None if the disk would have to be waited for."""
-        steps = self._steps(queue, offset, max_count, max_bytes, hashes)
+        steps = self._steps(queue, offset, max_count, max_bytes, hashes, keep)
         step = _advance(steps, None)
         while not isinstance(step, ReadResult):
             data = step.cached()
@@ -121,22 +129,36 @@ class Reader:
         return step
 
     async def read_waiting(
-        self, queue: ConsumeQueue | None, offset: int, max_count: int, max_bytes: int, hashes: frozenset[int] | None
+        self,
+        queue: ConsumeQueue | None,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        hashes: frozenset[int] | None = None,
+        keep: Keep | None = None,
     ) -> ReadResult:
         """Read as `read`, and wait for the disk in a worker thread."""
-        steps = self._steps(queue, offset, max_count, max_bytes, hashes)
+        steps = self._steps(queue, offset, max_count, max_bytes, hashes, keep)
         step = _advance(steps, None)
         while not isinstance(step, ReadResult):
             data = step.cached()
             step = _advance(steps, await step.wait(self._host) if data is None else data)
         return step
 
-    def _steps(self, queue: ConsumeQueue | None, offset: int, max_count: int, max_bytes: int, hashes: frozenset[int] | None) -> Steps:
+    def _steps(
+        self,
+        queue: ConsumeQueue | None,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        hashes: frozenset[int] | None,
+        keep: Keep | None,
+    ) -> Steps:
         outside = outside_bounds(queue, offset)
         if outside is not None:
             return outside
         assert queue is not None
-        wanted = max_count if hashes is None else max(SCAN_ENTRY_COUNT_MIN, max_count)
+        wanted = max_count if hashes is None and keep is None else max(SCAN_ENTRY_COUNT_MIN, max_count)
         count = min(wanted, queue.visible - offset)
         trusted = queue.in_memory(offset)
         if trusted:
@@ -154,7 +176,8 @@ class Reader:
             return ReadResult(ReadStatus.LOST, offset + lost, queue.min, queue.visible)
         entries = entries[: present * ENTRY_BYTES]
         while True:
-            runs, taken, scanned = choose(entries, max_count, max_bytes, hashes)
+            page = (max_count, max_bytes) if keep is None else (wanted, EXAMINED_BYTES_MAX)
+            runs, taken, scanned = choose(entries, *page, hashes)
             try:
                 indexes = range(taken) if hashes is None else matching(entries, hashes, taken)
                 parts = yield from self._parts(queue, offset, entries, runs, indexes, trusted=trusted)
@@ -165,8 +188,15 @@ class Reader:
                 continue
             if parts is None:
                 return ReadResult(ReadStatus.OFFSET_TOO_SMALL, queue.min, queue.min, queue.visible)
+            examined = 0, 0
+            if keep is not None:
+                kept = select(parts, [size for _, size in map(partial(place_of, entries), indexes)], keep, max_count, max_bytes)
+                examined = kept.examined, kept.examined_bytes
+                if kept.examined < taken:
+                    scanned = indexes[kept.examined]
+                parts, taken = kept.parts, kept.count
             status = ReadStatus.FOUND if taken else ReadStatus.NO_MATCHED
-            return ReadResult(status, offset + scanned, queue.min, queue.visible, parts, taken, sum(map(len, parts)))
+            return ReadResult(status, offset + scanned, queue.min, queue.visible, parts, taken, sum(map(len, parts)), *examined)
 
     def _parts(
         self, queue: ConsumeQueue, offset: int, entries: bytes, runs: list[Run], indexes: "list[int] | range", *, trusted: bool
@@ -304,14 +334,18 @@ class Check:
                 self._ordinal = ordinal
                 return
 
-    def _place(self, index: int) -> tuple[int, int]:
-        """Return the log position and the size of an entry."""
-        position, size, _ = ENTRY.unpack_from(self._entries, index * ENTRY_BYTES)
-        return position, size
+    def _place(self, index: int) -> Run:
+        return place_of(self._entries, index)
 
     def _mismatch(self, position: int, reason: str) -> MismatchError:
         index = self._indexes[min(self._ordinal, self._count - 1)]
         return MismatchError(self._queue, self._offset + index, position, reason)
+
+
+def place_of(entries: bytes, index: int) -> Run:
+    """Return the log position and the size of an entry."""
+    position, size, _ = ENTRY.unpack_from(entries, index * ENTRY_BYTES)
+    return position, size
 
 
 def matching(entries: bytes, hashes: frozenset[int], count: int) -> list[int]:

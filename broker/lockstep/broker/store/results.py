@@ -44,6 +44,9 @@ class ReadResult:
     count: int = 0
     body_bytes: int = 0
     """Number of bytes of all parts."""
+    examined_count: int = 0
+    examined_bytes: int = 0
+    """Records that a predicate has examined, whether they passed or not."""
 
 
 @dataclass(frozen=True, slots=True)

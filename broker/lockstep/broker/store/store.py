@@ -21,6 +21,7 @@ from lockstep.broker.store.errors import StoreDiskError, misplaced
 from lockstep.broker.store.foreign_log import read_whole
 from lockstep.broker.store.log_writer import LogWriter
 from lockstep.broker.store.path_watch import PathWatch
+from lockstep.broker.store.predicates import Keep
 from lockstep.broker.store.query import Query
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import MismatchError, Reader
@@ -418,25 +419,41 @@ class Store:
     # -- reading ---------------------------------------------------------------------------------
 
     def read(
-        self, topic: str, queue_id: int, offset: int, *, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int,
+        max_bytes: int,
+        tag_hashes: frozenset[int] | None = None,
+        keep: Keep | None = None,
     ) -> ReadResult | None:
         """Return confirmed messages from `offset` on, at most `max_count` and `max_bytes` (the first always fits), with a wanted tag
-        hash.
+        hash, for which `keep` returns True.
 
         Return None if that would wait for the disk: then call `read_cold`. Messages lost to damage give the status LOST. Raises
         RetryLaterError while an entry that does not match its record is compared with the log.
         """
         try:
-            return self._reader.read(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
+            return self._reader.read(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes, keep)
         except MismatchError as mismatch:
             raise self._repairs.start_repair(mismatch) from None
 
     async def read_cold(
-        self, topic: str, queue_id: int, offset: int, *, max_count: int, max_bytes: int, tag_hashes: frozenset[int] | None = None
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_count: int,
+        max_bytes: int,
+        tag_hashes: frozenset[int] | None = None,
+        keep: Keep | None = None,
     ) -> ReadResult:
         """As `read`, but wait for the disk in a worker thread."""
         try:
-            return await self._reader.read_waiting(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes)
+            return await self._reader.read_waiting(self._queues.get((topic, queue_id)), offset, max_count, max_bytes, tag_hashes, keep)
         except MismatchError as mismatch:
             raise self._repairs.start_repair(mismatch) from None
 

@@ -20,12 +20,12 @@ from lockstep.client.consumer.events import ConsumerEvent
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
 from lockstep.client.consumer.joining import join
 from lockstep.client.consumer.membership import Membership
-from lockstep.client.features import check_features
+from lockstep.client.consumer.subscription import Expression, SqlExpression, tag_filter_of
+from lockstep.client.features import FILTERING_BY_SQL, check_features
 from lockstep.client.instance import ConsumerHooks, Instance
 from lockstep.protocol.bodies import ConsumerGroup
 from lockstep.protocol.errors import StateError, SubscriptionConflictError, TransportError
 from lockstep.protocol.names import check_group, check_topic
-from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.log import get_logger
 
@@ -49,7 +49,7 @@ class BaseConsumer(ABC):
         self.group = group
         self._settings = settings
         self._client = client
-        self._expressions: dict[str, str] = {}
+        self._expressions: dict[str, Expression] = {}
         self._callbacks: list[Callable[[ConsumerEvent], object]] = []
         self._reset()
 
@@ -73,12 +73,13 @@ class BaseConsumer(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.group} {self.state.value}>"
 
-    def subscribe(self, topic: str, expression: str = "*") -> Self:
+    def subscribe(self, topic: str, expression: Expression = "*") -> Self:
         """Consume a topic. Call it before `start`; a second call for a topic replaces its expression.
 
         Args:
             topic: The name of the topic.
-            expression: "*" for all messages, or the tags of the messages to consume: "created || paid".
+            expression: "*" for all messages, the tags of the messages to consume: "created || paid", or a condition on properties:
+                `sql("amount > 100")`.
 
         Returns:
             The consumer.
@@ -90,7 +91,7 @@ class BaseConsumer(ABC):
         if not self._may_start:
             raise StateError(f"{self.group}: subscriptions are part of the group's contract and can't change while the consumer runs")
         check_topic(topic)
-        for tag in TagFilter.parse(expression).suspicious_tags():
+        for tag in tag_filter_of(expression).suspicious_tags():
             log.warning("subscription.odd_tag", group=self.group, topic=topic, tag=tag, taken_as="one tag; write several tags as a || b")
         self._expressions[topic] = expression
         return self
@@ -104,6 +105,11 @@ class BaseConsumer(ABC):
         return callback
 
     # -------------------------------------------------------------------------------------------------- parts of each subclass
+
+    @property
+    def _filtering(self) -> tuple[str, ...]:
+        """Return the features that brokers need for the subscriptions."""
+        return FILTERING_BY_SQL if any(isinstance(each, SqlExpression) for each in self._expressions.values()) else ()
 
     @property
     def _may_start(self) -> bool:

@@ -92,9 +92,15 @@ class PollModel:
         self.changed.set()
 
     def position_moved(self, runner: "PollRunner") -> None:
-        """Handle that filtered messages were passed: the next commit includes them."""
-        if self.held(runner.queue.queue) is runner:
+        """Handle that filtered messages were passed. They are done now, because no poll may follow for long: a queue whose messages are
+        all filtered wakes none. Behind returned messages that are not done, the next commit includes them.
+        """
+        if self.held(runner.queue.queue) is not runner:
+            return
+        if runner.queue.ownership.running or runner in self._moved or runner.was_moved_back:
             self._moved.setdefault(runner)
+        else:
+            runner.mark_done()
 
     # ----------------------------------------------------------------------------------------------------- from the consumer
 

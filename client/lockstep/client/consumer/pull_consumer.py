@@ -23,11 +23,12 @@ from lockstep.client.consumer.joining import is_routed
 from lockstep.client.consumer.ownership import GrantPolicy
 from lockstep.client.consumer.poll_model import PollModel, PollRunner
 from lockstep.client.consumer.queue_worker import QueueWorker
+from lockstep.client.consumer.subscription import Expression, subscription_of, tag_filter_of
 from lockstep.client.features import CONSUMING_CONCURRENTLY
 from lockstep.client.instance import Instance
 from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.allocate import MANUAL, strategy_spec
-from lockstep.protocol.bodies import ConsumerGroup, ConsumeType, QueueOffset, ResetBody, Subscription, TopicOffsets
+from lockstep.protocol.bodies import ConsumerGroup, ConsumeType, QueueOffset, ResetBody, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, StaleEpochError, StateError, TopicNotExistError, TransportError
@@ -35,7 +36,7 @@ from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
-from lockstep.protocol.tags import TagFilter
+from lockstep.protocol.tags import MATCH_ALL, TagFilter
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
@@ -80,13 +81,14 @@ class PullConsumer(BaseConsumer):
 
     # --------------------------------------------------------------------------------------------------------------- set-up
 
-    def subscribe(self, topic: str, expression: str = "*") -> Self:
+    def subscribe(self, topic: str, expression: Expression = "*") -> Self:
         """Share the topic's queues with the other members of the group. Call it before `start`; a second call for a topic replaces its
         expression.
 
         Args:
             topic: The name of the topic.
-            expression: "*" for all messages, or the tags of the messages to consume: "created || paid".
+            expression: "*" for all messages, the tags of the messages to consume: "created || paid", or a condition on properties:
+                `sql("amount > 100")`.
 
         Returns:
             The consumer.
@@ -159,12 +161,12 @@ class PullConsumer(BaseConsumer):
 
     def _make_context(self, instance: Instance) -> ConsumerContext:
         by_hand = not self._expressions
-        subscribed = {topic: TagFilter.parse(expression) for topic, expression in self._expressions.items()}
+        subscribed = {topic: tag_filter_of(expression) for topic, expression in self._expressions.items()}
         return ConsumerContext(
             group=self.group,
             config=self._settings,
             policy=GrantPolicy.SHARED,
-            features=CONSUMING_CONCURRENTLY,
+            features=CONSUMING_CONCURRENTLY + self._filtering,
             listener_name="poll",
             filters=_all_of(self._by_hand) if by_hand else subscribed,
             host=instance.host,
@@ -182,7 +184,7 @@ class PullConsumer(BaseConsumer):
     def _contract(self) -> ConsumerGroup:
         return ConsumerGroup(
             self.group,
-            tuple(Subscription(topic, expression) for topic, expression in sorted(self._expressions.items())),
+            tuple(subscription_of(topic, expression) for topic, expression in sorted(self._expressions.items())),
             consume_type=ConsumeType.CONSUME_ACTIVELY,
             consume_from_where=self.config.consume_from_where,
             consume_timestamp_ms=self.config.consume_timestamp_ms,
@@ -497,7 +499,7 @@ class PullConsumer(BaseConsumer):
 
 
 def _all_of(queues: Iterable[MessageQueue]) -> dict[str, TagFilter]:
-    return {queue.topic: TagFilter.parse("*") for queue in queues}
+    return {queue.topic: MATCH_ALL for queue in queues}
 
 
 async def _wait_for_brokers(instance: Instance, queues: Iterable[MessageQueue]) -> None:

@@ -22,6 +22,7 @@ from lockstep.client.consumer.listener import (
 from lockstep.client.consumer.listener_calls import ListenerCalls
 from lockstep.client.consumer.ordered_model import OrderedModel
 from lockstep.client.consumer.ownership import GrantPolicy
+from lockstep.client.consumer.subscription import Expression, subscription_of, tag_filter_of
 from lockstep.client.features import (
     CONSUMING_BROADCAST,
     CONSUMING_CONCURRENTLY,
@@ -31,13 +32,12 @@ from lockstep.client.features import (
 from lockstep.client.instance import Instance
 from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.allocate import BY_BROKER, is_allowed_when_ordered, strategy_spec
-from lockstep.protocol.bodies import ConsumerGroup, Subscription
+from lockstep.protocol.bodies import ConsumerGroup
 from lockstep.protocol.errors import (
     ConfigError,
     StateError,
 )
 from lockstep.protocol.names import dlq_topic, retry_topic
-from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
@@ -172,9 +172,9 @@ class PushConsumer(BaseConsumer):
             group=self.group,
             config=self.config,
             policy=GrantPolicy.LOCAL if local is not None else GrantPolicy.SHARED if self._is_concurrent else GrantPolicy.LOCKED,
-            features=self._features(),
+            features=self._features() + self._filtering,
             listener_name=listener_name(self._listener),
-            filters={topic: TagFilter.parse(expression) for topic, expression in self._subscribed().items()},
+            filters={topic: tag_filter_of(expression) for topic, expression in self._subscribed().items()},
             host=instance.host,
             tasks=self._tasks,
             runs=self._runs,
@@ -200,7 +200,7 @@ class PushConsumer(BaseConsumer):
         return ConsumerGroup(
             self.group,
             tuple(
-                Subscription(topic, expression, sub_version=0 if self._membership is None else self._membership.sub_versions.get(topic, 0))
+                subscription_of(topic, expression, 0 if self._membership is None else self._membership.sub_versions.get(topic, 0))
                 for topic, expression in sorted(self._subscribed().items())
             ),
             message_model=self.config.message_model,
@@ -221,7 +221,7 @@ class PushConsumer(BaseConsumer):
     def _has_retries(self) -> bool:
         return self._is_concurrent and not self.config.broadcasting
 
-    def _subscribed(self) -> dict[str, str]:
+    def _subscribed(self) -> dict[str, Expression]:
         """Return the expressions by topic, including the topic of a concurrent group's retries."""
         return {**self._expressions, retry_topic(self.group): "*"} if self._has_retries else self._expressions
 

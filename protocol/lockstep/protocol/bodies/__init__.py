@@ -25,6 +25,8 @@ from lockstep.protocol.bodies.groups import (
 )
 from lockstep.protocol.bodies.heartbeat import (
     CONTRACT_VERSION_MAX,
+    SQL92,
+    TAG,
     CheckClientConfigBody,
     ConsumeFromWhere,
     ConsumerGroup,
@@ -70,6 +72,8 @@ from lockstep.protocol.bodies.routes import (
 
 __all__ = [
     "CONTRACT_VERSION_MAX",
+    "SQL92",
+    "TAG",
     "BrokerAddress",
     "BrokerSetting",
     "BrokerSettings",

@@ -30,14 +30,23 @@ class ConsumeFromWhere(Enum):
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
+TAG, SQL92 = "TAG", "SQL92"
+"""The types of subscription expressions: tags (tags.py), and conditions on properties (sql92). RocketMQ: ExpressionType."""
+
+
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """One topic of a group's contract. RocketMQ: SubscriptionData. The broker computes the tag hashes from the expression."""
+    """One topic of a group's contract. RocketMQ: SubscriptionData. The broker filters by the expression."""
 
     topic: str
     expression: str = field(default="*", metadata={"wire": "subString"})
-    expression_type: str = "TAG"
+    expression_type: str = TAG
     sub_version: int = 0
+
+    @property
+    def shown(self) -> str:
+        """Return the expression for people, after its type if it is not one of tags."""
+        return self.expression if self.expression_type in ("", TAG) else f"{self.expression_type} {self.expression}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,8 +48,8 @@ class JsonCodec(JavaCodec):
             raise RemoteProtocolError(f"header's remark is a {type(remark).__name__}: expected a string")
         if type(language) not in (str, int, type(None)):
             raise RemoteProtocolError(f"header's language is a {type(language).__name__}: expected a name or a number")
-        numbers = (_int32(found, name) for name in ("code", "opaque", "flag", "version"))
-        return Command(*numbers, remark, fields, body, JSON, language=language)
+        code, opaque, flag, version = (_int32(found, name) for name in ("code", "opaque", "flag", "version"))
+        return Command(code, opaque, flag, version, remark, fields, body, JSON, language=language)
 
 
 def _int32(found: dict[str, Any], name: str) -> int:

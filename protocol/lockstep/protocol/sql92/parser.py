@@ -1,0 +1,269 @@
+"""The grammar of SQL92 conditions. RocketMQ: SelectorParser.jj.
+
+    or          and (OR and)*
+    and         equality (AND equality)*
+    equality    comparison ((= | <>) comparison | IS [NOT] NULL)*
+    comparison  unary ((> | >= | < | <=) unary | [NOT] BETWEEN unary AND unary | [NOT] IN ('…', …)
+                       | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) '…')*
+    unary       (+ | - | NOT) unary | 'text' | number | TRUE | FALSE | NULL | name | ( or )
+
+NOT binds more strongly than a comparison, so `NOT a = 1` is refused: write `NOT (a = 1)` or `a <> 1`.
+"""
+
+from collections.abc import Callable
+from typing import NoReturn, cast
+
+from lockstep.protocol.sql92.nodes import (
+    And,
+    Between,
+    Boolean,
+    Comparison,
+    Condition,
+    Contains,
+    In,
+    IsNull,
+    Name,
+    Not,
+    Number,
+    Or,
+    Ordering,
+    Search,
+    Text,
+    Value,
+)
+from lockstep.protocol.sql92.tokens import SqlError, Token, tokens
+
+TERMS_MAX = 256
+"""Conditions and listed texts of one expression. It is evaluated for every message."""
+DEPTH_MAX = 32
+"""How deeply parentheses and signs may be nested."""
+INTEGER_DIGITS_MAX = 18
+
+_VALUES = (Name, Text, Number, Boolean)
+_OPERANDS = frozenset(("name", "text", "number", "TRUE", "FALSE", "NULL", "+", "-", "("))
+"""The words with which a value begins."""
+
+
+class _Null:
+    """The word NULL, which is valid only after IS."""
+
+
+_NULL = _Null()
+Part = Value | Condition | _Null
+
+
+def parse_sql(expression: str) -> Condition:
+    """Return the condition of an expression; its `str` is canonical. Raise SqlError if it is not valid."""
+    return _Parser(expression).parse()
+
+
+class _Parser:
+    def __init__(self, expression: str) -> None:
+        self._expression = expression
+        self._tokens = list(tokens(expression))
+        self._next = 0
+        self._depth = 0
+        self._terms = 0
+
+    def parse(self) -> Condition:
+        at = self._token.at
+        if self._token.kind == "end":
+            self._fail("the expression is empty: write '*' as a tag expression for all messages")
+        found = self._condition(self._or(), at)
+        if self._token.kind != "end":
+            self._fail(f"expected AND, OR or the end, got {self._token}")
+        return found
+
+    # ---------------------------------------------------------------------------------------------------------------- words
+
+    @property
+    def _token(self) -> Token:
+        return self._tokens[self._next]
+
+    def _take(self, *kinds: str) -> Token | None:
+        """Return the next word and go on if it is of one of these kinds, else None."""
+        token = self._token
+        if token.kind not in kinds:
+            return None
+        self._next += 1
+        return token
+
+    def _need(self, kind: str, what: str) -> Token:
+        return self._take(kind) or self._fail(f"expected {what}, got {self._token}")
+
+    def _fail(self, reason: str, at: int | None = None) -> NoReturn:
+        raise SqlError(self._expression, self._token.at if at is None else at, reason)
+
+    def _count(self, at: int) -> None:
+        self._terms += 1
+        if self._terms > TERMS_MAX:
+            self._fail(f"the expression has more than {TERMS_MAX} conditions and listed texts", at)
+
+    # --------------------------------------------------------------------------------------------------------------- grammar
+
+    def _or(self) -> Part:
+        return self._joined("OR", self._and, Or)
+
+    def _and(self) -> Part:
+        return self._joined("AND", self._equality, And)
+
+    def _joined(self, word: str, part: Callable[[], Part], node: type[And] | type[Or]) -> Part:
+        at = self._token.at
+        first = part()
+        if self._token.kind != word:
+            return first
+        found = [self._condition(first, at)]
+        while self._take(word):
+            at = self._token.at
+            found.append(self._condition(part(), at))
+        flat = [inner for each in found for inner in (each.conditions if isinstance(each, node) else (each,))]
+        return node(tuple(flat))
+
+    def _equality(self) -> Part:
+        at = self._token.at
+        left = self._comparison()
+        while token := self._take("=", "<>", "IS"):
+            self._count(token.at)
+            if token.kind == "IS":
+                negated = self._take("NOT") is not None
+                self._need("NULL", "NULL")
+                if isinstance(left, Text | Number | _Null):
+                    self._fail("IS NULL tests a property or a condition", at)
+                left = IsNull(left, negated)
+                continue
+            right_at = self._token.at
+            right = self._comparison()
+            left = self._comparable(left, at, token.kind, right, right_at)
+        return left
+
+    def _comparison(self) -> Part:
+        at = self._token.at
+        left = self._unary()
+        while True:
+            if token := self._take(">", ">=", "<", "<="):
+                self._count(token.at)
+                right_at = self._token.at
+                left = Comparison(self._number(left, at), cast(Ordering, token.kind), self._number(self._unary(), right_at))
+                continue
+            negated = self._token.kind == "NOT"
+            token = self._tokens[min(self._next + negated, len(self._tokens) - 1)]
+            if token.kind not in ("BETWEEN", "IN", "CONTAINS", "STARTSWITH", "ENDSWITH"):
+                return left
+            self._next += 1 + negated
+            self._count(token.at)
+            if token.kind == "BETWEEN":
+                left = self._between(left, at, negated)
+            elif not isinstance(left, Name):
+                self._fail(f"{token.kind} takes a property before it", at)
+            elif token.kind == "IN":
+                left = self._in(left, negated)
+            else:
+                text = _text(self._need("text", f"a text in quotes after {token.kind}"))
+                if not text:
+                    self._fail(f"{token.kind} takes a text that is not empty", self._tokens[self._next - 1].at)
+                left = Contains(left, cast(Search, token.kind), text, negated)
+
+    def _between(self, left: Part, at: int, negated: bool) -> Between:
+        low_at = self._token.at
+        low = self._number(self._unary(), low_at)
+        self._need("AND", "AND and the upper bound of BETWEEN")
+        high_at = self._token.at
+        high = self._number(self._unary(), high_at)
+        if isinstance(low, Number) and isinstance(high, Number) and low.value > high.value:
+            self._fail(f"BETWEEN {low} AND {high} is never true: the lower bound comes first", low_at)
+        return Between(self._number(left, at), low, high, negated)
+
+    def _in(self, name: Name, negated: bool) -> In:
+        self._need("(", "'(' after IN")
+        texts = set()
+        while True:
+            token = self._need("text", "a text in quotes")
+            self._count(token.at)
+            texts.add(_text(token))
+            if not self._take(","):
+                self._need(")", "',' or ')'")
+                return In(name, tuple(sorted(texts)), negated)
+
+    def _unary(self) -> Part:
+        token = self._token
+        self._depth += 1
+        if self._depth > DEPTH_MAX:
+            self._fail(f"the expression is nested more than {DEPTH_MAX} levels deep")
+        try:
+            return self._sign_or_primary(token)
+        finally:
+            self._depth -= 1
+
+    def _sign_or_primary(self, token: Token) -> Part:
+        if self._take("NOT"):
+            at = self._token.at
+            return Not(self._condition(self._unary(), at))
+        if self._take("+", "-"):
+            at = self._token.at
+            operand = self._unary()
+            if not isinstance(operand, Number):
+                self._fail(f"expected a number after {token.text!r}", at)
+            return Number(-operand.value) if token.kind == "-" else operand
+        if self._take("("):
+            inner = self._or()
+            self._need(")", "AND, OR or ')'")
+            return inner
+        if self._take("text"):
+            return Text(_text(token))
+        if self._take("number"):
+            return self._read_number(token)
+        if self._take("TRUE", "FALSE"):
+            return Boolean(token.kind == "TRUE")
+        if self._take("NULL"):
+            return _NULL
+        if self._take("name"):
+            return Name(token.text)
+        previous = f" after {self._tokens[self._next - 1]}" if self._next else ""
+        self._fail(f"expected a property, a number or a text{previous}, got {token}")
+
+    def _read_number(self, token: Token) -> Number:
+        digits = token.text.rstrip("lL")
+        if digits.isdecimal():
+            if len(digits) > INTEGER_DIGITS_MAX:
+                self._fail(f"an integer has at most {INTEGER_DIGITS_MAX} digits", token.at)
+            return Number(int(digits))
+        if len(digits) < len(token.text):
+            self._fail("a number that ends in L is an integer", token.at)
+        value = float(digits)
+        if value == float("inf"):
+            self._fail("the number is too large", token.at)
+        return Number(value)
+
+    # ----------------------------------------------------------------------------------------------------------------- kinds
+
+    def _condition(self, part: Part, at: int) -> Condition:
+        """Check that a part is a condition."""
+        if isinstance(part, Name):
+            if self._token.kind in _OPERANDS:
+                self._fail(f"expected a comparison after {part} (=, <>, <, <=, >, >=, IS, IN, BETWEEN, CONTAINS …), got {self._token}")
+            self._fail(f"{part} is a property, not a condition: write {part} = TRUE, {part} = '…' or {part} IS NOT NULL", at)
+        if isinstance(part, Text | Number | _Null):
+            self._fail("expected a condition, such as amount > 100", at)
+        return part
+
+    def _number(self, part: Part, at: int) -> Value:
+        """Check that a part can be ordered: a property, or a number."""
+        if isinstance(part, Name | Number):
+            return part
+        if isinstance(part, _Null):
+            self._fail("NULL is not compared: write IS NULL or IS NOT NULL", at)
+        self._fail("only properties and numbers have an order: expected one of them", at)
+
+    def _comparable(self, left: Part, at: int, ordering: str, right: Part, right_at: int) -> Comparison:
+        for part, place in ((left, at), (right, right_at)):
+            if isinstance(part, _Null):
+                self._fail("NULL is not compared: write IS NULL or IS NOT NULL", place)
+            if not isinstance(part, _VALUES):
+                self._fail(f"{ordering} compares values: expected a property, a number, a text, TRUE or FALSE, not a condition", place)
+        if not isinstance(left, Name) and not isinstance(right, Name) and type(left) is not type(right):
+            self._fail("a number, a text and a truth value are never equal", right_at)
+        return Comparison(cast(Value, left), cast(Ordering, ordering), cast(Value, right))
+
+
+def _text(token: Token) -> str:
+    return token.text[1:-1].replace("''", "'")
