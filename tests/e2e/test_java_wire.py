@@ -99,8 +99,10 @@ async def test_sends_in_every_form_are_stored_and_pulled(wires: tuple[JavaWire, 
     assert pulled.fields["suggestWhichBrokerId"] == "0"
     found = records(pulled.body)
     assert [(offset, body) for offset, body, _ in found] == [(0, b"hello"), (1, b"5.x"), (2, b"V1"), (3, b"x"), (4, b"y"), (5, b"z")]
-    assert found[0][2] == {"TAGS": "TagA", "UNIQ_KEY": unique}, "WAIT is not stored"
-    assert [properties for _, _, properties in found[3:]] == [{"TAGS": "TagA", "B": "batch"}, {"B": "batch"}, {"C": "1"}]
+    cluster = {"CLUSTER": "DefaultCluster"}
+    assert found[0][2] == {"TAGS": "TagA", "UNIQ_KEY": unique, **cluster}, "WAIT is not stored"
+    own = [{"TAGS": "TagA", "B": "batch"}, {"B": "batch"}, {"C": "1"}]
+    assert [properties for _, _, properties in found[3:]] == [{**each, **cluster} for each in own]
     lite = await broker.call(361, {**GROUP, **PULL, "queueOffset": "0", "sysFlag": "20", "subscription": "TagA"})
     assert [body for _, body, _ in records(lite.body)] == [b"hello", b"x"]
     viewed = await broker.call(33, {"offset": int(first.fields["msgId"][16:], 16)})
@@ -176,6 +178,10 @@ async def test_what_is_not_supported_is_refused_with_words(wires: tuple[JavaWire
         (46, {}, wrong.encode(), 23, "got '>', at character 4 of the SQL92 expression"),
         (310, send(properties="TRAN_MSG\x01true"), b"x", 13, "transactions are not supported"),
         (310, send(f="4"), b"x", 13, "transactions are not supported"),
+        (310, send(properties="TIMER_DELAY_SEC\x015"), b"x", 13, "TIMER_DELAY_SEC: only delay levels are supported, choose one of 1s 5s"),
+        (310, send(properties="TIMER_DELAY_MS\x015000\x02DELAY\x013"), b"x", 13, "TIMER_DELAY_MS: only delay levels are supported"),
+        (10, {"producerGroup": "pg", **QUEUE, "properties": "TIMER_DELIVER_MS\x011"}, b"x", 13, "only delay levels are supported"),
+        (320, send(m="true"), batch((b"x", "TIMER_DELAY_MS\x011")), 13, "TIMER_"),
         (310, send(properties="DELAY\x013", m="true"), batch((b"x", "")), 13, "a batch can't be delayed"),
         (310, send(m="true"), b"x", 13, "cut off"),
         (310, send("LOCKSTEP_SYS_STATE"), b"x", 16, "written by the broker alone"),

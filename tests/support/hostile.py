@@ -24,6 +24,8 @@ BROKER_CODES: dict[int, tuple[type | None, type | None]] = {
     R.SEARCH_OFFSET_BY_TIMESTAMP: (offsets.SearchOffsetHeader, None),
     R.GET_MAX_OFFSET: (offsets.QueueHeader, None),
     R.GET_MIN_OFFSET: (offsets.QueueHeader, None),
+    R.GET_EARLIEST_MSG_STORETIME: (offsets.QueueHeader, None),
+    R.QUERY_MESSAGE: (offsets.QueryMessageHeader, None),
     R.VIEW_MESSAGE_BY_ID: (offsets.ViewMessageHeader, None),
     R.HEART_BEAT: (None, HeartbeatBody),
     R.UNREGISTER_CLIENT: (clients.UnregisterClientHeader, None),

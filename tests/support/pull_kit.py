@@ -34,7 +34,7 @@ class FakeCoordination:
     def __post_init__(self) -> None:
         self.pulls = self.membership = self.legacy = self
 
-    def check(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None) -> PullCheck:
+    def check(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None, offset: int = 0) -> PullCheck:
         return self.checks.get(epoch, PullCheck(may_commit=epoch is None))
 
     def subscription(self, group: str, topic: str, connection: int | None = None) -> Subscription | None:

@@ -15,6 +15,7 @@ from lockstep.broker.background import EffectRunner, LeaseTimer, StoreMaintenanc
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.coordination import next_term
 from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.failed_messages import FailedMessages
 from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.nameserver_registration import BrokerIdentity, NameserverRegistration, RegistrationRefusedError, RegistrationState
 from lockstep.broker.processors.client import ClientProcessor
@@ -38,7 +39,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.delays import format_delay
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.ids import store_host_of
-from lockstep.protocol.names import INTERNAL_LISTENER, SCHEDULE_TOPIC
+from lockstep.protocol.names import INTERNAL_LISTENER, SCHEDULE_TOPIC, TRACE_TOPIC
 from lockstep.protocol.native import implementation
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
 from lockstep.runtime.daemon import Tasks
@@ -149,6 +150,8 @@ class Broker:
         state.topics.log_invalid_layouts()
         state.topics.keep_stored_queues()
         await self._register(store, state)
+        if config.trace_topic:  # now the layouts of the other brokers are known
+            state.topics.create_system(TRACE_TOPIC)
         await server.start()
         self._opened_ms = host.clock.monotonic_ms()
         self._open(state)
@@ -188,9 +191,11 @@ class Broker:
         group_topics = GroupTopics(state.topics, store.check_new_state, lambda topic: holds.holds(topic, host.clock.boot_ms()))
         budget = TurnBudget(LANE_ITEMS_PER_TURN)
         self._delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
+        failed = FailedMessages(store, coordination, delays, group_topics)
+        sends = delays, holds, failed, config.cluster
         processors = [
-            SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, delays, holds),
-            SendBackProcessor(host, store, coordination, delays, group_topics, self._gate),
+            SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, *sends, traced=config.trace_topic),
+            SendBackProcessor(host, store, coordination, failed, self._gate),
             pulls,
             QueryProcessor(store, state.topics),
             topic,

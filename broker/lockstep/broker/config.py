@@ -42,6 +42,7 @@ class BrokerConfig(ServerSettings):
         "async: acknowledged sends survive a killed process; sync: also a power cut, because each send waits for the disk.",
     ] = "async"
     auto_create_topics: Annotated[bool, "Create a topic with its first send."] = False
+    trace_topic: Annotated[bool, "Take the message traces of RocketMQ's clients: create RMQ_SYS_TRACE_TOPIC."] = False
     topics_max: Annotated[
         int,
         Range(1, 65_536),

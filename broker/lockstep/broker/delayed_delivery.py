@@ -18,7 +18,7 @@ from lockstep.broker.message_copy import MessageCopy
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store, StoreCorruptError
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.protocol.delays import delay_queue_id, find_delay_level, queue_delay_ms
+from lockstep.protocol.delays import delay_queue_id, find_delay_level, format_delay, queue_delay_ms
 from lockstep.protocol.errors import (
     BrokerError,
     LocalProtocolError,
@@ -150,6 +150,11 @@ class DelayedDelivery:
     def find_delay_level(self, delay_ms: int) -> int:
         """Return the level with this delay. Raise MessageIllegalError, with the table, if there is none."""
         return find_delay_level(delay_ms, self._levels_ms)
+
+    @property
+    def levels(self) -> str:
+        """Return the table of levels as text, for refusals."""
+        return " ".join(map(format_delay, self._levels_ms))
 
     def append(self, copy: MessageCopy, level: int) -> Appended:
         """Store a delayed message. A level above the last one counts as the last (RocketMQ)."""

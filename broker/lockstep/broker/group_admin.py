@@ -1,7 +1,7 @@
 """Settings, deletion, resets and expiry of groups. RocketMQ: AdminBrokerProcessor (resetOffset, which needs a notice to the clients)."""
 
 from lockstep.broker.group_state import GroupState
-from lockstep.broker.tables.progress_table import Progress
+from lockstep.broker.tables.progress_table import Progress, Told
 from lockstep.protocol.bodies import GroupSettings, QueueOffset, ResetBody, ResetReply
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, StaleEpochError, TopicNotExistError
 from lockstep.protocol.names import check_group
@@ -48,6 +48,8 @@ class GroupAdmin:
         Each queue gets a new generation, and its grant ends. Requests of a member under the old grant are STALE: it drops the queue and
         the messages that it has fetched, and continues from the new offset when its listener has returned. No process has to be
         restarted. The queue is not granted to another member before the holder has learned of the reset or its session has ended (O3).
+        Requests of classic members carry no generation: they are told by PULL_OFFSET_MOVED (ordering.md 12.5), but not of a native member's
+        seek, which names the generation that it knows.
 
         Raises TopicNotExistError, LocalProtocolError, or StaleEpochError if a named generation has ended.
         """
@@ -56,12 +58,15 @@ class GroupAdmin:
         keys = {queue.queue_id: (body.group, body.topic, queue.queue_id) for queue in body.queues}
         state.limits.check_progress_room(body.group, body.topic, sum(state.progress.get(key) is None for key in keys.values()))
         state.register_group(body.group)
+        group = state.groups.get(body.group)
+        has_classic = group is not None and group.has_classic_members
         before = []
         for queue in body.queues:
             key = keys[queue.queue_id]
             progress = state.progress.get(key)
             before.append(QueueOffset(queue.queue_id, -1 if progress is None else progress.offset))
-            state.progress.set_progress(key, Progress(state.fence.draw(), queue.offset))
+            told = Told.NO if has_classic and queue.generation is None else None
+            state.progress.set_progress(key, Progress(state.fence.draw(), queue.offset, told=told))
             state.supersede_grant(key)
         return ResetReply(tuple(before))
 

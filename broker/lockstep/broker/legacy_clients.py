@@ -8,14 +8,24 @@ A classic lock has a lease of 60 s from its last LOCK_BATCH_MQ. It survives its 
 | free                                     | granted                           |
 | held by another client, lease over       | granted: taken over               |
 | held by another client, or by a session  | refused: not in the response      |
+
+A reset of progress (RESET_OFFSETS) has to be told: classic requests carry no generation, and a member goes on to commit where it was.
+
+| after a reset to n                              | result                                                                       |
+|-------------------------------------------------|------------------------------------------------------------------------------|
+| a pull from n                                   | served: the reset is known                                                   |
+| the first pull from anywhere else               | PULL_OFFSET_MOVED with n: the client drops its messages and continues from n |
+| another pull from anywhere else                 | served: a reader that chooses its offsets itself                             |
+| until then, a commit of another offset          | refused                                                                      |
 """
 
+from dataclasses import replace
 from itertools import islice
 
 from lockstep.broker.group_state import FREES_PER_TICK, GroupState
 from lockstep.broker.membership import GroupMembers
 from lockstep.broker.tables.lock_table import Lock, QueueKey
-from lockstep.broker.tables.progress_table import Progress
+from lockstep.broker.tables.progress_table import Progress, Told
 from lockstep.protocol.bodies import LockBatchBody, LockBatchReply, QueueRef
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
 from lockstep.protocol.names import check_client_id, check_group
@@ -115,9 +125,28 @@ class LegacyClients:
     # ----------------------------------------------------------------------------------------------------- pull and offset
 
     def may_commit(self, connection: int, key: QueueKey) -> bool:
-        """Return whether a commit without an epoch is applied: the queue is free, or held by this connection's classic client."""
+        """Return whether a commit without an epoch is applied: the queue is free, or held by this connection's classic client.
+
+        A classic client may commit on another connection than that of its heartbeats (Java 4.3 at the port − 2, pools), and so may tools.
+        So a connection without a heartbeat is nobody else's.
+        """
         holder = self._state.locks.holder(key)
-        return holder is None or self._is_holder(holder, self._membership.classic_client_on(connection))
+        if holder is None or self._is_holder(holder, self._membership.classic_client_on(connection)):
+            return True
+        return holder.held_by_classic and not self._membership.has_heartbeat(connection)
+
+    def tell_reset(self, key: QueueKey, offset: int) -> tuple[bool, int | None]:
+        """Note a pull of a classic client from `offset`. Return whether a reset had to be told until now, and, if the client must continue
+        elsewhere, from which offset.
+        """
+        progress = self._state.progress.get(key)
+        if progress is None or progress.told is None:
+            return False, None
+        if offset == progress.offset or progress.told is Told.ONCE:
+            self._state.progress.set_progress(key, replace(progress, told=None))
+            return True, None
+        self._state.progress.set_progress(key, replace(progress, told=Told.ONCE))
+        return True, progress.offset
 
     def query_offset(self, key: QueueKey, *, young: bool) -> int | None:
         """Return the group's offset. If it has none, return that of the first message for a young queue, whose first message is still
@@ -149,6 +178,11 @@ class LegacyClients:
         if not 0 <= offset <= end:
             raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, the end of the queue")
         progress = state.progress.get(key)
+        if progress is not None and progress.told is not None and offset != progress.offset:
+            raise NoPermissionError(
+                f"offset {offset} of {topic} queue {queue_id} is not applied: group {group} was reset to {progress.offset}, and no member "
+                "has pulled from there yet. Pull from there, or reset the group again"
+            )
         state.limits.check_progress_room(group, topic, int(progress is None))
         state.register_group(group)
         if idle_days is not None:

@@ -443,6 +443,10 @@ class GroupMembers:
         """Return the classic client that sent its HEART_BEAT on this connection."""
         return self._classic_clients.get(connection)
 
+    def has_heartbeat(self, connection: int) -> bool:
+        """Return whether a client, of either kind, has sent HEART_BEAT on this connection."""
+        return connection in self._classic_clients or self._state.sessions.session_on(connection) is not None
+
     def classic_received(self, name: str, client_id: str) -> tuple[int | None, int]:
         """Return the connection of a classic member (None if it has sent nothing since the start) and when its last HEART_BEAT came."""
         seen = self._classic_members[name, client_id]

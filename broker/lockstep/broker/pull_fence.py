@@ -17,6 +17,8 @@ class PullCheck:
     """Its epoch or generation is not valid: respond STALE_EPOCH."""
     may_commit: bool = False
     """It has no epoch, and its commit bit may be obeyed."""
+    moved_to: int | None = None
+    """The group's progress was reset to this offset, and a classic client has to be told: respond PULL_OFFSET_MOVED."""
     gap: tuple[int, int] | None = None
     """[first, end) that retention removed before the group consumed it, if PullReply has to report it."""
 
@@ -29,8 +31,8 @@ class PullFence:
         self._lock_sync = lock_sync
         self._legacy = legacy
 
-    def check(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None) -> PullCheck | None:
-        """Return None if the pull carries an epoch on a connection without a session, which is being closed.
+    def check(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None, offset: int = 0) -> PullCheck | None:
+        """Check a pull from `offset`. Return None if the pull carries an epoch on a connection without a session, which is being closed.
 
         Raise NoPermissionError if the group may not consume.
         """
@@ -47,7 +49,8 @@ class PullFence:
             progress = state.progress.get(key)
             stale = progress is None or progress.generation != generation
         else:
-            return PullCheck(may_commit=self._legacy.may_commit(connection, key))
+            was_reset, moved_to = self._legacy.tell_reset(key, offset)
+            return PullCheck(may_commit=not was_reset and self._legacy.may_commit(connection, key), moved_to=moved_to)
         if stale:
             return PullCheck(stale=True)
         return PullCheck(gap=None if session is None else self._lock_sync.take_unreported_gap(key, session))

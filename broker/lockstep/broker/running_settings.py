@@ -31,6 +31,7 @@ FIXED = {
     "store": "the log is opened at the start",
     "flush": "a crash of the machine is judged by the mode that the start has recorded",
     "segment_mib": "the files of a store have the length with which it was made",
+    "trace_topic": "the topic is created at the start",
     "cut_corrupt": "the log is checked for damage at the start",
     "connections_max": "file descriptors are divided at the start",
     "disconnect_grace_ms": "clients stop their calls by the value that they were given, and a start waits until it is over",

@@ -24,6 +24,8 @@ SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+"""The topic to which RocketMQ's clients send their traces. Only brokers create it (`--trace-topic`)."""
 SYSTEM_PREFIXES = ("rmq_sys_", "LOCKSTEP_SYS_")
 
 INTERNAL_LISTENER = "internal"
@@ -41,7 +43,7 @@ NOT_SENDABLE = frozenset(
     }
 )
 """Topics to which only the broker writes. RocketMQ: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET."""
-SYSTEM_TOPICS = NOT_SENDABLE | {AUTO_CREATE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRACE_TOPIC"}
+SYSTEM_TOPICS = NOT_SENDABLE | {AUTO_CREATE_TOPIC, "BenchmarkTest", TRACE_TOPIC}
 """Topics that clients may not create. RocketMQ: TopicValidator.SYSTEM_TOPIC_SET."""
 
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]+")

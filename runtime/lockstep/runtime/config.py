@@ -50,7 +50,7 @@ PROGRAM_OPTIONS = frozenset(
         ),
         *("disk_reserve_mib", "cut_corrupt", "log_level", "admin_listen", "admin_host", "connections_max", "message_delay_level"),
         *("held_pulls_max", "held_pulls_per_group_max", "groups_max", "progress_max", "members_max", "subscriptions_mib_max"),
-        "group_idle_days",
+        *("group_idle_days", "trace_topic"),
     }
 )
 """The options of all lockstep programs: a shell may set variables for all of them, and a program ignores those of the others."""

@@ -263,11 +263,39 @@ def test_unlock_frees_only_queues_held_by_the_caller(made: Setting, owner: str |
     assert bench.owner(0) == owner
 
 
-def test_connection_without_a_heartbeat_is_another_client() -> None:
-    bench, me = bench_and_client(held_by_me)
+@pytest.mark.parametrize("made", [held_by_me, held_by_another])
+def test_queue_of_a_classic_client_takes_commits_on_connections_without_a_heartbeat(made: Setting) -> None:
+    """Java 4.3 commits at the port − 2, others over pools of connections, tools over connections of their own."""
+    bench, me = bench_and_client(made)
     me.connection = bench.new_connection()
-    with pytest.raises(NoPermissionError):
+    me.update(0, 60)
+    assert bench.progress(0) == (60, 0)
+    check = bench.c.pulls.check(me.connection, (GROUP, TOPIC, 0), None)
+    assert check is not None
+    assert check.may_commit
+
+
+def test_queue_of_a_session_takes_no_commit_on_a_connection_without_a_heartbeat() -> None:
+    bench, me = bench_and_client(held_by_a_session)
+    me.connection = bench.new_connection()
+    with pytest.raises(NoPermissionError, match="held by native"):
         me.update(0, 60)
+
+
+def test_queue_of_a_classic_client_takes_no_commit_on_the_connection_of_a_session() -> None:
+    bench, me = bench_and_client(held_by_me)
+    session = Client(bench, "native")
+    session.connect()
+    me.connection = session.connection
+    with pytest.raises(NoPermissionError, match="held by me"):
+        me.update(0, 60)
+
+
+def test_client_commits_on_any_connection_on_which_it_has_sent_a_heartbeat() -> None:
+    bench, me = bench_and_client(held_by_me)
+    me.connect()
+    me.update(0, 60)
+    assert bench.progress(0) == (60, 0)
 
 
 # --------------------------------------------------------------------------------------------------------------------- offsets

@@ -152,6 +152,20 @@ def test_page_size_is_the_requested_one_up_to_the_brokers_limit(requested: int, 
     assert page_of(PullHeader("g", "t", 0, 0, max_msg_nums=requested, max_msg_bytes=wanted_bytes)) == page
 
 
+@pytest.mark.parametrize(
+    ("requested", "wanted_bytes", "page"),
+    [
+        (1_000, 2**31 - 1, (32, CLASSIC_BYTES_MAX)),
+        (32, None, (32, CLASSIC_BYTES_MAX)),
+        (4, 5, (4, 5)),
+        (-1, -1, (1, 1)),
+    ],
+)
+def test_page_of_a_rocketmq_client_is_at_most_a_classic_one(requested: int, wanted_bytes: int | None, page: tuple[int, int]) -> None:
+    header = PullHeader("g", "t", 0, 0, max_msg_nums=requested, max_msg_bytes=wanted_bytes)
+    assert page_of(header, native=False) == page
+
+
 # ---------------------------------------------------------------------------------------------------------------- long polling
 
 

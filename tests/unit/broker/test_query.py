@@ -13,7 +13,7 @@ from lockstep.protocol.bodies import CreateTopicReply, OffsetRange, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.headers.offsets import QueueHeader, SearchOffsetHeader, TopicHeader, ViewMessageHeader
+from lockstep.protocol.headers.offsets import QueryMessageHeader, QueueHeader, SearchOffsetHeader, TopicHeader, ViewMessageHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import STATE_TOPIC
@@ -32,6 +32,10 @@ class SearchableStore(FakeStore):
     async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         await asyncio.sleep(0)
         return timestamp_ms // 10
+
+    async def first_stored_ms(self, topic: str, queue_id: int) -> int | None:
+        await asyncio.sleep(0)
+        return 1_700 if self.queues.get((topic, queue_id)) else None
 
     async def record_at(self, physical_offset: int) -> bytes | None:
         await asyncio.sleep(0)
@@ -83,6 +87,34 @@ async def test_topic_offsets_returns_the_bounds_of_all_local_queues() -> None:
 async def test_search_by_time_reads_the_store_for_known_queues_only(topic: str, queue_id: int, found: int) -> None:
     response = await Broker().send_request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(topic, queue_id, 1_000))
     assert response.fields == {"offset": found}
+
+
+@pytest.mark.parametrize(
+    ("boundary", "timestamp", "found"),
+    [("lower", 20, 2), ("LOWER", 20, 2), ("", 20, 2), ("upper", 28, 1), ("UPPER", 29, 2), ("upper", 5, 0)],
+)
+async def test_search_by_time_has_two_boundaries(boundary: str, timestamp: int, found: int) -> None:
+    """The fake has one message each 10 ms: 1 at 10, 2 at 20."""
+    response = await Broker().send_request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader("t", 1, timestamp, boundary))
+    assert response.fields == {"offset": found}
+
+
+async def test_unknown_boundary_is_refused_by_name() -> None:
+    response = await Broker().send_request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader("t", 1, 1, "middle"))
+    assert (response.code, "expected lower or upper" in (response.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+@pytest.mark.parametrize(("topic", "queue_id", "found"), [("t", 1, 1_700), ("t", 0, -1), ("t", 9, -1), ("nowhere", 0, -1)])
+async def test_earliest_store_time_is_that_of_the_first_message_or_none(topic: str, queue_id: int, found: int) -> None:
+    response = await Broker().send_request(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader(topic, queue_id))
+    assert response.fields == {"timestamp": found}
+
+
+@pytest.mark.parametrize(("unique", "words"), [(False, "by key"), (True, "by UNIQ_KEY")])
+async def test_query_by_key_is_refused_with_words(unique: bool, words: str) -> None:
+    response = await Broker().send_request(RequestCode.QUERY_MESSAGE, QueryMessageHeader("t", "k", unique_key=unique))
+    assert response.code == ResponseCode.QUERY_NOT_FOUND
+    assert words in (response.remark or "")
 
 
 @pytest.mark.parametrize(("offset", "code"), [(0, ResponseCode.SUCCESS), (1, ResponseCode.SYSTEM_ERROR), (9, ResponseCode.SYSTEM_ERROR)])

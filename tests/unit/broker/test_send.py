@@ -3,6 +3,7 @@
 import pytest
 
 from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.failed_messages import FailedMessages
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendGate, SendProcessor
@@ -43,7 +44,10 @@ class Broker:
         self.sequences = SequenceTable()
         homes = GroupTopics(self.topics)
         self.delays = DelayedDelivery(self.store, DelayTable(Journal()), homes, LEVELS_MS)  # type: ignore[arg-type]
-        self.processor = SendProcessor(self.host, self.store, self.topics, self.sequences, creator, self.gate, self.delays, self.holds)  # type: ignore[arg-type]
+        failed = FailedMessages(self.store, None, self.delays, homes)  # type: ignore[arg-type]
+        tables = self.topics, self.sequences
+        rest = self.delays, self.holds, failed, "DefaultCluster"
+        self.processor = SendProcessor(self.host, self.store, *tables, creator, self.gate, *rest)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher([self.processor, creator], self.store)
         self.endpoint = FakeEndpoint()
         self.lay_out(1)

@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.protocol import compression
 from lockstep.protocol.compression import SYS_ZLIB, compress_body, decompress_body
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.message import Message, MessageExt, decode_messages, encode_message
 from lockstep.protocol.record import RecordView, encode_record
 
+LZ4, ZSTD = 0x101, 0x201
 UNIQUE = "7F0000010A1B18B4AAC21234567800AB"
 JSON = json.dumps([{"order": number, "state": "paid"} for number in range(500)]).encode()
 NOISE = random.Random(1).randbytes(10_000)
@@ -74,8 +76,6 @@ def test_compression_type_bits_without_the_compressed_flag_are_ignored() -> None
         (zlib.compress(JSON)[:-1], 0x301, "ends too early"),
         (zlib.compress(JSON)[:20], 0x301, "ends too early"),
         (zlib.compress(JSON) + b"!", 0x301, "has bytes after its end"),
-        (zlib.compress(JSON), 0x101, "compressed by LZ4.*set the producer's compression type to ZLIB"),
-        (zlib.compress(JSON), 0x201, "compressed by Zstandard"),
         (zlib.compress(JSON), 0x401, "an unknown algorithm .sys flag 0x401"),
         (zlib.compress(bytes(BODY_BYTES_MAX + 1)), 0x301, "decompresses to more than 4194304"),
     ],
@@ -88,6 +88,86 @@ def test_error_for_an_invalid_compressed_body_names_the_reason_and_the_message(b
     assert message.offset_message_id in str(failed.value)
     assert message.stored_body == body
     assert repr(message)
+
+
+@pytest.mark.parametrize(
+    ("sys_flag", "module", "words"),
+    [
+        (0x101, "lz4.frame", r"compressed by LZ4, and lz4 is not installed: run pip install 'lockstep-mq\[lz4\]', or set"),
+        (0x201, "zstandard", r"compressed by Zstandard, and zstandard is not installed: run pip install 'lockstep-mq\[zstd\]'"),
+    ],
+)
+def test_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch, sys_flag: int, module: str, words: str) -> None:
+    def missing(name: str) -> object:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(compression, "import_module", missing)
+    message = stored(b"x", sys_flag)
+    with pytest.raises(RemoteProtocolError, match=words):
+        _ = message.body
+
+
+def compress(body: bytes, sys_flag: int) -> bytes:
+    """Compress as Java does: without the size of the content in the frame."""
+    if sys_flag == LZ4:
+        return bytes(pytest.importorskip("lz4.frame").compress(body, store_size=False))
+    zstandard = pytest.importorskip("zstandard")
+    return bytes(zstandard.ZstdCompressor(level=5, write_content_size=False).compress(body))
+
+
+@pytest.mark.parametrize("sys_flag", [LZ4, ZSTD])
+@pytest.mark.parametrize("body", [b"x", JSON, NOISE, bytes(BODY_BYTES_MAX)], ids=["one byte", "json", "noise", "largest"])
+def test_bodies_of_java_5_by_lz4_and_zstandard_are_decompressed(sys_flag: int, body: bytes) -> None:
+    message = stored(compress(body, sys_flag), sys_flag)
+    assert message.body == body
+    assert message.stored_body == compress(body, sys_flag)
+
+
+@pytest.mark.parametrize("sys_flag", [LZ4, ZSTD])
+def test_invalid_lz4_and_zstandard_bodies_are_refused_with_the_reason(sys_flag: int) -> None:
+    whole, name = compress(JSON, sys_flag), {LZ4: "LZ4", ZSTD: "Zstandard"}[sys_flag]
+    for data, why in (
+        (b"rubbish of some length", f"is not an? {name} stream"),
+        (whole[:-1], f"its {name} stream ends too early"),
+        (whole[: len(whole) // 2], f"its {name} stream ends too early"),
+        (whole + b"!", f"its {name} stream has bytes after its end"),
+        (whole + whole, f"its {name} stream has bytes after its end"),
+        (compress(bytes(BODY_BYTES_MAX + 1), sys_flag), "decompresses to more than 4194304"),
+    ):
+        with pytest.raises(RemoteProtocolError, match=why):
+            decompress_body(data, sys_flag)
+
+
+@pytest.mark.parametrize("sys_flag", [LZ4, ZSTD])
+def test_lz4_and_zstandard_bombs_are_not_unpacked(sys_flag: int) -> None:
+    bomb = compress(bytes(64 << 20), sys_flag)
+    tracemalloc.start()
+    try:
+        with pytest.raises(RemoteProtocolError, match="more than 4194304"):
+            decompress_body(bomb, sys_flag)
+        assert tracemalloc.get_traced_memory()[1] < 4 * BODY_BYTES_MAX
+    finally:
+        tracemalloc.stop()
+
+
+def test_zstandard_frame_with_a_large_window_is_refused() -> None:
+    zstandard = pytest.importorskip("zstandard")
+    wide = zstandard.ZstdCompressionParameters(window_log=27, write_content_size=False)
+    writer = zstandard.ZstdCompressor(compression_params=wide).compressobj()
+    frame = writer.compress(JSON) + writer.flush()
+    with pytest.raises(RemoteProtocolError, match="is not a Zstandard stream"):
+        decompress_body(frame, ZSTD)
+    assert zstandard.ZstdDecompressor().decompressobj().decompress(frame) == JSON
+
+
+@pytest.mark.parametrize("sys_flag", [LZ4, ZSTD])
+@given(data=st.binary(max_size=400))
+def test_any_bytes_are_decompressed_by_lz4_and_zstandard_or_rejected(sys_flag: int, data: bytes) -> None:
+    compress(b"x", sys_flag)  # skips without the library
+    try:
+        decompress_body(data, sys_flag)
+    except RemoteProtocolError:
+        pass
 
 
 def test_largest_body_is_decompressed_and_a_zip_bomb_is_rejected_without_allocating() -> None:

@@ -290,7 +290,7 @@ class PullProcessor:
         if not self._check(pull):
             return
         header: PullHeader = request.header
-        count, size = page_of(header)
+        count, size = page_of(header, native=request.is_native)
         wanted = self._filter(header, request.endpoint.id)
         try:
             result = self._store.read(
@@ -319,7 +319,7 @@ class PullProcessor:
         check_topic(header.topic)
         self._topics.check_readable(header.topic, header.queue_id)
         key = (header.consumer_group, header.topic, header.queue_id)
-        check = self._coordination.pulls.check(request.endpoint.id, key, header.epoch, header.generation)
+        check = self._coordination.pulls.check(request.endpoint.id, key, header.epoch, header.generation, header.queue_offset)
         if check is None:
             return False
         if check.stale:
@@ -327,9 +327,13 @@ class PullProcessor:
             remark = f"{what} of {header.consumer_group} at {header.topic}:{header.queue_id} is stale: drop the queue"
             self._send(pull, ResponseCode.STALE_EPOCH, remark=remark)
             return False
+        if check.moved_to is not None:
+            self._send_moved(pull, check.moved_to)
+            return False
         pull.gap = check.gap or pull.gap
-        if pull.fresh and check.may_commit and header.sys_flag & COMMIT_OFFSET:
+        if not pull.commit_seen and check.may_commit and header.sys_flag & COMMIT_OFFSET:
             self._commit(request, header)
+        pull.commit_seen = True
         return True
 
     def _commit(self, request: Request, header: PullHeader) -> None:
@@ -400,6 +404,13 @@ class PullProcessor:
 
     # -------------------------------------------------------------------------------------------------------------- responding
 
+    def _send_moved(self, pull: Pull, offset: int) -> None:
+        """Tell a classic client that its group's progress was reset."""
+        request = pull.request
+        header: PullHeader = request.header
+        reply = PullReply(offset, *self._store.bounds(header.topic, header.queue_id))
+        request.respond(request.reply(reply, code=ResponseCode.PULL_OFFSET_MOVED, remark=f"the group was reset to offset {offset}"))
+
     def _send(self, pull: Pull, code: ResponseCode, result: ReadResult | None = None, remark: str | None = None) -> None:
         request = pull.request
         if result is None:
@@ -442,7 +453,7 @@ class PullProcessor:
         if not self._has_room(pull.request.endpoint):
             self._block(pull)
             return
-        count, size = page_of(header)
+        count, size = page_of(header, native=pull.request.is_native)
         wanted = self._filter(header, pull.request.endpoint.id)
         try:
             result = await self._store.read_cold(

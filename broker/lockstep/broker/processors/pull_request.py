@@ -23,14 +23,16 @@ CLASSIC_BYTES_MAX = 256 << 10
 class Pull:
     """A pull from its request to its response. `offset` moves ahead of the request's while messages come that do not match its filter."""
 
-    __slots__ = ("deadline_ms", "failure", "fresh", "gap", "held", "offset", "request")
+    __slots__ = ("commit_seen", "deadline_ms", "failure", "fresh", "gap", "held", "offset", "request")
 
     def __init__(self, request: Request) -> None:
         header: PullHeader = request.header
         self.request = request
         self.offset = header.queue_offset
         self.fresh = True
-        """Whether it was not served yet: its commit bit counts, and filtered messages get a response at once."""
+        """Whether it was not served yet: filtered messages get a response at once."""
+        self.commit_seen = False
+        """Whether its commit bit was obeyed or refused. A pull is checked again after it has waited."""
         self.deadline_ms: int | None = None
         """When the pull is due, by the monotonic clock; None if it must not be held."""
         self.gap: tuple[int, int] | None = None
@@ -39,12 +41,14 @@ class Pull:
         """Why the pull can't be served; it fails with this error."""
 
 
-def page_of(header: PullHeader) -> tuple[int, int]:
-    """Return how many messages and bytes one response carries at most: the client's values within the broker's limits. Only native clients
-    name bytes.
+def page_of(header: PullHeader, *, native: bool = True) -> tuple[int, int]:
+    """Return how many messages and bytes one response carries at most: the client's values within the broker's limits.
+
+    Those of RocketMQ 5 name bytes too, mostly 2³¹ − 1.
     """
-    if header.max_msg_bytes is None:
-        return max(1, min(header.max_msg_nums, CLASSIC_COUNT_MAX)), CLASSIC_BYTES_MAX
+    if not native or header.max_msg_bytes is None:
+        size = CLASSIC_BYTES_MAX if header.max_msg_bytes is None else max(1, min(header.max_msg_bytes, CLASSIC_BYTES_MAX))
+        return max(1, min(header.max_msg_nums, CLASSIC_COUNT_MAX)), size
     return max(1, min(header.max_msg_nums, NATIVE_COUNT_MAX)), max(1, min(header.max_msg_bytes, NATIVE_BYTES_MAX))
 
 

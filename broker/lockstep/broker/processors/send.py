@@ -13,7 +13,9 @@ from functools import lru_cache, partial
 from itertools import accumulate
 
 from lockstep.broker.classic.batch import joined_properties, read_batch
+from lockstep.broker.classic.retry import as_stored, check_retry_topic, is_retry, retries_used_up
 from lockstep.broker.delayed_delivery import DelayedDelivery
+from lockstep.broker.failed_messages import FailedMessages
 from lockstep.broker.message_copy import MessageCopy
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.store import Appended, Store
@@ -21,7 +23,9 @@ from lockstep.broker.tables.sequence_table import ACCEPT, Scope, SequenceTable, 
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.delays import exhausted_reason
 from lockstep.protocol.errors import (
+    BrokerSystemError,
     LocalProtocolError,
     MessageIllegalError,
     NoPermissionError,
@@ -32,13 +36,16 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.frame import BODY_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.protocol.headers.send import SendMessageHeader, SendMessageV2Header, SendRecordsHeader, SendRecordsReply, SendReply
 from lockstep.protocol.ids import offset_message_id
-from lockstep.protocol.names import check_topic, is_sendable_topic
+from lockstep.protocol.names import RETRY_PREFIX, check_topic, dlq_topic, is_sendable_topic
 from lockstep.protocol.native import kernels
 from lockstep.protocol.properties import (
+    CLUSTER,
     DELAY,
     LS_SEQ,
     OWN_PREFIX,
+    REASON,
     SENT_PROPERTIES_BYTES_MAX,
+    TIMER_PREFIX,
     TRAN_MSG,
     UNIQ_KEY,
     WAIT,
@@ -104,7 +111,12 @@ class SendProcessor:
         gate: SendGate,
         delays: DelayedDelivery,
         holds: WriteHolds,
+        failed: FailedMessages,
+        cluster: str,
+        *,
+        traced: bool = False,
     ) -> None:
+        """`cluster`: the value of the property CLUSTER. `traced`: the broker has the topic for traces."""
         self._random = host.random
         self._clock = host.clock
         self._holds = holds
@@ -114,6 +126,9 @@ class SendProcessor:
         self._creator = creator
         self._gate = gate
         self._delays = delays
+        self._failed = failed
+        self._cluster = cluster
+        self._traced = traced
 
     @property
     def store_host(self) -> str:
@@ -215,29 +230,65 @@ class SendProcessor:
         check_topic(header.topic)
         if not is_sendable_topic(header.topic):
             raise NoPermissionError(f"topic {header.topic} is written by the broker alone")
+        self._check_supported(request, header)
+        if not request.is_native and is_retry(header):
+            return self._retry(request, header, check_retry_topic(header))
         is_new = self._topics.find_layout(header.topic) is None
         layout = self._creator.find_or_create(header.topic, header.default_topic_queue_nums)
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = self._random.below(max(1, self._topics.own_write_count(layout)))
-        if not request.is_native and (header.sys_flag & TRANSACTION_BITS or split_properties(header.properties).get(TRAN_MSG) == "true"):
-            raise MessageIllegalError("transactions are not supported: send the message without one")
         if header.batch and not request.is_native:
             return self._send_messages(request, header, queue_id)
-        record = encode_message(header, queue_id, request.body)
+        record = encode_message(header, queue_id, request.body, self._cluster_for(request))
         level = delay_level(header.properties) if header.delay_ms is None else self._delays.find_delay_level(header.delay_ms)
         if level > 0:
             self._check_room(header.topic, queue_id)
-            if len(record) > self._store.sent_record_bytes_max:
-                raise MessageIllegalError(
-                    f"a record of {len(record)} bytes: at most {self._store.sent_record_bytes_max}, so that copies fit"
-                )
-            appended = self._delays.append(replace(MessageCopy.of(RecordView(record)), born_host=born_host(request.endpoint.peer)), level)
+            appended = self._delays.append(self._copy_of(request, record), level)
         else:
             appended = self._store_frame(request, header.topic, queue_id, record, 1)
         reply = self._send_reply(request, header, queue_id, appended, (0,))
         result = PendingResponse(request.reply(reply), UNTIL[requested_durability(header)])
         return self._creator.respond_when_known(request, result) if is_new else result
+
+    def _check_supported(self, request: Request, header: SendMessageHeader) -> None:
+        """Raise MessageIllegalError for what the broker can't do with a message. It is refused even if it names a delay level as well."""
+        if TIMER_PREFIX in header.properties:
+            name = next((each for each in split_properties(header.properties) if each.startswith(TIMER_PREFIX)), None)
+            if name is not None:
+                raise MessageIllegalError(f"property {name}: only delay levels are supported, choose one of {self._delays.levels}")
+        if request.is_native:
+            return
+        if header.sys_flag & TRANSACTION_BITS or split_properties(header.properties).get(TRAN_MSG) == "true":
+            raise MessageIllegalError("transactions are not supported: send the message without one")
+        if header.batch and header.topic.startswith(RETRY_PREFIX):
+            raise BrokerSystemError(f"a batch for {header.topic}: send messages to a topic of retries one by one")
+
+    def _retry(self, request: Request, header: SendMessageHeader, group: str) -> HandlerResult:
+        """Take a message that a client sends to the retries of its group: it is stored as if the client had sent it back."""
+        self._check_load()
+        used_up = retries_used_up(header, request.version)
+        stored = as_stored(header)
+        copy = self._copy_of(request, encode_message(stored, 0, request.body, self._cluster))
+        if used_up:
+            properties = {**copy.properties, REASON: exhausted_reason(stored.reconsume_times)}
+            copy = replace(copy, topic=dlq_topic(group), properties=properties)
+        is_new = self._failed.is_missing(copy.topic)
+        appended = self._failed.store(group, copy, 0 if used_up else delay_level(header.properties))
+        reply = self._send_reply(request, header, 0, appended, (0,))
+        result = PendingResponse(request.reply(reply), UNTIL[requested_durability(header)])
+        return self._creator.respond_when_known(request, result) if is_new else result
+
+    def _copy_of(self, request: Request, record: bytes) -> MessageCopy:
+        """Return a record that was sent as a message that the broker stores itself. Raise MessageIllegalError if copies would not fit."""
+        size_max = self._store.sent_record_bytes_max
+        if len(record) > size_max:
+            raise MessageIllegalError(f"a record of {len(record)} bytes: at most {size_max}, so that copies fit")
+        return replace(MessageCopy.of(RecordView(record)), born_host=born_host(request.endpoint.peer))
+
+    def _cluster_for(self, request: Request) -> str | None:
+        """Return the value of the property CLUSTER, which the messages of RocketMQ's clients get."""
+        return None if request.is_native else self._cluster
 
     def _send_messages(self, request: Request, header: SendMessageHeader, queue_id: int) -> HandlerResult:
         """Take RocketMQ's batch: its messages become one frame, each with the properties of the batch after its own."""
@@ -245,7 +296,9 @@ class SendProcessor:
             raise MessageIllegalError("a batch can't be delayed: send the messages one by one")
         single = replace(header, batch=False)
         records = [
-            encode_message(replace(single, flag=flag, properties=joined_properties(properties, header.properties)), queue_id, body)
+            encode_message(
+                replace(single, flag=flag, properties=joined_properties(properties, header.properties)), queue_id, body, self._cluster
+            )
             for flag, body, properties in read_batch(request.body)
         ]
         if not records:
@@ -263,7 +316,7 @@ class SendProcessor:
         if request.is_native:
             return SendReply(ids, queue_id, appended.queue_offset)
         unique = split_properties(header.properties).get(UNIQ_KEY) if request.version >= VERSION_5 else None
-        return SendReply(ids, queue_id, appended.queue_offset, REGION, False, unique)
+        return SendReply(ids, queue_id, appended.queue_offset, REGION, self._traced, unique)
 
     # ------------------------------------------------------------------------------------------------------------------ common
 
@@ -275,9 +328,13 @@ class SendProcessor:
 
     def _check_room(self, topic: str, queue_id: int) -> None:
         self._topics.check_writable(topic, queue_id)
-        self._gate.check()
+        self._check_load()
         if self._holds and self._holds.holds(topic, self._clock.boot_ms()):
             raise RetryLaterError(f"the queues of topic {topic} are being moved", HELD_RETRY_MS)
+
+    def _check_load(self) -> None:
+        """Check that the broker takes sends now."""
+        self._gate.check()
         if self._store.writer.waiting_count >= UNCONFIRMED_MAX:
             raise RetryLaterError(f"{UNCONFIRMED_MAX} responses wait for the disk", BUSY_RETRY_MS)
 
@@ -310,8 +367,11 @@ def check_stamp(body: Body, frame: FrameSequence, crc_before: int | None) -> Non
             raise MessageIllegalError(f"the frame's running CRC is {frame.crc:08x}, its bytes after {crc_before:08x} give {found:08x}")
 
 
-def encode_message(header: SendMessageHeader, queue_id: int, body: Body) -> bytes:
-    """Return the record of a SEND_MESSAGE, the broker's fields zero. Raise MessageIllegalError with the limit that it breaks."""
+def encode_message(header: SendMessageHeader, queue_id: int, body: Body, cluster: str | None = None) -> bytes:
+    """Return the record of a SEND_MESSAGE, the broker's fields zero, with the property CLUSTER if its value is given.
+
+    Raise MessageIllegalError with the limit that the message breaks.
+    """
     if header.batch:
         raise RequestCodeNotSupportedError(
             "RocketMQ's batch body is not supported: send the messages one by one, or as SEND_RECORDS (30003)"
@@ -321,9 +381,11 @@ def encode_message(header: SendMessageHeader, queue_id: int, body: Body) -> byte
     if len(body) > BODY_BYTES_MAX:
         raise MessageIllegalError(f"the body has {len(body)} bytes: at most {BODY_BYTES_MAX} (4 MiB)")
     properties = header.properties.encode("utf-8", "surrogatepass")
-    if WAIT in header.properties:
+    if WAIT in header.properties or cluster is not None:
         pairs = split_properties(header.properties)
         pairs.pop(WAIT, None)
+        if cluster is not None:
+            pairs[CLUSTER] = cluster
         properties = encode_properties(pairs)
     if OWN_PREFIX in header.properties and any(name.startswith(OWN_PREFIX) for name in split_properties(header.properties)):
         raise MessageIllegalError(f"property names beginning with {OWN_PREFIX} are lockstep's own: choose another name")

@@ -8,13 +8,12 @@
 | DEAD_LETTER                    | `%DLQ%group`, and the group's progress moves past it          |
 
 Both read the message from the log, so that the request carries no body. Responses wait until the log is confirmed: the copy is as durable
-as any message before the group's progress passes the original. Both count the group, as every other request does with which a group begins:
-neither requires membership, and a group that has no topic for its copies gets one. A request that is refused has created nothing and has
-counted no group.
+as any message before the group's progress passes the original. Both count the group (failed_messages.py): neither requires membership, and
+a group that has no topic for its copies gets one.
 """
 
 from lockstep.broker.coordination import Coordination
-from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics, store_copy
+from lockstep.broker.failed_messages import FailedMessages
 from lockstep.broker.message_copy import MessageCopy, failed_copy
 from lockstep.broker.processors.send import SendGate
 from lockstep.broker.store import ReadStatus, Store
@@ -31,19 +30,14 @@ from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse
 
 SEND_BACK_LANE = "send-back"
 """The lane of requests that may have to read a message from the disk."""
-COPY_HEAD_BYTES_MAX = 64 << 10
-"""Bytes of a copy's record in addition to the body: its properties take 32 KiB at most."""
 
 
 class SendBackProcessor:
-    def __init__(
-        self, host: Host, store: Store, coordination: Coordination, delays: DelayedDelivery, group_topics: GroupTopics, gate: SendGate
-    ) -> None:
+    def __init__(self, host: Host, store: Store, coordination: Coordination, failed: FailedMessages, gate: SendGate) -> None:
         self._clock = host.clock
         self._store = store
         self._coordination = coordination
-        self._delays = delays
-        self._group_topics = group_topics
+        self._failed = failed
         self._gate = gate
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, lane=SEND_BACK_LANE, classic=True)
@@ -66,8 +60,7 @@ class SendBackProcessor:
         topic = retry_topic(header.group)
         replayed = record.topic == dlq_topic(header.group).encode()  # no call has failed since it became a dead letter
         copy = failed_copy(record, topic, 0, failures=0 if replayed else 1)
-        self._ready(header.group, copy)
-        self._delays.append(copy, header.delay_level or record.reconsume_times + FIRST_RETRY_LEVEL)
+        self._failed.store(header.group, copy, header.delay_level or record.reconsume_times + FIRST_RETRY_LEVEL)
         return PendingResponse(request.reply())
 
     @handles(RequestCode.DEAD_LETTER, DeadLetterHeader, lane=SEND_BACK_LANE)
@@ -96,15 +89,7 @@ class SendBackProcessor:
         topic = dlq_topic(group)
         again = record.topic == topic.encode()  # a copy that no replay could send: the reason why it is dead has not changed
         letter = MessageCopy.of(record) if again else failed_copy(record, topic, 0, reason, failures)
-        self._ready(group, letter)
-        store_copy(self._store, letter)
-
-    def _ready(self, group: str, copy: MessageCopy) -> None:
-        """Count the group and create the topic of its copy, after all checks that can refuse either."""
-        self._store.check_append(len(copy.body) + COPY_HEAD_BYTES_MAX)
-        self._coordination.state.limits.check_group_room(group)
-        self._group_topics.create(copy.topic)
-        self._coordination.state.register_group(group)
+        self._failed.store(group, letter)
 
 
 def _check_same(record: RecordView, header: SendBackHeader) -> None:

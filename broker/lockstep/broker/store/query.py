@@ -63,6 +63,13 @@ class Query:
             low = end
         return max(high, queue.min)
 
+    async def first_stored_ms(self, queue: ConsumeQueue | None) -> int | None:
+        """Return the store time of the first visible message that is not lost, or None if there is none."""
+        if queue is None:
+            return None
+        index = self._damage.first_not_lost(queue.topic, queue.queue_id, queue.min)
+        return await self._store_ms(queue, index) if index < queue.visible else None
+
     async def record_at(self, position: int, confirmed: int) -> bytes | None:
         """Return the whole record at a log offset, or None if no good record of a queue begins there.
 

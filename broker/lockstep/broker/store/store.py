@@ -492,6 +492,10 @@ class Store:
         """
         return await self._query.offset_by_time(self._queues.get((topic, queue_id)), timestamp_ms, self._state.stamps.rising_ranges())
 
+    async def first_stored_ms(self, topic: str, queue_id: int) -> int | None:
+        """Return the store time of the queue's first message, or None if it has none."""
+        return await self._query.first_stored_ms(self._queues.get((topic, queue_id)))
+
     async def record_at(self, physical_offset: int) -> bytes | None:
         """Return the message at a log offset. None if no message begins there, it is not confirmed yet, or it is state of the broker."""
         return await self._query.record_at(physical_offset, self.writer.confirmed)

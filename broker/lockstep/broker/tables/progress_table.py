@@ -5,17 +5,27 @@ loss of a suffix of the log, real or assumed, or because the topic was created a
 
 `since` of (group, topic) is the layout counter at which the group's start policy was resolved for all queues of this broker. A queue that
 a later layout adds begins at its first message after it was added (ordering.md 7.2): at 0, or at `first_offset` if it was removed before.
+
+A reset by an operator is followed by `Told` until the classic members know of it: their requests carry no generation (ordering.md 12.5).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from typing import Any
 
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.errors import StoreError
+
+
+class Told(IntEnum):
+    """Whether a pull of a classic client was answered with the offset of a reset."""
+
+    NO = 0
+    ONCE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,8 @@ class Progress:
     """Number of failed calls of the batch that begins at `offset`."""
     gap: tuple[int, int] | None = None
     """[first, end) that retention removed before the group consumed it. Kept until a commit passes its end (ordering.md 7.5)."""
+    told: Told | None = None
+    """After a reset to `offset`, until a classic client pulls from there or the group commits. None: there is nothing to tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +171,7 @@ class ProgressTable:
 
     def set_progress(self, key: QueueKey, progress: Progress) -> None:
         """Begin, reset or move progress, whatever its value was."""
-        first, end = progress.gap or (None, None)
-        self._record(("progress.set", *key, progress.generation, progress.offset, progress.attempts, first, end))
+        self._record(("progress.set", *_row(key, progress)))
 
     def record_start(self, group: str, topic: str, *, since: int, generation: int, offsets: Iterable[tuple[int, int]]) -> None:
         """Record where the group begins in a topic, in one change: (queue id, offset) of every queue without progress."""
@@ -185,9 +196,9 @@ class ProgressTable:
                 if (before := self.get(key)) is not None:
                     gap = before.gap if before.gap is not None and offset <= before.gap[1] else None
                     self._put(key, Progress(before.generation, offset, attempts, gap))
-            case ("progress.set", group, topic, queue_id, generation, offset, attempts, first, end):
+            case ("progress.set", group, topic, queue_id, generation, offset, attempts, first, end, *told):
                 gap = None if first is None else (first, end)
-                self._put((group, topic, queue_id), Progress(generation, offset, attempts, gap))
+                self._put((group, topic, queue_id), Progress(generation, offset, attempts, gap, *map(Told, told)))
             case ("progress.resolved", group, topic, since, generation, offsets):
                 self._since.setdefault(topic, {})[group] = since
                 for queue_id, offset in offsets:
@@ -283,4 +294,6 @@ class ProgressTable:
 
 
 def _row(key: QueueKey, progress: Progress) -> list[Any]:
-    return [*key, progress.generation, progress.offset, progress.attempts, *(progress.gap or (None, None))]
+    """Return the values of a change `progress.set`; the last one is left out if there is nothing to tell."""
+    told = () if progress.told is None else (int(progress.told),)
+    return [*key, progress.generation, progress.offset, progress.attempts, *(progress.gap or (None, None)), *told]

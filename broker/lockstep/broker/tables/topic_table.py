@@ -178,14 +178,15 @@ class TopicTable:
             log_limited(log, "error", "topics.not_adopted", count=left_out, **facts, then=then)
         return taken
 
-    def create(self, asked: TopicLayout, *, for_group: bool = False) -> TopicLayout:
+    def create(self, asked: TopicLayout, *, for_group: bool = False, by_broker: bool = False) -> TopicLayout:
         """Create, alter or delete a topic on request (the table above), and return the layout that is then in force.
 
         With `for_group` a message of a group needs the topic, so NAMES_MAX and ENTRIES_MAX are the limits instead of those for requests.
-        Raises TopicNotExistError, NoPermissionError and MessageIllegalError.
+        `by_broker`: the broker itself asks, so that the topic may be a system topic. Raises TopicNotExistError, NoPermissionError and
+        MessageIllegalError.
         """
         check_topic(asked.topic)
-        if is_system_topic(asked.topic):
+        if is_system_topic(asked.topic) and not by_broker:
             raise NoPermissionError(f"topic {asked.topic} is the broker's own")
         here = self.layouts.get(asked.topic)
         if asked.deleted and here == asked:
@@ -225,6 +226,13 @@ class TopicTable:
             )
         before = TopicLayout(topic, LayoutVersion(0, 0), ()) if here is None or here.deleted else here
         return self.create(before.with_queues(self._broker_name, write_more, read_more, self._new_writer()), for_group=for_group)
+
+    def create_system(self, topic: str) -> None:
+        """Give a system topic a queue of this broker, if it has none. Raises the errors of `create`."""
+        here = self.layouts.get(topic)
+        before = TopicLayout(topic, LayoutVersion(0, 0), ()) if here is None or here.deleted else here
+        if not before.read_count(self._broker_name):
+            self.create(before.with_queues(self._broker_name, 1, 1, self._new_writer()), by_broker=True)
 
     def forget_deletions(self, counter_max: int) -> int:
         """Forget the topics that were deleted with at most this counter, and return their number."""

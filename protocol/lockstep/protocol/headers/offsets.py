@@ -1,6 +1,6 @@
 """Offsets: progress of groups, bounds of queues, search by time, one message by its log offset."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lockstep.protocol.bodies import ConsumeFromWhere
 
@@ -46,7 +46,7 @@ class UpdateConsumerOffsetHeader:
 
 @dataclass(frozen=True, slots=True)
 class QueueHeader:
-    """GET_MAX_OFFSET (30), GET_MIN_OFFSET (31)."""
+    """GET_MAX_OFFSET (30), GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32)."""
 
     topic: str
     queue_id: int
@@ -59,13 +59,36 @@ class SearchOffsetHeader:
     topic: str
     queue_id: int
     timestamp: int
-    """Store time, ms since 1970. The response is the first message stored at or after it, or else the next offset. RocketMQ 5:
-    boundaryType lower."""
+    """Store time, ms since 1970."""
+    boundary_type: str | None = None
+    """`lower`, or None: the first message stored at or after the time, or else the next offset. `upper`: the last message stored at or
+    before it, or else the first one. Clients of RocketMQ 5 name it."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetReply:
     offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoreTimeReply:
+    """The response to GET_EARLIEST_MSG_STORETIME."""
+
+    timestamp: int
+    """Store time of the queue's first message, ms since 1970; −1 if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryMessageHeader:
+    """QUERY_MESSAGE (12)."""
+
+    topic: str
+    key: str
+    max_num: int = 32
+    begin_timestamp: int = 0
+    end_timestamp: int = 0
+    unique_key: bool = field(default=False, metadata={"wire": "_UNIQUE_KEY_QUERY"})
+    """Whether `key` is a UNIQ_KEY, not one of the KEYS."""
 
 
 @dataclass(frozen=True, slots=True)

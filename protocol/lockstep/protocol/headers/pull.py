@@ -24,7 +24,7 @@ class PullHeader:
     sub_version: int = 0
     expression_type: str | None = None
     max_msg_bytes: int | None = None
-    """Native clients: the maximum number of record bytes in the response."""
+    """The maximum number of record bytes in the response. Native clients and those of RocketMQ 5 name it."""
     epoch: int | None = None
     """Native ordered consumers: the fencing token (epoch) of their lock. A pull with another epoch fails with STALE_EPOCH."""
     generation: int | None = None

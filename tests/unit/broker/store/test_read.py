@@ -187,6 +187,7 @@ async def test_search_by_time_finds_the_first_message_not_older() -> None:
     for wanted, offset in ((start - 1, 0), (start, 0), (start + 1, 1), (start + 250, 25), (start + 490, 49), (start + 491, 50)):
         assert await store.offset_by_time("orders", 0, wanted) == offset
     assert await store.offset_by_time("bills", 0, start) == 0
+    assert (await store.first_stored_ms("orders", 0), await store.first_stored_ms("bills", 0)) == (start, None)
     await store.close()
     files.cached_reads = False
     store = await open_store(files, host=host)

@@ -29,6 +29,7 @@ async def test_search_by_time_with_lost_messages_skips_no_remaining_message(lost
     store, _ = await recovered(files, host=host, cut_corrupt=True)
     reported = await read_queue_as_consumer(store)
     assert reported.lost == list(lost)
+    assert await store.first_stored_ms("orders", 0) == next((stamps[offset] for offset in sorted(reported.found)), None)
     for asked_ms in range(stamps[0] - 500, stamps[-1] + 1_000, 500):
         found = await store.offset_by_time("orders", 0, asked_ms)
         left = sorted(reported.found)

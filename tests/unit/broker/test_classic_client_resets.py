@@ -1,0 +1,110 @@
+"""A reset of progress and classic members, whose requests carry no generation (ordering.md 12.5)."""
+
+import pytest
+
+from lockstep.broker.pull_fence import PullCheck
+from lockstep.protocol.bodies import LockVerdict, QueueOffset, ResetBody
+from lockstep.protocol.errors import NoPermissionError
+from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client
+
+KEY = (GROUP, TOPIC, 0)
+
+
+def reset_to(bench: Bench, offset: int, generation: int | None = None) -> None:
+    bench.c.admin.reset_progress(ResetBody(GROUP, TOPIC, (QueueOffset(0, offset, generation),)))
+
+
+def pull(client: ClassicClient, offset: int) -> PullCheck:
+    check = client.bench.c.pulls.check(client.connection, KEY, None, offset=offset)
+    assert check is not None
+    return check
+
+
+def running() -> tuple[Bench, ClassicClient]:
+    """Return a member that has committed 50 and pulls from 80."""
+    bench = Bench()
+    me = ClassicClient(bench, "me")
+    me.connect()
+    me.update(0, 50)
+    assert pull(me, 80) == PullCheck(may_commit=True)
+    return bench, me
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("to", [10, 200])
+def test_running_member_is_told_and_cannot_undo_the_reset(to: int, restarted: bool) -> None:
+    bench, me = running()
+    reset_to(bench, to)
+    if restarted:
+        bench.restart()
+        me = ClassicClient(bench, "me")
+        me.connect()
+    with pytest.raises(NoPermissionError, match=f"was reset to {to}"):
+        me.update(0, 60)
+    assert pull(me, 80) == PullCheck(moved_to=to)
+    with pytest.raises(NoPermissionError, match=f"was reset to {to}"):
+        me.update(0, 61)  # Java 4.9 commits where it was for another 10 s
+    me.update(0, to)
+    assert pull(me, to) == PullCheck(may_commit=False), "its commit bit may be of the time before"
+    me.update(0, to + 5)
+    assert bench.progress(0) == (to + 5, 0)
+    assert pull(me, to + 5) == PullCheck(may_commit=True)
+
+
+def test_held_pull_is_ended_by_the_reset() -> None:
+    bench, _ = running()
+    bench.c.state.pending.drain()
+    reset_to(bench, 10)
+    assert bench.stale() == [KEY]
+
+
+def test_reader_that_chooses_its_offsets_is_told_once() -> None:
+    bench, me = running()
+    reset_to(bench, 10)
+    assert [pull(me, 80).moved_to, pull(me, 80).moved_to] == [10, None]
+    me.update(0, 60)
+    assert bench.progress(0) == (60, 0)
+
+
+@pytest.mark.parametrize("has_another", [False, True])
+def test_member_that_starts_after_the_reset_is_told_nothing(has_another: bool) -> None:
+    bench = Bench()
+    if has_another:
+        ClassicClient(bench, "another").connect()
+    reset_to(bench, 10)
+    me = ClassicClient(bench, "me")
+    me.connect()
+    assert bench.c.legacy.query_offset(KEY, young=False) == 10
+    assert pull(me, 10).moved_to is None
+    assert pull(me, 80).moved_to is None
+
+
+def test_commit_of_a_session_under_the_new_generation_ends_it() -> None:
+    bench = Bench()
+    native = Client(bench, "native")
+    native.connect()
+    native.lock(0)
+    reset_to(bench, 10)
+    assert native.lock(0, held={})[0].offset == 10
+    assert native.commit(0, 20, release=True) is LockVerdict.OK
+    me = ClassicClient(bench, "me")
+    me.connect()
+    assert pull(me, 80).moved_to is None
+    me.update(0, 30)
+    assert bench.progress(0) == (30, 0)
+
+
+def test_seek_of_a_member_is_told_to_nobody() -> None:
+    bench, me = running()
+    progress = bench.c.state.progress.get(KEY)
+    assert progress is not None
+    reset_to(bench, 10, progress.generation)
+    assert pull(me, 80).moved_to is None
+
+
+def test_second_reset_is_told_as_well() -> None:
+    bench, me = running()
+    reset_to(bench, 10)
+    assert pull(me, 80).moved_to == 10
+    reset_to(bench, 20)
+    assert pull(me, 80).moved_to == 20
