@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 from struct import pack
-from typing import Any
 
 import pytest
 
@@ -31,7 +30,7 @@ from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
 from support.background import Background, background
 from support.hostile import BROKER_CODES, NAMESERVER_CODES, Hostile
-from support.hostile_world import UNFORESEEN, World
+from support.hostile_world import UNFORESEEN, World, refusal_event
 from support.native import Native, native
 from support.peers import RawPeer
 from support.processes import clean_environment, run_program
@@ -105,18 +104,6 @@ async def test_invalid_frame_closes_its_connection_with_a_logged_reason(target: 
         await peer.close()
         logged = await refusal_event(server, before, own)
     assert reason in logged["reason"]
-
-
-async def refusal_event(server: Background, before: int, peer: str) -> dict[str, Any] | None:
-    """Return the log event of the rejected connection, or None if it was suppressed."""
-    found: list[dict[str, Any]] = []
-
-    def logged() -> bool:
-        found[:] = server.find("connection.refused", after=before, peer=peer)
-        return bool(found or server.find("events.left_out", after=before))
-
-    await server.until("the reason is logged or left out", logged)
-    return found[0] if found else None
 
 
 async def test_valid_request_before_garbage_gets_its_response(target: tuple[Background, str]) -> None:

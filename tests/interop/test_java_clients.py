@@ -1,57 +1,63 @@
 """RocketMQ's own Java clients, unchanged, against our servers. Their libraries come from Maven Central."""
 
-import asyncio
-import shutil
-import subprocess
+import socket
 from pathlib import Path
 
 import pytest
 
-from support.cluster import Cluster, running_cluster
+from support.cluster import QUICK, running_cluster
+from support.interop import servers, trial
+from support.java_programs import compiled
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-JAVA = Path(__file__).parent / "java"
-TOOLS = ("java", "javac", "mvn")
-VERSIONS = ("4.9.8", "5.3.3")
-FETCH_S, TRIAL_S = 600, 900
 USES = (
-    *("sync", "async", "oneway", "batch", "compressed", "push", "tags", "retry", "delay", "ordered", "resume", "litepull"),
-    "broadcast",
+    *("sync", "async", "first", "oneway", "batch", "compressed", "push", "tags", "retry", "delay", "ordered", "resume", "litepull"),
+    *("broadcast", "transaction", "sql"),
 )
-missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+OLD = "4.3.2"
+"""It sends and commits to the broker's port minus 2, and has no lite pull consumer."""
+OPENED = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in ("java.nio", "sun.nio.ch")]
+"""What its Netty needs of a newer JDK."""
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+@pytest.fixture(scope="module", params=("4.9.8", "5.3.3"))
 def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Compile the program against a version of the client. Return its class path."""
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed: RocketMQ's Java clients need a JDK and Maven")
-    folder = tmp_path_factory.mktemp(f"java-{request.param}")
-    libraries = folder / "lib"
-    fetch = ["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), f"-Drocketmq.version={request.param}", "dependency:copy-dependencies"]
-    subprocess.run([*fetch, f"-DoutputDirectory={libraries}"], check=True, timeout=FETCH_S)
-    subprocess.run(["javac", "-nowarn", "-cp", f"{libraries}/*", "-d", str(folder), str(JAVA / "Trial.java")], check=True, timeout=FETCH_S)
-    return f"{folder}:{libraries}/*"
+    return compiled(request.param, tmp_path_factory.mktemp(f"java-{request.param}"), "Trial", "LitePull")
+
+
+def command(class_path: str, form: str, folder: Path, nameservers: str) -> list[str]:
+    return ["java", *OPENED, f"-Drocketmq.serialize.type={form}", f"-Duser.home={folder}", "-cp", class_path, "Trial", nameservers]
 
 
 @pytest.mark.parametrize("form", ["JSON", "ROCKETMQ"])
 async def test_java_client_runs_unchanged_in_every_use(program: str, form: str, tmp_path: Path) -> None:
+    async with servers(tmp_path) as cluster:
+        results, output = await trial([*command(program, form, tmp_path, cluster.nameservers), *USES], tmp_path)
+    assert results == [f"ok {use}" for use in USES], output
+
+
+@pytest.mark.parametrize("form", ["JSON", "ROCKETMQ"])
+async def test_old_java_client_uses_a_second_listener_at_port_minus_2(form: str, tmp_path: Path) -> None:
+    class_path, uses = compiled(OLD, tmp_path, "Trial"), [use for use in USES if use != "litepull"]
     async with running_cluster(tmp_path) as cluster:
-        await servers(cluster)
-        command = ["java", f"-Drocketmq.serialize.type={form}", f"-Duser.home={tmp_path}", "-cp", program, "Trial", cluster.nameservers]
-        run = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE)
-        try:
-            async with asyncio.timeout(TRIAL_S):
-                said, errors = await run.communicate()
-        finally:
-            if run.returncode is None:
-                run.kill()
-    results = [line for line in said.decode().splitlines() if line.startswith(("ok ", "failed "))]
-    assert results == [f"ok {use}" for use in USES], errors.decode()[-2_000:]
+        await cluster.nameserver()
+        for name in ("broker-a", "broker-b"):
+            low, high = free_ports()
+            vip = ("--listen", f"vip=127.0.0.1:{low}")
+            await cluster.broker(name, "--auto-create-topics", *vip, *QUICK, listen=f"127.0.0.1:{high}")
+        results, output = await trial([*command(class_path, form, tmp_path, cluster.nameservers), *uses], tmp_path)
+    assert results == [f"ok {use}" for use in uses], output
 
 
-async def servers(cluster: Cluster) -> None:
-    await cluster.nameserver()
-    for name in ("broker-a", "broker-b"):
-        await cluster.broker(name, "--auto-create-topics")
+def free_ports() -> tuple[int, int]:
+    """Return two free ports, the second of which is 2 above the first."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as first:
+            low = first.getsockname()[1]
+            try:
+                with socket.create_server(("127.0.0.1", low + 2)):
+                    return low, low + 2
+            except OSError:
+                continue

@@ -77,13 +77,13 @@ class Cluster:
 
     # -------------------------------------------------------------------------------------------------------------- processes
 
-    async def start(self, name: str, arguments: list[str], ready: str = "") -> Process:
-        """Run this Python with `arguments` and wait for the event `ready`."""
+    async def start(self, name: str, arguments: list[str], ready: str = "", *, program: str = sys.executable) -> Process:
+        """Run `program`, by default this Python, with `arguments` and wait for the event `ready`."""
         self._commands[name] = (arguments, ready)
         self._runs[name] += 1
         log = self.folder / f"{name}-{self._runs[name]}.log"
         environment = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
-        process = await Process.start(name, arguments, log=log, tasks=self._tasks, environment=environment)
+        process = await Process.start(name, arguments, log=log, tasks=self._tasks, environment=environment, program=program)
         self.processes[name] = process
         if ready:
             await process.wait_for_event(ready)

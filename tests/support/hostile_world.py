@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from support.background import Background, background
 from support.good_pair import KEYS
@@ -113,3 +114,15 @@ async def checked_world(world: World) -> AsyncIterator[None]:
     for server in world.servers:
         assert [each for each in server.events[before[server] :] if each["event"] in UNFORESEEN] == []
         assert server.complained.read_text() == ""
+
+
+async def refusal_event(server: Background, before: int, peer: str) -> dict[str, Any] | None:
+    """Return the log event of the rejected connection, or None if it was suppressed."""
+    found: list[dict[str, Any]] = []
+
+    def logged() -> bool:
+        found[:] = server.find("connection.refused", after=before, peer=peer)
+        return bool(found or server.find("events.left_out", after=before))
+
+    await server.until("the reason is logged or left out", logged)
+    return found[0] if found else None

@@ -39,7 +39,7 @@ class JavaWire:
         header = self._header(code, fields or {}, self.version if version is None else version)
         self.writer.write(struct.pack(">iI", 4 + len(header) + len(body), self.kind << 24 | len(header)) + header + body)
         while True:
-            flag, opaque, reply = await self._read()
+            flag, opaque, reply = await self.read()
             if flag & 1 and opaque == self.opaque:
                 return reply
             self.pushed.append((reply.code, reply))
@@ -52,7 +52,8 @@ class JavaWire:
         entries = b"".join(struct.pack(">h", len(name)) + name + struct.pack(">i", len(value)) + value for name, value in texts)
         return struct.pack(">hbhiiii", code, 0, version, self.opaque, 0, 0, len(entries)) + entries
 
-    async def _read(self) -> tuple[int, int, Reply]:
+    async def read(self) -> tuple[int, int, Reply]:
+        """Return the next frame: its flag, its opaque, and the rest."""
         length, word = struct.unpack(">iI", await self.reader.readexactly(8))
         data = await self.reader.readexactly(length - 4)
         header, body = data[: word & 0xFFFFFF], data[word & 0xFFFFFF :]

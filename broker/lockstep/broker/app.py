@@ -213,7 +213,7 @@ class Broker:
         self._leases = LeaseTimer(host, coordination)
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken
-        state.on_topic_changed.append(pulls.topic_changed)
+        state.on_topic_changed += [pulls.topic_changed, topic.topic_changed]
         self._metrics = BrokerMetrics(config, store, state, pulls)
         return server
 

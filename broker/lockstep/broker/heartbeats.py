@@ -80,7 +80,8 @@ def heartbeat_body(raw: bytes, *, native: bool = True) -> HeartbeatBody:
     if isinstance(plain, dict):
         groups = plain.get("consumerDataSet")
         entries = groups if isinstance(groups, list) else []
-        lists = [each.get("subscriptionDataSet") for each in entries if isinstance(each, dict)]
+        names = ("subscriptionDataSet",) if native else ("subscriptionDataSet", "subscriptionData")
+        lists = [each.get(name) for each in entries if isinstance(each, dict) for name in names]
         topics = sum([len(each) for each in lists if isinstance(each, list)])
         producers = plain.get("producerDataSet")
         for count, limit, what in (

@@ -177,14 +177,14 @@ def _int_text_decoder(kind: type, where: str) -> Convert:
 
 
 def _bool_text_decoder(kind: type, where: str) -> Convert:
-    """Read a boolean as Java's Boolean.parseBoolean: every text but "true" is false."""
+    """Read a boolean as Java's Boolean.parseBoolean, where every text but "true" is false, and "1" as true: so writes the C++ client."""
 
     def decode(value: Any) -> Any:
         if type(value) is bool:
             return value
         if type(value) is not str:
             raise _fail(where, "bool", value)
-        return value.lower() == "true"
+        return value.lower() in ("true", "1")
 
     return decode
 

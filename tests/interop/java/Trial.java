@@ -9,21 +9,24 @@ import java.util.TreeSet;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
-import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 
-/** Uses RocketMQ's own client in each way that a program does, and prints a line "ok USE" or "failed USE: WHY" for each. */
+/** Uses RocketMQ's own client in each way that a program does: NAMESERVER USE… Prints a line "ok USE" or "failed USE: WHY" for each. */
 public class Trial {
     static final long LIMIT_MS = 60_000;
     static String nameserver;
@@ -43,9 +46,10 @@ public class Trial {
         producer.setNamesrvAddr(nameserver);
         producer.setSendMsgTimeout(10_000);
         producer.start();
-        Map<String, Use> uses = new java.util.LinkedHashMap<>();
+        Map<String, Use> uses = new java.util.HashMap<>();
         uses.put("sync", topic -> require(send(topic, "TagA", "1").getSendStatus() == SendStatus.SEND_OK, "not SEND_OK"));
         uses.put("async", Trial::async);
+        uses.put("first", Trial::first);
         uses.put("oneway", Trial::oneway);
         uses.put("batch", Trial::batch);
         uses.put("compressed", Trial::compressed);
@@ -57,12 +61,14 @@ public class Trial {
         uses.put("resume", Trial::resume);
         uses.put("litepull", Trial::litePull);
         uses.put("broadcast", Trial::broadcast);
-        for (Map.Entry<String, Use> use : uses.entrySet()) {
+        uses.put("transaction", Trial::transaction);
+        uses.put("sql", Trial::sql);
+        for (String use : Arrays.asList(arguments).subList(1, arguments.length)) {
             try {
-                use.getValue().run("trial-" + use.getKey());
-                System.out.println("ok " + use.getKey());
+                uses.get(use).run("trial-" + use);
+                System.out.println("ok " + use);
             } catch (Throwable error) {
-                System.out.println("failed " + use.getKey() + ": " + error);
+                System.out.println("failed " + use + ": " + error);
             }
         }
         producer.shutdown();
@@ -85,6 +91,21 @@ public class Trial {
             }
         });
         require(done.await(LIMIT_MS, TimeUnit.MILLISECONDS) && errors.isEmpty(), "" + errors);
+    }
+
+    /** Send at once to all queues that the route of TBW102 names, while the topic is new. */
+    static void first(String topic) throws Exception {
+        Set<String> sent = set("0");
+        send(topic, "TagA", "0");
+        for (int number = 1; number < 25; number++) {
+            sent.add("" + number);
+            if (number % 2 == 0) {
+                producer.sendOneway(message(topic, "TagA", "" + number));
+            } else {
+                producer.send(message(topic, "TagA", "" + number), (queues, message, key) -> queues.get((Integer) key % queues.size()), number);
+            }
+        }
+        consumeUntil(topic, "*", sent);
     }
 
     static void oneway(String topic) throws Exception {
@@ -181,22 +202,13 @@ public class Trial {
         require(!got.contains("before"), "the committed offset is used: " + got);
     }
 
+    /** Versions before 4.6 have no lite pull consumer, so it is in a class of its own. */
     static void litePull(String topic) throws Exception {
-        send(topic, "TagA", "1");
-        send(topic, "TagA", "2");
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer("group-" + topic);
-        consumer.setNamesrvAddr(nameserver);
-        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(topic, "*");
-        consumer.start();
-        Set<String> got = new TreeSet<>();
-        await(() -> {
-            for (MessageExt message : consumer.poll(100)) {
-                got.add(text(message));
-            }
-            return got.equals(set("1", "2"));
-        }, got);
-        consumer.shutdown();
+        try {
+            Class.forName("LitePull").getDeclaredMethod("run", String.class).invoke(null, topic);
+        } catch (java.lang.reflect.InvocationTargetException error) {
+            throw (Exception) error.getCause();
+        }
     }
 
     @SuppressWarnings({"unchecked", "rawtypes"})
@@ -226,6 +238,64 @@ public class Trial {
         for (DefaultMQPushConsumer consumer : consumers) {
             consumer.shutdown();
         }
+    }
+
+    /** Transactions are refused with words. */
+    static void transaction(String topic) throws Exception {
+        TransactionMQProducer transactional = new TransactionMQProducer("transactions");
+        transactional.setNamesrvAddr(nameserver);
+        transactional.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.COMMIT_MESSAGE;
+            }
+        });
+        transactional.start();
+        requireRefusal("transactions are not supported", () -> transactional.sendMessageInTransaction(message(topic, "TagA", "1"), null));
+        transactional.shutdown();
+    }
+
+    /** A subscription by SQL92 filters; one that can't be read is refused with the place: the consumer does not start. */
+    static void sql(String topic) throws Exception {
+        send(topic, "TagA", "1");
+        send(topic, "TagB", "2");
+        send(topic, "TagC", "3");
+        Set<String> got = new TreeSet<>();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("group-" + topic);
+        consumer.setNamesrvAddr(nameserver);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, MessageSelector.bySql("TAGS IN ('TagA', 'TagC') AND note IS NULL"));
+        consumer.registerMessageListener(listener(got));
+        consumer.start();
+        await(() -> got.contains("1") && got.contains("3"), got);
+        consumer.shutdown();
+        require(!got.contains("2"), "filtered: " + got);
+        DefaultMQPushConsumer wrong = new DefaultMQPushConsumer("wrong-" + topic);
+        wrong.setNamesrvAddr(nameserver);
+        wrong.subscribe(topic, MessageSelector.bySql("a >> 1"));
+        wrong.registerMessageListener(listener(new TreeSet<>()));
+        requireRefusal("at character 4 of the SQL92 expression", wrong::start);
+    }
+
+    interface Action {
+        void run() throws Exception;
+    }
+
+    static void requireRefusal(String words, Action action) throws Exception {
+        StringBuilder said = new StringBuilder();
+        try {
+            action.run();
+        } catch (Exception error) {
+            for (Throwable each = error; each != null; each = each.getCause()) {
+                said.append(each).append(' ');
+            }
+        }
+        require(said.indexOf(words) >= 0, "expected a refusal: " + said);
     }
 
     static Set<String> consumeUntil(String topic, String expression, Set<String> expected) throws Exception {

@@ -104,6 +104,7 @@ def test_headers_of_other_clients_are_read(header: bytes, fields: dict[str, obje
         b'{"code":1,"extFields":{"a":{}}}',
         b'{"code":1,"extFields":{"a":NaN}}',
         b'{"code":1,"extFields":{"a":Infinity}}',
+        b'{"code":1,"extFields":{"a":1e999}}',
         b'{"code":1,"remark":5}',
         b'{"code":1,"language":{}}',
         b'{"code":1,"extFields":{"topic":"\\ud800"}}',
@@ -120,6 +121,13 @@ def test_json_header_that_can_not_be_used_is_refused(header: bytes) -> None:
     with pytest.raises(RemoteProtocolError) as refused:
         json_header(header)
     assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("item", ["[]", "{}", "0", '""'])
+def test_json_with_more_elements_than_a_msgpack_body_is_refused(item: str) -> None:
+    assert len(read_json(f"[{','.join([item] * 30_000)}]".encode(), what="body")) == 30_000
+    with pytest.raises(RemoteProtocolError, match="body is not JSON within its limits: more than 65536 elements"):
+        read_json(f"[{','.join([item] * 66_000)}]".encode(), what="body")
 
 
 def test_whole_surrogate_pair_is_read() -> None:
@@ -185,6 +193,8 @@ class Header:
         ({"text": "a", "number": "-7"}, Header("a", -7)),
         ({"text": 5, "number": 7, "flag": "TRUE"}, Header("5", 7, True)),
         ({"text": True, "number": "7", "flag": "yes"}, Header("true", 7, False)),
+        ({"text": "a", "number": "7", "flag": "1"}, Header("a", 7, True)),
+        ({"text": "a", "number": "7", "flag": "0"}, Header("a", 7, False)),
         ({"text": "a", "number": "7", "colour": "GREEN"}, Header("a", 7, colour=Colour.GREEN)),
         ({"text": "a", "number": "7", "colour": "COLOUR_GREEN"}, Header("a", 7, colour=Colour.GREEN)),
         ({"text": "a", "number": "7", "colour": 1}, Header("a", 7, colour=Colour.GREEN)),

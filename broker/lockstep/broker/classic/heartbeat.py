@@ -23,6 +23,7 @@ _TYPES = (
     ("CONSUME_PASSIVELY", ConsumeType.CONSUME_PASSIVELY),
     ("CONSUME_POP", ConsumeType.CONSUME_PASSIVELY),
 )
+_INT64 = 1 << 63
 
 
 def read_heartbeat(plain: Any) -> HeartbeatBody:
@@ -55,8 +56,8 @@ def _subscription(plain: Any) -> Subscription:
     version = entry.get("subVersion", 0)
     if isinstance(version, str) and version.removeprefix("-").isdecimal() and len(version) <= 20:
         version = int(version)
-    if type(version) is not int:
-        raise RemoteProtocolError(f"subVersion of topic {topic[:80]}: expected a number")
+    if type(version) is not int or not -_INT64 <= version < _INT64:
+        raise RemoteProtocolError(f"subVersion of topic {topic[:80]}: expected a number of 64 bits")
     kind = entry.get("expressionType") or "TAG"
     return Subscription(topic, "*" if expression is None else _text(expression, "subString") or "*", _text(kind, "expressionType"), version)
 
@@ -68,7 +69,8 @@ def _member(value: Any, members: Sequence[tuple[str, Any]], default: Any, what: 
     for number, (name, member) in enumerate(members):
         if value == name or value == str(number) or (type(value) is int and value == number):
             return member
-    raise RemoteProtocolError(f"{what}: expected one of {', '.join(name for name, _ in members)}, got {str(value)[:40]!r}")
+    got = repr(value[:40]) if isinstance(value, str) else type(value).__name__
+    raise RemoteProtocolError(f"{what}: expected one of {', '.join(name for name, _ in members)}, got {got}")
 
 
 def _map(value: Any, what: str) -> Mapping[str, Any]:

@@ -233,13 +233,15 @@ class SendProcessor:
         self._check_supported(request, header)
         if not request.is_native and is_retry(header):
             return self._retry(request, header, check_retry_topic(header))
-        is_new = self._topics.find_layout(header.topic) is None
-        layout = self._creator.find_or_create(header.topic, header.default_topic_queue_nums)
+        before = self._topics.find_layout(header.topic)
+        layout = self._creator.find_or_create(header.topic, header.default_topic_queue_nums, header.queue_id)
+        is_new = layout is not before
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = self._random.below(max(1, self._topics.own_write_count(layout)))
         if header.batch and not request.is_native:
-            return self._send_messages(request, header, queue_id)
+            result = self._send_messages(request, header, queue_id)
+            return self._creator.respond_when_known(request, result) if is_new else result
         record = encode_message(header, queue_id, request.body, self._cluster_for(request))
         level = delay_level(header.properties) if header.delay_ms is None else self._delays.find_delay_level(header.delay_ms)
         if level > 0:
@@ -290,7 +292,7 @@ class SendProcessor:
         """Return the value of the property CLUSTER, which the messages of RocketMQ's clients get."""
         return None if request.is_native else self._cluster
 
-    def _send_messages(self, request: Request, header: SendMessageHeader, queue_id: int) -> HandlerResult:
+    def _send_messages(self, request: Request, header: SendMessageHeader, queue_id: int) -> PendingResponse:
         """Take RocketMQ's batch: its messages become one frame, each with the properties of the batch after its own."""
         if delay_level(header.properties) > 0:
             raise MessageIllegalError("a batch can't be delayed: send the messages one by one")

@@ -3,6 +3,7 @@
 RocketMQ: AdminBrokerProcessor, TopicConfigManager.
 """
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from lockstep.broker.tables.topic_table import TopicTable, topic_missing
@@ -32,6 +33,8 @@ log = get_logger("broker")
 
 ROUTE_LANE = "routes"
 """The lane of responses that wait until the nameservers know a new topic."""
+FIRST_SENDS_MS = 60_000
+"""How long clients may send to a new topic by the route of TBW102, which names every broker: they ask for a route every 30 s."""
 AUTO_CREATE_QUEUES_MAX = 8
 """Queues of a topic that a send creates at most. RocketMQ: those of TBW102, from which such a topic inherits (the client asks for 4)."""
 
@@ -59,6 +62,8 @@ class TopicProcessor:
         self.auto_create = auto_create
         """Whether sends create topics."""
         self._may_begin = may_begin
+        self._new_topics: OrderedDict[str, int] = OrderedDict()
+        """Topic → when this broker learned of it (boot time, ms), for the last FIRST_SENDS_MS at least. The oldest first."""
 
     @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, bytes, body_bytes_max=LAYOUTS_BYTES_MAX, classic=True)
     def create_topic(self, request: Request) -> HandlerResult:
@@ -110,18 +115,40 @@ class TopicProcessor:
 
         return RunInLane(ROUTE_LANE, wait)
 
-    def find_or_create(self, topic: str, queue_count: int) -> TopicLayout:
-        """Return the topic of a classic send: the layout in force, or one created with queues at this broker if that is allowed. Raise
+    def topic_changed(self, topic: str) -> None:
+        """Remember when this broker learned of a new topic, until an operator removes queues of it."""
+        layout = self._topics.find_layout(topic)
+        if layout is None or any(entry.is_marker for entry in layout.entries):
+            self._new_topics.pop(topic, None)
+        elif topic not in self._new_topics and _has_only_first_queues(layout):
+            now_ms = self._clock.boot_ms()
+            while self._new_topics and now_ms - next(iter(self._new_topics.values())) > FIRST_SENDS_MS:
+                self._new_topics.popitem(last=False)
+            self._new_topics[topic] = now_ms
+
+    def find_or_create(self, topic: str, queue_count: int, queue_id: int = 0) -> TopicLayout:
+        """Return the topic of a classic send: the layout in force, or one with queues at this broker if that is allowed. Raise
         TopicNotExistError otherwise.
+
+        The topic may be new and have been created by a send to another broker. By the route of TBW102 its client sends to queues of this
+        one too, so they are added, as if the first send had come here.
         """
         layout = self._topics.find_layout(topic)
-        if layout is not None:
+        count = max(1, min(queue_count, AUTO_CREATE_QUEUES_MAX))
+        if layout is not None and not (self.auto_create and self._is_first_send(layout, count, queue_id)):
             return layout
         if not self.auto_create:
             raise topic_missing(topic)
         self._check_disk(topic)
-        count = max(1, min(queue_count, AUTO_CREATE_QUEUES_MAX))
         return self._topics.create_own(topic, count, count)
+
+    def _is_first_send(self, layout: TopicLayout, count: int, queue_id: int) -> bool:
+        """Return whether a send of one of `count` queues by the route of TBW102 is the first to a queue that this broker lacks."""
+        own = self._topics.own_write_count(layout)
+        if not own <= queue_id < count or own != self._topics.own_read_count(layout):
+            return False
+        since_ms, now_ms = self._new_topics.get(layout.topic), self._clock.boot_ms()
+        return since_ms is not None and now_ms - since_ms <= FIRST_SENDS_MS and not self._holds.holds(layout.topic, now_ms)
 
     def _check_disk(self, topic: str) -> None:
         if self._may_begin is not None and self._topics.find_layout(topic) is None:
@@ -137,3 +164,9 @@ class TopicProcessor:
         if asked.topic != header.topic:
             raise MessageIllegalError(f"the header names topic {header.topic}, the layout {asked.topic}")
         return self._topics.create(asked)
+
+
+def _has_only_first_queues(layout: TopicLayout) -> bool:
+    """Return whether brokers have got their first queues in this layout and those before it, and nothing else."""
+    brokers = {entry.broker_name for entry in layout.entries}
+    return len(brokers) == len(layout.entries) > layout.version.counter - layout.began

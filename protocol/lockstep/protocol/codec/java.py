@@ -5,8 +5,10 @@ long, or has half a surrogate pair, which could not be stored as UTF-8, is refus
 """
 
 import json
+from math import isfinite
 from typing import Any, NoReturn, TypeVar
 
+from lockstep.protocol.codec.plain import ELEMENT_BYTES_MIN, ELEMENTS_ALWAYS, ELEMENTS_MAX
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.fields import from_text, to_java, to_text
 
@@ -41,19 +43,44 @@ class JavaCodec:
 
 def read_json(data: bytes | bytearray | memoryview, *, what: str) -> Any:
     """Return the value of a JSON text. Raise RemoteProtocolError, which names `what`, if it is none within the limits."""
+    raw = bytes(data)
+    if len(raw) > ELEMENTS_ALWAYS:
+        _check_elements(raw, what)
     try:
-        text = str(data, "utf-8")
-        value = json.loads(text, parse_constant=_refuse_constant)
+        text = str(raw, "utf-8")
+        value = _DECODER.decode(text)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise RemoteProtocolError(f"{what} is not JSON that can be read: {reason[:SHOWN]}") from None
-    return value
+    except RecursionError:
+        reason = "nested too deeply"
+    except UnicodeEncodeError:
+        reason = "half of a surrogate pair"
+    except ValueError as error:
+        reason = str(error)[:SHOWN]
+    else:
+        return value
+    raise RemoteProtocolError(f"{what} is not JSON that can be read: {reason}")
+
+
+def _check_elements(raw: bytes, what: str) -> None:
+    """Raise RemoteProtocolError if the text may have more elements than a msgpack body: each follows a comma or begins a list or map."""
+    elements_max = min(ELEMENTS_MAX, max(ELEMENTS_ALWAYS, len(raw) // ELEMENT_BYTES_MIN))
+    if raw.count(b",") + raw.count(b"[") + raw.count(b"{") > elements_max:
+        raise RemoteProtocolError(f"{what} is not JSON within its limits: more than {elements_max} elements in its lists and maps")
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number of JSON")
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if not isfinite(number):
+        raise ValueError(f"{digits[:20]} is too large for a number")
+    return number
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
 
 
 def write_json(plain: Any) -> bytes:

@@ -1,0 +1,147 @@
+"""One ordered group with members of RocketMQ's Java client and of lockstep's SDK, under faults and under load.
+
+A Java member that is killed keeps its queues for the rest of its lease (60 s), so the test takes some minutes.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from lockstep.admin.demo.proof import HandledEvent
+from lockstep.protocol.order import skips
+from support.cluster import DEFAULTS, Cluster, Report, now_us, running_cluster
+from support.java_programs import compiled
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+QUEUES = {f"orders@{broker}:{queue_id}" for broker in ("broker-a", "broker-b") for queue_id in range(4)}
+JAVA_FIRST, JAVA_KEYS = 1_000, 16
+"""The keys of the Java producer."""
+TAKEN_OVER_S = 180
+"""A lease of 60 s, and the 20 s after which Java clients ask again, on a busy machine."""
+QUICK_JAVA = ("-Drocketmq.client.rebalance.waitInterval=2000", "-Drocketmq.client.rebalance.lockInterval=5000")
+
+
+@pytest.fixture(scope="module", params=[("4.9.8", "JSON"), ("5.3.3", "ROCKETMQ")], ids="-".join)
+def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the options with which java runs the programs, for a version of the client and a kind of headers."""
+    version, form = request.param
+    class_path = compiled(version, tmp_path_factory.mktemp("java"), "OrderedMember", "KeyedProducer")
+    return [f"-Drocketmq.serialize.type={form}", "-cp", class_path]
+
+
+async def java(cluster: Cluster, programs: list[str], program: str, name: str, *arguments: str) -> None:
+    options = [*QUICK_JAVA, f"-Duser.home={cluster.folder}", "-Xmx96m", *programs]
+    command = [*options, program, cluster.nameservers, "orders", *arguments]
+    await cluster.start(name, command, "worker.ready", program="java")
+
+
+async def java_member(cluster: Cluster, programs: list[str], name: str) -> None:
+    await java(cluster, programs, "OrderedMember", name, "billing", name, str(cluster.folder / f"{name}.handled"))
+
+
+async def until_every_queue_is_handled(cluster: Cluster, *names: str) -> float:
+    """Wait until each queue has an event that a call of one of these members has handled from now on. Return the seconds."""
+    begun_us = now_us()
+
+    def handled() -> set[str]:
+        return {each.queue for each in cluster.handled_events() if each.begun_us > begun_us and each.consumer in names}
+
+    await cluster.until(f"{names} handle every queue", lambda: handled() == QUEUES, timeout_s=TAKEN_OVER_S)
+    return (now_us() - begun_us) / 1e6
+
+
+def faults(events: Iterable[HandledEvent]) -> list[str]:
+    """Return what is out of order: of each queue, in the order of time, no offset may be left out, and no two members may work at once.
+
+    Members may go back to an offset and repeat from there. The steps of each key may only repeat too.
+    """
+    found = []
+    of_queue: dict[str, list[HandledEvent]] = {}
+    for each in sorted(events, key=lambda each: each.begun_us):
+        of_queue.setdefault(each.queue, []).append(each)
+    for queue, work in of_queue.items():
+        found += [f"{queue}: {skip.after} after {skip.before}" for skip in skips(work, lambda each: each.offset, first=0)]
+        found += [f"{queue}: {after} began while {before} ran" for before, after in pairwise(work) if after.begun_us < before.ended_us]
+        of_key: dict[int, list[HandledEvent]] = {}
+        for each in work:
+            of_key.setdefault(each.order, []).append(each)
+        for key, steps in of_key.items():
+            expected, places = 0, dict[int, int]()
+            for each in steps:
+                # A send that RocketMQ's client repeats may be stored twice, one directly behind the other.
+                known = places.setdefault(each.offset, each.step)
+                if each.step > expected or known != each.step:
+                    found.append(f"{queue}: key {key}: {each} while step {expected} was expected")
+                expected = max(expected, each.step + 1)
+    of_order: dict[int, set[str]] = {}
+    for each in (each for work in of_queue.values() for each in work):
+        of_order.setdefault(each.order, set()).add(each.queue)
+    return found + [f"key {key} is in {sorted(queues)}" for key, queues in of_order.items() if len(queues) > 1]
+
+
+def test_checker_finds_each_fault() -> None:
+    def event(offset: int, step: int, begun_us: int, queue: str = "q", order: int = 0) -> HandledEvent:
+        return HandledEvent("c", order, step, queue, 0, offset, begun_us, begun_us + 5)
+
+    right = [event(0, 0, 10), event(1, 1, 20), event(0, 0, 30), event(1, 1, 40), event(2, 2, 50), event(3, 2, 60), event(4, 3, 70)]
+    assert faults(right) == [], "repeats, and a step that is stored twice"
+    for wrong in (
+        [*right, event(6, 4, 80)],
+        [*right, event(5, 5, 80)],
+        [*right, event(5, 4, 72)],
+        [*right, event(0, 4, 80, "other")],
+        right[1:],
+    ):
+        assert faults(wrong) != []
+
+
+async def test_order_is_kept_while_members_and_a_broker_of_a_mixed_group_are_killed(
+    programs: list[str], tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        await cluster.servers(*DEFAULTS)
+        for name in ("java-1", "java-2"):
+            await java_member(cluster, programs, name)
+        for name in ("native-1", "native-2"):
+            await cluster.consumer(name)
+        await cluster.producer("producer", "--keys", "30", "--pause-ms", "100", "--again")
+        await java(cluster, programs, "KeyedProducer", "java-producer", str(JAVA_FIRST), str(JAVA_KEYS), "10")
+        members = ["java-1", "java-2", "native-1", "native-2"]
+        seconds = {"begin": await until_every_queue_is_handled(cluster, *members)}
+        shown = await cluster.command("group", "show", "billing")
+        assert shown.count("classic") == 2, shown
+        sessions = [member["session"] for member in (await cluster.group())["members"]]
+        assert (len(sessions), sessions.count(None)) == (4, 2)
+
+        await cluster.kill("java-1")
+        members.remove("java-1")
+        seconds["Java member killed"] = await until_every_queue_is_handled(cluster, *members)
+        await java_member(cluster, programs, "java-3")
+        members.append("java-3")
+        await cluster.until("java-3 has a queue", lambda: any(each.consumer == "java-3" for each in cluster.handled_events()))
+
+        await cluster.kill("native-1")
+        members.remove("native-1")
+        seconds["native member killed"] = await until_every_queue_is_handled(cluster, *members)
+        await cluster.consumer("native-3")
+        members.append("native-3")
+        await cluster.until("native-3 has a queue", lambda: any(each.consumer == "native-3" for each in cluster.handled_events()))
+
+        await cluster.kill("broker-a")
+        await cluster.restart("broker-a")
+        seconds["broker killed"] = await until_every_queue_is_handled(cluster, *members)
+
+        for producer in ("producer", "java-producer"):
+            await cluster.finish_producer(producer)
+        await cluster.until_done()
+        await cluster.stop(*members)
+        events = cluster.handled_events()
+        assert faults(events) == []
+        both = {key >= JAVA_FIRST for key, sent in cluster.reported.items() if sent.acknowledged}
+        assert both == {True, False}, "both producers have sent"
+        once = {(each.queue, each.offset) for each in events}
+    report: Report = lambda line: request.node.user_properties.append(("measured", line))  # noqa: E731
+    report(f"{len(events)} events, {len(events) - len(once)} repeats; " + ", ".join(f"{what}: {s:.1f} s" for what, s in seconds.items()))
