@@ -17,7 +17,7 @@ from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import RESPONSE_FLAG, Command
 from lockstep.protocol.fields import to_plain
-from lockstep.protocol.headers import clients, offsets, pull, routes, send
+from lockstep.protocol.headers import clients, offsets, pull, routes, send, tools
 
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(1 << 63), (1 << 63) - 1),
@@ -54,7 +54,7 @@ def dataclasses_in(*modules: types.ModuleType) -> list[type]:
     ]
 
 
-HEADERS = dataclasses_in(clients, offsets, pull, routes, send)
+HEADERS = dataclasses_in(clients, offsets, pull, routes, send, tools)
 BODY_MODULES = [import_module(f"lockstep.protocol.bodies.{name}") for name in ("heartbeat", "locks", "routes", "groups", "brokers")]
 BODIES = [*dataclasses_in(*BODY_MODULES), queue.LayoutVersion, queue.LayoutEntry, queue.TopicLayout]
 
@@ -121,6 +121,27 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GET_BROKER_RUNTIME_INFO: (None, None),
     R.FORGET_DELETIONS: (routes.ForgetDeletionsHeader, None),
     R.HOLD_WRITES: (routes.HoldWritesHeader, None),
+    R.GET_CONSUMER_CONNECTION_LIST: (clients.GroupHeader, None),
+    R.GET_PRODUCER_CONNECTION_LIST: (tools.ProducerGroupHeader, None),
+    R.GET_CONSUME_STATS: (tools.ConsumeStatsHeader, None),
+    R.RESET_CONSUMER_CLIENT_OFFSET: (tools.ResetClientHeader, None),
+    R.GET_CONSUMER_STATUS_FROM_CLIENT: (tools.ConsumerStatusHeader, None),
+    R.INVOKE_BROKER_TO_RESET_OFFSET: (tools.ResetOffsetHeader, None),
+    R.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: (tools.ConsumerStatusHeader, None),
+    R.QUERY_TOPIC_CONSUME_BY_WHO: (tools.TopicNameHeader, None),
+    R.QUERY_CONSUME_TIME_SPAN: (tools.TopicGroupHeader, None),
+    R.GET_CONSUMER_RUNNING_INFO: (tools.RunningInfoHeader, None),
+    R.QUERY_CORRECTION_OFFSET: (tools.CorrectionOffsetHeader, None),
+    R.CONSUME_MESSAGE_DIRECTLY: (tools.ConsumeDirectlyHeader, None),
+    R.CLONE_GROUP_OFFSET: (tools.CloneOffsetHeader, None),
+    R.GET_BROKER_CONSUME_STATS: (tools.BrokerConsumeStatsHeader, None),
+    R.QUERY_CONSUME_QUEUE: (tools.ConsumeQueueHeader, None),
+    R.SEND_REPLY_MESSAGE: (send.SendMessageHeader, None),
+    R.SEND_REPLY_MESSAGE_V2: (send.SendMessageV2Header, None),
+    R.PUSH_REPLY_MESSAGE_TO_CLIENT: (tools.PushReplyHeader, None),
+    R.GET_ALL_PRODUCER_INFO: (None, None),
+    R.QUERY_TOPICS_BY_CONSUMER: (tools.GroupNameHeader, None),
+    R.QUERY_SUBSCRIPTION_BY_CONSUMER: (tools.TopicGroupHeader, None),
 }
 """Header and body of every request."""
 
@@ -130,6 +151,8 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.LITE_PULL_MESSAGE: (pull.PullReply, None),
     R.SEND_MESSAGE_V2: (send.SendReply, None),
     R.SEND_BATCH_MESSAGE: (send.SendReply, None),
+    R.SEND_REPLY_MESSAGE: (send.SendReply, None),
+    R.SEND_REPLY_MESSAGE_V2: (send.SendReply, None),
     R.QUERY_CONSUMER_OFFSET: (offsets.ProgressReply, None),
     R.SEARCH_OFFSET_BY_TIMESTAMP: (offsets.OffsetReply, None),
     R.GET_MAX_OFFSET: (offsets.OffsetReply, None),

@@ -12,6 +12,12 @@ from dataclasses import replace
 
 from lockstep.broker.advertise import advertise
 from lockstep.broker.background import EffectRunner, LeaseTimer, StoreMaintenance
+from lockstep.broker.classic.connections import ClientConnections
+from lockstep.broker.classic.consume_stats import ConsumeStatsProcessor
+from lockstep.broker.classic.groups import GroupsProcessor
+from lockstep.broker.classic.relay import RELAY_LANE, RelayProcessor
+from lockstep.broker.classic.replies import ReplyProcessor
+from lockstep.broker.classic.resets import ResetProcessor
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.coordination import next_term
 from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
@@ -61,10 +67,11 @@ LANES = {
     START_LANE: LaneLimits(concurrency=2, queue_max=1_024, bytes_max=16 << 20),
     SEND_BACK_LANE: LaneLimits(concurrency=2, queue_max=16_384),
     ROUTE_LANE: LaneLimits(concurrency=256, queue_max=4_096),
+    RELAY_LANE: LaneLimits(concurrency=64, queue_max=256),
 }
 """At most six searches and reads of single messages run at a time, since they use threads of the host. The queues hold 256 requests of
 tools, one LOCK of each of 1,024 members that start by time, and thousands of messages that consumers send back. A response in ROUTE_LANE
-waits for nameservers and uses no thread."""
+waits for nameservers and one in RELAY_LANE for a member of a group; they use no thread."""
 
 
 class Broker:
@@ -190,6 +197,7 @@ class Broker:
         self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **limits)
         group_topics = GroupTopics(state.topics, store.check_new_state, lambda topic: holds.holds(topic, host.clock.boot_ms()))
         budget = TurnBudget(LANE_ITEMS_PER_TURN)
+        connections = ClientConnections(coordination)
         self._delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
         failed = FailedMessages(store, coordination, delays, group_topics)
         sends = delays, holds, failed, config.cluster
@@ -199,7 +207,12 @@ class Broker:
             pulls,
             QueryProcessor(store, state.topics),
             topic,
-            ClientProcessor(host, coordination, group_topics, topic, budget),
+            ClientProcessor(host, coordination, group_topics, topic, budget, connections),
+            GroupsProcessor(coordination, connections, budget),
+            ConsumeStatsProcessor(host, coordination, store, state.topics, budget),
+            RelayProcessor(coordination, connections, store),
+            ResetProcessor(coordination, connections, store, state.topics, budget),
+            ReplyProcessor(connections, host.clock),
             StatusProcessor(coordination, self.status),
             SettingsProcessor(self.settings),
             LockProcessor(host, coordination, store),

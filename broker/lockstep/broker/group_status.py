@@ -78,11 +78,7 @@ class GroupStatusReader:
         if group is None or client_id not in group.members:
             return None
         session_id = group.members[client_id]
-        if session_id is None:
-            connection, heard_ms = self._membership.classic_received(group.name, client_id)
-        else:
-            session = state.sessions.get(session_id)
-            connection, heard_ms = (None, now_ms) if session is None else (session.connection, session.received_ms)
+        connection, heard_ms = self._received(group.name, client_id, session_id, now_ms)
         declared = group.member_subscriptions.get(client_id)
         return MemberStatus(
             client_id=client_id,
@@ -93,6 +89,20 @@ class GroupStatusReader:
             subscriptions=None if group.contract is not None and group.contract.subscriptions == declared else declared,
             contract_version=group.member_versions.get(client_id, 0),
         )
+
+    def connection_of(self, name: str, client_id: str) -> int | None:
+        """Return the connection of a member, or None if the client is no member or has no connection now."""
+        group = self._state.groups.get(name)
+        if group is None or client_id not in group.members:
+            return None
+        return self._received(name, client_id, group.members[client_id], 0)[0]
+
+    def _received(self, name: str, client_id: str, session_id: str | None, now_ms: int) -> tuple[int | None, int]:
+        """Return the connection of a member (None if it has none) and when something was last received from it."""
+        if session_id is None:
+            return self._membership.classic_received(name, client_id)
+        session = self._state.sessions.get(session_id)
+        return (None, now_ms) if session is None else (session.connection, session.received_ms)
 
     def queue_keys_of(self, name: str) -> Iterator[QueueKey]:
         """Yield the queues to which the group subscribes and those with progress or a lock, sorted. Reads one topic at a time."""

@@ -154,6 +154,19 @@ class SubscriptionGroupNotExistError(BrokerError):
     code = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
+class ConsumerNotOnlineError(BrokerError):
+    """CONSUMER_NOT_ONLINE: no member of the group is connected to the broker."""
+
+    code = ResponseCode.CONSUMER_NOT_ONLINE
+
+
+class MemberTimeoutError(BrokerError):
+    """CONSUME_MSG_TIMEOUT: a member did not respond in time to a request that the broker passed on."""
+
+    code = ResponseCode.CONSUME_MSG_TIMEOUT
+    retriable = True
+
+
 class StaleEpochError(BrokerError):
     """STALE_EPOCH: the epoch is not the queue's current one. Drop the queue and its prefetched messages."""
 

@@ -1,5 +1,6 @@
 """HEART_BEAT, UNREGISTER_CLIENT, member lists, group status. RocketMQ: ClientManageProcessor, ConsumerManageProcessor."""
 
+from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.delayed_delivery import GroupTopics
 from lockstep.broker.heartbeats import HeartbeatCache
@@ -14,7 +15,6 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
 from lockstep.protocol.names import retry_topic
 from lockstep.runtime.dispatch import handles
-from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN
 from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX
@@ -35,16 +35,21 @@ class ClientProcessor:
     """Handles the requests by which clients join and leave groups, and reads of members."""
 
     def __init__(
-        self, host: Host, coordination: Coordination, topics: GroupTopics, creator: TopicProcessor, budget: TurnBudget | None = None
+        self,
+        host: Host,
+        coordination: Coordination,
+        topics: GroupTopics,
+        creator: TopicProcessor,
+        budget: TurnBudget | None = None,
+        connections: ClientConnections | None = None,
     ) -> None:
-        """`budget` limits what lanes do in one turn of the loop."""
+        """`budget` limits what lanes do in one turn of the loop. `connections` keeps what the clients' HEART_BEATs say."""
         self._budget = TurnBudget(LANE_ITEMS_PER_TURN) if budget is None else budget
         self._clock = host.clock
         self._coordination = coordination
         self._topics = topics
         self._creator = creator
-        self._peers: dict[int, str] = {}
-        """Connection → peer, for connections that have sent HEART_BEAT."""
+        self._connections = ClientConnections(coordination) if connections is None else connections
         self._heartbeats = HeartbeatCache()
 
     @handles(RequestCode.HEART_BEAT, None, bytes, body_bytes_max=HEARTBEAT_BYTES_MAX, classic=True)
@@ -52,11 +57,9 @@ class ClientProcessor:
         """Take the heartbeat. Requests that the broker sends on this connection use the codec of its heartbeats."""
         endpoint = request.endpoint
         endpoint.codec = request.codec
-        if endpoint.id not in self._peers:
-            self._peers[endpoint.id] = endpoint.peer
-            endpoint.on_close.append(self._forget)
         heartbeat = self._heartbeats.read(request.body, native=request.is_native)
         body = heartbeat.body
+        self._connections.record(request, body, self._clock.wall_ms())
         before = [self._in_force(entry.group) for entry in body.consumers]
         reply = self._coordination.membership.heartbeat(endpoint.id, heartbeat, self._clock.boot_ms())
         for entry, (count, was) in zip(body.consumers, before, strict=True):
@@ -119,9 +122,7 @@ class ClientProcessor:
             queues.append(pack_plain(to_plain(coordination.status.read_queue(key, self._clock.boot_ms()))))
         for client_id in coordination.status.member_ids(group):
             await self._budget.take()
-            member = coordination.status.read_member(
-                group, client_id, self._clock.boot_ms(), lambda connection: self._peers.get(connection, "")
-            )
+            member = coordination.status.read_member(group, client_id, self._clock.boot_ms(), self._connections.peer)
             if member is not None:
                 await self._budget.take(len(member.subscriptions or ()) // TOPICS_PER_ITEM)
                 members.append(pack_plain(to_plain(member)))
@@ -150,9 +151,6 @@ class ClientProcessor:
     def _in_force(self, group: str) -> tuple[int, ConsumerGroup | None]:
         """Return how often the group's subscriptions were replaced, and its contract."""
         return self._coordination.state.override_counts.get(group, 0), self._coordination.status.contract(group)
-
-    def _forget(self, endpoint: Endpoint, _reason: str) -> None:
-        self._peers.pop(endpoint.id, None)
 
 
 def expressions(contract: ConsumerGroup | None) -> str:

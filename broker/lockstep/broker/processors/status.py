@@ -5,6 +5,7 @@ from collections.abc import Callable
 from lockstep.broker.coordination import Coordination
 from lockstep.protocol.bodies import BrokerStatus, GroupSettings, ResetBody
 from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import BrokerSystemError, NoPermissionError
 from lockstep.protocol.headers.clients import DeleteGroupHeader
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
@@ -33,12 +34,17 @@ class StatusProcessor:
         log.info("group.configured", group=settings.group, peer=request.endpoint.peer, **facts)
         return PendingResponse(request.reply(body=settings))
 
-    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader)
+    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader, classic=True)
     def delete_group(self, request: Request) -> HandlerResult:
         """Delete the group. As in RocketMQ, deleting an unknown group succeeds."""
         header: DeleteGroupHeader = request.header
         with_progress = header.clean_offset or header.remove_offset
-        count = self._coordination.admin.delete_group(header.group, with_progress=with_progress)
+        try:
+            count = self._coordination.admin.delete_group(header.group, with_progress=with_progress)
+        except NoPermissionError as error:
+            if request.is_native:
+                raise
+            raise BrokerSystemError(error.remark) from None  # RocketMQ's tools take NO_PERMISSION for a missing right
         if count is not None:
             log.info("group.deleted", group=header.group, peer=request.endpoint.peer, with_progress=with_progress, queues=count)
         return PendingResponse(request.reply())

@@ -92,6 +92,18 @@ class Query:
             return None
         return None if record.topic == STATE_TOPIC else data
 
+    async def store_time_at(self, queue: ConsumeQueue | None, offset: int) -> int | None:
+        """Return the store time of the visible message at a queue offset, or None if there is none."""
+        if queue is None or not queue.min <= offset < queue.visible:
+            return None
+        return await self._store_ms(queue, offset)
+
+    async def entry_at(self, queue: ConsumeQueue | None, offset: int) -> tuple[int, int, int] | None:
+        """Return (log offset, size, tag hash) of the visible message at a queue offset, or None if there is none."""
+        if queue is None or not queue.min <= offset < queue.visible:
+            return None
+        return await self._entry(queue, offset)
+
     async def _store_ms(self, queue: ConsumeQueue, index: int) -> int | None:
         """Return the store time of one message, or None if it does not exist any more."""
         entry = await self._entry(queue, index)

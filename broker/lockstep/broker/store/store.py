@@ -496,6 +496,14 @@ class Store:
         """Return the store time of the queue's first message, or None if it has none."""
         return await self._query.first_stored_ms(self._queues.get((topic, queue_id)))
 
+    async def store_time_at(self, topic: str, queue_id: int, offset: int) -> int | None:
+        """Return the store time of the message at a queue offset, or None if there is none."""
+        return await self._query.store_time_at(self._queues.get((topic, queue_id)), offset)
+
+    async def queue_entry(self, topic: str, queue_id: int, offset: int) -> tuple[int, int, int] | None:
+        """Return (log offset, size, tag hash) of the message at a queue offset, or None if there is none."""
+        return await self._query.entry_at(self._queues.get((topic, queue_id)), offset)
+
     async def record_at(self, physical_offset: int) -> bytes | None:
         """Return the message at a log offset. None if no message begins there, it is not confirmed yet, or it is state of the broker."""
         return await self._query.record_at(physical_offset, self.writer.confirmed)

@@ -1,0 +1,123 @@
+"""What each connection's last HEART_BEAT said of its client, and requests to clients. RocketMQ: ProducerManager, ClientChannelInfo.
+
+The member lists have the members; here is what RocketMQ's tools show of them besides, and which producers are connected.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from lockstep.broker.coordination import Coordination
+from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, ConsumeType, HeartbeatBody, MessageModel
+from lockstep.protocol.codec.java import LANGUAGES, OWN_LANGUAGE
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.request import Request
+
+GROUP_LENGTH_MAX = 255
+"""Characters of a producer group's name, as in RocketMQ. A longer name is not kept: nobody checks it otherwise."""
+
+
+@dataclass(slots=True)
+class Consumption:
+    """How a member consumes, as its heartbeat says."""
+
+    consume_type: ConsumeType
+    message_model: MessageModel
+    consume_from_where: ConsumeFromWhere
+
+    @classmethod
+    def of(cls, entry: ConsumerGroup) -> "Consumption":
+        return cls(entry.consume_type, entry.message_model, entry.consume_from_where)
+
+
+@dataclass(slots=True)
+class Client:
+    """A connection that has sent HEART_BEAT."""
+
+    endpoint: Endpoint
+    client_id: str
+    is_native: bool
+    language: str
+    """One of LANGUAGES."""
+    version: int
+    heard_ms: int
+    """When its last HEART_BEAT came, in ms since 1970."""
+    producers: tuple[str, ...] = ()
+    """Its producer groups."""
+    consumers: dict[str, Consumption] = field(default_factory=dict)
+    """Its consumer groups."""
+
+
+class ClientConnections:
+    """The connections that have sent HEART_BEAT."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+        self._clients: dict[int, Client] = {}
+        self._by_id: dict[str, dict[int, None]] = {}
+        """Client id → its connections."""
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(list(self._clients.values()))
+
+    def record(self, request: Request, body: HeartbeatBody, wall_ms: int) -> None:
+        """Keep what a HEART_BEAT says, in place of what the previous one on its connection said."""
+        endpoint, language = request.endpoint, request.language
+        if request.is_native:
+            language = OWN_LANGUAGE
+        known = self._clients.get(endpoint.id)
+        if known is None:
+            endpoint.on_close.append(self._forget)
+        elif known.client_id != body.client_id:
+            self._remove(endpoint.id)
+        self._clients[endpoint.id] = Client(
+            endpoint,
+            body.client_id,
+            request.is_native,
+            language if isinstance(language, str) and language in LANGUAGES else "OTHER",
+            request.version,
+            wall_ms,
+            tuple([each.group for each in body.producers if len(each.group) <= GROUP_LENGTH_MAX]),
+            {entry.group: Consumption.of(entry) for entry in body.consumers},
+        )
+        self._by_id.setdefault(body.client_id, {})[endpoint.id] = None
+
+    def peer(self, connection: int) -> str:
+        """Return the address of a connection, or "" if it has sent no HEART_BEAT."""
+        known = self._clients.get(connection)
+        return "" if known is None else known.endpoint.peer
+
+    def members(self, group: str) -> list[tuple[str, Client]]:
+        """Return (client id, connection) of the group's connected members, sorted."""
+        status, found = self._coordination.status, []
+        for client_id in status.member_ids(group):
+            client = self.member(group, client_id)
+            if client is not None:
+                found.append((client_id, client))
+        return found
+
+    def member(self, group: str, client_id: str) -> Client | None:
+        """Return the connection of a member of the group, or None if it is no member or not connected."""
+        connection = self._coordination.status.connection_of(group, client_id)
+        return None if connection is None else self._clients.get(connection)
+
+    def producers(self, group: str) -> list[Client]:
+        """Return the connections that have named this producer group."""
+        return [client for client in self if group in client.producers]
+
+    def producer(self, client_id: str) -> Client | None:
+        """Return the newest connection of a client that has producers, or None."""
+        for connection in reversed(self._by_id.get(client_id, {})):
+            client = self._clients[connection]
+            if client.producers and not client.endpoint.closed:
+                return client
+        return None
+
+    def _forget(self, endpoint: Endpoint, _reason: str) -> None:
+        self._remove(endpoint.id)
+
+    def _remove(self, connection: int) -> None:
+        client = self._clients.pop(connection)
+        same = self._by_id[client.client_id]
+        del same[connection]
+        if not same:
+            del self._by_id[client.client_id]

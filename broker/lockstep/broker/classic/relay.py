@@ -1,0 +1,152 @@
+"""Requests of RocketMQ's tools that the broker passes on to a member, and its response. RocketMQ: AdminBrokerProcessor.callConsumer.
+
+A member has at most one such request of a code at a time, so that a member which does not respond holds back no one but those who ask it.
+"""
+
+from functools import partial
+from typing import Any
+
+from lockstep.broker.classic.connections import Client, ClientConnections
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.processors.query import QUERY_LANE
+from lockstep.broker.store import Store
+from lockstep.protocol.codec import CODECS
+from lockstep.protocol.codec.fastjson import read_fastjson, write_fastjson
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import (
+    BrokerSystemError,
+    ConsumerNotOnlineError,
+    LocalProtocolError,
+    MemberTimeoutError,
+    RemoteProtocolError,
+    RequestCodeNotSupportedError,
+    RequestTimeoutError,
+    SystemBusyError,
+    TransportError,
+)
+from lockstep.protocol.headers.tools import ConsumeDirectlyHeader, ConsumerStatusHeader, RunningInfoHeader
+from lockstep.protocol.ids import parse_offset_message_id
+from lockstep.runtime.dispatch import handles
+from lockstep.runtime.pending_requests import code_name
+from lockstep.runtime.request import HandlerResult, Request, RunInLane
+
+RELAY_LANE = "relay"
+"""The lane of requests that wait for a member. They use no thread of the host."""
+MEMBER_MS = 10_000
+"""How long a member may take to respond. RocketMQ: the same."""
+UNKNOWN_TO = {"CPP": (RequestCode.CONSUME_MESSAGE_DIRECTLY, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT)}
+"""Language → requests that its client never responds to."""
+
+
+class RelayProcessor:
+    """Passes requests on to members of RocketMQ's clients."""
+
+    def __init__(self, coordination: Coordination, connections: ClientConnections, store: Store) -> None:
+        self._coordination = coordination
+        self._connections = connections
+        self._store = store
+        self._outstanding: set[tuple[int, int]] = set()
+        """(connection, code) of the requests without a response."""
+
+    @handles(RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader, lane=RELAY_LANE, classic=True)
+    async def running_info(self, request: Request) -> HandlerResult:
+        header: RunningInfoHeader = request.header
+        member = self._member(header.consumer_group, header.client_id)
+        return _relayed(request, await self._ask(member, RequestCode.GET_CONSUMER_RUNNING_INFO, header))
+
+    @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeDirectlyHeader, lane=QUERY_LANE, classic=True)
+    async def consume_directly(self, request: Request) -> HandlerResult:
+        """Have a member call its listener with a stored message."""
+        header: ConsumeDirectlyHeader = request.header
+        if not header.client_id or not header.msg_id:
+            raise LocalProtocolError("CONSUME_MESSAGE_DIRECTLY names no clientId or no msgId: it needs both")
+        member = self._member(header.consumer_group, header.client_id)
+        _, offset = parse_offset_message_id(header.msg_id)
+        record = await self._store.record_at(offset)
+        if record is None:
+            raise BrokerSystemError(f"no message {header.msg_id} is stored here: ask the broker that its id names")
+        passed_on = ConsumeDirectlyHeader(
+            header.consumer_group,
+            header.client_id,
+            header.msg_id,
+            self._coordination.state.config.broker_name,
+            header.topic,
+            header.topic_sys_flag,
+            header.group_sys_flag,
+        )
+        return RunInLane(RELAY_LANE, partial(self._consume, request, member, passed_on, record))
+
+    async def _consume(self, request: Request, member: Client, header: ConsumeDirectlyHeader, record: bytes) -> HandlerResult:
+        return _relayed(request, await self._ask(member, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, record))
+
+    @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatusHeader, lane=RELAY_LANE, classic=True)
+    async def consumer_status(self, request: Request) -> HandlerResult:
+        """Return the offsets that each member has in memory, one member after the other."""
+        header: ConsumerStatusHeader = request.header
+        members = self._connections.members(header.group)
+        if not members:
+            raise ConsumerNotOnlineError(f"group {header.group} has no member that is connected to this broker")
+        if header.client_addr:
+            members = [(header.client_addr, self._member(header.group, header.client_addr))]
+        table: dict[str, Any] = {}
+        code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
+        for client_id, member in members:
+            _check_knows(member, code)
+            answer = await self._ask(member, code, ConsumerStatusHeader(header.topic, header.group))
+            if answer.code != ResponseCode.SUCCESS:
+                raise BrokerSystemError(f"member {client_id} responded with {answer.code}: {answer.remark}")
+            table[client_id] = _offsets_of(answer, client_id)
+        return request.reply(body=write_fastjson({"consumerTable": table, "messageQueueTable": {}}))
+
+    def _member(self, group: str, client_id: str) -> Client:
+        if not self._coordination.status.member_ids(group):
+            raise ConsumerNotOnlineError(f"group {group} has no member at this broker")
+        member = self._connections.member(group, client_id)
+        if member is None:
+            raise BrokerSystemError(f"group {group} has no member {client_id} that is connected to this broker")
+        return member
+
+    async def _ask(self, member: Client, code: RequestCode, header: object, body: bytes = b"") -> Command:
+        """Send a request to a member and return its response. Raise BrokerError if there is none."""
+        _check_knows(member, code)
+        key = member.endpoint.id, int(code)
+        if key in self._outstanding:
+            raise SystemBusyError(f"client {member.client_id} has not responded to another {code_name(code)} yet: repeat it later")
+        self._outstanding.add(key)
+        try:
+            fields = CODECS[member.endpoint.codec].write_fields(header)
+            return await member.endpoint.request(code, fields, body, timeout_ms=MEMBER_MS)
+        except RequestTimeoutError:
+            raise MemberTimeoutError(
+                f"client {member.client_id} did not respond to {code_name(code)} within {MEMBER_MS // 1000} s"
+            ) from None
+        except TransportError as error:
+            raise BrokerSystemError(f"client {member.client_id} did not respond to {code_name(code)}: {error}") from None
+        finally:
+            self._outstanding.discard(key)
+
+
+def _check_knows(member: Client, code: RequestCode) -> None:
+    """Raise RequestCodeNotSupportedError if the client has no response to a request."""
+    if member.is_native:
+        raise RequestCodeNotSupportedError(
+            f"client {member.client_id} is one of lockstep's SDK, which does not handle {code_name(code)}: use `lockstep group show`"
+        )
+    if code in UNKNOWN_TO.get(member.language, ()):
+        raise RequestCodeNotSupportedError(
+            f"client {member.client_id} is one of language {member.language}, which does not handle {code_name(code)}"
+        )
+
+
+def _relayed(request: Request, answer: Command) -> Command:
+    """Return a member's response as it came."""
+    return request.reply(body=answer.body, code=answer.code, remark=answer.remark)
+
+
+def _offsets_of(answer: Command, client_id: str) -> dict[Any, Any]:
+    found = read_fastjson(answer.body, what=f"the response of member {client_id}")
+    table = found.get("messageQueueTable") if isinstance(found, dict) else None
+    if not isinstance(table, dict):
+        raise RemoteProtocolError(f"the response of member {client_id} has no messageQueueTable")
+    return table

@@ -1,0 +1,96 @@
+"""Request–reply: a consumer's reply is passed on to the producer that waits for it, and is stored nowhere.
+
+RocketMQ: ReplyMessageProcessor. The request is a message with the properties CORRELATION_ID, REPLY_TO_CLIENT and TTL. The consumer sends
+its reply, with the same properties, to the topic <cluster>_REPLY_TOPIC.
+"""
+
+from functools import partial
+
+from lockstep.broker.classic.batch import joined_properties
+from lockstep.broker.classic.connections import ClientConnections
+from lockstep.protocol.codec import CODECS
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, RequestTimeoutError, SystemBusyError, TransportError
+from lockstep.protocol.frame import HEADER_BYTES_MAX
+from lockstep.protocol.headers.send import SendMessageHeader, SendMessageV2Header, SendReply
+from lockstep.protocol.headers.tools import PushReplyHeader
+from lockstep.protocol.properties import NAME_END, PUSH_REPLY_TIME, REPLY_TO_CLIENT, split_properties
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.dispatch import handles
+from lockstep.runtime.limits import RECORDS_BYTES_MAX
+from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request
+
+PRODUCER_MS = 10_000
+"""How long a producer may take to accept a reply. RocketMQ: the same."""
+UNSENT_BYTES_MAX = 16 << 20
+"""Bytes that may wait for a producer that reads too slowly."""
+REPLY_LIMITS = {"body_bytes_max": RECORDS_BYTES_MAX, "header_bytes_max": HEADER_BYTES_MAX}
+
+
+class ReplyProcessor:
+    """Passes replies on to producers."""
+
+    def __init__(self, connections: ClientConnections, clock: Clock) -> None:
+        self._connections = connections
+        self._clock = clock
+
+    @handles(RequestCode.SEND_REPLY_MESSAGE, SendMessageHeader, bytes, classic=True, **REPLY_LIMITS)
+    def send_reply(self, request: Request) -> HandlerResult:
+        return self._push(request, request.header)
+
+    @handles(RequestCode.SEND_REPLY_MESSAGE_V2, SendMessageV2Header, bytes, classic=True, **REPLY_LIMITS)
+    def send_reply_v2(self, request: Request) -> HandlerResult:
+        header: SendMessageV2Header = request.header
+        return self._push(request, header.long_form())
+
+    def _push(self, request: Request, header: SendMessageHeader) -> HandlerResult:
+        """Send the reply to its producer. The response follows when the producer has accepted it."""
+        client_id = split_properties(header.properties).get(REPLY_TO_CLIENT)
+        if not client_id:
+            raise MessageIllegalError(f"the reply has no property {REPLY_TO_CLIENT}: make it of the request's message")
+        producer = self._connections.producer(client_id)
+        if producer is None:
+            raise BrokerSystemError(f"no producer with the client id {client_id[:80]} is connected to this broker: the reply was dropped")
+        if producer.is_native:
+            raise BrokerSystemError(f"client {client_id} is one of lockstep's SDK, which takes no replies: the reply was dropped")
+        if producer.endpoint.unsent_bytes > UNSENT_BYTES_MAX:
+            raise SystemBusyError(f"client {client_id} reads too slowly: the reply was dropped")
+        now_ms = self._clock.wall_ms()
+        endpoint = producer.endpoint
+        pushed = PushReplyHeader(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=header.default_topic,
+            default_topic_queue_nums=header.default_topic_queue_nums,
+            queue_id=header.queue_id,
+            sys_flag=header.sys_flag,
+            born_timestamp=header.born_timestamp,
+            flag=header.flag,
+            properties=joined_properties(header.properties, f"{PUSH_REPLY_TIME}{NAME_END}{now_ms}"),
+            reconsume_times=header.reconsume_times,
+            unit_mode=header.unit_mode,
+            born_host=request.endpoint.peer,
+            store_host=request.endpoint.local,
+            store_timestamp=now_ms,
+        )
+        fields = CODECS[endpoint.codec].write_fields(pushed)
+        code, body = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, request.body
+        request.header = request.body = None  # many may wait for their producers
+        done = partial(_pushed, request, client_id, header.queue_id)
+        endpoint.send_request(code, fields, body, timeout_ms=PRODUCER_MS, on_result=done)
+        return NO_RESPONSE
+
+
+def _pushed(request: Request, client_id: str, queue_id: int, result: Command | TransportError | RequestTimeoutError) -> None:
+    """Respond to the consumer with what became of its reply."""
+    try:
+        if isinstance(result, RequestTimeoutError):
+            raise BrokerSystemError(f"client {client_id} did not accept the reply within {PRODUCER_MS // 1000} s")
+        if isinstance(result, TransportError):
+            raise BrokerSystemError(f"client {client_id} did not accept the reply: {result}")
+        if result.code != ResponseCode.SUCCESS:
+            raise BrokerSystemError(f"client {client_id} responded to the reply with {result.code}: {result.remark}")
+        request.respond(request.reply(SendReply("0", queue_id, 0)))
+    except Exception as error:
+        request.fail(error)
