@@ -172,7 +172,7 @@ async def test_what_is_not_supported_is_refused_with_words(wires: tuple[JavaWire
     )
     for code, fields, body, wanted, said in (
         (9_999, {}, b"", 3, "not supported"),
-        (25, {}, b"flushDiskType=SYNC_FLUSH", 3, "not supported"),
+        (25, {}, b"flushDiskType=SYNC_FLUSH", 16, "settings are not changed"),
         (30_001, {}, b"", 3, "not supported"),
         (46, {}, other.encode(), 1, "does not support filters of type XPATH"),
         (46, {}, wrong.encode(), 23, "got '>', at character 4 of the SQL92 expression"),
@@ -192,7 +192,7 @@ async def test_what_is_not_supported_is_refused_with_words(wires: tuple[JavaWire
     ):
         refused = await broker.call(code, fields, body)
         assert (refused.code, said in (refused.remark or "")) == (wanted, True), (code, refused)
-    assert (await names.call(103, {"brokerName": "apache", "brokerAddr": "10.0.0.9:10911", "clusterName": "c", "brokerId": "0"})).code == 3
+    assert (await names.call(103, {"brokerName": "apache", "brokerAddr": "10.0.0.9:10911", "clusterName": "c", "brokerId": "0"})).code == 1
     assert (await broker.call(30, QUEUE)).code == 0, "the connection is still served"
 
 

@@ -8,8 +8,8 @@ from sweep.faults import every_fault
 from sweep.run import Run
 from sweep.worlds import draw
 
-OWN_TASKS = 6
-"""The tasks of a broker without clients: leases, registration, flushing, snapshots, delays."""
+OWN_TASKS = 7
+"""The tasks of a broker without clients: leases, registration, flushing, snapshots, delays, statistics."""
 
 
 class MeasuredRun(Run):

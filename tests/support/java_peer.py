@@ -43,15 +43,15 @@ class Peer:
         named = [{"groupName": name} for name in producers]
         body = {"clientID": self.client_id, "consumerDataSet": [consumer] if group else [], "producerDataSet": named}
         self._write(34, 0, json.dumps(body).encode())
-        flag, _, reply = await self.wire._read()
+        flag, _, reply = await self.wire.read()
         while not flag & 1:
-            flag, _, reply = await self.wire._read()
+            flag, _, reply = await self.wire.read()
         assert (reply.code, reply.remark) == (0, None)
 
     async def next_request(self, code: int) -> Asked:
         """Return the broker's next request of a code; skip others, which are notices."""
         while True:
-            flag, opaque, request = await self.wire._read()
+            flag, opaque, request = await self.wire.read()
             if request.code == code and not flag & 1:
                 return Asked(code, flag, opaque, request.fields, request.body)
 

@@ -17,7 +17,7 @@ from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import RESPONSE_FLAG, Command
 from lockstep.protocol.fields import to_plain
-from lockstep.protocol.headers import clients, offsets, pull, routes, send, tools
+from lockstep.protocol.headers import admin, clients, offsets, pull, routes, send, tools
 
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(1 << 63), (1 << 63) - 1),
@@ -54,7 +54,7 @@ def dataclasses_in(*modules: types.ModuleType) -> list[type]:
     ]
 
 
-HEADERS = dataclasses_in(clients, offsets, pull, routes, send, tools)
+HEADERS = dataclasses_in(admin, clients, offsets, pull, routes, send, tools)
 BODY_MODULES = [import_module(f"lockstep.protocol.bodies.{name}") for name in ("heartbeat", "locks", "routes", "groups", "brokers")]
 BODIES = [*dataclasses_in(*BODY_MODULES), queue.LayoutVersion, queue.LayoutEntry, queue.TopicLayout]
 
@@ -142,8 +142,35 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GET_ALL_PRODUCER_INFO: (None, None),
     R.QUERY_TOPICS_BY_CONSUMER: (tools.GroupNameHeader, None),
     R.QUERY_SUBSCRIPTION_BY_CONSUMER: (tools.TopicGroupHeader, None),
+    R.UPDATE_AND_CREATE_TOPIC_LIST: (None, None),
+    R.GET_ALL_TOPIC_CONFIG: (None, None),
+    R.PUT_KV_CONFIG: (admin.PutKvConfigHeader, None),
+    R.GET_KV_CONFIG: (admin.KvConfigHeader, None),
+    R.DELETE_KV_CONFIG: (admin.KvConfigHeader, None),
+    R.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: (None, None),
+    R.GET_TOPIC_STATS_INFO: (offsets.TopicHeader, None),
+    R.WIPE_WRITE_PERM_OF_BROKER: (None, None),
+    R.DELETE_TOPIC_IN_BROKER: (offsets.TopicHeader, None),
+    R.DELETE_TOPIC_IN_NAMESRV: (offsets.TopicHeader, None),
+    R.GET_KVLIST_BY_NAMESPACE: (admin.NamespaceHeader, None),
+    R.GET_TOPICS_BY_CLUSTER: (admin.ClusterHeader, None),
+    R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: (None, None),
+    R.GET_SYSTEM_TOPIC_LIST_FROM_NS: (None, None),
+    R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (None, None),
+    R.CLEAN_EXPIRED_CONSUMEQUEUE: (None, None),
+    R.GET_UNIT_TOPIC_LIST: (None, None),
+    R.GET_HAS_UNIT_SUB_TOPIC_LIST: (None, None),
+    R.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: (None, None),
+    R.VIEW_BROKER_STATS_DATA: (admin.StatsHeader, None),
+    R.CLEAN_UNUSED_TOPIC: (None, None),
+    R.UPDATE_NAMESRV_CONFIG: (None, None),
+    R.GET_NAMESRV_CONFIG: (None, None),
+    R.ADD_WRITE_PERM_OF_BROKER: (None, None),
+    R.DELETE_EXPIRED_COMMITLOG: (None, None),
+    R.GET_TOPIC_CONFIG: (offsets.TopicHeader, None),
+    R.GET_SUBSCRIPTIONGROUP_CONFIG: (admin.GroupConfigHeader, None),
 }
-"""Header and body of every request."""
+"""Header and body of every request. The bodies of RocketMQ's tools, which are JSON, are in tests/e2e/test_java_admin.py."""
 
 REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.SEND_MESSAGE: (send.SendReply, None),
@@ -178,6 +205,9 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GET_BROKER_RUNTIME_INFO: (None, bodies.BrokerStatus),
     R.FORGET_DELETIONS: (routes.ForgetDeletionsReply, None),
     R.HOLD_WRITES: (routes.HoldWritesReply, None),
+    R.GET_KV_CONFIG: (admin.KvConfigReply, None),
+    R.GET_TOPICS_BY_CLUSTER: (None, bodies.TopicList),
+    R.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: (None, bodies.TopicList),
 }
 """Header and body of every response that has one."""
 

@@ -12,12 +12,16 @@ from dataclasses import replace
 
 from lockstep.broker.advertise import advertise
 from lockstep.broker.background import EffectRunner, LeaseTimer, StoreMaintenance
+from lockstep.broker.classic.admin_broker import BrokerAdminProcessor, Statistics, runtime_info
+from lockstep.broker.classic.admin_groups import GroupAdminProcessor
+from lockstep.broker.classic.admin_topics import TopicAdminProcessor
 from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.classic.consume_stats import ConsumeStatsProcessor
 from lockstep.broker.classic.groups import GroupsProcessor
 from lockstep.broker.classic.relay import RELAY_LANE, RelayProcessor
 from lockstep.broker.classic.replies import ReplyProcessor
 from lockstep.broker.classic.resets import ResetProcessor
+from lockstep.broker.classic.topic_changes import TopicChanges
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.coordination import next_term
 from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
@@ -104,6 +108,7 @@ class Broker:
         self._maintenance_tasks: list[asyncio.Task[None]] = []
         self._delivering: asyncio.Task[None] | None = None
         self._metrics: BrokerMetrics | None = None
+        self._statistics = Statistics()
         self.admin_port: AdminPort | None = None
         """The admin port, if the settings have one. It opens first and closes last, so that a probe learns why the broker is not ready."""
         for listen in config.admin_listener().values():
@@ -201,6 +206,8 @@ class Broker:
         self._delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
         failed = FailedMessages(store, coordination, delays, group_topics)
         sends = delays, holds, failed, config.cluster
+        status = StatusProcessor(coordination, self.status)
+        changes = TopicChanges(state.topics, coordination, holds, topic.check_disk, store)
         processors = [
             SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, *sends, traced=config.trace_topic),
             SendBackProcessor(host, store, coordination, failed, self._gate),
@@ -213,8 +220,15 @@ class Broker:
             RelayProcessor(coordination, connections, store),
             ResetProcessor(coordination, connections, store, state.topics, budget),
             ReplyProcessor(connections, host.clock),
-            StatusProcessor(coordination, self.status),
+            status,
             SettingsProcessor(self.settings),
+            TopicAdminProcessor(
+                topic, changes, state.topics, store, host.clock, budget, self._learn_layouts, (config.name, config.cluster)
+            ),
+            GroupAdminProcessor(status, coordination, host.clock, budget),
+            BrokerAdminProcessor(
+                self.settings, self._statistics, lambda: runtime_info(self.status(), self._statistics.rates, state, store, self.config)
+            ),
             LockProcessor(host, coordination, store),
             OffsetProcessor(host, coordination, store),
         ]
@@ -234,6 +248,11 @@ class Broker:
         """Wait until the nameservers know the layouts of this broker, for a short time at most."""
         if self._registration is not None:
             await self._registration.wait_until_known()
+
+    async def _learn_layouts(self) -> None:
+        """Adopt the layouts that other brokers have registered before, within a short time at most."""
+        if self._registration is not None:
+            await self._registration.learn()
 
     async def _enter_term(self, store: Store, state: BrokerState, recovery: Recovery) -> None:
         """Begin a new term, durable before the first response under it. Then store the boot id: a second crash must not hide the first."""
@@ -304,6 +323,9 @@ class Broker:
         for name, loop in loops.items():
             self._maintenance_tasks.append(self._tasks.spawn(loop, f"broker.{name}"))
         self._delivering = self._tasks.spawn(self._delays.run(), "broker.delays")
+        assert self._store is not None
+        assert self._pulls is not None
+        self._tasks.spawn(self._statistics.run(self._store, self._pulls, self._host.clock), "broker.statistics")
 
     # --------------------------------------------------------------------------------------------------------------- running
 

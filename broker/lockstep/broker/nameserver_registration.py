@@ -201,6 +201,11 @@ class NameserverRegistration:
         except TimeoutError:
             pass
 
+    async def learn(self) -> None:
+        """Register at once, and adopt the layouts that other brokers have registered before. Return then, or after KNOWN_MS."""
+        self.register_soon()
+        await self.wait_until_known()
+
     async def stop(self) -> None:
         """Unregister from the nameservers that know this broker (at most 1 s), then close. The caller's Tasks end the loops."""
         header = UnregisterBrokerHeader(

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from lockstep.nameserver.classic_admin import LANES, ClassicAdminProcessor
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.nameserver.processor import RouteProcessor
 from lockstep.nameserver.route_table import RouteTable
@@ -31,7 +32,8 @@ class Nameserver:
         self._tasks = Tasks(self._failed)
         self._processor = RouteProcessor(self.table, host.clock, self._tasks)
         self._budget = DescriptorBudget.of(host.descriptors.limit, config.connections_max, 0)
-        self._server = Server(host, config.listeners(), Dispatcher([self._processor]), connections_max=self._budget.connections_max)
+        self._dispatcher = Dispatcher([self._processor, ClassicAdminProcessor(self.table, config)], lanes=LANES)
+        self._server = Server(host, config.listeners(), self._dispatcher, connections_max=self._budget.connections_max)
         self._failure: BaseException | None = None
         self._serving = False
         self.admin_port: AdminPort | None = None
@@ -65,6 +67,7 @@ class Nameserver:
         self._serving = False
         await self._tasks.cancel_all()
         await self._server.close("the nameserver stops")
+        await self._dispatcher.close()
         if self.admin_port is not None:
             await self.admin_port.stop()
 

@@ -33,6 +33,7 @@ class HandlerSpec:
     lane: str | None
     body_bytes_max: int
     header_bytes_max: int
+    native: bool
     classic: bool
 
 
@@ -44,17 +45,19 @@ def handles(
     lane: str | None = None,
     body_bytes_max: int = REQUEST_BYTES_MAX,
     header_bytes_max: int = REQUEST_HEADER_BYTES_MAX,
+    native: bool = True,
     classic: bool = False,
 ) -> Callable[[Any], Any]:
     """Mark a method `def f(self, request: Request) -> HandlerResult` as the handler of a request code.
 
     `body` is the dataclass to which the body is decoded, or `bytes` for the body as it is; without it the body of a request is dropped.
     A request with a header of more than `header_bytes_max` or a body of more than `body_bytes_max` bytes is refused before it is decoded.
-    `classic`: the handler also serves RocketMQ's clients. Without it the code is not supported for them.
+    `classic`: the handler also serves RocketMQ's clients. Without it the code is not supported for them. `native=False`: it serves them
+    alone, and another handler may serve native clients.
     """
 
     def mark(method: Any) -> Any:
-        rest = lane, body_bytes_max, header_bytes_max, classic
+        rest = lane, body_bytes_max, header_bytes_max, native, classic
         method.__handles__ = (*getattr(method, "__handles__", ()), HandlerSpec(int(code), header, body, *rest))
         return method
 
@@ -129,24 +132,34 @@ class Dispatcher:
         self._lanes = {name: Lane(name, limits, self._tasks, budget, self._carry_out) for name, limits in (lanes or {}).items()}
         self._on_request = on_request
         self._routes: dict[int, _Route] = {}
+        self._classic_routes: dict[int, _Route] = {}
         for processor in processors:
             for name in dir(type(processor)):
                 for spec in getattr(getattr(type(processor), name), "__handles__", ()):
                     self._add(spec, getattr(processor, name), f"{type(processor).__name__}.{name}")
 
     def _add(self, spec: HandlerSpec, handler: Callable[[Request], Any], name: str) -> None:
-        if spec.code in self._routes:
-            raise ConfigError(f"{code_name(spec.code)} has two handlers: {self._routes[spec.code].name} and {name}")
+        tables = [table for table, serves in ((self._routes, spec.native), (self._classic_routes, spec.classic)) if serves]
+        for table in tables:
+            if spec.code in table:
+                raise ConfigError(f"{code_name(spec.code)} has two handlers: {table[spec.code].name} and {name}")
         if inspect.iscoroutinefunction(handler) != (spec.lane is not None):
             raise ConfigError(f"{name}: an async handler names a lane, a plain one does not")
         if spec.lane is not None and spec.lane not in self._lanes:
             raise ConfigError(f"{name}: lane {spec.lane!r} is not one of {sorted(self._lanes)}")
-        self._routes[spec.code] = _Route(handler, name, spec, None if spec.lane is None else self._lanes[spec.lane])
+        route = _Route(handler, name, spec, None if spec.lane is None else self._lanes[spec.lane])
+        for table in tables:
+            table[spec.code] = route
 
     @property
     def codes(self) -> tuple[int, ...]:
-        """Return the request codes that have a handler, sorted."""
+        """Return the request codes that have a handler for native clients, sorted."""
         return tuple(sorted(self._routes))
+
+    @property
+    def classic_codes(self) -> tuple[int, ...]:
+        """Return the request codes that have a handler for RocketMQ's clients, sorted."""
+        return tuple(sorted(self._classic_routes))
 
     def __call__(self, command: Command, endpoint: Endpoint) -> None:
         """Handle one request."""
@@ -154,8 +167,8 @@ class Dispatcher:
         try:
             if self._on_request is not None:
                 self._on_request(endpoint)
-            route = self._routes.get(command.code)
-            if route is None or not (command.codec == MSGPACK or route.spec.classic):
+            route = (self._routes if command.codec == MSGPACK else self._classic_routes).get(command.code)
+            if route is None:
                 raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported by this server")
             request.header, request.body = route.decode(command)
             if route.lane is None:

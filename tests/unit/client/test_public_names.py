@@ -10,8 +10,8 @@ import lockstep.client
 import lockstep.protocol
 from lockstep.protocol.errors import BrokerError
 
-INTERNAL = {"BrokerNameTakenError", "DuplicateFrameError", "RegistrationPendingError"}
-"""Errors that a client's requests never get, or that the SDK treats as success."""
+INTERNAL = {"BrokerNameTakenError", "ConsumerNotOnlineError", "DuplicateFrameError", "MemberTimeoutError", "RegistrationPendingError"}
+"""Errors that a client's requests never get (some are for RocketMQ's tools), or that the SDK treats as success."""
 
 
 def exported() -> dict[str, object]:

@@ -15,7 +15,7 @@ from lockstep.protocol import errors
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codec.native import NativeCodec
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.command import ONEWAY_FLAG, RETRY_AFTER_FIELD, Command
+from lockstep.protocol.command import JSON, MSGPACK, ONEWAY_FLAG, RETRY_AFTER_FIELD, Command
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import FrameBuffer
 from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader
@@ -466,6 +466,47 @@ def test_mismatched_lane_and_handler_are_rejected() -> None:
     for wrong in (PlainInLane(), AsyncWithout(), UnknownLane()):
         with pytest.raises(ConfigError, match=r"\.f"):
             Dispatcher([wrong], lanes=LANES)
+
+
+class ForBoth:
+    @handles(1)
+    def native(self, request: Request) -> HandlerResult:
+        return request.reply(remark="native")
+
+    @handles(1, native=False, classic=True)
+    def classic(self, request: Request) -> HandlerResult:
+        return request.reply(remark="classic")
+
+    @handles(2, classic=True)
+    def both(self, request: Request) -> HandlerResult:
+        return request.reply(remark="both")
+
+    @handles(3, native=False, classic=True)
+    def tool(self, request: Request) -> HandlerResult:
+        return request.reply(remark="tool")
+
+
+@pytest.mark.parametrize(
+    ("codec", "said"), [(MSGPACK, ["native", "both", "not supported"]), (JSON, ["classic", "both", "tool"])], ids=["native", "classic"]
+)
+async def test_handler_serves_the_kind_of_clients_that_it_names(codec: int, said: list[str]) -> None:
+    dispatcher = Dispatcher([ForBoth()])
+    assert (dispatcher.codes, dispatcher.classic_codes) == ((1, 2), (1, 2, 3))
+    endpoint, transport = record(dispatcher)
+    for code, expected in zip((1, 2, 3), said, strict=True):
+        dispatcher(Command(code, codec=codec), endpoint)
+        await turns(2)
+        assert expected.encode() in transport.writes[-1]
+
+
+def test_two_handlers_of_one_kind_of_clients_are_an_error() -> None:
+    class Again:
+        @handles(2, native=False, classic=True)
+        def again(self, request: Request) -> HandlerResult:
+            return NO_RESPONSE
+
+    with pytest.raises(ConfigError, match="two handlers"):
+        Dispatcher([ForBoth(), Again()])
 
 
 def test_dispatchers_of_one_process_are_independent() -> None:

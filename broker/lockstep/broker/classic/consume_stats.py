@@ -4,9 +4,10 @@ from typing import Any
 
 from lockstep.broker.classic.groups import require_group, subscription_data
 from lockstep.broker.coordination import Coordination
-from lockstep.broker.processors.pull_request import tag_hashes
+from lockstep.broker.processors.pull_request import Filter, filter_of
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.store import Store
+from lockstep.broker.store.predicates import stored_properties
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import Subscription
 from lockstep.protocol.codec.fastjson import queue_key, write_fastjson
@@ -139,19 +140,27 @@ class ConsumeStatsProcessor:
             raise TopicNotExistError(f"{header.topic} has no readable queue {header.queue_id} at {self._broker_name}")
         low, end = self._store.bounds(header.topic, header.queue_id)
         subscription = self._subscription(header)
-        hashes = None if subscription is None else tag_hashes(subscription.expression)
+        wanted = None if subscription is None else filter_of(subscription.expression_type, subscription.expression)
         first = max(low, header.index if header.index >= 0 else end - header.count)
         entries = []
         for offset in range(first, min(end, first + header.count)):
             await self._budget.take()
             entry = await self._store.queue_entry(header.topic, header.queue_id, offset)
             if entry is not None:
-                passes = subscription is not None and (hashes is None or entry[2] in hashes)
+                passes = wanted is not None and await self._passes(wanted, *entry)
                 entries.append({"eval": passes, "physicOffset": entry[0], "physicSize": entry[1], "tagsCode": entry[2]})
         body: dict[str, Any] = {"maxQueueIndex": end, "minQueueIndex": low, "queueData": entries}
         if subscription is not None:
             body["subscriptionData"] = subscription_data(subscription)
         return request.reply(body=write_fastjson(body))
+
+    async def _passes(self, wanted: Filter, position: int, size: int, tag_hash: int) -> bool:
+        if wanted.tag_hashes is not None and tag_hash not in wanted.tag_hashes:
+            return False
+        if wanted.keep is None:
+            return True
+        data = await self._store.record_at(position)
+        return data is not None and wanted.keep(stored_properties(data, 0, size))
 
     def _subscription(self, header: ConsumeQueueHeader) -> Subscription | None:
         if not header.consumer_group:

@@ -8,24 +8,21 @@ from functools import partial
 
 from lockstep.broker.classic.batch import joined_properties
 from lockstep.broker.classic.connections import ClientConnections
+from lockstep.broker.processors.send import classic_send
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, RequestTimeoutError, SystemBusyError, TransportError
-from lockstep.protocol.frame import HEADER_BYTES_MAX
 from lockstep.protocol.headers.send import SendMessageHeader, SendMessageV2Header, SendReply
 from lockstep.protocol.headers.tools import PushReplyHeader
 from lockstep.protocol.properties import NAME_END, PUSH_REPLY_TIME, REPLY_TO_CLIENT, split_properties
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.limits import RECORDS_BYTES_MAX
 from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request
 
 PRODUCER_MS = 10_000
 """How long a producer may take to accept a reply. RocketMQ: the same."""
 UNSENT_BYTES_MAX = 16 << 20
 """Bytes that may wait for a producer that reads too slowly."""
-REPLY_LIMITS = {"body_bytes_max": RECORDS_BYTES_MAX, "header_bytes_max": HEADER_BYTES_MAX}
 
 
 class ReplyProcessor:
@@ -35,11 +32,11 @@ class ReplyProcessor:
         self._connections = connections
         self._clock = clock
 
-    @handles(RequestCode.SEND_REPLY_MESSAGE, SendMessageHeader, bytes, classic=True, **REPLY_LIMITS)
+    @classic_send(RequestCode.SEND_REPLY_MESSAGE, SendMessageHeader, bytes)
     def send_reply(self, request: Request) -> HandlerResult:
         return self._push(request, request.header)
 
-    @handles(RequestCode.SEND_REPLY_MESSAGE_V2, SendMessageV2Header, bytes, classic=True, **REPLY_LIMITS)
+    @classic_send(RequestCode.SEND_REPLY_MESSAGE_V2, SendMessageV2Header, bytes)
     def send_reply_v2(self, request: Request) -> HandlerResult:
         header: SendMessageV2Header = request.header
         return self._push(request, header.long_form())

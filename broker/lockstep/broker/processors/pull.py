@@ -124,6 +124,8 @@ class PullProcessor:
         """Bytes of responses in this turn so far."""
         self.delivered: dict[tuple[str, str], tuple[int, int]] = {}
         """(topic, group) → messages and bytes delivered since the start, for metrics; at most DELIVERED_MAX pairs."""
+        self.found_count = self.empty_count = 0
+        """Pulls that were answered with messages, and without, since the start."""
         self._stopping = False
 
     @property
@@ -422,7 +424,10 @@ class PullProcessor:
         command = request.reply(reply, code=code, remark=None if code == ResponseCode.SUCCESS else result.status.value)
         if result.parts:
             self._turn_bytes += sum(map(len, result.parts))
+            self.found_count += 1
             self._count(request.header, result)
+        else:
+            self.empty_count += 1
         request.respond(command, result.parts)
 
     def _count(self, header: PullHeader, result: ReadResult) -> None:

@@ -29,10 +29,14 @@ class StatusProcessor:
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, GroupSettings)
     def configure(self, request: Request) -> HandlerResult:
         settings: GroupSettings = request.body
+        self.store_settings(settings, request.endpoint.peer)
+        return PendingResponse(request.reply(body=settings))
+
+    def store_settings(self, settings: GroupSettings, peer: str) -> None:
+        """Store the settings of a group, as `peer` has asked."""
         self._coordination.admin.set_settings(settings)
         facts = {"subscription_policy": settings.subscription_policy.value, "consume_enable": settings.consume_enable}
-        log.info("group.configured", group=settings.group, peer=request.endpoint.peer, **facts)
-        return PendingResponse(request.reply(body=settings))
+        log.info("group.configured", group=settings.group, peer=peer, **facts)
 
     @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader, classic=True)
     def delete_group(self, request: Request) -> HandlerResult:

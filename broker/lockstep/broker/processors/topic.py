@@ -65,18 +65,17 @@ class TopicProcessor:
         self._new_topics: OrderedDict[str, int] = OrderedDict()
         """Topic → when this broker learned of it (boot time, ms), for the last FIRST_SENDS_MS at least. The oldest first."""
 
-    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, bytes, body_bytes_max=LAYOUTS_BYTES_MAX, classic=True)
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, bytes, body_bytes_max=LAYOUTS_BYTES_MAX)
     def create_topic(self, request: Request) -> HandlerResult:
         header: CreateTopicHeader = request.header
         check_topic(header.topic)
         if header.auto and not self.auto_create and self._topics.find_layout(header.topic) is None:
             raise topic_missing(header.topic)
-        self._check_disk(header.topic)
+        self.check_disk(header.topic)
         if header.hold_id is not None and not self._holds.in_force(header.topic, header.hold_id, self._clock.boot_ms()):
             raise NoPermissionError(f"the writes to topic {header.topic} are not held any more, so its layout was not changed")
         layout = self._create(header, request.body)
-        result = PendingResponse(request.reply(body=CreateTopicReply(layout) if request.is_native else b""))
-        return self.respond_when_known(request, result)
+        return PendingResponse(request.reply(body=CreateTopicReply(layout)))
 
     @handles(RequestCode.HOLD_WRITES, HoldWritesHeader)
     def hold_writes(self, request: Request) -> HandlerResult:
@@ -139,7 +138,7 @@ class TopicProcessor:
             return layout
         if not self.auto_create:
             raise topic_missing(topic)
-        self._check_disk(topic)
+        self.check_disk(topic)
         return self._topics.create_own(topic, count, count)
 
     def _is_first_send(self, layout: TopicLayout, count: int, queue_id: int) -> bool:
@@ -150,7 +149,8 @@ class TopicProcessor:
         since_ms, now_ms = self._new_topics.get(layout.topic), self._clock.boot_ms()
         return since_ms is not None and now_ms - since_ms <= FIRST_SENDS_MS and not self._holds.holds(layout.topic, now_ms)
 
-    def _check_disk(self, topic: str) -> None:
+    def check_disk(self, topic: str) -> None:
+        """Raise ServiceNotAvailableError if the topic is new and the disk has no room for it."""
         if self._may_begin is not None and self._topics.find_layout(topic) is None:
             self._may_begin(f"topic {topic}")
 

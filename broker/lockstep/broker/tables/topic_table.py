@@ -49,6 +49,7 @@ from lockstep.protocol.errors import (
     TopicNotExistError,
 )
 from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.layout_counts import with_counts
 from lockstep.protocol.layouts import COUNTER_MAX, ENTRIES_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
 from lockstep.protocol.names import check_topic, is_sendable_topic, is_system_topic
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
@@ -233,6 +234,20 @@ class TopicTable:
         before = TopicLayout(topic, LayoutVersion(0, 0), ()) if here is None or here.deleted else here
         if not before.read_count(self._broker_name):
             self.create(before.with_queues(self._broker_name, 1, 1, self._new_writer()), by_broker=True)
+
+    def alter_own(self, topic: str, read_queue_count: int, write_queue_count: int) -> TopicLayout:
+        """Give this broker these counts of queues of a live topic. Queues are closed or removed from the end; whether groups have consumed
+        them is the caller's concern. Raises the errors of `create`.
+        """
+        here = self.require_layout(topic)
+        after = with_counts(here, {self._broker_name: (write_queue_count, read_queue_count)}, writer=self._new_writer())
+        if after is here:
+            return here
+        if not after.write_total:
+            raise NoPermissionError(
+                f"nothing was changed: topic {topic} would have no queue to write to. Give another broker queues of it first, or delete it"
+            )
+        return self.create(after)
 
     def forget_deletions(self, counter_max: int) -> int:
         """Forget the topics that were deleted with at most this counter, and return their number."""
