@@ -8,8 +8,9 @@ failed  a failed write or sync: no further response leaves, every connection is 
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
+from lockstep.broker.adoption import adopt, adopted_topics, cluster_layouts
 from lockstep.broker.advertise import advertise
 from lockstep.broker.background import EffectRunner, LeaseTimer, StoreMaintenance
 from lockstep.broker.classic.admin_broker import BrokerAdminProcessor, Statistics, runtime_info
@@ -270,14 +271,27 @@ class Broker:
         store.record_clock()
         state.record_store_id()
         state.coordination.enter_term(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
+        await self._adopt(store, state)
         state.write_changes()
         await store.sync()
+        if store.foreign is not None:
+            await store.mark_adopted()
         await store.mark_terms(accepted=term, last=term)
         await store.mark_boot(boot_id)
         self._marked = True
         log.info(
             "log.recovered", end=recovery.end, cut_bytes=recovery.cut_bytes, clean=recovery.clean, assumed_loss=assumed_loss, term=term
         )
+
+    async def _adopt(self, store: Store, state: BrokerState) -> None:
+        """Take over what RocketMQ's broker has left in the directory, if anything."""
+        if store.foreign is None:
+            return
+        topics = [topic.topic for topic in adopted_topics(store.foreign)]
+        cluster = await cluster_layouts(self._host, self.config.nameservers(), topics)
+        found = adopt(state, store.foreign, cluster)
+        left_behind = {each.kind: each.count for each in store.foreign.unfinished}
+        log.info("store.adopted", store=self.config.store_path(), **asdict(found), left_behind=left_behind)
 
     async def _register(self, store: Store, state: BrokerState) -> None:
         """Return when one nameserver has accepted this broker and none has refused it, or at once without nameservers.

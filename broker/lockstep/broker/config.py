@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from lockstep.broker.coordination import CoordinationConfig
 from lockstep.broker.store import FlushMode, Identity, StoreConfig
 from lockstep.broker.store.config import OPEN_FILES_MAX
+from lockstep.broker.store.foreign_store import LEFT_OUT
 from lockstep.broker.tables.topic_table import TOPICS_MAX
 from lockstep.protocol.bodies import Limits
 from lockstep.protocol.delays import DELAY_LEVELS, parse_levels
@@ -71,6 +72,11 @@ class BrokerConfig(ServerSettings):
         int, Range(1), "Pulls of one group that wait at one queue at a time; above it the oldest gets its response."
     ] = 1_024
     cut_corrupt: Annotated[bool, "Start with a damaged log and skip the damaged parts, which are set aside and reported."] = False
+    adopt: Annotated[bool, "Take over a store to which RocketMQ's broker has written; without it such a store is refused."] = False
+    adopt_without: Annotated[
+        tuple[str, ...],
+        "With --adopt: unfinished work of that broker to leave behind (transactions, timers, pop, compaction); otherwise it is refused.",
+    ] = ()
     scrub_kib_per_s: Annotated[int, Range(0, 1 << 20), "How fast the background scrub reads the log to find damage; 0 disables it."] = 128
     message_delay_level: Annotated[str, "Delays of the delay levels, level 1 first (RocketMQ's table)."] = DELAY_LEVELS
 
@@ -83,11 +89,13 @@ class BrokerConfig(ServerSettings):
             self.delay_levels_ms()
         except LockstepError as error:
             raise ConfigError(str(error)) from None
+        if unknown := sorted(set(self.adopt_without) - set(LEFT_OUT)):
+            raise ConfigError(f"adopt_without is {unknown[0]!r}: expected {', '.join(LEFT_OUT)}")
         listeners, advertised = self.listeners(), self.advertised()
         if INTERNAL_LISTENER not in listeners:
             raise ConfigError(f"no listener is named {INTERNAL_LISTENER!r}: brokers and tools need it")
-        if unknown := sorted(set(advertised) - set(listeners)):
-            raise ConfigError(f"advertised listener {unknown[0]!r} is not a listener: known are {', '.join(listeners)}")
+        if unnamed := sorted(set(advertised) - set(listeners)):
+            raise ConfigError(f"advertised listener {unnamed[0]!r} is not a listener: known are {', '.join(listeners)}")
 
     def admin_hosts(self, own_name: str) -> tuple[str, ...]:
         """Return the host names that the admin port accepts: the machine's own, the advertised ones, and those of the settings."""
@@ -141,5 +149,7 @@ class BrokerConfig(ServerSettings):
             log_bytes_max=None if self.log_mib_max is None else self.log_mib_max * MIB,
             disk_reserve_bytes=None if self.disk_reserve_mib is None else self.disk_reserve_mib * MIB,
             cut_corrupt=self.cut_corrupt,
+            adopt=self.adopt,
+            adopt_without=self.adopt_without,
             scrub_bytes_per_s=self.scrub_kib_per_s << 10,
         )

@@ -33,6 +33,8 @@ FIXED = {
     "segment_mib": "the files of a store have the length with which it was made",
     "trace_topic": "the topic is created at the start",
     "cut_corrupt": "the log is checked for damage at the start",
+    "adopt": "a directory of another broker is taken over at the start",
+    "adopt_without": "a directory of another broker is taken over at the start",
     "connections_max": "file descriptors are divided at the start",
     "disconnect_grace_ms": "clients stop their calls by the value that they were given, and a start waits until it is over",
     "session_timeout_ms": "clients prove their life as often as the value requires that they were given",

@@ -34,6 +34,7 @@ class BrokerState:
     def __init__(self, config: CoordinationConfig, store: Store, random: Random, *, topics_max: int = TOPICS_MAX) -> None:
         self._store = store
         self._broker_name = config.broker_name
+        self._random = random
         self.journal = Journal(store.writer.request_write, store.writer.fail_inconsistent)
         self.layouts = LayoutTable()
         self.topics = TopicTable(
@@ -42,7 +43,7 @@ class BrokerState:
             config.broker_name,
             self._topic_changed,
             stored_queue_ids=store.stored_queue_ids,
-            new_writer=lambda: int.from_bytes(random.token(4), "big") % WRITER_MAX,
+            new_writer=self.new_writer,
             on_reopened=lambda topic, queue_ids: self.coordination.queues_reopened(topic, queue_ids),
             topics_max=topics_max,
         )
@@ -52,6 +53,10 @@ class BrokerState:
         self.coordination.state.disk_check = store.check_new_state
         self.on_topic_changed: list[Callable[[str], None]] = []
         store.writer.before_write = self.write_changes
+
+    def new_writer(self) -> int:
+        """Return 32 random bits that identify the writer of a layout."""
+        return int.from_bytes(self._random.token(4), "big") % WRITER_MAX
 
     # --------------------------------------------------------------------------------------------------------------- running
 

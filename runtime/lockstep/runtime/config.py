@@ -48,7 +48,17 @@ PROGRAM_OPTIONS = frozenset(
             "disk_used_percent_max",
             "log_mib_max",
         ),
-        *("disk_reserve_mib", "cut_corrupt", "log_level", "admin_listen", "admin_host", "connections_max", "message_delay_level"),
+        *(
+            "disk_reserve_mib",
+            "cut_corrupt",
+            "adopt",
+            "adopt_without",
+            "log_level",
+            "admin_listen",
+            "admin_host",
+            "connections_max",
+            "message_delay_level",
+        ),
         *("held_pulls_max", "held_pulls_per_group_max", "groups_max", "progress_max", "members_max", "subscriptions_mib_max"),
         *("group_idle_days", "trace_topic"),
     }

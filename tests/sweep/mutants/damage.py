@@ -2,15 +2,20 @@
 
 from typing import Any
 
+from lockstep.broker import app
 from lockstep.broker.delayed_delivery import DelayedDelivery
 from lockstep.broker.processors import pull
-from lockstep.broker.store import ReadStatus, commit_log, consume_queue, directory, scan, snapshot_choice, store, survey
+from lockstep.broker.store import ReadStatus, commit_log, consume_queue, directory, foreign_store, scan, snapshot_choice, store, survey
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.errors import StoreCorruptError
+from lockstep.broker.store.foreign_config import found_digests
+from lockstep.broker.store.foreign_log import ForeignLog
 from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.queue_recovery import QueueRecovery
 from lockstep.broker.store.reader import Check
+from lockstep.broker.store.recovery import Recoverer
 from lockstep.broker.store.scrub import Scrub
 from lockstep.broker.store.scrubber import Scrubber
 from lockstep.broker.store.snapshot import Snapshots, encode_parts
@@ -49,10 +54,48 @@ def queue_files_are_cut_before_the_log_was_read(patch: Patches) -> None:
 def a_foreign_log_is_adopted_unread(patch: Patches) -> None:
     """The log of a directory without an identity is read to its end before anything is written."""
 
-    async def unread(log: Any, survey: Any) -> None:
-        pass
+    async def unread(*_: Any, **__: Any) -> ForeignLog:
+        return ForeignLog()
 
-    patch.set(store, "read_whole", unread)
+    patch.set(foreign_store, "read_whole", unread)
+
+
+ADOPTION = "tests/unit/broker/test_adoption.py"
+
+
+@mutant("files", aimed=f"{ADOPTION}::test_start_without_the_flag_is_refused")
+def a_foreign_directory_is_adopted_unasked(patch: Patches) -> None:
+    """A start takes over what another broker has written only with --adopt."""
+    patch.set(store, "refusal", lambda root, reason: StoreCorruptError("adopted"))
+
+
+@mutant("files", aimed=f"{ADOPTION}::test_directory_in_which_the_other_broker_has_run_is_taken_over_again")
+def another_broker_runs_unnoticed(patch: Patches) -> None:
+    """What another broker has written to config/*.json since is noticed."""
+    patch.set(foreign_store, "known_digests", found_digests)
+
+
+@mutant("files", aimed=f"{ADOPTION}::test_unfinished_work_is_refused_unless_it_is_named")
+def unfinished_work_is_left_behind(patch: Patches) -> None:
+    """Work that this version does not continue is refused by name."""
+    patch.set(store, "check_unfinished", lambda root, unfinished, without: None)
+
+
+@mutant("files", aimed=f"{ADOPTION}::test_topic_that_the_cluster_has_or_has_deleted_keeps_its_messages")
+def adopted_topics_ignore_the_cluster(patch: Patches) -> None:
+    """The layout of an adopted topic follows the cluster's, or its deletion."""
+
+    async def nothing(*_: Any) -> dict[str, Any]:
+        return {}
+
+    patch.set(app, "cluster_layouts", nothing)
+
+
+@mutant("files", aimed=f"{ADOPTION}::test_record_that_is_read_as_a_torn_frame_is_not_cut")
+def records_of_the_other_broker_are_cut(patch: Patches) -> None:
+    """What the start has read as records of the other broker is no unfinished tail."""
+    original = Recoverer.__init__
+    patch.set(Recoverer, "__init__", lambda self, *args, **more: original(self, *args, **{**more, "known_end": 0}))
 
 
 @mutant("rot", aimed="tests/unit/broker/test_pull.py::test_messages_lost_to_damage_are_skipped_with_offset_moved")
@@ -183,7 +226,7 @@ def a_queue_begins_with_the_first_record_that_is_found(patch: Patches) -> None:
 @mutant("rot", aimed=f"{LOSSES}::test_start_fails_if_the_first_file_and_the_start_record_are_missing")
 def the_snapshot_does_not_name_the_start_of_the_log(patch: Patches) -> None:
     """Without `lockstep/start` the newest snapshot names the beginning of the log: a missing first file stops the start."""
-    patch.set(store, "recorded_start", lambda files, directory: directory.read_start())
+    patch.set(foreign_store, "recorded_start", lambda files, directory: directory.read_start())
 
 
 @mutant("files", aimed=f"{TESTS}/test_misplaced.py::test_foreign_names_in_the_directory_are_ignored_and_left_unchanged")

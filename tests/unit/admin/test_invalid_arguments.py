@@ -65,6 +65,8 @@ ARGUMENTS = {
     ("doctor",): [],
     ("up",): [],
     ("store", "check"): ["nowhere"],
+    ("store", "inspect"): ["nowhere"],
+    ("store", "export"): ["nowhere"],
     ("store", "restore"): ["nowhere"],
     ("broker", "config", "get"): ["retention_hours"],
     ("broker", "config", "set"): ["retention_hours=72", "--broker", "broker-a"],

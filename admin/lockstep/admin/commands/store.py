@@ -1,4 +1,4 @@
-"""lockstep store check | restore."""
+"""lockstep store check | inspect | export | restore."""
 
 import sys
 from dataclasses import asdict
@@ -7,12 +7,12 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.options import CommandError, JsonOption, print_error, run
-from lockstep.admin.render import print_json, print_line, print_table
+from lockstep.admin.render import format_time, print_json, print_line, print_table
 
 PROGRESS_BYTES = 1 << 30
 EXIT_DAMAGED = 5
 
-app = typer.Typer(no_args_is_help=True, help="Check the store of a stopped broker, or restore a backup of it.")
+app = typer.Typer(no_args_is_help=True, help="Check, inspect or move the store of a stopped broker, or restore a backup of it.")
 
 
 @app.command("check")
@@ -24,6 +24,29 @@ def check_command(
 
     Exit 0 if it is undamaged, 5 if it is damaged, 6 if a broker has it open."""
     run(_check(directory, as_json))
+
+
+@app.command("inspect")
+def inspect_command(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A store directory, of lockstep or of Apache RocketMQ.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Read a store directory and print whose it is, what is in it, and what a start would do. Nothing is changed.
+
+    Exit 0 if a broker would start on it (with --adopt, if the directory needs that), otherwise the exit code of the start."""
+    run(_inspect(directory, as_json))
+
+
+@app.command("export")
+def export_command(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="The broker's store directory.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Write topics, progress and delays of a stopped broker to config/*.json, so that Apache RocketMQ's broker can open the directory.
+
+    The store must have been stopped in order. A later start of lockstep on the directory needs --adopt if RocketMQ's broker has run there.
+    Exit 6 if a broker has it open."""
+    run(_export(directory, as_json))
 
 
 @app.command("restore")
@@ -64,6 +87,75 @@ async def _restore(directory: str, source: str | None) -> None:
         f"{directory} is a restored backup of broker {name}: check it with `lockstep store check {directory}`, and start it with "
         f"`lockstep broker --name {name} --store {directory}`. The original must stay stopped"
     )
+
+
+async def _inspect(directory: str, as_json: bool) -> None:
+    from lockstep.broker.inspect_store import inspect_store
+    from lockstep.broker.store import StoreInUseError
+    from lockstep.runtime.files import ReadOnlyFiles
+
+    printed = 0
+
+    def progress(position: int) -> None:
+        nonlocal printed
+        if position - printed >= PROGRESS_BYTES:
+            printed = position
+            print(f"read up to log position {position}", file=sys.stderr, flush=True)
+
+    try:
+        found = await inspect_store(ReadOnlyFiles(), directory, progress)
+    except StoreInUseError as error:
+        print_error(error)
+        raise typer.Exit(error.exit_code) from None
+    if as_json:
+        print_json(asdict(found))
+    else:
+        owner = {"both": "lockstep, and RocketMQ's broker has run on it since", "rocketmq": "Apache RocketMQ"}.get(found.owner, found.owner)
+        broker = f" (broker {found.broker or 'unknown'} of {found.cluster or 'unknown'})" if found.broker or found.cluster else ""
+        print_line(f"store of: {owner}{broker}")
+        print_line(f"log: {found.log_files} files of {found.log_file_bytes} bytes, {found.records} records")
+        print_line(f"log positions: {found.log_start} to {found.log_end}")
+        if found.records:
+            print_line(f"oldest record: {format_time(found.oldest_ms)} (a broker removes files by --retention-hours, 72 by default)")
+        print_line(f"config files: {', '.join(found.config_files) or 'none'}")
+        if found.topics:
+            rows = [(each.topic, each.queues, each.messages, "yes" if each.known else "no") for each in found.topics]
+            print_table(["topic", "queues with messages", "messages", "readable"], rows)
+        if found.groups:
+            print_table(
+                ["group", "topic", "queues", "behind"], [(each.group, each.topic, each.queues, each.behind) for each in found.groups]
+            )
+        print_line(f"delayed messages that wait: {found.delayed_messages}")
+        for each in found.unfinished:
+            print_line(f"not continued here ({each.kind}): {each.what}")
+        print_line(f"a start: {found.start}")
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
+
+
+async def _export(directory: str, as_json: bool) -> None:
+    from lockstep.broker.export import export_store
+    from lockstep.broker.store import StoreInUseError
+    from lockstep.protocol.errors import StoreError
+    from lockstep.runtime.host import Host
+
+    try:
+        found = await export_store(Host.real(), directory)
+    except StoreInUseError as error:
+        print_error(error)
+        raise typer.Exit(error.exit_code) from None
+    except StoreError as error:
+        raise CommandError(str(error)) from None
+    if as_json:
+        print_json(asdict(found))
+        return
+    print_line(
+        f"wrote {directory}/config: {found.topics} topics, progress of {found.groups} groups in {found.queues} queues, "
+        f"{found.delayed_messages} delayed messages wait"
+    )
+    print_line("RocketMQ's broker opens the directory with these settings in its file:")
+    for name, value in found.settings.items():
+        print_line(f"{name}={value}")
 
 
 async def _check(directory: str, as_json: bool) -> None:

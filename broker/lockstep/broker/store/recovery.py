@@ -72,8 +72,12 @@ class Recoverer:
         reading: RecoveryProgress,
         log_start: int,
         clean: bool,
+        known_end: int = 0,
     ) -> None:
-        """`log_start` is where the log began when the store got its identity: from there on it holds all state."""
+        """`log_start` is where the log began when the store got its identity: from there on it holds all state.
+
+        `known_end`: this start has read records up to there already. What is not a record below it is damage and no unfinished tail.
+        """
         self._config = config
         self._directory = directory
         self._log = log
@@ -84,6 +88,7 @@ class Recoverer:
         self._reading = reading
         self._log_start = log_start
         self._clean = clean
+        self._known_end = known_end
         self.state = LogState()
         self.changed = False
         """Whether files have been changed, or are about to be: not if the store was stopped in order and has all its snapshot names."""
@@ -104,7 +109,7 @@ class Recoverer:
             replay.snapshot(snapshot.plain)
         dense = snapshot is not None or log.start == 0
         sink = ReplaySink(self._queues, replay, self.state, damage, dense=dense, skips=self._config.cut_corrupt)
-        scan = LogScan(log, start, sink, complete_until=log.synced, known=damage.ranges)
+        scan = LogScan(log, start, sink, complete_until=max(log.synced, self._known_end), known=damage.ranges)
         await scan.run(self._reading.at)
         if scan.last_record >= 0:
             self.state.last_record = scan.last_record
@@ -169,7 +174,7 @@ class Recoverer:
 
     def _judge(self, scan: LogScan, sink: ReplaySink, choice: SnapshotChoice) -> None:
         """Raise StoreCorruptError if the log is damaged or another one, unless damage may be passed over. Nothing has been changed then."""
-        if scan.end < self._log.synced and not self._config.cut_corrupt:
+        if scan.end < max(self._log.synced, self._known_end) and not self._config.cut_corrupt:
             raise self._corrupt(scan.end, scan.reason or NO_RECORD)
         if choice.suspect is None or sink.ranges:
             return
@@ -194,8 +199,10 @@ class Recoverer:
             raise self._corrupt(self._log.start, f"no record from there on has offset {first} of queue {queue_id} of {topic}")
 
     def _corrupt(self, position: int, reason: str) -> StoreCorruptError:
+        synced, known_end = self._log.synced, self._known_end
+        before = f"{synced} bytes had been synced" if position < synced or not known_end else f"the log has {known_end} bytes"
         return StoreCorruptError(
-            f"log position {position}: {reason}, and {self._log.synced} bytes had been synced. Restore the store, or start "
+            f"log position {position}: {reason}, and {before}. Restore the store, or start "
             "with --cut-corrupt to continue without the damaged part; nothing was changed",
             position=position,
         )

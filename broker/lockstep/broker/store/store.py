@@ -7,7 +7,6 @@ after a sync that turns share (log_writer.py), and then readers see them.
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 from lockstep.broker.store.append import POSITION, STAMP, due_of, take_frame
 from lockstep.broker.store.checkpoint import Checkpointer
@@ -18,9 +17,9 @@ from lockstep.broker.store.delay_checksum import seal
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.store.errors import StoreDiskError, misplaced
-from lockstep.broker.store.foreign_log import read_whole
+from lockstep.broker.store.foreign_config import save_known
+from lockstep.broker.store.foreign_store import ForeignStore, check_unfinished, foreign_reason, read_foreign, refusal, start_of
 from lockstep.broker.store.log_writer import LogWriter
-from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.predicates import Keep
 from lockstep.broker.store.query import Query
 from lockstep.broker.store.queue_table import QueueTable
@@ -31,7 +30,7 @@ from lockstep.broker.store.replay import LogState, Replay
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery
 from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.scrubber import Scrubber
-from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered, recorded_start
+from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered
 from lockstep.protocol.errors import MessageIllegalError, ServiceNotAvailableError, StateError
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.properties import COPY_GROWTH_BYTES_MAX
@@ -92,6 +91,8 @@ class Store:
         """The store's secret (lockstep/proof)."""
         self.accepted_term, self.last_term = directory.terms()
         """The last term that a nameserver may have accepted, and the term of the last start (lockstep/term). Zeros if not known."""
+        self.foreign: ForeignStore | None = None
+        """What another broker has left in the directory, until `mark_adopted`."""
         self.stopped_clean = clean
         """Whether the last run closed the store in order. True for a new store."""
         self._found_clean = clean
@@ -116,15 +117,19 @@ class Store:
         try:
             directory.lock()
             try:
-                own, found, fresh = directory.survey(
-                    identity, config, host.random.token(16).hex(), partial(recorded_start, host.files, directory)
-                )
-                if fresh and found.starts:
-                    await read_whole(CommitLog(host.files, directory.log, own.segment_bytes, 0, PathWatch(host.files)), found)
+                if (reason := foreign_reason(host.files, directory)) is not None and not config.adopt:
+                    raise refusal(config.path, reason)
+                begins = start_of(host.files, directory, foreign=reason is not None)
+                own, found, fresh = directory.survey(identity, config, host.random.token(16).hex(), begins)
+                foreign = None
+                if reason is not None:
+                    foreign = await read_foreign(host.files, directory, own, found, RecoveryProgress(host.clock).at, own=not fresh)
+                    check_unfinished(config.path, foreign.unfinished, config.adopt_without)
                 directory.establish(own, fresh=fresh)
                 directory.load_synced()
                 clean = directory.mark_open()
                 store = cls(config, host, directory, own, clean=clean)
+                store.foreign = foreign
                 try:
                     store.proof = directory.proof(host.random)
                     store._log.load(found)
@@ -158,6 +163,7 @@ class Store:
             reading=self.reading,
             log_start=self._log_start,
             clean=self.stopped_clean,
+            known_end=0 if self.foreign is None else self.foreign.log.end,
         )
         self._state = recoverer.state
         try:
@@ -332,6 +338,19 @@ class Store:
         await self.writer.sync()
 
     # -- marks of a start ------------------------------------------------------------------------
+
+    async def mark_adopted(self) -> None:
+        """Record that what another broker has left is in the log now, durably. Call `sync` before. Raises StoreDiskError."""
+        assert self.foreign is not None
+        try:
+            await self._host.threads.run(self._save_adopted, self.foreign.digests)
+        except OSError as error:
+            raise StoreDiskError(f"store {self._config.path}: that it was taken over can't be stored: {error}") from error
+        self.foreign = None
+
+    def _save_adopted(self, digests: dict[str, int]) -> None:
+        save_known(self._directory, digests)
+        self._directory.clear_abort()
 
     def may_have_forgotten(self, boot_id: str) -> bool:
         """Return whether readers may have seen a suffix of the log that is lost now.

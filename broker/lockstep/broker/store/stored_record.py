@@ -18,6 +18,8 @@ from lockstep.protocol.record import (
 )
 from lockstep.protocol.sequence import STAMP_HEAD, FrameSequence, find_sequence
 
+RETRIED = b"\x02RETRY_TOPIC\x01"
+"""A copy for a retry, which begins no frame. RocketMQ's broker keeps the property `__LS_SEQ` in it; senders can't set this one."""
 PREPARED = 0x4
 ROLLED_BACK = 0xC
 
@@ -87,7 +89,7 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
         tag_code(properties, tag) if tag >= 0 else 0,
         store_ms,
         transaction not in (PREPARED, ROLLED_BACK),
-        _sequence(properties) if properties.startswith(STAMP_HEAD) else None,
+        _sequence(properties) if properties.startswith(STAMP_HEAD) and RETRIED not in properties else None,
         body if topic == STATE_TOPIC else None,
     )
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from lockstep.broker.store import IdentityError, Store, StoreCorruptError
+from lockstep.broker.store.errors import AdoptionError
 from lockstep.protocol.record import SYS_IPV6_MASK
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import (
@@ -37,6 +38,8 @@ async def create_with_messages(files: SimFiles, count: int, **settings: int) -> 
 def remove_our_files(files: SimFiles) -> None:
     """Leave only a log and consume queues, as another program would."""
     files.remove_tree(f"{PATH}/lockstep")
+    files.makedirs(f"{PATH}/config")
+    files.open(f"{PATH}/config/topics.json", create=True).pwritev([b'{"topicConfigTable":{}}'], 0)
 
 
 def contents(files: SimFiles) -> dict[str, bytes]:
@@ -44,11 +47,11 @@ def contents(files: SimFiles) -> dict[str, bytes]:
 
 
 async def check_rejected(files: SimFiles, match: str, error: type[Exception] = StoreCorruptError, **settings: object) -> None:
-    """Assert that a start fails with and without --cut-corrupt and changes nothing."""
+    """Assert that a start with --adopt fails with and without --cut-corrupt and changes nothing."""
     before = contents(files)
     for cut_corrupt in (False, True):
         with pytest.raises(error, match=match):
-            await Store.open(config(cut_corrupt=cut_corrupt, **settings), host_of(files), IDENTITY)
+            await Store.open(config(cut_corrupt=cut_corrupt, adopt=True, **settings), host_of(files), IDENTITY)
         assert contents(files) == before
 
 
@@ -59,7 +62,8 @@ async def test_foreign_log_keeps_its_own_file_length(default: int) -> None:
     await create_with_messages(files, 50, segment_bytes=8192, queue_file_entries=16)
     remove_our_files(files)
     logs = {path: data for path, data in contents(files).items() if "/commitlog/" in path}
-    store, _ = await recovered(files, segment_bytes=default)
+    store, _ = await recovered(files, segment_bytes=default, adopt=True)
+    await store.mark_adopted()
     assert len(await all_bodies(store)) == 50
     append(store, b"next")
     await confirmed(store)
@@ -89,6 +93,16 @@ async def test_foreign_log_without_a_middle_file_is_rejected() -> None:
     await check_rejected(files, f"log file {PATH}/commitlog/{8192:020d}: expected one that begins at 4096")
 
 
+async def test_foreign_log_is_rejected_without_the_setting() -> None:
+    files = SimFiles()
+    await create_with_messages(files, 10)
+    remove_our_files(files)
+    before = contents(files)
+    with pytest.raises(AdoptionError, match="start with --adopt"):
+        await Store.open(config(), host_of(files), IDENTITY)
+    assert contents(files) == before
+
+
 def ipv6(files: SimFiles) -> None:
     at = 3 * SIZE + 36
     files.overwrite(LOG, at, SYS_IPV6_MASK.to_bytes(4, "big"))
@@ -113,7 +127,7 @@ async def test_foreign_log_with_an_unreadable_record_is_rejected_with_its_positi
     await create_with_messages(files, 10)
     remove_our_files(files)
     harm(files)
-    await check_rejected(files, rf"log position {3 * SIZE} in {LOG}: .*another program made it")
+    await check_rejected(files, rf"log position {3 * SIZE} in {LOG}: .*Another program made it")
 
 
 async def test_unreadable_last_record_of_a_foreign_log_is_not_cut_as_a_torn_tail() -> None:

@@ -410,8 +410,9 @@ async def test_log_of_another_program_is_adopted() -> None:
     await store.close()
     for path in [path for path in files.names if path.startswith("/store/lockstep/")]:
         del files.names[path]
+    files.open("/store/config/topics.json", create=True).pwritev([b"{}"], 0)
     for _ in range(2):
-        store, _ = await recovered(files, segment_bytes=4096)
+        store, _ = await recovered(files, segment_bytes=4096, adopt=True)
         assert store.bounds("orders", 0) == (low, high)
         assert len(await all_bodies(store)) == high - low
         await kill(store, files)

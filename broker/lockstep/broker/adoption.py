@@ -1,0 +1,179 @@
+"""Takes over what RocketMQ's broker has left in config/*.json (store/foreign_config.py), in a start with --adopt.
+
+Everything is recorded in the log before the first message is delivered. The directory counts as taken over when that is durable; a start
+that ends before it is repeated with --adopt.
+
+| RocketMQ                                | here                                                                                        |
+|-----------------------------------------|---------------------------------------------------------------------------------------------|
+| a topic of topics.json                  | its layout gets queues of this broker: as many as there, and those that hold messages       |
+| perm without the permission to write    | queues that are closed to writers; queues can always be read                                |
+| system topics, those named as brokers   | left out                                                                                    |
+| an offset of consumerOffset.json        | progress of a new generation, at most the end of the queue                                  |
+| consumeEnable of subscriptionGroup.json | the setting; the others do not exist here                                                   |
+| an offset of delayOffset.json           | where delivery continues in the queue of that delay                                         |
+"""
+
+import asyncio
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.state import BrokerState
+from lockstep.broker.store.errors import AdoptionError
+from lockstep.broker.store.foreign_config import PERM_INHERIT, ForeignConfig, ForeignTopic
+from lockstep.broker.store.foreign_log import ForeignLog
+from lockstep.broker.store.foreign_store import ForeignStore
+from lockstep.broker.tables.progress_table import Progress
+from lockstep.protocol.bodies import GroupSettings, TopicRoute
+from lockstep.protocol.codec.msgpack_body import decode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, RequestTimeoutError, TransportError
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.offsets import TopicHeader
+from lockstep.protocol.names import SCHEDULE_TOPIC, is_system_topic
+from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from lockstep.runtime.host import Host
+from lockstep.runtime.link import connect
+from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
+
+log = get_logger("broker")
+
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+REPLY_SUFFIX = "_REPLY_TOPIC"
+TIMEOUT_MS = 6_000
+RETRY_S = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What was taken over."""
+
+    topics: int
+    left_out_topics: tuple[str, ...]
+    groups: int
+    queues: int
+    """(group, topic, queue) with progress."""
+    delayed_messages: int
+
+
+def is_adopted(topic: ForeignTopic, contained: ForeignLog) -> bool:
+    """Return whether the topic is a user's or a group's. RocketMQ makes others itself, such as those named as brokers."""
+    if is_system_topic(topic.topic):
+        return False
+    own = topic.perm & PERM_INHERIT or topic.topic.endswith(REPLY_SUFFIX)
+    return not own or topic.topic in contained.topics
+
+
+def adopted_topics(foreign: ForeignStore) -> list[ForeignTopic]:
+    return [topic for topic in foreign.config.topics.values() if is_adopted(topic, foreign.log)]
+
+
+def adopted_offsets(config: ForeignConfig) -> Iterator[tuple[str, str, dict[int, int]]]:
+    """Yield (group, topic, queue id → offset) of the users' groups and topics."""
+    for (group, topic), offsets in sorted(config.offsets.items()):
+        if group and not group.startswith(SYSTEM_GROUP_PREFIX) and not is_system_topic(topic):
+            yield group, topic, offsets
+
+
+async def cluster_layouts(host: Host, nameservers: Sequence[str], topics: Collection[str]) -> dict[str, TopicLayout]:
+    """Return topic → the layout in force in the cluster, or its deletion. Wait until a nameserver responds.
+
+    A layout that was made without knowledge of a deletion is deleted by it, with its messages: so the layouts of adopted topics must follow
+    those of the cluster.
+    """
+    known: dict[str, TopicLayout] = {}
+    answered = not nameservers
+    while not answered:
+        for address in nameservers:
+            try:
+                found = await _layouts_at(host, address, topics)
+            except (TransportError, RemoteProtocolError, RequestTimeoutError) as error:
+                log_limited(log, "warning", "adoption.waits", nameserver=address, reason=str(error), then="asked again every second")
+                continue
+            answered = True
+            known |= {each.topic: each for each in found if each.topic not in known or known[each.topic].version < each.version}
+        if not answered:
+            await asyncio.sleep(RETRY_S)
+    return known
+
+
+async def _layouts_at(host: Host, address: str, topics: Collection[str]) -> list[TopicLayout]:
+    found = []
+    endpoint = await connect(host, address)
+    try:
+        for topic in topics:
+            response = await endpoint.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, to_plain(TopicHeader(topic)), timeout_ms=TIMEOUT_MS)
+            if response.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.ROUTE_NOT_READY):
+                raise RemoteProtocolError(f"{address} answered {response.code} to the route of {topic}: {response.remark}")
+            if response.body:
+                found.append(decode_body(TopicRoute, response.body).layout)
+    finally:
+        endpoint.abort("done")
+        await endpoint.wait_closed()
+    return found
+
+
+def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str, TopicLayout]) -> Adopted:
+    """Record what RocketMQ's broker has left. `cluster`: the layouts of `cluster_layouts`. Raises AdoptionError.
+
+    Call it after `enter_term`, before anything is delivered.
+    """
+    config, contained = foreign.config, foreign.log
+    taken = adopted_topics(foreign)
+    for topic in taken:
+        try:
+            _adopt_topic(state, topic, contained, cluster.get(topic.topic))
+        except (BrokerError, LocalProtocolError) as error:
+            raise AdoptionError(f"topic {topic.topic} of RocketMQ's broker can't be taken over: {error}") from error
+    counts = _adopt_progress(state.coordination, config, contained)
+    for group, enabled in sorted(config.consume_enabled.items()):
+        settings = state.coordination.state.settings.get(group) or GroupSettings(group)
+        if settings.consume_enable != enabled and not group.startswith(SYSTEM_GROUP_PREFIX):
+            state.coordination.state.activity.record_activity(group)
+            state.coordination.state.settings.record_settings(replace(settings, consume_enable=enabled))
+    for level, offset in sorted(config.delays.items()):
+        first, end = contained.bounds(SCHEDULE_TOPIC, level - 1)
+        if level > 0 and end:
+            state.delays.record_delivered(level - 1, max(first, min(offset, end)))
+    names = {topic.topic for topic in taken}
+    delivered = {queue_id: state.delays.next_offset(queue_id) for queue_id in contained.topics.get(SCHEDULE_TOPIC, {})}
+    waiting = contained.delayed_count(delivered)
+    return Adopted(len(taken), tuple(sorted(set(config.topics) - names)), *counts, waiting)
+
+
+def _adopt_topic(state: BrokerState, topic: ForeignTopic, contained: ForeignLog, cluster: TopicLayout | None) -> None:
+    """Give the topic's layout queues of this broker, so that the new layout follows the one here and the one of the cluster."""
+    name = state.coordination.state.config.broker_name
+    stored = max(contained.topics.get(topic.topic, {}), default=-1) + 1
+    write = topic.writable_count
+    read = max(topic.read_queue_count, write, stored, 1)
+    before = state.topics.find_layout(topic.topic) or cluster or TopicLayout(topic.topic, LayoutVersion(0, 0), ())
+    write_more, read_more = max(0, write - before.write_count(name)), max(0, read - before.read_count(name))
+    if write_more or read_more or before is cluster:
+        state.topics.create(before.with_queues(name, write_more, read_more, state.new_writer()), for_group=True)
+
+
+def _adopt_progress(coordination: Coordination, config: ForeignConfig, contained: ForeignLog) -> tuple[int, int]:
+    """Return the numbers of groups and of queues with progress."""
+    state, minimums = coordination.state, dict[tuple[str, int], int]()
+    groups, count = dict[str, None](), 0
+    for group, topic, offsets in adopted_offsets(config):
+        known = {queue_id: offset for queue_id, offset in sorted(offsets.items()) if state.has_queue(topic, queue_id)}
+        if not known:
+            continue
+        groups[group] = None
+        count += len(known)
+        state.activity.record_activity(group)
+        generation = state.fence.draw()
+        for queue_id, offset in known.items():
+            key = group, topic, queue_id
+            first, end = contained.bounds(topic, queue_id)
+            offset, progress = max(0, min(offset, end)), state.progress.get(key)
+            if progress is None or progress.offset != offset:
+                state.progress.set_progress(key, Progress(generation, offset))
+                state.end_grant(key)
+            minimums[topic, queue_id] = first
+    for _ in coordination.skip_removed(minimums):
+        pass
+    return len(groups), count

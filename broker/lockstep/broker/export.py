@@ -1,0 +1,185 @@
+"""Writes topics, progress and delays of a stopped store to config/*.json, so that RocketMQ's broker opens the directory with them.
+
+What those files have of RocketMQ's own (system topics, groups of its services, fields that lockstep does not know) remains as it is.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.broker.adoption import SYSTEM_GROUP_PREFIX
+from lockstep.broker.config import BrokerConfig
+from lockstep.broker.state import BrokerState
+from lockstep.broker.store import Store
+from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
+from lockstep.broker.store.errors import ExportError
+from lockstep.broker.store.foreign_config import (
+    DELAYS,
+    GROUPS,
+    OFFSETS,
+    PERM_READ,
+    PERM_WRITE,
+    TOPICS,
+    config_text,
+    found_digests,
+    read_plain,
+    save_known,
+)
+from lockstep.broker.store.stopped import stopped
+from lockstep.protocol.delays import CUSTOM_QUEUE_ID_BASE, format_delay, queue_delay_ms
+from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC, is_system_topic
+from lockstep.runtime.host import Host
+
+ADVICE = "stop it first: what it writes later would not be in the export"
+NEW_TOPIC: dict[str, Any] = {"attributes": {}, "order": False, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
+NEW_GROUP: dict[str, Any] = {
+    "attributes": {},
+    "brokerId": 0,
+    "consumeBroadcastEnable": True,
+    "consumeEnable": True,
+    "consumeFromMinEnable": True,
+    "consumeMessageOrderly": False,
+    "consumeTimeoutMinute": 15,
+    "groupRetryPolicy": {"type": "CUSTOMIZED"},
+    "groupSysFlag": 0,
+    "notifyConsumerIdsChangedEnable": True,
+    "retryMaxTimes": 16,
+    "retryQueueNums": 1,
+    "whichBrokerWhenConsumeSlowly": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What was written, and the settings that RocketMQ's broker needs for the directory."""
+
+    topics: int
+    groups: int
+    queues: int
+    """(group, topic, queue) with progress."""
+    delayed_messages: int
+    settings: dict[str, str]
+
+
+async def export_store(host: Host, root: str) -> Exported:
+    """Write config/*.json. Nothing else in the directory is changed.
+
+    Raises:
+        ConfigError: There is no store.
+        ExportError: It was not stopped in order, or RocketMQ's broker would lose a part of it.
+        StoreInUseError: A broker has it open.
+        StoreError: The store can't be read.
+    """
+    directory = StoreDirectory(host.files, root)
+    text = directory.read(f"{directory.own}/identity") if host.files.exists(directory.own) else None
+    if text is None:
+        raise ConfigError(f"{root} is not the store of a lockstep broker: it has no lockstep/identity")
+    with stopped(host.files, root, ADVICE):
+        if host.files.exists(f"{root}/abort"):
+            raise ExportError(f"store {root} was not stopped in order: start its broker and stop it, then export the store")
+    identity = parse_identity(text, f"{directory.own}/identity")
+    config = BrokerConfig(name=identity.broker_name, cluster=identity.cluster, store=root)
+    store = await Store.open(config.store_config(), host, config.identity())
+    try:
+        state = BrokerState(config.coordination(), store, host.random)
+        await store.recover(state)
+        _check(store, state, root)
+        plain = read_plain(directory)
+        now_ms = host.clock.wall_ms()
+        topics, groups, offsets, delays = _topics(state, plain), _groups(state, plain), _offsets(state, plain), _delays(state, store, plain)
+        tables: dict[str, dict[str, Any]] = {
+            TOPICS: {"topicConfigTable": topics},
+            GROUPS: {"subscriptionGroupTable": groups},
+            OFFSETS: {"offsetTable": offsets},
+            DELAYS: {"offsetTable": delays},
+        }
+        for name, table in tables.items():
+            before = plain.get(name, {})
+            version = {"counter": _counter(before) + 1, "stateVersion": 0, "timestamp": now_ms}
+            directory.replace(f"{root}/config/{name}", config_text({**before, **table, "dataVersion": version}))
+        save_known(directory, found_digests(directory))
+        progress = state.coordination.state.progress
+        queue_ids = store.queue_ids(SCHEDULE_TOPIC)
+        waiting = sum(store.end_offset(SCHEDULE_TOPIC, queue_id) - state.delays.next_offset(queue_id) for queue_id in queue_ids)
+        own_topics = sum(state.topics.find_layout(topic) is not None for topic in topics)
+        return Exported(own_topics, len(progress.groups()), len(progress), waiting, _settings(identity, root))
+    finally:
+        await store.close(clean=False, refused=True)
+
+
+def _check(store: Store, state: BrokerState, root: str) -> None:
+    """Raise ExportError if RocketMQ's broker would lose something."""
+    if store.damage.ranges or store.damage.message_count:
+        raise ExportError(f"store {root} has damage (lockstep/damage), which RocketMQ's broker does not know: it can't be given back to it")
+    unknown = [
+        format_delay(queue_delay_ms(queue_id))
+        for queue_id in store.queue_ids(SCHEDULE_TOPIC)
+        if queue_id > CUSTOM_QUEUE_ID_BASE and state.delays.next_offset(queue_id) < store.end_offset(SCHEDULE_TOPIC, queue_id)
+    ]
+    if unknown:
+        raise ExportError(
+            f"store {root} has delayed messages whose delay RocketMQ's table lacks ({', '.join(unknown)}): RocketMQ's broker would never "
+            "deliver them. Run this broker until they are due"
+        )
+
+
+def _counter(before: dict[str, Any]) -> int:
+    version = before.get("dataVersion")
+    counter = version.get("counter") if isinstance(version, dict) else 0
+    return counter if isinstance(counter, int) else 0
+
+
+def _topics(state: BrokerState, plain: dict[str, Any]) -> dict[str, Any]:
+    before = plain.get(TOPICS, {}).get("topicConfigTable", {})
+    name = state.coordination.state.config.broker_name
+    # A topic that is unknown here, and that RocketMQ made itself, is in no layout: it remains.
+    topics = {topic: entry for topic, entry in before.items() if state.layouts.get(topic) is None}
+    for layout in state.layouts.all():
+        write, read = layout.write_count(name), layout.read_count(name)
+        if layout.deleted or not read:
+            continue
+        entry = {**NEW_TOPIC, **before.get(layout.topic, {})}
+        # RocketMQ has one number of queues for each purpose; `perm` closes a topic to writers.
+        perm = PERM_READ | (PERM_WRITE if write else 0)
+        counts = {"readQueueNums": read, "writeQueueNums": write or read}
+        topics[layout.topic] = {**entry, **counts, "perm": perm, "topicName": layout.topic}
+    topics[STATE_TOPIC] = {**NEW_TOPIC, "readQueueNums": 1, "writeQueueNums": 1, "perm": 0, "topicName": STATE_TOPIC}
+    return topics
+
+
+def _groups(state: BrokerState, plain: dict[str, Any]) -> dict[str, Any]:
+    groups = dict(plain.get(GROUPS, {}).get("subscriptionGroupTable", {}))
+    settings = state.coordination.state.settings
+    for group in dict.fromkeys([*state.coordination.state.progress.groups(), *settings.groups()]):
+        groups[group] = {**NEW_GROUP, **groups.get(group, {}), "groupName": group, "consumeEnable": settings.may_consume(group)}
+    return groups
+
+
+def _offsets(state: BrokerState, plain: dict[str, Any]) -> dict[str, Any]:
+    offsets = {key: value for key, value in plain.get(OFFSETS, {}).get("offsetTable", {}).items() if _is_foreign(key)}
+    for (group, topic, queue_id), progress in state.coordination.state.progress:
+        offsets.setdefault(f"{topic}@{group}", {})[queue_id] = progress.offset
+    return offsets
+
+
+def _is_foreign(key: str) -> bool:
+    topic, _, group = key.partition("@")
+    return is_system_topic(topic) or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+def _delays(state: BrokerState, store: Store, plain: dict[str, Any]) -> dict[int, int]:
+    delays = {int(level): int(offset) for level, offset in plain.get(DELAYS, {}).get("offsetTable", {}).items()}
+    queue_ids: Iterable[int] = store.queue_ids(SCHEDULE_TOPIC)
+    return delays | {queue_id + 1: state.delays.next_offset(queue_id) for queue_id in queue_ids if queue_id < CUSTOM_QUEUE_ID_BASE}
+
+
+def _settings(identity: StoreIdentity, root: str) -> dict[str, str]:
+    return {
+        "brokerClusterName": identity.cluster,
+        "brokerName": identity.broker_name,
+        "storePathRootDir": root,
+        "storePathCommitLog": f"{root}/commitlog",
+        "mappedFileSizeCommitLog": str(identity.segment_bytes),
+        "mappedFileSizeConsumeQueue": str(identity.queue_file_entries * 20),
+    }

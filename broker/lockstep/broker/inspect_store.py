@@ -1,0 +1,241 @@
+"""`lockstep store inspect`: whose store a directory is, what is in it, and what a start would do. Changes nothing."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from lockstep.broker.adoption import adopted_offsets, is_adopted
+from lockstep.broker.config import BrokerConfig
+from lockstep.broker.state import BrokerState
+from lockstep.broker.store import Identity, StoreConfig, StoreCorruptError
+from lockstep.broker.store.commit_log import CommitLog
+from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
+from lockstep.broker.store.errors import AdoptionError
+from lockstep.broker.store.foreign_config import found_digests
+from lockstep.broker.store.foreign_log import ForeignLog, read_whole
+from lockstep.broker.store.foreign_store import ForeignStore, Unfinished, check_unfinished, foreign_reason, read_foreign, start_of
+from lockstep.broker.store.path_watch import PathWatch
+from lockstep.broker.store.scan import OnProgress
+from lockstep.broker.store.snapshot import Snapshots
+from lockstep.broker.store.stopped import stopped
+from lockstep.broker.store.store_clock import StoreClock
+from lockstep.broker.store.survey import LogSurvey
+from lockstep.protocol.errors import ConfigError, StoreError
+from lockstep.protocol.names import SCHEDULE_TOPIC, is_system_topic
+from lockstep.runtime.files import Files
+
+ADVICE = "stop it first: it is writing to the directory"
+CLUSTER_TOPIC, BROKER_TOPIC = "rmq_sys_REVIVE_LOG_", "rmq_sys_SYNC_BROKER_MEMBER_"
+"""The names of RocketMQ's own topics that end with the name of its cluster, and of its broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicContent:
+    """The messages of a topic in the log."""
+
+    topic: str
+    queues: int
+    messages: int
+    known: bool
+    """Whether clients can read it, after a start with --adopt if the directory needs one."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupContent:
+    """The progress of a group in a topic."""
+
+    group: str
+    topic: str
+    queues: int
+    behind: int
+
+
+@dataclass(slots=True)
+class StoreContent:
+    """The findings of `inspect_store`."""
+
+    path: str
+    owner: str = "nobody"
+    """"lockstep", "rocketmq", "both" (a store of lockstep to which RocketMQ's broker has written since) or "nobody"."""
+    cluster: str = ""
+    broker: str = ""
+    log_files: int = 0
+    log_file_bytes: int = 0
+    log_start: int = 0
+    log_end: int = 0
+    records: int = 0
+    oldest_ms: int = 0
+    """When the first record was stored: retention begins with it."""
+    topics: list[TopicContent] = field(default_factory=list)
+    groups: list[GroupContent] = field(default_factory=list)
+    delayed_messages: int = 0
+    unfinished: list[Unfinished] = field(default_factory=list)
+    """Work of RocketMQ's broker that lockstep does not continue."""
+    config_files: list[str] = field(default_factory=list)
+    start: str = ""
+    """What a start would do."""
+    exit_code: int = 0
+    """The exit code of a start; with --adopt, if the directory needs it."""
+
+
+async def inspect_store(files: Files, path: str, progress: Callable[[int], None] = lambda _position: None) -> StoreContent:
+    """Read the whole directory. Raise ConfigError if it does not exist, StoreInUseError while a broker has it open.
+
+    `progress` is called with the log position after each MiB.
+    """
+
+    async def on_progress(position: int) -> None:
+        progress(position)
+        await asyncio.sleep(0)
+
+    if not files.exists(path):
+        raise ConfigError(f"{path} does not exist: specify the directory that the broker has as --store, or as storePathRootDir")
+    with stopped(files, path, ADVICE):
+        content = StoreContent(path)
+        try:
+            await _inspect(files, StoreDirectory(files, path), content, on_progress)
+        except StoreError as error:
+            content.start = f"is refused: {error}"
+            content.exit_code = getattr(error, "exit_code", 1)
+        return content
+
+
+async def _inspect(files: Files, directory: StoreDirectory, content: StoreContent, on_progress: OnProgress) -> None:
+    text = directory.read(f"{directory.own}/identity")
+    content.config_files = sorted(found_digests(directory))
+    content.owner = "lockstep" if text is not None else "nobody"
+    wanted = Identity("", "")
+    if text is not None:
+        own = parse_identity(text, f"{directory.own}/identity")
+        content.cluster, content.broker, wanted = own.cluster, own.broker_name, Identity(own.cluster, own.broker_name)
+    reason = foreign_reason(files, directory)
+    begins = start_of(files, directory, foreign=reason is not None)
+    identity, survey, _ = directory.survey(wanted, StoreConfig(directory.root), "", begins)
+    content.log_files, content.log_file_bytes = len(survey.starts), identity.segment_bytes
+    if reason is not None:
+        content.owner = "both" if text is not None else "rocketmq"
+        await _inspect_foreign(files, directory, identity, survey, content, reason, on_progress)
+    elif text is not None:
+        await _inspect_own(files, directory, identity, survey, content, on_progress)
+    else:
+        content.start = "makes a new store"
+
+
+async def _inspect_foreign(
+    files: Files,
+    directory: StoreDirectory,
+    identity: StoreIdentity,
+    survey: LogSurvey,
+    content: StoreContent,
+    reason: str,
+    on_progress: OnProgress,
+) -> None:
+    foreign = await read_foreign(files, directory, identity, survey, on_progress, own=content.owner == "both")
+    log, config = foreign.log, foreign.config
+    known = {topic.topic for topic in config.topics.values() if is_adopted(topic, log)}
+    _add_log(content, log, known)
+    if content.owner == "rocketmq":
+        content.cluster, content.broker = _names(foreign)
+    for group, topic, offsets in adopted_offsets(config):
+        if topic in known:
+            content.groups.append(GroupContent(group, topic, len(offsets), _behind(log, topic, offsets)))
+    content.delayed_messages = log.delayed_count({level - 1: offset for level, offset in config.delays.items()})
+    content.unfinished = list(foreign.unfinished)
+    content.start = f"needs --adopt: {reason}"
+    try:
+        check_unfinished(directory.root, foreign.unfinished, ())
+    except AdoptionError as error:
+        content.start = f"needs --adopt, and is refused even so: {error}"
+        content.exit_code = error.exit_code
+
+
+def _names(foreign: ForeignStore) -> tuple[str, str]:
+    """Return the names of RocketMQ's cluster and broker, as far as its topics tell them."""
+    topics = foreign.config.topics
+    found = [[topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix)] for prefix in (CLUSTER_TOPIC, BROKER_TOPIC)]
+    cluster, broker = (names[0] if names else "" for names in found)
+    return cluster, broker
+
+
+async def _inspect_own(
+    files: Files, directory: StoreDirectory, identity: StoreIdentity, survey: LogSurvey, content: StoreContent, on_progress: OnProgress
+) -> None:
+    log = CommitLog(files, directory.log, identity.segment_bytes, 0, PathWatch(files))
+    newest = next(filter(None, map(Snapshots(files, directory).load, reversed(directory.snapshot_positions()))), None)
+    config = BrokerConfig(name=identity.broker_name, cluster=identity.cluster)
+    state = BrokerState(config.coordination(), _ClosedStore(identity.store_id), _NoRandom())  # type: ignore[arg-type]
+    clock = StoreClock()
+    if newest is not None:
+        state.snapshot(newest.plain)
+
+    def apply(position: int, body: bytes) -> None:
+        if (newest is None or position >= newest.position) and not clock.read_clock_record(position, body):
+            state.state(body)
+
+    content.start = "opens it"
+    try:
+        found = await read_whole(log, survey, on_progress, own=True, on_state=apply) if survey.starts else ForeignLog()
+    except StoreCorruptError as error:
+        content.start = "reads it from the last snapshot on, and cuts an unfinished tail (damage: `lockstep store check`); "
+        content.start += f"this command can't read it whole: {error}"
+        return
+    known = {layout.topic for layout in state.layouts.all() if layout.read_count(identity.broker_name)}
+    _add_log(content, found, known)
+    progress = state.coordination.state.progress
+    for group in sorted(progress.groups()):
+        for topic in sorted(progress.topics_of_group(group)):
+            offsets = {queue_id: each.offset for queue_id, each in progress.progress_in_topic(group, topic)}
+            content.groups.append(GroupContent(group, topic, len(offsets), _behind(found, topic, offsets)))
+    delivered = {queue_id: state.delays.next_offset(queue_id) for queue_id in found.topics.get(SCHEDULE_TOPIC, {})}
+    content.delayed_messages = found.delayed_count(delivered)
+
+
+def _add_log(content: StoreContent, log: ForeignLog, known: set[str]) -> None:
+    content.log_start, content.log_end, content.records, content.oldest_ms = log.start, log.end, log.record_count, log.oldest_ms
+    for topic in sorted({*known, *log.topics}):
+        queues = log.topics.get(topic, {})
+        if not is_system_topic(topic):
+            messages = sum(extent.end - extent.first for extent in queues.values())
+            content.topics.append(TopicContent(topic, len(queues), messages, topic in known))
+
+
+def _behind(log: ForeignLog, topic: str, offsets: dict[int, int]) -> int:
+    return sum(max(0, log.end_offset(topic, queue_id) - offset) for queue_id, offset in offsets.items())
+
+
+class _ClosedStore:
+    """What the tables ask of a store while they only read the log."""
+
+    def __init__(self, store_id: str) -> None:
+        self.store_id = store_id
+        self.writer: Any = self
+        self.before_write: Any = None
+
+    def request_write(self) -> None:
+        """Ignore changes: none is written."""
+
+    def fail_inconsistent(self, error: BaseException) -> None:
+        raise error
+
+    def stored_queue_ids(self, _topic: str) -> Iterator[int]:
+        return iter(())
+
+    def check_new_state(self, _what: str) -> None:
+        """Accept everything that the log holds."""
+
+    def drop_topic(self, _topic: str) -> None:
+        """Ignore deletions: messages are counted by the log."""
+
+
+class _NoRandom:
+    """No table draws a number while it only reads the log."""
+
+    def token(self, count: int) -> bytes:
+        raise NotImplementedError
+
+    def uniform(self, low: float, high: float) -> float:
+        raise NotImplementedError
+
+    def below(self, limit: int) -> int:
+        raise NotImplementedError

@@ -1,0 +1,165 @@
+"""Whether another broker has written to a store's directory, and whether a start may take over what it has written (`--adopt`).
+
+| directory                                                           | a start                                                       |
+|---------------------------------------------------------------------|---------------------------------------------------------------|
+| empty, or only lockstep has written to it                           | opens it                                                      |
+| log files or config/*.json of RocketMQ, without `lockstep/identity` | AdoptionError; with --adopt it takes the directory over       |
+| a store of lockstep in which config/*.json have changed, or which   | the same: RocketMQ's broker has run there since               |
+| another broker has open, or had when it was killed (`abort`)        |                                                               |
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from struct import Struct
+
+from lockstep.broker.store.append import ENTRY
+from lockstep.broker.store.commit_log import CommitLog
+from lockstep.broker.store.consume_queue import QueueFiles
+from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
+from lockstep.broker.store.errors import AdoptionError, StoreCorruptError
+from lockstep.broker.store.foreign_config import TOPICS, ForeignConfig, found_digests, known_digests, read_config
+from lockstep.broker.store.foreign_log import HALF_TOPIC, REVIVE_PREFIX, ForeignLog, read_whole
+from lockstep.broker.store.path_watch import PathWatch
+from lockstep.broker.store.scan import OnProgress
+from lockstep.broker.store.snapshot import recorded_start
+from lockstep.broker.store.survey import LogSurvey, log_files
+from lockstep.protocol.delays import format_delay, queue_delay_ms
+from lockstep.protocol.names import SCHEDULE_TOPIC, is_system_topic
+from lockstep.runtime.files import Files
+
+TRANSACTIONS, TIMERS, POP, COMPACTION = "transactions", "timers", "pop", "compaction"
+LEFT_OUT = (TRANSACTIONS, TIMERS, POP, COMPACTION)
+"""What `--adopt-without` may name."""
+TIMER_CHECK = Struct(">q")
+"""The first field of config/timercheck: messages of the timer that are due before this time, in ms, were delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """Work of RocketMQ's broker that lockstep does not continue."""
+
+    kind: str
+    """One of LEFT_OUT."""
+    count: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignStore:
+    """What another broker has left in the directory."""
+
+    log: ForeignLog
+    config: ForeignConfig
+    digests: dict[str, int]
+    """The content of config/*.json that `config` was read from."""
+    unfinished: tuple[Unfinished, ...]
+
+
+def foreign_reason(files: Files, directory: StoreDirectory) -> str | None:
+    """Return why a start has to take the directory over from another broker, or None. Raises StoreCorruptError."""
+    found = found_digests(directory)
+    if directory.read(f"{directory.own}/identity") is None:
+        has_log = bool(log_files(files, directory.log))
+        return "it has no lockstep/identity, so another program made it" if found or has_log else None
+    known = known_digests(directory)
+    if changed := sorted(name for name, digest in found.items() if digest != known.get(name)):
+        return f"config/{changed[0]} is not as this store has read or written it last, so RocketMQ's broker has run here since"
+    if directory.read(f"{directory.root}/abort"):
+        return "its file `abort` has a process id, so RocketMQ's broker has run here since, and was not stopped in order"
+    return None
+
+
+def start_of(files: Files, directory: StoreDirectory, *, foreign: bool) -> Callable[[], int | None]:
+    """Return the function that returns where the log begins: where another broker has left it, or where this one has recorded it."""
+    if not foreign:
+        return partial(recorded_start, files, directory)
+    return lambda: min((file.start for file in log_files(files, directory.log)), default=None)
+
+
+def refusal(root: str, reason: str) -> AdoptionError:
+    """Return the error of a start without --adopt."""
+    return AdoptionError(
+        f"store {root}: {reason}. `lockstep store inspect {root}` shows what is in it; start with --adopt to take it over. "
+        "Nothing was changed"
+    )
+
+
+async def read_foreign(
+    files: Files, directory: StoreDirectory, identity: StoreIdentity, survey: LogSurvey, on_progress: OnProgress, *, own: bool
+) -> ForeignStore:
+    """Read the whole directory. Raise StoreCorruptError if a part of it can't be read, and AdoptionError. Changes nothing."""
+    log = ForeignLog()
+    if survey.starts:
+        log = await read_whole(CommitLog(files, directory.log, identity.segment_bytes, 0, PathWatch(files)), survey, on_progress, own=own)
+    digests = found_digests(directory)
+    config = read_config(directory)
+    stored = [topic for topic in log.topics if not is_system_topic(topic)]
+    if TOPICS not in digests and stored:
+        raise StoreCorruptError(
+            f"{directory.root}/config/{TOPICS} is missing, and the log has messages of {len(stored)} topics, such as {stored[0]}: nobody "
+            "could read them. Restore the file. If the broker kept its settings in RocketMQ's RocksDB, let it write JSON files first. "
+            "Nothing was changed"
+        )
+    _check_delays(QueueFiles(files, directory.queues, identity.queue_file_entries, 1), directory, log, config)
+    return ForeignStore(log, config, digests, tuple(_unfinished(directory, log, config)))
+
+
+def _check_delays(queues: QueueFiles, directory: StoreDirectory, log: ForeignLog, config: ForeignConfig) -> None:
+    """Raise AdoptionError if messages wait by other delays of levels: the entry of each has the time when it is due.
+
+    The table itself is not in the directory.
+    """
+    try:
+        for queue_id, (offset, position, store_ms) in sorted(log.last_delayed.items()):
+            entry = queues.entries(f"{directory.queues}/{SCHEDULE_TOPIC}/{queue_id}", offset, 1)
+            if offset < config.delays.get(queue_id + 1, 0) or len(entry) < ENTRY.size:
+                continue
+            place, _, due_ms = ENTRY.unpack(entry)
+            if place == position and due_ms - store_ms != queue_delay_ms(queue_id):
+                raise AdoptionError(
+                    f"store {directory.root}: messages of delay level {queue_id + 1} wait {format_delay(max(1, due_ms - store_ms))} by "
+                    f"RocketMQ's messageDelayLevel, and would wait {format_delay(queue_delay_ms(queue_id))} here: let RocketMQ's broker "
+                    "deliver them first. Nothing was changed"
+                )
+    finally:
+        queues.close()
+
+
+def check_unfinished(root: str, unfinished: Collection[Unfinished], without: Collection[str]) -> None:
+    """Raise AdoptionError if there is work that would not be continued, and that `without` does not name."""
+    refused = [each for each in unfinished if each.kind not in without]
+    if not refused:
+        return
+    flags = " ".join(f"--adopt-without {each.kind}" for each in refused)
+    raise AdoptionError(
+        f"store {root}: " + "; ".join(each.what for each in refused) + ". This version does not continue them: let RocketMQ's broker run "
+        f"until they are done, or start with {flags} to leave them behind. Nothing was changed"
+    )
+
+
+def _unfinished(directory: StoreDirectory, log: ForeignLog, config: ForeignConfig) -> list[Unfinished]:
+    found = []
+    checked = {topic: offsets for (_, topic), offsets in config.offsets.items()}
+    first = checked.get(HALF_TOPIC, {}).get(0, 0)
+    if count := sum(offset >= first and offset not in log.ended_halves for offset in log.half_offsets):
+        found.append(Unfinished(TRANSACTIONS, count, f"{count} messages of transactions that were neither committed nor rolled back"))
+    check = directory.read(f"{directory.root}/config/timercheck") or b""
+    delivered_ms = TIMER_CHECK.unpack_from(check)[0] if len(check) >= TIMER_CHECK.size else 0
+    if count := sum(due_ms >= delivered_ms for due_ms in log.timers_ms):
+        found.append(Unfinished(TIMERS, count, f"{count} messages with a delay of any length that wait in RocketMQ's timer"))
+    if count := sum(_behind(queues, checked.get(topic, {})) for topic, queues in _ends(log).items() if topic.startswith(REVIVE_PREFIX)):
+        found.append(Unfinished(POP, count, f"{count} records of POP consumers whose messages may not have been acknowledged"))
+    if compacted := sorted(topic.topic for topic in config.topics.values() if topic.compacted):
+        count = len(compacted)
+        what = f"{count} topics with compaction, such as {compacted[0]}, whose older messages are in files that lockstep does not read"
+        found.append(Unfinished(COMPACTION, count, what))
+    return found
+
+
+def _ends(log: ForeignLog) -> dict[str, dict[int, int]]:
+    return {topic: {queue_id: extent.end for queue_id, extent in queues.items()} for topic, queues in log.topics.items()}
+
+
+def _behind(ends: Mapping[int, int], offsets: Mapping[int, int]) -> int:
+    return sum(max(0, end - offsets.get(queue_id, 0)) for queue_id, end in ends.items())

@@ -1,0 +1,156 @@
+"""A store directory goes from RocketMQ's own broker to ours and back: nothing is lost, and no delayed message comes twice."""
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from support.cluster import Cluster, running_cluster
+from support.rocketmq_server import RocketMQ, delivered_of, fetch, missing_tools, offsets_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
+
+STORE = "store-broker-a"
+"""The directory that `Cluster.broker` gives to a broker of this name."""
+LARGE, SMALL = "40000", "20"
+"""Bytes of a message. Forty large ones need two files of the log."""
+DELAY_30_S, DELAY_10_S, DELAY_1_S = "4", "3", "1"
+
+
+@pytest.fixture(scope="module")
+def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    if missing := missing_tools():
+        pytest.skip(f"{', '.join(missing)} not installed: RocketMQ's broker needs a JDK and Maven")
+    return fetch(tmp_path_factory.mktemp("rocketmq"))
+
+
+@pytest.fixture
+async def rocketmq(class_path: str, tmp_path: Path) -> AsyncIterator[RocketMQ]:
+    servers = RocketMQ(tmp_path, class_path, tmp_path / STORE)
+    yield servers
+    await servers.close()
+
+
+def names(name: str, count: int) -> list[str]:
+    return [f"{name}-{number} 0" for number in range(count)]
+
+
+async def refused(folder: Path, *options: str) -> tuple[int | None, str]:
+    """Start a broker that can't start. Return its exit code and what it says."""
+    command = ["-m", "lockstep.broker", "--name", "broker-a", "--listen", "127.0.0.1:0", "--store", str(folder / STORE), *options]
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, *command, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(60):
+        _, error = await child.communicate()
+    return child.returncode, error.decode()
+
+
+async def our_broker(cluster: Cluster, *options: str) -> str:
+    if "nameserver" not in cluster.processes:
+        await cluster.nameserver()
+    await cluster.broker("broker-a", *options)
+    return cluster.nameservers
+
+
+async def test_store_moves_to_lockstep_and_back_with_kills(rocketmq: RocketMQ, tmp_path: Path) -> None:
+    store = str(tmp_path / STORE)
+    await rocketmq.start()
+    await rocketmq.client("send", "orders", "a", "40", "0", LARGE)
+    assert sorted(await rocketmq.client("consume", "billing", "orders", "40")) == sorted(names("a", 40))
+    await rocketmq.client("send", "orders", "b", "10", "0", LARGE)
+    await rocketmq.client("send", "later", "early", "3", DELAY_1_S, SMALL)
+    assert sorted(await rocketmq.client("consume", "timers", "later", "3")) == names("early", 3)
+    await rocketmq.client("send", "later", "early", "1", DELAY_1_S, SMALL)
+    assert await rocketmq.client("consume", "timers", "later", "1") == names("early", 1)
+    await rocketmq.until(lambda: offsets_of(rocketmq, "orders", "billing") == 40 and delivered_of(rocketmq, 1) == 4)
+    await rocketmq.until(lambda: offsets_of(rocketmq, "later", "timers") == 4)
+    await rocketmq.client("send", "later", "late", "3", DELAY_30_S, SMALL)
+    await rocketmq.kill()
+
+    code, said = await refused(tmp_path)
+    assert code == 4
+    assert "start with --adopt" in said
+    async with running_cluster(tmp_path) as cluster:
+        assert "a start: needs --adopt: it has no lockstep/identity" in await cluster.command("store", "inspect", store)
+        ours = await our_broker(cluster, "--adopt")
+        assert sorted(await rocketmq.client("consume", "billing", "orders", "10", nameserver=ours)) == names("b", 10)
+        everything = [*names("a", 40), *names("b", 10)]
+        assert sorted(await rocketmq.client("consume", "audit-1", "orders", "50", nameserver=ours)) == sorted(everything)
+        assert sorted(await rocketmq.client("consume", "timers", "later", "3", nameserver=ours)) == names("late", 3)
+        await rocketmq.client("send", "orders", "c", "30", "0", LARGE, nameserver=ours)
+        await rocketmq.client("send", "later", "back", "2", DELAY_30_S, SMALL, nameserver=ours)
+        await cluster.kill("broker-a")
+        assert "was not stopped in order" in await cluster.command("store", "export", store, code=1)
+        await cluster.restart("broker-a")
+        await cluster.stop("broker-a")
+        assert "2 delayed messages wait" in await cluster.command("store", "export", store)
+        everything += names("c", 30)
+
+        await rocketmq.start()
+        assert sorted(await rocketmq.client("consume", "billing", "orders", "30")) == sorted(names("c", 30))
+        assert sorted(await rocketmq.client("consume", "audit-2", "orders", "80")) == sorted(everything)
+        assert sorted(await rocketmq.client("consume", "timers", "later", "2")) == names("back", 2)
+        await rocketmq.client("send", "orders", "d", "5", "0", LARGE)
+        await rocketmq.client("send", "new", "n", "3", "0", SMALL)
+        await rocketmq.client("send", "later", "last", "2", DELAY_10_S, SMALL)
+        await rocketmq.until(lambda: offsets_of(rocketmq, "orders", "billing") == 80 and offsets_of(rocketmq, "later", "timers") == 9)
+        await rocketmq.until(lambda: delivered_of(rocketmq, 4) == 5)
+        await rocketmq.kill()
+        everything += names("d", 5)
+
+        code, said = await refused(tmp_path)
+        assert code == 4
+        assert "has run here since" in said
+        assert "has run on it since" in await cluster.command("store", "inspect", store)
+        ours = await our_broker(cluster, "--adopt")
+        assert sorted(await rocketmq.client("consume", "billing", "orders", "5", nameserver=ours)) == names("d", 5)
+        assert sorted(await rocketmq.client("consume", "audit-3", "orders", "85", nameserver=ours)) == sorted(everything)
+        assert sorted(await rocketmq.client("consume", "audit-3", "new", "3", nameserver=ours)) == names("n", 3)
+        assert sorted(await rocketmq.client("consume", "timers", "later", "2", nameserver=ours)) == names("last", 2)
+        await cluster.stop("broker-a")
+        assert "a start: opens it" in await cluster.command("store", "inspect", store)
+        assert "0 problems" in await cluster.command("store", "check", store)
+
+
+async def test_unfinished_work_is_refused_or_left_behind(rocketmq: RocketMQ, tmp_path: Path) -> None:
+    await rocketmq.start()
+    await rocketmq.client("send", "orders", "a", "4", "0", SMALL)
+    await rocketmq.client("half", "orders", "half", "2")
+    await rocketmq.client("timer", "orders", "timer", "3600000")
+    await rocketmq.stop()
+    code, said = await refused(tmp_path, "--adopt")
+    assert code == 4
+    assert "2 messages of transactions that were neither committed nor rolled back; 1 messages with a delay of any length" in said
+    async with running_cluster(tmp_path) as cluster:
+        ours = await our_broker(cluster, "--adopt", "--adopt-without", "transactions", "--adopt-without", "timers")
+        assert sorted(await rocketmq.client("consume", "billing", "orders", "4", nameserver=ours)) == names("a", 4)
+
+
+async def test_records_with_ipv6_hosts_are_refused_and_stay(class_path: str, tmp_path: Path) -> None:
+    if not has_ipv6():
+        pytest.skip("no IPv6 on this machine: RocketMQ's broker can't write such records")
+    rocketmq = RocketMQ(tmp_path, class_path, tmp_path / STORE, host="0:0:0:0:0:0:0:1")
+    try:
+        await rocketmq.start()
+        await rocketmq.client("send", "orders", "a", "2", "0", SMALL)
+        await rocketmq.stop()
+        code, said = await refused(tmp_path, "--adopt")
+        assert code == 5
+        assert "log position 0 in" in said
+        assert "IPv6 hosts" in said
+        await rocketmq.start()
+        assert sorted(await rocketmq.client("consume", "billing", "orders", "2")) == names("a", 2)
+    finally:
+        await rocketmq.close()
+
+
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,525 @@
+"""A broker takes over the directory of RocketMQ's broker, and gives it back."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.broker.app import Broker
+from lockstep.broker.export import export_store
+from lockstep.broker.inspect_store import inspect_store
+from lockstep.broker.store.append import ENTRY
+from lockstep.broker.store.errors import AdoptionError, ExportError, StoreCorruptError
+from lockstep.broker.store.foreign_config import config_text, parse_fastjson
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
+from lockstep.protocol.headers.send import SendMessageHeader
+from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.record import SYS_IPV6_MASK, RecordView, encode_record, split_records
+from lockstep.protocol.sequence import FrameSequence, seal_frame
+from lockstep.runtime.files import ReadOnlyFiles
+from lockstep.runtime.host import Host
+from support.foreign_store import FILE_BYTES, STORED_MS, ForeignDirectory, topic_entry
+from support.native import bodies
+from support.until import until
+from support.whole_broker import Client, dialled, running, settings
+
+SYSTEM = (
+    topic_entry("TBW102", 8, perm=7),
+    topic_entry("DefaultCluster", 16, perm=7),
+    topic_entry("broker-a", 1, perm=7),
+    topic_entry("DefaultCluster_REPLY_TOPIC", 1),
+    topic_entry("rmq_sys_REVIVE_LOG_DefaultCluster", 8),
+    topic_entry("rmq_sys_SYNC_BROKER_MEMBER_broker-a", 1, perm=1),
+    topic_entry("SCHEDULE_TOPIC_XXXX", 18),
+)
+LEVEL_1 = 1
+FAR_MS = 4_102_444_800_000
+"""2100-01-01: a timer that is never due in a test."""
+
+
+@pytest.fixture
+def foreign(tmp_path: Path) -> ForeignDirectory:
+    """Return a directory with a log of two files: 40 messages in `orders`, and 3 in `later` with delays, of which one was delivered."""
+    directory = ForeignDirectory(tmp_path / "store")
+    for number in range(40):
+        directory.add("orders", b"m%d" % number + bytes(500), queue_id=number % 2, properties=b"TAGS\x01a\x02")
+    for number in range(3):
+        directory.add_delayed(b"d%d" % number, topic="later", level=LEVEL_1)
+    write(directory)
+    return directory
+
+
+def write(directory: ForeignDirectory, *topics: dict[str, Any]) -> None:
+    offsets = {"orders@billing": {0: 5, 1: 999}, "rmq_sys_wheel_timer@CID_RMQ_SYS_TIMER": {0: 1}, "gone@billing": {0: 1}}
+    entries = (topic_entry("orders", 2), topic_entry("later", 1), *SYSTEM, *topics)
+    directory.write(*entries, offsets=offsets, disabled=("stopped",), delays={LEVEL_1: 1})
+
+
+async def pull(client: Client, topic: str, queue_id: int, offset: int = 0) -> list[bytes]:
+    header = PullHeader("g", topic, queue_id, offset, max_msg_nums=100, sys_flag=SUBSCRIPTION, max_msg_bytes=1 << 20)
+    return [body.rstrip(b"\0") for body in bodies(await client.send_request(RequestCode.PULL_MESSAGE, header))]
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != "lock"}
+
+
+def offset_of(broker: Broker, topic: str, queue_id: int, group: str = "billing") -> int | None:
+    progress = broker.state.coordination.state.progress.get((group, topic, queue_id))
+    return None if progress is None else progress.offset
+
+
+async def start_fails(tmp_path: Path, error: type[Exception], match: str, **options: Any) -> None:
+    """Assert that a start fails, with words, and changes nothing."""
+    before = contents(tmp_path / "store")
+    broker = Broker(settings(tmp_path, **options), Host.real())
+    with pytest.raises(error, match=match):
+        await broker.start()
+    await broker.stop()
+    assert contents(tmp_path / "store") == before
+
+
+# ----------------------------------------------------------------------------------------------------------------------- adopt
+
+
+async def test_start_without_the_flag_is_refused(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    await start_fails(tmp_path, AdoptionError, "start with --adopt to take it over")
+
+
+async def test_config_files_alone_need_the_flag(tmp_path: Path) -> None:
+    ForeignDirectory(tmp_path / "store").write(topic_entry("orders", 3))
+    await start_fails(tmp_path, AdoptionError, "another program made it")
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        layout = broker.state.topics.require_layout("orders")
+        assert (layout.version.counter, layout.read_count("broker-a"), layout.write_count("broker-a")) == (1, 3, 3)
+
+
+async def test_messages_topics_and_progress_are_taken_over(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    async with running(settings(tmp_path, adopt=True)) as broker, dialled(broker) as client:
+        assert await pull(client, "orders", 0) == [b"m%d" % number for number in range(0, 40, 2)]
+        assert await pull(client, "orders", 1) == [b"m%d" % number for number in range(1, 40, 2)]
+        assert sorted(layout.topic for layout in broker.state.layouts.all()) == ["later", "orders"]
+        assert offset_of(broker, "orders", 0) == 5
+        assert offset_of(broker, "orders", 1) == 20, "not above the end of the queue"
+        assert broker.state.coordination.state.progress.groups() == ["billing"]
+        assert not broker.state.coordination.state.settings.may_consume("stopped")
+        assert broker.state.coordination.state.settings.may_consume("billing")
+    async with running(settings(tmp_path)) as broker:
+        assert offset_of(broker, "orders", 0) == 5, "the next start needs no flag and keeps the progress"
+    assert len(list((tmp_path / "store" / "commitlog").iterdir())) == 2
+    assert {path.stat().st_size for path in (tmp_path / "store" / "commitlog").iterdir()} == {FILE_BYTES}
+
+
+async def test_delayed_messages_are_delivered_once_from_the_stored_offset(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await until(lambda: broker.state.delays.next_offset(LEVEL_1 - 1) == 3)
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        assert await pull(client, "later", 0) == [b"d1", b"d2"]
+
+
+async def test_topic_closed_to_writers_and_stored_queues_above_the_count_stay_readable(tmp_path: Path) -> None:
+    directory = ForeignDirectory(tmp_path / "store")
+    directory.add("orders", b"high", queue_id=5)
+    directory.write(topic_entry("orders", 2, perm=4))
+    async with running(settings(tmp_path, adopt=True)) as broker, dialled(broker) as client:
+        layout = broker.state.topics.require_layout("orders")
+        assert (layout.read_count("broker-a"), layout.write_count("broker-a")) == (6, 0)
+        assert await pull(client, "orders", 5) == [b"high"]
+
+
+@pytest.mark.parametrize("empty", [False, True])
+async def test_copy_counts_if_the_other_broker_was_killed_while_it_replaced_a_file(
+    foreign: ForeignDirectory, tmp_path: Path, empty: bool
+) -> None:
+    path = tmp_path / "store" / "config" / "consumerOffset.json"
+    path.rename(path.with_name("consumerOffset.json.bak"))
+    if empty:
+        path.touch()
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        assert offset_of(broker, "orders", 0) == 5
+
+
+async def test_start_that_was_killed_before_everything_was_taken_over_is_repeated(
+    foreign: ForeignDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise StoreCorruptError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("lockstep.broker.app.adopt", killed)
+        broker = Broker(settings(tmp_path, adopt=True), Host.real())
+        with pytest.raises(StoreCorruptError, match="killed"):
+            await broker.start()
+        await broker.stop()
+    broker = Broker(settings(tmp_path), Host.real())
+    with pytest.raises(AdoptionError, match="--adopt"):
+        await broker.start()
+    await broker.stop()
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        assert offset_of(broker, "orders", 0) == 5
+
+
+async def test_retry_that_the_other_broker_copied_from_our_frame_is_a_message(tmp_path: Path) -> None:
+    """It keeps the property with which a frame begins, and no frame follows."""
+    (first, *_), _ = records_of_a_frame(3)
+    directory = ForeignDirectory(tmp_path / "store")
+    properties = RecordView(first).properties + b"\x02RETRY_TOPIC\x01orders\x02"
+    directory.add("%RETRY%billing", b"again", properties=properties)
+    directory.add("orders", b"next")
+    directory.write(topic_entry("orders", 1), topic_entry("%RETRY%billing", 1))
+    for adopts in (True, False):
+        async with running(settings(tmp_path, adopt=adopts)) as broker, dialled(broker) as client:
+            assert await pull(client, "%RETRY%billing", 0) == [b"again"]
+            assert await pull(client, "orders", 0) == [b"next"]
+
+
+async def test_record_that_is_read_as_a_torn_frame_is_not_cut(tmp_path: Path) -> None:
+    (first, *_), _ = records_of_a_frame(3)
+    directory = ForeignDirectory(tmp_path / "store")
+    directory.add("orders", b"copy", properties=RecordView(first).properties)
+    directory.add("orders", b"next")
+    directory.write(topic_entry("orders", 1))
+    log = (tmp_path / "store" / "commitlog" / f"{0:020d}").read_bytes()
+    broker = Broker(settings(tmp_path, adopt=True), Host.real())
+    with pytest.raises(StoreCorruptError, match="of the 3 records of the frame at 0"):
+        await broker.start()
+    await broker.stop()
+    assert (tmp_path / "store" / "commitlog" / f"{0:020d}").read_bytes() == log
+
+
+def records_of_a_frame(count: int) -> tuple[list[bytes], FrameSequence]:
+    """Return the records of a frame of an idempotent producer."""
+    records = [encode_record(b"orders", 0, b"%d" % number, b"", born_ms=1) for number in range(count)]
+    data, sequence = seal_frame(records, FrameSequence("ab" * 16, 0, 1, 0, count, True, 0), 0)
+    return [data[begin:end] for begin, end in split_records(data)], sequence
+
+
+@asynccontextmanager
+async def nameserver() -> AsyncIterator[str]:
+    server = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), Host.real())
+    await server.start()
+    try:
+        yield server.address
+    finally:
+        await server.stop()
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_topic_that_the_cluster_has_or_has_deleted_keeps_its_messages(
+    foreign: ForeignDirectory, tmp_path: Path, deleted: bool
+) -> None:
+    """A deletion deletes each layout that was made without knowledge of it, with its messages."""
+    layout = TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-b", 3, 3, 1),))
+    other = {"name": "broker-b", "store": str(tmp_path / "other")}
+    async with nameserver() as address, running(settings(tmp_path, nameserver=address, **other)) as broker, dialled(broker) as client:
+        await client.create(layout)
+        if deleted:
+            await client.create(layout.deletion)
+        async with running(settings(tmp_path, nameserver=address, adopt=True)) as ours, dialled(ours) as own_client:
+            await until(lambda: broker.state.topics.require_layout("orders") == ours.state.topics.require_layout("orders"))
+            assert len(await pull(own_client, "orders", 0)) == 20
+            assert offset_of(ours, "orders", 0) == 5
+            found = ours.state.topics.require_layout("orders")
+            assert (found.read_count("broker-a"), found.read_count("broker-b")) == (2, 0 if deleted else 3)
+
+
+# --------------------------------------------------------------------------------------------------------------------- refusals
+
+
+def ipv6(directory: ForeignDirectory) -> None:
+    directory.overwrite(directory.positions[3] + 36, SYS_IPV6_MASK.to_bytes(4, "big"))
+
+
+def second_magic(directory: ForeignDirectory) -> None:
+    directory.overwrite(directory.positions[3] + 4, (0xDAA320AB).to_bytes(4, "big"))
+
+
+@pytest.mark.parametrize(("harm", "words"), [(ipv6, "IPv6 hosts"), (second_magic, "magic 0xdaa320ab")])
+async def test_record_that_is_not_read_refuses_the_start_with_its_position(
+    foreign: ForeignDirectory, tmp_path: Path, harm: Callable[[ForeignDirectory], None], words: str
+) -> None:
+    harm(foreign)
+    foreign.write_log()
+    await start_fails(tmp_path, StoreCorruptError, f"log position {foreign.positions[3]} .*{words}", adopt=True)
+
+
+async def test_files_of_two_lengths_are_refused(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    with (tmp_path / "store" / "commitlog" / f"{FILE_BYTES:020d}").open("ab") as file:
+        file.truncate(2 * FILE_BYTES)
+    await start_fails(tmp_path, StoreCorruptError, "its log files are not of one length", adopt=True)
+
+
+async def test_log_without_its_topics_is_refused(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    (tmp_path / "store" / "config" / "topics.json").unlink()
+    await start_fails(
+        tmp_path, StoreCorruptError, "topics.json is missing, and the log has messages of 1 topics, such as orders", adopt=True
+    )
+
+
+@pytest.mark.parametrize("name", ["topics.json", "consumerOffset.json", "subscriptionGroup.json", "delayOffset.json"])
+@pytest.mark.parametrize("content", ["[]", '{"x":', '{"topicConfigTable":{"a":1}}' + "x", "\ufffd"])
+async def test_config_file_that_cannot_be_read_is_refused_by_name(
+    foreign: ForeignDirectory, tmp_path: Path, name: str, content: str
+) -> None:
+    foreign.write_config(name, content)
+    await start_fails(tmp_path, StoreCorruptError, f"config/{name} can't be read", adopt=True)
+
+
+def transactions(directory: ForeignDirectory) -> None:
+    first, second = directory.add_half(), directory.add_half()
+    directory.add_half()
+    directory.end_halves(first, second)
+
+
+def timers(directory: ForeignDirectory) -> None:
+    directory.add_timer(FAR_MS)
+    directory.add_timer(1_000)
+    (directory.root / "config" / "timercheck").write_bytes((2_000).to_bytes(8, "big").ljust(4096, b"\0"))
+
+
+def pop(directory: ForeignDirectory) -> None:
+    directory.add("rmq_sys_REVIVE_LOG_DefaultCluster", b"checkpoint", queue_id=3)
+
+
+def compaction(directory: ForeignDirectory) -> None:
+    write(directory, {**topic_entry("latest", 1), "attributes": {"cleanup.policy": "COMPACTION"}})
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (transactions, "transactions", "1 messages of transactions that were neither committed nor rolled back"),
+        (timers, "timers", "1 messages with a delay of any length"),
+        (pop, "pop", "1 records of POP consumers"),
+        (compaction, "compaction", "1 topics with compaction, such as latest"),
+    ],
+)
+async def test_unfinished_work_is_refused_unless_it_is_named(
+    foreign: ForeignDirectory, tmp_path: Path, make: Callable[[ForeignDirectory], None], kind: str, words: str
+) -> None:
+    make(foreign)
+    foreign.write_log()
+    await start_fails(tmp_path, AdoptionError, f"{words}.*--adopt-without {kind}", adopt=True)
+    async with running(settings(tmp_path, adopt=True, adopt_without=(kind,))) as broker, dialled(broker) as client:
+        assert len(await pull(client, "orders", 0)) == 20
+
+
+@pytest.mark.parametrize(("delay_ms", "delivered"), [(1_000, 1), (7_000, 1), (7_000, 3)])
+async def test_messages_that_wait_by_another_table_of_delays_are_refused(
+    foreign: ForeignDirectory, tmp_path: Path, delay_ms: int, delivered: int
+) -> None:
+    """Their entries have the time when they are due. Those that were delivered do not matter."""
+    entries = b"".join(ENTRY.pack(position, 100, STORED_MS + delay_ms) for position in foreign.positions_of(SCHEDULE_TOPIC, LEVEL_1 - 1))
+    folder = tmp_path / "store" / "consumequeue" / SCHEDULE_TOPIC / "0"
+    folder.mkdir(parents=True)
+    (folder / f"{0:020d}").write_bytes(entries.ljust(32 * ENTRY.size, b"\0"))
+    foreign.write_config("delayOffset.json", f'{{"offsetTable":{{1:{delivered}}}}}')
+    if (delay_ms, delivered) == (7_000, 1):
+        words = "level 1 wait 7s by RocketMQ's messageDelayLevel, and would wait 1s here"
+        await start_fails(tmp_path, AdoptionError, words, adopt=True)
+        return
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await until(lambda: broker.state.delays.next_offset(LEVEL_1 - 1) == 3)
+
+
+def test_unknown_kind_of_work_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="adopt_without is 'everything': expected transactions, timers, pop, compaction"):
+        settings(tmp_path, adopt_without=("everything",))
+
+
+# ------------------------------------------------------------------------------------------------------------------- there and back
+
+
+async def test_export_writes_what_an_import_reads(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    async with running(settings(tmp_path, adopt=True)) as broker, dialled(broker) as client:
+        await until(lambda: broker.state.delays.next_offset(LEVEL_1 - 1) == 3)
+        await client.done(RequestCode.SEND_MESSAGE, SendMessageHeader("p", "orders", 0), b"ours")
+        progress = broker.state.coordination.state.progress
+        progress.record_commit(("billing", "orders", 0), 9, 0, 1)
+    before = {name: data for name, data in contents(root).items() if not name.startswith("config/")}
+    exported = await export_store(Host.real(), str(root))
+    assert (exported.topics, exported.groups, exported.queues, exported.delayed_messages) == (2, 1, 2, 0)
+    assert exported.settings["mappedFileSizeCommitLog"] == str(FILE_BYTES)
+    after = contents(root)
+    assert {name for name in before if after.get(name) != before[name]} == {"lockstep/apache"}
+
+    def table(name: str, key: str) -> dict[str, Any]:
+        found = parse_fastjson(after[f"config/{name}"])[key]
+        assert isinstance(found, dict)
+        return found
+
+    topics = table("topics.json", "topicConfigTable")
+    assert topics["orders"] == {**topic_entry("orders", 2), "topicSysFlag": 0}
+    assert topics["TBW102"]["perm"] == 7, "RocketMQ's own topics remain"
+    assert topics["LOCKSTEP_SYS_STATE"]["perm"] == 0
+    assert table("consumerOffset.json", "offsetTable") == {
+        "orders@billing": {"0": 9, "1": 20},
+        "rmq_sys_wheel_timer@CID_RMQ_SYS_TIMER": {"0": 1},
+    }
+    groups = table("subscriptionGroup.json", "subscriptionGroupTable")
+    assert (groups["billing"]["retryMaxTimes"], groups["billing"]["consumeEnable"], groups["stopped"]["consumeEnable"]) == (3, True, False)
+    assert table("delayOffset.json", "offsetTable") == {"1": 3}
+    async with running(settings(tmp_path)) as broker:
+        assert offset_of(broker, "orders", 0) == 9, "RocketMQ's broker has not run: no flag is needed"
+
+
+async def test_directory_in_which_the_other_broker_has_run_is_taken_over_again(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    async with running(settings(tmp_path, adopt=True)):
+        pass
+    await export_store(Host.real(), str(root))
+    offsets = (root / "config" / "consumerOffset.json").read_text().replace("0:5", "0:7")
+    (root / "config" / "consumerOffset.json").write_text(offsets)
+    await start_fails(tmp_path, AdoptionError, "config/consumerOffset.json is not as this store has read or written it last")
+    with pytest.raises(AdoptionError):
+        await export_store(Host.real(), str(root))
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        assert offset_of(broker, "orders", 0) == 7
+    async with running(settings(tmp_path)) as broker:
+        assert offset_of(broker, "orders", 0) == 7
+
+
+async def test_directory_that_the_other_broker_has_left_open_is_noticed_by_its_process_id(
+    foreign: ForeignDirectory, tmp_path: Path
+) -> None:
+    async with running(settings(tmp_path, adopt=True)):
+        pass
+    (tmp_path / "store" / "abort").write_text("4711")
+    await start_fails(tmp_path, AdoptionError, "`abort` has a process id")
+    broker = Broker(settings(tmp_path, adopt=True), Host.real())
+    await broker.start()
+    assert (tmp_path / "store" / "abort").read_bytes() == b""
+    await broker.stop()
+
+
+async def test_unreadable_record_behind_our_log_is_not_cut(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    """The other broker appends with IPv6 hosts: a start that took it for an unfinished tail would cut it."""
+    root = tmp_path / "store"
+    async with running(settings(tmp_path, adopt=True)):
+        pass
+    await export_store(Host.real(), str(root))
+    found = await inspect_store(ReadOnlyFiles(), str(root))
+    other = ForeignDirectory(tmp_path / "other")
+    other.add("orders", b"x", sys_flag=SYS_IPV6_MASK)
+    data = bytearray(other._log)
+    data[28:36] = found.log_end.to_bytes(8, "big")
+    start = found.log_end // FILE_BYTES * FILE_BYTES
+    with (root / "commitlog" / f"{start:020d}").open("r+b") as file:
+        file.seek(found.log_end - start)
+        file.write(data)
+    (root / "config" / "consumerOffset.json").write_text("{}")
+    await start_fails(tmp_path, StoreCorruptError, f"log position {found.log_end} .*IPv6", adopt=True)
+
+
+async def test_old_files_that_the_other_broker_has_removed_are_not_missed(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    async with running(settings(tmp_path, adopt=True)):
+        pass
+    await export_store(Host.real(), str(root))
+    (root / "commitlog" / f"{0:020d}").unlink()
+    (root / "config" / "consumerOffset.json").write_text('{"offsetTable":{"orders@billing":{0:3,1:19}}}')
+    async with running(settings(tmp_path, adopt=True)) as broker, dialled(broker) as client:
+        low = broker.state.coordination.state.bounds.bounds("orders", 0)[0]
+        assert 0 < low < 20
+        assert await pull(client, "orders", 0, low) == [b"m%d" % number for number in range(2 * low, 40, 2)]
+        progress = broker.state.coordination.state.progress.get(("billing", "orders", 0))
+        assert progress is not None
+        assert (progress.offset, progress.gap) == (low, (3, low)), "the group is told what it has not consumed"
+        assert offset_of(broker, "orders", 1) == 19
+
+
+async def test_removed_config_files_do_not_count_as_those_of_another_broker(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    async with running(settings(tmp_path, adopt=True)):
+        pass
+    for path in (tmp_path / "store" / "config").iterdir():
+        path.unlink()
+    async with running(settings(tmp_path)) as broker:
+        assert offset_of(broker, "orders", 0) == 5
+
+
+async def test_export_refuses_what_the_other_broker_would_lose(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with pytest.raises(ConfigError, match="no lockstep/identity"):
+        await export_store(Host.real(), str(root))
+    async with running(settings(tmp_path, message_delay_level="1s 7h")) as broker, dialled(broker) as client:
+        await client.create()
+        delayed = SendMessageHeader("p", "orders", 0, properties="DELAY\x012\x02")
+        await client.done(RequestCode.SEND_MESSAGE, delayed, b"late")
+    before = contents(root)
+    with pytest.raises(ExportError, match="whose delay RocketMQ's table lacks \\(7h\\)"):
+        await export_store(Host.real(), str(root))
+    assert contents(root) == before
+    (root / "abort").touch()
+    with pytest.raises(ExportError, match="was not stopped in order"):
+        await export_store(Host.real(), str(root))
+
+
+# ----------------------------------------------------------------------------------------------------------------------- inspect
+
+
+async def test_inspect_changes_nothing_and_says_what_a_start_would_do(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    before = contents(root)
+    found = await inspect_store(ReadOnlyFiles(), str(root))
+    assert contents(root) == before
+    assert (found.owner, found.cluster, found.broker) == ("rocketmq", "DefaultCluster", "broker-a")
+    assert (found.log_files, found.log_file_bytes, found.records, found.oldest_ms) == (2, FILE_BYTES, 43, STORED_MS)
+    assert [(each.topic, each.queues, each.messages, each.known) for each in found.topics] == [
+        ("later", 0, 0, True),
+        ("orders", 2, 40, True),
+    ]
+    assert [(each.group, each.topic, each.queues, each.behind) for each in found.groups] == [("billing", "orders", 2, 15)]
+    assert found.delayed_messages == 2
+    assert (found.exit_code, found.start.partition(":")[0]) == (0, "needs --adopt")
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await until(lambda: broker.state.delays.next_offset(LEVEL_1 - 1) == 3)
+    found = await inspect_store(ReadOnlyFiles(), str(root))
+    assert (found.owner, found.start, found.delayed_messages) == ("lockstep", "opens it", 0)
+    assert [(each.group, each.topic, each.queues, each.behind) for each in found.groups] == [("billing", "orders", 2, 15)]
+    (root / "config" / "delayOffset.json").write_text("{}")
+    found = await inspect_store(ReadOnlyFiles(), str(root))
+    assert (found.owner, found.exit_code) == ("both", 0)
+
+
+async def test_inspect_reports_the_refusal_of_a_start(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    transactions(foreign)
+    foreign.write_log()
+    found = await inspect_store(ReadOnlyFiles(), str(tmp_path / "store"))
+    assert found.exit_code == 4
+    assert "is refused even so" in found.start
+    assert [each.kind for each in found.unfinished] == ["transactions"]
+    ipv6(foreign)
+    foreign.write_log()
+    found = await inspect_store(ReadOnlyFiles(), str(tmp_path / "store"))
+    assert found.exit_code == 5
+    assert f"log position {foreign.positions[3]}" in found.start
+
+
+async def test_inspect_of_an_empty_directory_says_that_a_store_is_made(tmp_path: Path) -> None:
+    found = await inspect_store(ReadOnlyFiles(), str(tmp_path))
+    assert (found.owner, found.start) == ("nobody", "makes a new store")
+    with pytest.raises(ConfigError, match="does not exist"):
+        await inspect_store(ReadOnlyFiles(), str(tmp_path / "nowhere"))
+
+
+# ------------------------------------------------------------------------------------------------------------------- fastjson's text
+
+
+def test_bare_numbers_are_keys_and_strings_are_left_alone() -> None:
+    text = rb'{"a@b":{0:5,1:6 , 12 :7},"t":"{1:2}","u":"\"{3:4","n":{ -1:0}}'
+    assert parse_fastjson(text) == {"a@b": {"0": 5, "1": 6, "12": 7}, "t": "{1:2}", "u": '"{3:4', "n": {"-1": 0}}
+
+
+def test_text_is_read_as_it_was_written() -> None:
+    plain = {"offsetTable": {"a@b": {0: 5, 12: 7}, "7": {}}, "list": [1, "2"], "none": {}}
+    text = config_text(plain)
+    assert b"\t0:5," in text
+    assert parse_fastjson(text) == {"offsetTable": {"a@b": {"0": 5, "12": 7}, "7": {}}, "list": [1, "2"], "none": {}}
