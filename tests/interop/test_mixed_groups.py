@@ -98,50 +98,81 @@ def test_checker_finds_each_fault() -> None:
         assert faults(wrong) != []
 
 
+async def begin(cluster: Cluster, programs: list[str], *members: str) -> None:
+    """Start servers, members and both producers."""
+    await cluster.servers(*DEFAULTS)
+    for name in members:
+        await join(cluster, programs, name)
+    await cluster.producer("producer", "--keys", "30", "--pause-ms", "100", "--again")
+    await java(cluster, programs, "KeyedProducer", "java-producer", str(JAVA_FIRST), str(JAVA_KEYS), "10")
+
+
+async def join(cluster: Cluster, programs: list[str], name: str) -> None:
+    await (java_member(cluster, programs, name) if name.startswith("java") else cluster.consumer(name))
+
+
+async def until_has_a_queue(cluster: Cluster, name: str) -> None:
+    await cluster.until(f"{name} has a queue", lambda: any(each.consumer == name for each in cluster.handled_events()))
+
+
+async def sessions(cluster: Cluster) -> list[str | None]:
+    """Return the session of each member, None for those of RocketMQ's clients."""
+    return [member["session"] for member in (await cluster.group())["members"]]
+
+
+async def check_order(cluster: Cluster, *members: str) -> str:
+    """Stop the producers, and the members when they have handled everything. Check the order, and return what was done."""
+    for producer in ("producer", "java-producer"):
+        await cluster.finish_producer(producer)
+    await cluster.until_done()
+    await cluster.stop(*members)
+    events = cluster.handled_events()
+    assert faults(events) == []
+    assert {key >= JAVA_FIRST for key, sent in cluster.reported.items() if sent.acknowledged} == {True, False}, "both producers have sent"
+    once = {(each.queue, each.offset) for each in events}
+    return f"{len(events)} events, {len(events) - len(once)} repeats"
+
+
 async def test_order_is_kept_while_members_and_a_broker_of_a_mixed_group_are_killed(
-    programs: list[str], tmp_path: Path, request: pytest.FixtureRequest
+    programs: list[str], tmp_path: Path, report: Report
 ) -> None:
     async with running_cluster(tmp_path) as cluster:
-        await cluster.servers(*DEFAULTS)
-        for name in ("java-1", "java-2"):
-            await java_member(cluster, programs, name)
-        for name in ("native-1", "native-2"):
-            await cluster.consumer(name)
-        await cluster.producer("producer", "--keys", "30", "--pause-ms", "100", "--again")
-        await java(cluster, programs, "KeyedProducer", "java-producer", str(JAVA_FIRST), str(JAVA_KEYS), "10")
         members = ["java-1", "java-2", "native-1", "native-2"]
+        await begin(cluster, programs, *members)
         seconds = {"begin": await until_every_queue_is_handled(cluster, *members)}
-        shown = await cluster.command("group", "show", "billing")
-        assert shown.count("classic") == 2, shown
-        sessions = [member["session"] for member in (await cluster.group())["members"]]
-        assert (len(sessions), sessions.count(None)) == (4, 2)
+        assert (await cluster.command("group", "show", "billing")).count("classic") == 2
+        found = await sessions(cluster)
+        assert (len(found), found.count(None)) == (4, 2)
 
-        await cluster.kill("java-1")
-        members.remove("java-1")
-        seconds["Java member killed"] = await until_every_queue_is_handled(cluster, *members)
-        await java_member(cluster, programs, "java-3")
-        members.append("java-3")
-        await cluster.until("java-3 has a queue", lambda: any(each.consumer == "java-3" for each in cluster.handled_events()))
-
-        await cluster.kill("native-1")
-        members.remove("native-1")
-        seconds["native member killed"] = await until_every_queue_is_handled(cluster, *members)
-        await cluster.consumer("native-3")
-        members.append("native-3")
-        await cluster.until("native-3 has a queue", lambda: any(each.consumer == "native-3" for each in cluster.handled_events()))
+        for killed, started in (("java-1", "java-3"), ("native-1", "native-3")):
+            await cluster.kill(killed)
+            members.remove(killed)
+            seconds[f"{killed} killed"] = await until_every_queue_is_handled(cluster, *members)
+            await join(cluster, programs, started)
+            members.append(started)
+            await until_has_a_queue(cluster, started)
 
         await cluster.kill("broker-a")
         await cluster.restart("broker-a")
         seconds["broker killed"] = await until_every_queue_is_handled(cluster, *members)
+        done = await check_order(cluster, *members)
+    report(f"{done}; " + ", ".join(f"{what}: {took:.1f} s" for what, took in seconds.items()))
 
-        for producer in ("producer", "java-producer"):
-            await cluster.finish_producer(producer)
-        await cluster.until_done()
-        await cluster.stop(*members)
-        events = cluster.handled_events()
-        assert faults(events) == []
-        both = {key >= JAVA_FIRST for key, sent in cluster.reported.items() if sent.acknowledged}
-        assert both == {True, False}, "both producers have sent"
-        once = {(each.queue, each.offset) for each in events}
-    report: Report = lambda line: request.node.user_properties.append(("measured", line))  # noqa: E731
-    report(f"{len(events)} events, {len(events) - len(once)} repeats; " + ", ".join(f"{what}: {s:.1f} s" for what, s in seconds.items()))
+
+async def test_group_changes_from_java_to_the_sdk_and_back_under_load(programs: list[str], tmp_path: Path, report: Report) -> None:
+    async with running_cluster(tmp_path) as cluster:
+        old = ["java-1", "java-2"]
+        await begin(cluster, programs, *old)
+        await until_every_queue_is_handled(cluster, *old)
+        seconds = {}
+        for new, classic_count in ((["native-1", "native-2"], 0), (["java-3", "java-4"], 2)):
+            for stopped, started in zip(old, new, strict=True):
+                await join(cluster, programs, started)
+                await until_has_a_queue(cluster, started)
+                await cluster.stop(stopped)
+            seconds[f"to {' and '.join(new)}"] = await until_every_queue_is_handled(cluster, *new)
+            found = await sessions(cluster)
+            assert (len(found), found.count(None)) == (2, classic_count)
+            old = new
+        done = await check_order(cluster, *old)
+    report(f"{done}; " + ", ".join(f"{what}: {took:.1f} s" for what, took in seconds.items()))

@@ -21,9 +21,10 @@ class Broker:
         self.processor = TopicProcessor(self.topics, self.holds, self.clock, auto_create=auto_create)
         self.topics.on_changed = self.processor.topic_changed
 
-    def learn(self, *brokers: str, counter: int = 1) -> None:
-        entries = tuple(LayoutEntry(name, 4, 4, min(counter, number)) for number, name in enumerate(brokers, 1))
-        self.topics.adopt([TopicLayout("new", LayoutVersion(counter, 7), entries)])
+    def learn(self, *brokers: str) -> None:
+        """Adopt a layout in which each broker got its queues after the one before."""
+        entries = tuple(LayoutEntry(name, 4, 4, number) for number, name in enumerate(brokers, 1))
+        self.topics.adopt([TopicLayout("new", LayoutVersion(len(brokers), 7), entries)])
 
     def own_queues(self, queue_id: int = 0) -> int:
         """Return how many queues the topic has here after a send to this one of 4."""
@@ -43,7 +44,7 @@ def test_topic_that_another_broker_has_just_created_gets_queues_here() -> None:
 def test_third_broker_gets_its_queues_too() -> None:
     broker = Broker()
     broker.learn("broker-a")
-    broker.learn("broker-a", "broker-c", counter=2)
+    broker.learn("broker-a", "broker-c")
     assert broker.own_queues() == 4
 
 
@@ -55,6 +56,15 @@ def test_queues_that_a_lost_layout_had_are_added_again() -> None:
     broker.topics.adopt([kept])
     assert [broker.own_queues(queue_id) for queue_id in (0, 1)] == [2, 2], "a client that knows the layout names these"
     assert broker.own_queues(3) == 4
+
+
+@pytest.mark.parametrize("brokers", [("broker-b",), ("broker-a", "broker-b"), ("broker-a", "broker-c")])
+def test_topic_that_a_command_has_created_gets_no_queues(brokers: tuple[str, ...]) -> None:
+    """Its keys would move."""
+    broker = Broker()
+    entries = tuple(LayoutEntry(name, 2, 2, 1) for name in brokers)
+    broker.topics.adopt([TopicLayout("new", LayoutVersion(1, 7), entries)])
+    assert broker.own_queues(3) == (2 if "broker-b" in brokers else 0)
 
 
 @pytest.mark.parametrize("queue_id", [-1, 4, 77])
@@ -76,8 +86,8 @@ def test_topic_is_new_for_a_time_only(ms: int) -> None:
 def test_broker_whose_queues_an_operator_has_removed_gets_none() -> None:
     broker = Broker()
     broker.learn("broker-a", "broker-b")
-    removed = LayoutEntry("broker-a", 4, 4, 1), LayoutEntry("broker-b", 0, 0, 2)
-    broker.topics.adopt([TopicLayout("new", LayoutVersion(2, 7), removed)])
+    removed = LayoutEntry("broker-a", 4, 4, 1), LayoutEntry("broker-b", 0, 0, 3)
+    broker.topics.adopt([TopicLayout("new", LayoutVersion(3, 7), removed)])
     assert broker.own_queues() == 0
 
 

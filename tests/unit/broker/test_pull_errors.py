@@ -76,7 +76,7 @@ async def test_failing_pull_of_a_drained_connection_does_not_affect_others(monke
     ]
 
 
-@pytest.mark.parametrize("stage", ["read_cold", "_hashes", "_deliver"])
+@pytest.mark.parametrize("stage", ["read_cold", "_filter", "_deliver"])
 async def test_failing_cold_pull_does_not_affect_others(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broker = Broker()
     broker.arrive(b"x")

@@ -142,9 +142,12 @@ class TopicProcessor:
         return self._topics.create_own(topic, count, count)
 
     def _is_first_send(self, layout: TopicLayout, count: int, queue_id: int) -> bool:
-        """Return whether a send of one of `count` queues by the route of TBW102 is the first to a queue that this broker lacks."""
+        """Return whether a send of one of `count` queues by the route of TBW102 is the first to a queue that this broker lacks.
+
+        A broker that has queues since the creation has all that were asked for.
+        """
         own = self._topics.own_write_count(layout)
-        if not own <= queue_id < count or own != self._topics.own_read_count(layout):
+        if not own <= queue_id < count or own != self._topics.own_read_count(layout) or self._topics.has_oldest_queue(layout):
             return False
         since_ms, now_ms = self._new_topics.get(layout.topic), self._clock.boot_ms()
         return since_ms is not None and now_ms - since_ms <= FIRST_SENDS_MS and not self._holds.holds(layout.topic, now_ms)
@@ -167,6 +170,9 @@ class TopicProcessor:
 
 
 def _has_only_first_queues(layout: TopicLayout) -> bool:
-    """Return whether brokers have got their first queues in this layout and those before it, and nothing else."""
-    brokers = {entry.broker_name for entry in layout.entries}
-    return len(brokers) == len(layout.entries) > layout.version.counter - layout.began
+    """Return whether one broker created the topic, as a first send does, and each change since then gave another one its first queues.
+
+    Commands and lockstep's SDK give all brokers their queues at once.
+    """
+    brokers, counters = {entry.broker_name for entry in layout.entries}, {entry.counter for entry in layout.entries}
+    return len(brokers) == len(counters) == len(layout.entries) > layout.version.counter - layout.began

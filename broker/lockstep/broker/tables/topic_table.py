@@ -132,6 +132,10 @@ class TopicTable:
         """Return the number of readable queues of this broker. Their ids are 0 … count−1."""
         return layout.read_count(self._broker_name)
 
+    def has_oldest_queue(self, layout: TopicLayout) -> bool:
+        """Return whether this broker has queues since the topic was created."""
+        return any(entry.broker_name == self._broker_name and entry.counter == layout.began for entry in layout.entries)
+
     def is_writable(self, topic: str, queue_id: int) -> bool:
         """Return whether clients can write to the queue."""
         return 0 <= queue_id < self._writable.get(topic, 0)
