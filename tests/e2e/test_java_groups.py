@@ -363,7 +363,7 @@ async def test_reset_is_not_sent_to_members_of_5_0(tool: JavaWire, new_peer: New
     await granted(tool, 222, RESET)
     assert await offsets(tool) == [0, 0]
     call = asyncio.create_task(tool.call(307, {"consumerGroup": "cg", "clientId": "10.0.0.1@m", "jstackEnable": "false"}))
-    while (request := await newer.wire._read())[2].code != 307:
+    while (request := await newer.wire.read())[2].code != 307:
         assert request[2].code == 40, "nothing but notices comes before"
     call.cancel()
 

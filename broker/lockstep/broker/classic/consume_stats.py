@@ -41,7 +41,7 @@ class ConsumeStatsProcessor:
         self._topics = topics
         self._budget = budget
 
-    @handles(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader, lane=QUERY_LANE, classic=True)
+    @handles(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader, lane=QUERY_LANE, native=False, classic=True)
     async def consume_stats(self, request: Request) -> HandlerResult:
         """Return the end and the group's offset of each queue of the topics in which it has progress.
 
@@ -58,7 +58,7 @@ class ConsumeStatsProcessor:
             offsets |= await self._offsets_in(group, topic)
         return request.reply(body=write_fastjson({"offsetTable": offsets}))
 
-    @handles(RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader, lane=QUERY_LANE, classic=True)
+    @handles(RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader, lane=QUERY_LANE, native=False, classic=True)
     async def all_consume_stats(self, request: Request) -> HandlerResult:
         """Return the same for all groups, topic by topic."""
         header: BrokerConsumeStatsHeader = request.header
@@ -90,7 +90,7 @@ class ConsumeStatsProcessor:
             }
         return offsets
 
-    @handles(RequestCode.QUERY_CONSUME_TIME_SPAN, TopicGroupHeader, lane=QUERY_LANE, classic=True)
+    @handles(RequestCode.QUERY_CONSUME_TIME_SPAN, TopicGroupHeader, lane=QUERY_LANE, native=False, classic=True)
     async def time_spans(self, request: Request) -> HandlerResult:
         """Return when the first, the last and the last consumed message of each queue was stored, and how old the next one is."""
         header: TopicGroupHeader = request.header
@@ -114,7 +114,7 @@ class ConsumeStatsProcessor:
             "minTimeStamp": first_ms,
         }
 
-    @handles(RequestCode.QUERY_CORRECTION_OFFSET, CorrectionOffsetHeader, classic=True)
+    @handles(RequestCode.QUERY_CORRECTION_OFFSET, CorrectionOffsetHeader, native=False, classic=True)
     def correction_offsets(self, request: Request) -> HandlerResult:
         """Return the lowest offset of all groups for each queue; Java's highest number where the compared group's is lower still."""
         header: CorrectionOffsetHeader = request.header
@@ -130,7 +130,7 @@ class ConsumeStatsProcessor:
                 lowest[queue_id] = INT64_MAX
         return request.reply(body=write_fastjson({"correctionOffsets": dict(sorted(lowest.items()))}))
 
-    @handles(RequestCode.QUERY_CONSUME_QUEUE, ConsumeQueueHeader, lane=QUERY_LANE, classic=True)
+    @handles(RequestCode.QUERY_CONSUME_QUEUE, ConsumeQueueHeader, lane=QUERY_LANE, native=False, classic=True)
     async def queue_entries(self, request: Request) -> HandlerResult:
         """Return entries of a queue. `eval`: whether the filter of the named group passes it."""
         header: ConsumeQueueHeader = request.header

@@ -49,13 +49,13 @@ class RelayProcessor:
         self._outstanding: set[tuple[int, int]] = set()
         """(connection, code) of the requests without a response."""
 
-    @handles(RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader, lane=RELAY_LANE, classic=True)
+    @handles(RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader, lane=RELAY_LANE, native=False, classic=True)
     async def running_info(self, request: Request) -> HandlerResult:
         header: RunningInfoHeader = request.header
         member = self._member(header.consumer_group, header.client_id)
         return _relayed(request, await self._ask(member, RequestCode.GET_CONSUMER_RUNNING_INFO, header))
 
-    @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeDirectlyHeader, lane=QUERY_LANE, classic=True)
+    @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeDirectlyHeader, lane=QUERY_LANE, native=False, classic=True)
     async def consume_directly(self, request: Request) -> HandlerResult:
         """Have a member call its listener with a stored message."""
         header: ConsumeDirectlyHeader = request.header
@@ -80,7 +80,7 @@ class RelayProcessor:
     async def _consume(self, request: Request, member: Client, header: ConsumeDirectlyHeader, record: bytes) -> HandlerResult:
         return _relayed(request, await self._ask(member, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, record))
 
-    @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatusHeader, lane=RELAY_LANE, classic=True)
+    @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatusHeader, lane=RELAY_LANE, native=False, classic=True)
     async def consumer_status(self, request: Request) -> HandlerResult:
         """Return the offsets that each member has in memory, one member after the other."""
         header: ConsumerStatusHeader = request.header

@@ -32,11 +32,11 @@ class ReplyProcessor:
         self._connections = connections
         self._clock = clock
 
-    @classic_send(RequestCode.SEND_REPLY_MESSAGE, SendMessageHeader, bytes)
+    @classic_send(RequestCode.SEND_REPLY_MESSAGE, SendMessageHeader, bytes, native=False)
     def send_reply(self, request: Request) -> HandlerResult:
         return self._push(request, request.header)
 
-    @classic_send(RequestCode.SEND_REPLY_MESSAGE_V2, SendMessageV2Header, bytes)
+    @classic_send(RequestCode.SEND_REPLY_MESSAGE_V2, SendMessageV2Header, bytes, native=False)
     def send_reply_v2(self, request: Request) -> HandlerResult:
         header: SendMessageV2Header = request.header
         return self._push(request, header.long_form())

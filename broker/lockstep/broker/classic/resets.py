@@ -48,7 +48,7 @@ class ResetProcessor:
         self._topics = topics
         self._budget = budget
 
-    @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, lane=QUERY_LANE, classic=True)
+    @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, lane=QUERY_LANE, native=False, classic=True)
     async def reset(self, request: Request) -> HandlerResult:
         """Reset the group to a time or an offset. Nothing is reset if no member is connected: tools then write the offsets themselves."""
         header: ResetOffsetHeader = request.header
@@ -69,7 +69,7 @@ class ResetProcessor:
         kept = targets | {queue_id: self._offset(header.group, header.topic, queue_id) for queue_id in queue_ids}
         return PendingResponse(request.reply(body=write_fastjson({"offsetTable": self._table(header.topic, kept)})))
 
-    @handles(RequestCode.CLONE_GROUP_OFFSET, CloneOffsetHeader, classic=True)
+    @handles(RequestCode.CLONE_GROUP_OFFSET, CloneOffsetHeader, native=False, classic=True)
     def clone(self, request: Request) -> HandlerResult:
         """Reset the destination group to the offsets of the source group, in one topic or in all but that of its retries."""
         header: CloneOffsetHeader = request.header
