@@ -178,13 +178,15 @@ async def test_body_of_many_values_is_refused_without_the_memory_that_they_would
 
 @pytest.mark.parametrize("kind", [JSON, BINARY], ids=["json", "binary"])
 async def test_longest_fields_are_refused_with_the_limit(world: World, kind: int) -> None:
+    async with native(world.broker_address) as client:
+        await client.create("longest", 4)  # other tests may have deleted theirs
     async with java_wire(world.broker_address, kind) as wire:
-        long = await wire.call(RequestCode.GET_MAX_OFFSET, {"topic": "fuzz", "queueId": "0", "more": "x" * 200_000})
+        long = await wire.call(RequestCode.GET_MAX_OFFSET, {"topic": "longest", "queueId": "0", "more": "x" * 200_000})
         assert long.code == ResponseCode.MESSAGE_ILLEGAL
         assert "a header of" in (long.remark or "")
         assert "at most 4096" in (long.remark or "")
         properties = await wire.call(
-            10, {"producerGroup": "g", "topic": "fuzz", "queueId": "0", "properties": "K\x01" + "x" * 40_000}, b"x"
+            10, {"producerGroup": "g", "topic": "longest", "queueId": "0", "properties": "K\x01" + "x" * 40_000}, b"x"
         )
         assert (properties.code, "at most 30720" in (properties.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)
 

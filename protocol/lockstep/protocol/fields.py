@@ -87,7 +87,7 @@ def _fail(where: str, expected: str, got: object) -> RemoteProtocolError:
     shown = ""
     if isinstance(got, str | bytes):
         shown = f" {got[:60]!r}"
-    elif isinstance(got, int | float):
+    elif isinstance(got, float) or (isinstance(got, int) and got.bit_length() <= 64):
         shown = f" {got!r}"
     return RemoteProtocolError(f"{where}: expected {expected}, got {type(got).__name__}{shown}")
 
