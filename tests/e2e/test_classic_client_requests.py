@@ -358,7 +358,7 @@ async def test_tag_expression_of_a_pull_filters_by_hash(served: Served) -> None:
         assert (nothing.code, nothing.fields["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 6)
         bad = await a.pull(subscription="|| ||")
         assert bad.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
-        assert (await a.pull(expression_type="SQL92", subscription="a > 1")).code == ResponseCode.SYSTEM_ERROR
+        assert (await a.pull(expression_type="XPATH", subscription="a > 1")).code == ResponseCode.SYSTEM_ERROR
 
 
 async def test_pull_without_an_expression_uses_that_of_the_heartbeat(served: Served) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from lockstep.broker.classic.batch import BATCH_MAX
+from lockstep.protocol.frame import FRAME_BYTES_MAX
 from support.cluster import Cluster
 from support.java_wire import BINARY, JSON, JavaWire, batch, java_wire, records
 
@@ -183,6 +185,10 @@ async def test_what_is_not_supported_is_refused_with_words(wires: tuple[JavaWire
         (10, {"producerGroup": "pg", **QUEUE, "properties": "TIMER_DELIVER_MS\x011"}, b"x", 13, "only delay levels are supported"),
         (320, send(m="true"), batch((b"x", "TIMER_DELAY_MS\x011")), 13, "TIMER_"),
         (310, send(properties="DELAY\x013", m="true"), batch((b"x", "")), 13, "a batch can't be delayed"),
+        (320, send(m="true"), batch((b"x", ""), (b"y", "DELAY\x013")), 13, "batch: message 2 is delayed or a retry"),
+        (320, send(m="true"), batch((b"x", "RETRY_TOPIC\x01t")), 13, "batch: message 1 is delayed or a retry"),
+        (320, send(m="true"), batch((b"x", "TRAN_MSG\x01true")), 13, "transactions are not supported"),
+        (320, send(properties="K\x01" + "x" * 1_023, m="true"), batch((b"x", "")), 13, "1025 characters of properties: at most 1024"),
         (310, send(m="true"), b"x", 13, "cut off"),
         (310, send("LOCKSTEP_SYS_STATE"), b"x", 16, "written by the broker alone"),
         (310, send(e="77"), b"x", 1, "queue 77"),
@@ -194,6 +200,21 @@ async def test_what_is_not_supported_is_refused_with_words(wires: tuple[JavaWire
         assert (refused.code, said in (refused.remark or "")) == (wanted, True), (code, refused)
     assert (await names.call(103, {"brokerName": "apache", "brokerAddr": "10.0.0.9:10911", "clusterName": "c", "brokerId": "0"})).code == 1
     assert (await broker.call(30, QUEUE)).code == 0, "the connection is still served"
+
+
+async def test_limits_of_a_batch(wires: tuple[JavaWire, JavaWire]) -> None:
+    """The response has the id of each message, and each message gets the properties of the batch, which makes its frame larger."""
+    _, broker = wires
+    stored = await broker.call(320, send(m="true"), batch(*[(b"x", "")] * BATCH_MAX))
+    assert (stored.code, len(stored.fields["msgId"].split(","))) == (0, BATCH_MAX)
+    body = b"x" * ((FRAME_BYTES_MAX - (1 << 20)) // BATCH_MAX - 22)
+    for messages, said in (
+        ([(b"x", "")] * (BATCH_MAX + 1), "a batch of more than"),
+        ([(body, "")] * BATCH_MAX, "the records of the batch have"),
+    ):
+        refused = await broker.call(320, send(properties="K\x01" + "x" * 1_000, m="true"), batch(*messages))
+        assert (refused.code, said in (refused.remark or "")) == (13, True), refused.remark
+    assert (await broker.call(30, QUEUE)).fields == {"offset": str(BATCH_MAX)}
 
 
 async def test_stored_subscription_of_another_type_fails_its_pulls_with_words(wires: tuple[JavaWire, JavaWire]) -> None:

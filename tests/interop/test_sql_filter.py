@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from lockstep.protocol.properties import encode_properties
-from lockstep.protocol.sql92 import compile_sql
+from lockstep.protocol.sql92 import compile_sql, parse_sql
 from lockstep.protocol.sql92.nodes import Condition
 from support.sql_cases import MESSAGE, TRUTHS, conditions, messages
 
@@ -46,7 +46,7 @@ def rocketmqs(program: str, cases: list[tuple[str, dict[str, str]]]) -> list[str
 
 
 def passes(condition: str, message: dict[str, str]) -> bool:
-    return compile_sql(condition)(b"\x02" + encode_properties(message))
+    return compile_sql(parse_sql(condition))(b"\x02" + encode_properties(message))
 
 
 def test_table_of_conditions_holds_in_rocketmq_where_it_does_not_fail(program: str) -> None:

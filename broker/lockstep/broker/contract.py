@@ -8,7 +8,7 @@ from lockstep.protocol.allocate import is_allowed_when_ordered
 from lockstep.protocol.bodies import CONTRACT_VERSION_MAX, SQL92, TAG, ConsumerGroup, Subscription
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_group, check_topic
-from lockstep.protocol.sql92 import SqlError, parse_sql
+from lockstep.protocol.sql92 import SqlError, canonical_sql
 from lockstep.protocol.tags import ALL, check_expression, parse_tags
 
 TOPICS_PER_GROUP_MAX = 1_024
@@ -127,7 +127,7 @@ def _subscription(each: Subscription) -> Subscription:
         expression = " || ".join(sorted(parse_tags(expression)))
     elif each.expression_type == SQL92:
         try:
-            expression = str(parse_sql(expression))
+            expression = canonical_sql(expression)
         except SqlError:
             pass  # its pulls fail with the reason
     return replace(each, expression=expression, sub_version=0)

@@ -1,7 +1,7 @@
 """Settings, deletion, resets and expiry of groups. RocketMQ: AdminBrokerProcessor (resetOffset, which needs a notice to the clients)."""
 
 from lockstep.broker.group_state import GroupState
-from lockstep.broker.tables.progress_table import Progress, Told
+from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.bodies import GroupSettings, QueueOffset, ResetBody, ResetReply
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, StaleEpochError, TopicNotExistError
 from lockstep.protocol.names import check_group
@@ -65,8 +65,8 @@ class GroupAdmin:
             key = keys[queue.queue_id]
             progress = state.progress.get(key)
             before.append(QueueOffset(queue.queue_id, -1 if progress is None else progress.offset))
-            told = Told.NO if has_classic and queue.generation is None else None
-            state.progress.set_progress(key, Progress(state.fence.draw(), queue.offset, told=told))
+            untold = has_classic and queue.generation is None
+            state.progress.set_progress(key, Progress(state.fence.draw(), queue.offset, untold=untold))
             state.supersede_grant(key)
         return ResetReply(tuple(before))
 

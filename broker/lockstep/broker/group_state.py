@@ -137,6 +137,9 @@ class GroupState(GroupTables):
         response gives the queue to another member (ordering.md 7.6).
         """
         holder = self.locks.holder(key)
+        if holder is not None and holder.held_by_classic:
+            self.pending.end_held_pulls(key, 0)  # its lease gives it the queue; it is told by its next pull (12.5)
+            return
         if holder is None or holder.session is None or holder.client_id is None:
             self.end_grant(key)
             return

@@ -15,8 +15,8 @@ A reset of progress (RESET_OFFSETS) has to be told: classic requests carry no ge
 |-------------------------------------------------|------------------------------------------------------------------------------|
 | a pull from n                                   | served: the reset is known                                                   |
 | the first pull from anywhere else               | PULL_OFFSET_MOVED with n: the client drops its messages and continues from n |
-| another pull from anywhere else                 | served: a reader that chooses its offsets itself                             |
-| until then, a commit of another offset          | refused                                                                      |
+| another pull from there, on the same connection | served: a reader that chooses its offsets itself                             |
+| until then, a commit of another offset          | refused while the group has classic members, else a reset                    |
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ from itertools import islice
 from lockstep.broker.group_state import FREES_PER_TICK, GroupState
 from lockstep.broker.membership import GroupMembers
 from lockstep.broker.tables.lock_table import Lock, QueueKey
-from lockstep.broker.tables.progress_table import Progress, Told
+from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.bodies import LockBatchBody, LockBatchReply, QueueRef
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
 from lockstep.protocol.names import check_client_id, check_group
@@ -42,6 +42,8 @@ class LegacyClients:
         self._membership = membership
         self._leases: dict[QueueKey, int] = {}
         """Classic lock → time of its last renewal, the oldest first."""
+        self._told: dict[QueueKey, tuple[int, int]] = {}
+        """(connection, generation) of the last pull that was answered with the offset of a reset which is not known yet."""
         self.refused_update_count = 0
         """Number of commits without an epoch that were refused because another client holds the queue."""
 
@@ -135,17 +137,20 @@ class LegacyClients:
             return True
         return holder.held_by_classic and not self._membership.has_heartbeat(connection)
 
-    def tell_reset(self, key: QueueKey, offset: int) -> tuple[bool, int | None]:
+    def tell_reset(self, connection: int, key: QueueKey, offset: int) -> tuple[bool, int | None]:
         """Note a pull of a classic client from `offset`. Return whether a reset had to be told until now, and, if the client must continue
         elsewhere, from which offset.
+
+        That the client was told is kept for this connection alone: a response that was lost with its connection tells nobody.
         """
         progress = self._state.progress.get(key)
-        if progress is None or progress.told is None:
+        if progress is None or not progress.untold:
             return False, None
-        if offset == progress.offset or progress.told is Told.ONCE:
-            self._state.progress.set_progress(key, replace(progress, told=None))
+        if offset == progress.offset or self._told.get(key) == (connection, progress.generation):
+            self._told.pop(key, None)
+            self._state.progress.set_progress(key, replace(progress, untold=False))
             return True, None
-        self._state.progress.set_progress(key, replace(progress, told=Told.ONCE))
+        self._told[key] = connection, progress.generation
         return True, progress.offset
 
     def query_offset(self, key: QueueKey, *, young: bool) -> int | None:
@@ -178,7 +183,8 @@ class LegacyClients:
         if not 0 <= offset <= end:
             raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, the end of the queue")
         progress = state.progress.get(key)
-        if progress is not None and progress.told is not None and offset != progress.offset:
+        known = state.groups.get(group)
+        if progress is not None and progress.untold and offset != progress.offset and known is not None and known.has_classic_members:
             raise NoPermissionError(
                 f"offset {offset} of {topic} queue {queue_id} is not applied: group {group} was reset to {progress.offset}, and no member "
                 "has pulled from there yet. Pull from there, or reset the group again"
@@ -187,9 +193,10 @@ class LegacyClients:
         state.register_group(group)
         if idle_days is not None:
             state.activity.record_idle_limit(group, idle_days)
-        if progress is not None and offset >= progress.offset:
+        if progress is not None and (offset == progress.offset or (offset > progress.offset and not progress.untold)):
             state.progress.record_commit(key, offset, 0, now_ms)
             return
+        self._told.pop(key, None)
         state.progress.set_progress(key, Progress(state.fence.draw(), offset))
         if progress is not None and state.locks.holder(key) is None:
             state.end_grant(key)

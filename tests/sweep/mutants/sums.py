@@ -34,7 +34,7 @@ def all_woken_pulls_are_served_in_one_turn(patch: Patches) -> None:
 @mutant("swarm", aimed="tests/unit/broker/test_pull.py::test_what_a_filter_examines_counts_for_the_turn")
 def what_a_filter_examines_is_free(patch: Patches) -> None:
     """The records that a predicate examines count for the turn, also if it lets none of them pass."""
-    patch.set(pull, "examining_cost", lambda result: 0)
+    patch.set(pull, "examining_cost", lambda wanted, result: 0)
 
 
 @mutant("swarm", aimed="tests/unit/protocol/test_sql92.py::test_condition_is_true_false_or_unknown")

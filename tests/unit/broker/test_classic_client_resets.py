@@ -108,3 +108,49 @@ def test_second_reset_is_told_as_well() -> None:
     assert pull(me, 80).moved_to == 10
     reset_to(bench, 20)
     assert pull(me, 80).moved_to == 20
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_reset_leaves_a_queue_to_the_classic_client_whose_lease_runs(native: bool) -> None:
+    """Its listener runs on, so nobody else may begin (O3)."""
+    bench, me = running()
+    other = ClassicClient(bench, "other")
+    other.connect()
+    joined = Client(bench, "native")
+    joined.connect()
+    assert me.lock(0) == [0]
+    epoch = bench.epoch(0)
+    reset_to(bench, 10)
+    assert joined.lock(0)[0].verdict is not LockVerdict.OK if native else other.lock(0) == []
+    with pytest.raises(NoPermissionError, match="held by me"):
+        other.update(0, 40)
+    assert pull(me, 80).moved_to == 10
+    assert (me.lock(0), bench.epoch(0)) == ([0], epoch), "its lease is renewed"
+    bench.now_ms += bench.c.state.config.classic_lock_ms + 1
+    assert other.lock(0) == [0], "after the lease as ever"
+
+
+def test_reset_is_told_again_on_another_connection() -> None:
+    """The response may be lost with its connection."""
+    bench, me = running()
+    reset_to(bench, 10)
+    assert pull(me, 80).moved_to == 10
+    me.close()
+    me.connect()
+    with pytest.raises(NoPermissionError, match="was reset to 10"):
+        me.update(0, 60)
+    assert [pull(me, 80).moved_to, pull(me, 80).moved_to] == [10, None]
+
+
+def test_commit_after_a_reset_is_applied_when_no_classic_member_is_left() -> None:
+    """RocketMQ's tools write the offsets themselves then."""
+    bench, me = running()
+    reset_to(bench, 10)
+    tool = ClassicClient(bench, "tool")
+    tool.connection = bench.new_connection()
+    with pytest.raises(NoPermissionError, match="was reset to 10"):
+        tool.update(0, 30)
+    bench.c.membership.unregister(me.connection, "me", GROUP, bench.now_ms)
+    tool.update(0, 30)
+    tool.update(0, 40)
+    assert bench.progress(0) == (40, 0)

@@ -9,7 +9,14 @@ from lockstep.broker.effects import StalePulls
 from lockstep.broker.processors import cold_reads, pull
 from lockstep.broker.processors.cold_reads import COLD_COUNT_MAX
 from lockstep.broker.processors.pull import TURN_HELD_MAX, UNSENT_BYTES_MAX
-from lockstep.broker.processors.pull_request import CLASSIC_BYTES_MAX, NATIVE_BYTES_MAX, page_of
+from lockstep.broker.processors.pull_request import (
+    CLASSIC_BYTES_MAX,
+    COMPARISON_BYTES,
+    EXAMINE_BYTES,
+    NATIVE_BYTES_MAX,
+    PARSE_BYTES,
+    page_of,
+)
 from lockstep.broker.pull_fence import PullCheck
 from lockstep.broker.store import ReadResult, ReadStatus
 from lockstep.protocol.bodies import Subscription
@@ -103,6 +110,7 @@ async def test_offset_outside_the_queue_gets_rocketmqs_code_and_next_offset(
         ({"expression_type": "XPATH", "sys_flag": 0}, ResponseCode.SYSTEM_ERROR, "filters of type XPATH"),
         ({"expression_type": "SQL92", "subscription": "a >> 1"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "got '>', at character 4"),
         ({"expression_type": "SQL92"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "the expression is empty"),
+        ({"expression_type": "SQL92", "subscription": "a" * 8_193}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "8192"),
         ({"sys_flag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST, "HEART_BEAT"),
     ],
 )
@@ -392,12 +400,13 @@ async def test_held_pull_with_an_sql_expression_waits_for_a_message_that_passes(
 
 async def test_what_a_filter_examines_counts_for_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter that lets nothing pass must not keep the loop for itself."""
-    record = priced(1)
-    monkeypatch.setattr(pull, "TURN_BYTES_MAX", 4 * (len(record) + pull.EXAMINE_BYTES))
+    record, condition = priced(1), "amount > 100"
+    cost = PARSE_BYTES * len(condition) + 2 * (len(record) + EXAMINE_BYTES + COMPARISON_BYTES)
+    monkeypatch.setattr(pull, "TURN_BYTES_MAX", 2 * cost)
     broker = Broker()
     broker.store.append("t", 0, [record, record])
     for opaque in range(6):
-        broker.pull(0, opaque=opaque, subscription="amount > 100", expression_type="SQL92")
+        broker.pull(0, opaque=opaque, subscription=condition, expression_type="SQL92")
     served = []
     for _ in range(5):
         served.append(len(broker.endpoint.sent))

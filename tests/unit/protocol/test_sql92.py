@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.properties import encode_properties
-from lockstep.protocol.sql92 import SqlError, compile_sql, parse_sql
+from lockstep.protocol.sql92 import SqlError, canonical_sql, compile_sql, count_comparisons, parse_sql
 from lockstep.protocol.sql92.nodes import (
     And,
     Between,
@@ -25,7 +25,7 @@ from lockstep.protocol.sql92.nodes import (
     Or,
     Value,
 )
-from lockstep.protocol.sql92.parser import DEPTH_MAX, TERMS_MAX
+from lockstep.protocol.sql92.parser import COMPARISONS_MAX, DEPTH_MAX, TEXTS_MAX
 from lockstep.protocol.sql92.tokens import TEXT_LENGTH_MAX
 from support.sql_cases import MESSAGE, TRUTHS, conditions, messages
 
@@ -35,7 +35,7 @@ def stored(properties: Mapping[str, str]) -> bytes:
 
 
 def passes(expression: str, properties: Mapping[str, str] = MESSAGE) -> bool:
-    return compile_sql(expression)(stored(properties))
+    return compile_sql(parse_sql(expression))(stored(properties))
 
 
 def truth(expression: str, properties: Mapping[str, str] = MESSAGE) -> bool | None:
@@ -75,8 +75,8 @@ def test_names_are_whole_and_values_end_where_the_property_ends() -> None:
     assert not passes("a = 'x'", {"ab": "x"})
     assert passes("a = '' AND b = 'x'", {"a": "", "b": "x"})
     assert passes("TAGS = 'paid' AND KEYS CONTAINS '1001'", {"TAGS": "paid", "KEYS": "1001 1002"})
-    assert compile_sql("a = 'x'")(b"\x02a\x01x\x02"), "some releases of RocketMQ end properties with 0x02"
-    assert compile_sql("a = 'y'")(b"\x02a\x01x\x02a\x01y"), "the last value of a name counts, as when properties are decoded"
+    assert compile_sql(parse_sql("a = 'x'"))(b"\x02a\x01x\x02"), "some releases of RocketMQ end properties with 0x02"
+    assert compile_sql(parse_sql("a = 'y'"))(b"\x02a\x01x\x02a\x01y"), "the last value of a name counts, as when properties are decoded"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,8 @@ def test_equal_conditions_have_one_canonical_text(expression: str, canonical: st
         ("a > 1.5L", 4, "a number that ends in L is an integer"),
         ("(" * (DEPTH_MAX + 1) + "a > 1", DEPTH_MAX, f"nested more than {DEPTH_MAX} levels"),
         ("NOT " * (DEPTH_MAX + 1) + "a > 1", 4 * DEPTH_MAX, f"nested more than {DEPTH_MAX} levels"),
-        (" OR ".join(["a > 1"] * (TERMS_MAX + 1)), 9 * TERMS_MAX + 2, f"more than {TERMS_MAX} conditions"),
+        (" OR ".join(["a > 1"] * (COMPARISONS_MAX + 1)), 9 * COMPARISONS_MAX + 2, f"more than {COMPARISONS_MAX} comparisons"),
+        (f"a IN ({', '.join(['?'] * (TEXTS_MAX + 1))})".replace("?", "'x'"), 6 + 5 * TEXTS_MAX, f"more than {TEXTS_MAX} listed texts"),
         ("x" * (TEXT_LENGTH_MAX + 1), TEXT_LENGTH_MAX, f"at most {TEXT_LENGTH_MAX}"),
     ],
 )
@@ -148,6 +149,33 @@ def test_expression_that_can_not_be_used_is_refused_with_the_place(expression: s
     assert reason in refused.value.reason
     assert refused.value.remark == f"{refused.value.reason}, at character {at + 1} of the SQL92 expression"
     assert isinstance(refused.value, LocalProtocolError)
+
+
+def test_canonical_text_that_is_nested_too_deeply_is_refused_when_it_is_declared() -> None:
+    """Each NOT has parentheses there. The broker parses this form."""
+    expression = "NOT " * 18 + "(a = 1)"
+    parse_sql(expression)
+    with pytest.raises(SqlError, match="nested more than"):
+        canonical_sql(expression)
+
+
+def test_first_error_ends_the_parser_however_long_the_expression_is() -> None:
+    with pytest.raises(SqlError) as refused:
+        parse_sql("=" * 30_000 + "?")
+    assert refused.value.at == 0, "the character that begins no word was not reached"
+
+
+@pytest.mark.parametrize(
+    ("expression", "count"),
+    [("a = 1", 1), ("a = 1 AND b = 2 OR NOT (c IN ('x', 'y'))", 3), ("(a = 1 OR b = 1) IS NULL", 2), ("a IS NULL", 1), ("TRUE", 1)],
+)
+def test_comparisons_are_counted(expression: str, count: int) -> None:
+    assert count_comparisons(parse_sql(expression)) == count
+
+
+def test_long_text_is_no_number() -> None:
+    assert truth("a > 1", {"a": "9" * 64}) is True
+    assert truth("a > 1", {"a": "9" * 65}) is None
 
 
 def test_error_shows_the_place_with_a_caret() -> None:
@@ -180,7 +208,7 @@ def test_any_text_is_a_condition_or_is_refused(text: str) -> None:
 
 @given(conditions, st.binary(max_size=40))
 def test_predicates_never_raise(condition: Condition, properties: bytes) -> None:
-    assert compile_sql(str(condition))(b"\x02" + properties) in (True, False)
+    assert compile_sql(condition)(b"\x02" + properties) in (True, False)
 
 
 def interpret(condition: Condition, message: Mapping[str, str]) -> bool | None:

@@ -12,6 +12,8 @@ from lockstep.protocol.codec.java import write_json
 
 READ, WRITE, INHERIT = 4, 2, 1
 """Bits of a topic's permission. RocketMQ: PermName."""
+LIST_BYTES_MAX = 512 << 10
+"""The body of a request with a list of configurations: it is decoded in one turn of the loop."""
 RETRY_TIMES, TIMEOUT_MINUTES = 16, 15
 """RocketMQ's defaults of consumers: retries of a message before it is dead-lettered, and the minutes after which a call has failed."""
 

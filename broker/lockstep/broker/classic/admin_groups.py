@@ -6,7 +6,7 @@ refused, except for those that have no effect, or that `mqadmin updateSubGroup` 
 
 from dataclasses import dataclass, replace
 
-from lockstep.broker.classic.admin_bodies import RETRY_TIMES, TIMEOUT_MINUTES, group_config, versioned_table
+from lockstep.broker.classic.admin_bodies import LIST_BYTES_MAX, RETRY_TIMES, TIMEOUT_MINUTES, group_config, versioned_table
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.processors.status import StatusProcessor
@@ -18,7 +18,6 @@ from lockstep.protocol.headers.admin import GroupConfigHeader
 from lockstep.protocol.names import check_group
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.dispatch import handles
-from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.request import HandlerResult, PendingResponse, Request
 from lockstep.runtime.turn import TurnBudget
 
@@ -117,7 +116,7 @@ class GroupAdminProcessor:
         None,
         GroupConfigList,
         lane=QUERY_LANE,
-        body_bytes_max=MEMBER_BYTES_MAX,
+        body_bytes_max=LIST_BYTES_MAX,
         native=False,
         classic=True,
     )

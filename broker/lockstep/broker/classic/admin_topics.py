@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 
-from lockstep.broker.classic.admin_bodies import topic_config, topic_stats, versioned_table
+from lockstep.broker.classic.admin_bodies import LIST_BYTES_MAX, topic_config, topic_stats, versioned_table
 from lockstep.broker.classic.topic_changes import CreateTopicFields, TopicChanges, TopicConfigList, TopicCounts, counts_of
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
@@ -17,7 +17,6 @@ from lockstep.protocol.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS
 from lockstep.protocol.record import RecordView
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.dispatch import handles
-from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
 from lockstep.runtime.request import HandlerResult, PendingResponse, Request
@@ -69,7 +68,7 @@ class TopicAdminProcessor:
         None,
         TopicConfigList,
         lane=ROUTE_LANE,
-        body_bytes_max=LAYOUTS_BYTES_MAX,
+        body_bytes_max=LIST_BYTES_MAX,
         native=False,
         classic=True,
     )

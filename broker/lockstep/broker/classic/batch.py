@@ -11,8 +11,8 @@ from lockstep.protocol.errors import MessageIllegalError
 _HEAD = Struct(">iiiii")
 _SHORT = Struct(">h")
 _MIN = _HEAD.size + _SHORT.size
-BATCH_MAX = 8_192
-"""Messages of one batch. RocketMQ limits it only by the size of the frame."""
+BATCH_MAX = 4_096
+"""Messages of one batch: the header of the response has the id of each. RocketMQ limits it only by the size of the frame."""
 
 
 def joined_properties(own: str, batch: str) -> str:

@@ -26,6 +26,8 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.request import HandlerResult, Request
 from lockstep.runtime.turn import TurnBudget
 
+QUEUES_MAX = 20_000
+"""Queues in one response about all groups: it is encoded in one turn of the loop."""
 ENTRIES_MAX = 1_000
 """Entries of a queue that one QUERY_CONSUME_QUEUE returns."""
 INT64_MAX = (1 << 63) - 1
@@ -62,13 +64,18 @@ class ConsumeStatsProcessor:
     async def all_consume_stats(self, request: Request) -> HandlerResult:
         """Return the same for all groups, topic by topic."""
         header: BrokerConsumeStatsHeader = request.header
-        status, groups, behind = self._coordination.status, [], 0
+        status, groups, behind, queue_count = self._coordination.status, [], 0, 0
         for group in status.groups():
             await self._budget.take()
             contract = status.contract(group)
             if header.is_order and (contract is None or not contract.ordered):
                 continue
             topics = [await self._offsets_in(group, topic) for topic in self._consumed_topics(group)]
+            queue_count += sum(map(len, topics))
+            if queue_count > QUEUES_MAX:
+                raise MessageIllegalError(
+                    f"the groups have progress in more than {QUEUES_MAX} queues: ask for single groups, or use `lockstep group list`"
+                )
             if topics:
                 groups.append({group: [{"offsetTable": offsets} for offsets in topics]})
                 behind += sum(each["brokerOffset"] - each["consumerOffset"] for offsets in topics for each in offsets.values())

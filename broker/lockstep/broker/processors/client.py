@@ -4,7 +4,7 @@ from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.delayed_delivery import GroupTopics
 from lockstep.broker.heartbeats import HeartbeatCache
-from lockstep.broker.processors.pull_request import filter_of
+from lockstep.broker.processors.pull_request import check_given, filter_of
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.protocol.bodies import CheckClientConfigBody, ConsumerGroup, GroupStatusReply, HeartbeatBody
@@ -99,6 +99,7 @@ class ClientProcessor:
         """Check that the broker can filter by the subscription: a client of RocketMQ does not start otherwise."""
         body: CheckClientConfigBody = request.body
         subscription = body.subscription_data
+        check_given(subscription.expression_type, subscription.expression)
         filter_of(subscription.expression_type, subscription.expression)
         return request.reply()
 

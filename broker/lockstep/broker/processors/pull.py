@@ -19,7 +19,7 @@ from typing import TypeVar
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import StalePulls
 from lockstep.broker.processors.cold_reads import ColdReads
-from lockstep.broker.processors.pull_request import Filter, Pull, filter_of, page_of, unsupported_filter
+from lockstep.broker.processors.pull_request import Filter, Pull, check_given, filter_of, page_of, unsupported_filter
 from lockstep.broker.store import ReadResult, ReadStatus, Store
 from lockstep.broker.tables.long_poll_table import (
     HELD_MAX,
@@ -67,8 +67,6 @@ TURN_BYTES_MAX = 8 << 20
 """Bytes of responses in one loop turn, some milliseconds of work. The rest follows in the next turn, after the frames that have come
 since.
 """
-EXAMINE_BYTES = 2 << 10
-"""What it costs to examine one record by a predicate, as bytes of responses."""
 TURN_HELD_MAX = 512
 """Held pulls that one loop turn serves: one message may wake all pulls of its queue, in any number of groups."""
 PULL_HEADER_BYTES_MAX = REQUEST_HEADER_BYTES_MAX + 4 * EXPRESSION_LENGTH_MAX
@@ -309,6 +307,7 @@ class PullProcessor:
         if result is None:
             self._cold.add(pull)
         else:
+            self._turn_bytes += examining_cost(wanted, result)
             self._deliver(pull, result)
 
     def _check(self, pull: Pull) -> bool:
@@ -350,7 +349,9 @@ class PullProcessor:
     def _filter(self, header: PullHeader, connection: int) -> Filter:
         """Return the filter of the request's expression, or else of its group's subscription."""
         if header.sys_flag & SUBSCRIPTION:
-            return filter_of(header.expression_type or TAG, header.subscription)
+            kind = header.expression_type or TAG
+            self._turn_bytes += check_given(kind, header.subscription)
+            return filter_of(kind, header.subscription)
         if header.expression_type not in (None, "", TAG, SQL92):
             raise unsupported_filter(header.expression_type)
         group, topic = header.consumer_group, header.topic
@@ -367,7 +368,6 @@ class PullProcessor:
 
     def _deliver(self, pull: Pull, result: ReadResult) -> None:
         status = result.status
-        self._turn_bytes += examining_cost(result)
         if status is ReadStatus.LOST and pull.gap is not None:
             # A response reports one gap. The next pull reports this one, from the same offset.
             status, result = ReadStatus.NO_MATCHED, replace(result, status=ReadStatus.NO_MATCHED, next_offset=pull.offset)
@@ -472,14 +472,15 @@ class PullProcessor:
             )
         except (StoreError, OSError) as error:
             raise _unreadable(pull, error) from error
+        self._turn_bytes += examining_cost(wanted, result)
         # The epoch may have risen since the pull began, the connection may be closed.
         if not pull.request.endpoint.closed and self._check(pull):
             self._deliver(pull, result)
 
 
-def examining_cost(result: ReadResult) -> int:
+def examining_cost(wanted: Filter, result: ReadResult) -> int:
     """Return what a predicate has cost in this turn, also if it let nothing pass, as bytes of responses."""
-    return result.examined_bytes + EXAMINE_BYTES * result.examined_count
+    return result.examined_bytes + wanted.examine_bytes * result.examined_count
 
 
 def _unreadable(pull: Pull, error: StoreError | OSError) -> BrokerSystemError:

@@ -8,8 +8,8 @@ from lockstep.broker.tables.long_poll_table import HeldPull
 from lockstep.protocol.bodies import SQL92, TAG
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, SubscriptionParseError
 from lockstep.protocol.headers.pull import PullHeader
-from lockstep.protocol.sql92 import SqlError, compile_sql
-from lockstep.protocol.tags import TagFilter
+from lockstep.protocol.sql92 import SqlError, compile_sql, count_comparisons, parse_sql
+from lockstep.protocol.tags import TagFilter, check_expression
 from lockstep.runtime.request import Request
 
 NATIVE_COUNT_MAX = 1_000
@@ -52,6 +52,13 @@ def page_of(header: PullHeader, *, native: bool = True) -> tuple[int, int]:
     return max(1, min(header.max_msg_nums, NATIVE_COUNT_MAX)), max(1, min(header.max_msg_bytes, NATIVE_BYTES_MAX))
 
 
+EXAMINE_BYTES = 1 << 10
+COMPARISON_BYTES = 512
+"""What it costs to examine a record by a predicate, and for each comparison of it, as bytes of responses."""
+PARSE_BYTES = 128
+"""What it costs to parse a character of an SQL92 expression, as bytes of responses."""
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """What a subscription lets pass."""
@@ -59,26 +66,49 @@ class Filter:
     tag_hashes: frozenset[int] | None = None
     """None: every tag."""
     keep: Keep | None = None
+    examine_bytes: int = 0
+    """What it costs to examine one record."""
 
 
 EVERY_MESSAGE = Filter()
 
 
-@lru_cache(maxsize=1024)
 def filter_of(kind: str, expression: str | None) -> Filter:
     """Return the filter of an expression. Raise SubscriptionParseError if it is not valid, BrokerSystemError for an unknown type."""
-    if kind == SQL92:
-        try:
-            return Filter(keep=compile_sql(expression or ""))
-        except SqlError as error:
-            raise SubscriptionParseError(error.remark) from None
-    if kind not in ("", TAG):
+    if kind not in ("", TAG, SQL92):
         raise unsupported_filter(kind)
+    found = _parse(kind == SQL92, expression)
+    if isinstance(found, str):
+        raise SubscriptionParseError(found)
+    return found
+
+
+@lru_cache(maxsize=512)
+def _parse(is_sql: bool, expression: str | None) -> Filter | str:
+    """Return the filter of an expression, or why it is not valid. Members repeat both with each pull."""
     try:
+        if is_sql:
+            condition = parse_sql(expression or "")
+            cost = EXAMINE_BYTES + COMPARISON_BYTES * count_comparisons(condition)
+            return Filter(keep=compile_sql(condition), examine_bytes=cost)
         parsed = TagFilter.parse(expression)
+    except SqlError as error:
+        return error.remark
+    except LocalProtocolError as error:
+        return str(error)
+    return EVERY_MESSAGE if parsed.all else Filter(parsed.hashes)
+
+
+def check_given(kind: str, expression: str | None) -> int:
+    """Check the length of an expression that a request brings, and return what it costs to parse it, as bytes of responses.
+
+    Raise SubscriptionParseError if it is too long.
+    """
+    try:
+        check_expression(expression or "")
     except LocalProtocolError as error:
         raise SubscriptionParseError(str(error)) from None
-    return EVERY_MESSAGE if parsed.all else Filter(parsed.hashes)
+    return PARSE_BYTES * len(expression or "") if kind == SQL92 else 0
 
 
 def unsupported_filter(kind: str | None) -> BrokerSystemError:

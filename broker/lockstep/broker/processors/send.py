@@ -76,6 +76,8 @@ HELD_RETRY_MS = 100
 
 classic_send = partial(handles, classic=True, body_bytes_max=RECORDS_BYTES_MAX, header_bytes_max=HEADER_BYTES_MAX)
 """Marks a handler of a send by RocketMQ's clients, with the limits of SEND_RECORDS."""
+BATCH_PROPERTIES_MAX = 1_024
+"""Characters of the properties of a batch, which each of its messages gets. Java's have WAIT and UNIQ_KEY."""
 TRANSACTION_BITS = 0xC
 """RocketMQ: MessageSysFlag.TRANSACTION_ROLLBACK_TYPE, the mask of a message's transaction state."""
 REGION = "DefaultRegion"
@@ -261,7 +263,8 @@ class SendProcessor:
                 raise MessageIllegalError(f"property {name}: only delay levels are supported, choose one of {self._delays.levels}")
         if request.is_native:
             return
-        if header.sys_flag & TRANSACTION_BITS or split_properties(header.properties).get(TRAN_MSG) == "true":
+        is_half = TRAN_MSG in header.properties and split_properties(header.properties).get(TRAN_MSG) == "true"
+        if header.sys_flag & TRANSACTION_BITS or is_half:
             raise MessageIllegalError("transactions are not supported: send the message without one")
         if header.batch and header.topic.startswith(RETRY_PREFIX):
             raise BrokerSystemError(f"a batch for {header.topic}: send messages to a topic of retries one by one")
@@ -296,18 +299,30 @@ class SendProcessor:
         """Take RocketMQ's batch: its messages become one frame, each with the properties of the batch after its own."""
         if delay_level(header.properties) > 0:
             raise MessageIllegalError("a batch can't be delayed: send the messages one by one")
-        single = replace(header, batch=False)
-        records = [
-            encode_message(
-                replace(single, flag=flag, properties=joined_properties(properties, header.properties)), queue_id, body, self._cluster
+        if len(header.properties) > BATCH_PROPERTIES_MAX:
+            raise MessageIllegalError(
+                f"the batch has {len(header.properties)} characters of properties: at most {BATCH_PROPERTIES_MAX}, which each message gets"
             )
-            for flag, body, properties in read_batch(request.body)
-        ]
+        self._check_room(header.topic, queue_id)
+        single, records, size = replace(header, batch=False), list[bytes](), 0
+        for flag, body, properties in read_batch(request.body):
+            message = replace(single, flag=flag, properties=joined_properties(properties, header.properties))
+            self._check_batched(request, message, len(records) + 1)
+            records.append(encode_message(message, queue_id, body, self._cluster))
+            size += len(records[-1])
+            if size > RECORDS_BYTES_MAX:
+                raise MessageIllegalError(f"the records of the batch have more than {RECORDS_BYTES_MAX} bytes: send fewer messages")
         if not records:
             raise MessageIllegalError("a batch without messages")
         appended = self._store_frame(request, header.topic, queue_id, b"".join(records), len(records))
         reply = self._send_reply(request, header, queue_id, appended, [0, *accumulate(map(len, records[:-1]))])
         return PendingResponse(request.reply(reply), UNTIL[requested_durability(header)])
+
+    def _check_batched(self, request: Request, message: SendMessageHeader, number: int) -> None:
+        """Raise MessageIllegalError, which names the message, for what a message of a batch can't be."""
+        if delay_level(message.properties) > 0 or is_retry(message):
+            raise MessageIllegalError(f"batch: message {number} is delayed or a retry: send it alone")
+        self._check_supported(request, message)
 
     def _send_reply(
         self, request: Request, header: SendMessageHeader, queue_id: int, appended: Appended, starts: Sequence[int]

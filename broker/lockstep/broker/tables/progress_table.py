@@ -6,26 +6,18 @@ loss of a suffix of the log, real or assumed, or because the topic was created a
 `since` of (group, topic) is the layout counter at which the group's start policy was resolved for all queues of this broker. A queue that
 a later layout adds begins at its first message after it was added (ordering.md 7.2): at 0, or at `first_offset` if it was removed before.
 
-A reset by an operator is followed by `Told` until the classic members know of it: their requests carry no generation (ordering.md 12.5).
+A reset by an operator is `untold` until the classic members know of it: their requests carry no generation (ordering.md 12.5).
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from enum import IntEnum
 from typing import Any
 
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.errors import StoreError
-
-
-class Told(IntEnum):
-    """Whether a pull of a classic client was answered with the offset of a reset."""
-
-    NO = 0
-    ONCE = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +29,8 @@ class Progress:
     """Number of failed calls of the batch that begins at `offset`."""
     gap: tuple[int, int] | None = None
     """[first, end) that retention removed before the group consumed it. Kept until a commit passes its end (ordering.md 7.5)."""
-    told: Told | None = None
-    """After a reset to `offset`, until a classic client pulls from there or the group commits. None: there is nothing to tell."""
+    untold: bool = False
+    """Whether the group was reset to `offset`, and no classic client has pulled from there or committed since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,9 +188,9 @@ class ProgressTable:
                 if (before := self.get(key)) is not None:
                     gap = before.gap if before.gap is not None and offset <= before.gap[1] else None
                     self._put(key, Progress(before.generation, offset, attempts, gap))
-            case ("progress.set", group, topic, queue_id, generation, offset, attempts, first, end, *told):
+            case ("progress.set", group, topic, queue_id, generation, offset, attempts, first, end, *untold):
                 gap = None if first is None else (first, end)
-                self._put((group, topic, queue_id), Progress(generation, offset, attempts, gap, *map(Told, told)))
+                self._put((group, topic, queue_id), Progress(generation, offset, attempts, gap, *untold))
             case ("progress.resolved", group, topic, since, generation, offsets):
                 self._since.setdefault(topic, {})[group] = since
                 for queue_id, offset in offsets:
@@ -295,5 +287,5 @@ class ProgressTable:
 
 def _row(key: QueueKey, progress: Progress) -> list[Any]:
     """Return the values of a change `progress.set`; the last one is left out if there is nothing to tell."""
-    told = () if progress.told is None else (int(progress.told),)
-    return [*key, progress.generation, progress.offset, progress.attempts, *(progress.gap or (None, None)), *told]
+    untold = (True,) if progress.untold else ()
+    return [*key, progress.generation, progress.offset, progress.attempts, *(progress.gap or (None, None)), *untold]

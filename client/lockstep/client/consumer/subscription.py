@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lockstep.protocol.bodies import SQL92, Subscription
-from lockstep.protocol.sql92 import parse_sql
+from lockstep.protocol.sql92 import canonical_sql
 from lockstep.protocol.tags import MATCH_ALL, TagFilter, check_expression
 
 
@@ -31,7 +31,7 @@ def sql(condition: str) -> SqlExpression:
         LocalProtocolError: The condition is invalid or has more than 8,192 characters. The text of an SqlError shows the place.
     """
     check_expression(condition)
-    return SqlExpression(str(parse_sql(condition)))
+    return SqlExpression(canonical_sql(condition))
 
 
 def subscription_of(topic: str, expression: Expression, sub_version: int = 0) -> Subscription:

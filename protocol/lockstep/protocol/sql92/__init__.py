@@ -6,8 +6,9 @@ A property is a text or is missing. A condition is true, false or unknown (three
 true. docs/guide.md has the operators, and what differs from those of RocketMQ.
 """
 
-from lockstep.protocol.sql92.parser import parse_sql
+from lockstep.protocol.sql92.nodes import count_comparisons
+from lockstep.protocol.sql92.parser import canonical_sql, parse_sql
 from lockstep.protocol.sql92.predicate import SqlPredicate, compile_sql
 from lockstep.protocol.sql92.tokens import SqlError
 
-__all__ = ["SqlError", "SqlPredicate", "compile_sql", "parse_sql"]
+__all__ = ["SqlError", "SqlPredicate", "canonical_sql", "compile_sql", "count_comparisons", "parse_sql"]

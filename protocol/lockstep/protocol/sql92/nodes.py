@@ -130,5 +130,17 @@ class Or:
 Condition = Comparison | Between | In | Contains | IsNull | Not | And | Or | Boolean
 
 
+def count_comparisons(condition: Condition) -> int:
+    """Return how many comparisons the evaluation of a condition makes at most."""
+    match condition:
+        case And(conditions) | Or(conditions):
+            return sum(map(count_comparisons, conditions))
+        case Not(inner):
+            return count_comparisons(inner)
+        case IsNull(operand) if not isinstance(operand, Name):
+            return count_comparisons(operand)
+    return 1
+
+
 def _negated(negated: bool) -> str:
     return "NOT " if negated else ""

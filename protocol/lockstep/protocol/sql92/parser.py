@@ -33,8 +33,10 @@ from lockstep.protocol.sql92.nodes import (
 )
 from lockstep.protocol.sql92.tokens import SqlError, Token, tokens
 
-TERMS_MAX = 256
-"""Conditions and listed texts of one expression. It is evaluated for every message."""
+COMPARISONS_MAX = 64
+"""Comparisons of one expression. Each is evaluated for every message."""
+TEXTS_MAX = 256
+"""Texts in the lists of one expression."""
 DEPTH_MAX = 32
 """How deeply parentheses and signs may be nested."""
 INTEGER_DIGITS_MAX = 18
@@ -57,13 +59,22 @@ def parse_sql(expression: str) -> Condition:
     return _Parser(expression).parse()
 
 
+def canonical_sql(expression: str) -> str:
+    """Return the canonical text of an expression. Raise SqlError if it is not valid, or nested too deeply in that form."""
+    text = str(parse_sql(expression))
+    parse_sql(text)
+    return text
+
+
 class _Parser:
     def __init__(self, expression: str) -> None:
         self._expression = expression
-        self._tokens = list(tokens(expression))
+        self._source = tokens(expression)
+        self._tokens: list[Token] = []
+        """Those that were read so far: the first error ends the parser, however long the expression is."""
         self._next = 0
         self._depth = 0
-        self._terms = 0
+        self._comparisons = self._texts = 0
 
     def parse(self) -> Condition:
         at = self._token.at
@@ -78,7 +89,13 @@ class _Parser:
 
     @property
     def _token(self) -> Token:
-        return self._tokens[self._next]
+        return self._at(self._next)
+
+    def _at(self, number: int) -> Token:
+        """Return a word; the last one if there are fewer."""
+        while len(self._tokens) <= number and (not self._tokens or self._tokens[-1].kind != "end"):
+            self._tokens.append(next(self._source))
+        return self._tokens[min(number, len(self._tokens) - 1)]
 
     def _take(self, *kinds: str) -> Token | None:
         """Return the next word and go on if it is of one of these kinds, else None."""
@@ -95,9 +112,9 @@ class _Parser:
         raise SqlError(self._expression, self._token.at if at is None else at, reason)
 
     def _count(self, at: int) -> None:
-        self._terms += 1
-        if self._terms > TERMS_MAX:
-            self._fail(f"the expression has more than {TERMS_MAX} conditions and listed texts", at)
+        self._comparisons += 1
+        if self._comparisons > COMPARISONS_MAX:
+            self._fail(f"the expression has more than {COMPARISONS_MAX} comparisons", at)
 
     # --------------------------------------------------------------------------------------------------------------- grammar
 
@@ -146,7 +163,7 @@ class _Parser:
                 left = Comparison(self._number(left, at), cast(Ordering, token.kind), self._number(self._unary(), right_at))
                 continue
             negated = self._token.kind == "NOT"
-            token = self._tokens[min(self._next + negated, len(self._tokens) - 1)]
+            token = self._at(self._next + negated)
             if token.kind not in ("BETWEEN", "IN", "CONTAINS", "STARTSWITH", "ENDSWITH"):
                 return left
             self._next += 1 + negated
@@ -178,7 +195,9 @@ class _Parser:
         texts = set()
         while True:
             token = self._need("text", "a text in quotes")
-            self._count(token.at)
+            self._texts += 1
+            if self._texts > TEXTS_MAX:
+                self._fail(f"the expression has more than {TEXTS_MAX} listed texts", token.at)
             texts.add(_text(token))
             if not self._take(","):
                 self._need(")", "',' or ')'")

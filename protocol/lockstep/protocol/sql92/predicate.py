@@ -3,7 +3,6 @@
 import operator
 import re
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 from lockstep.protocol.sql92.nodes import (
@@ -22,7 +21,7 @@ from lockstep.protocol.sql92.nodes import (
     Text,
     Value,
 )
-from lockstep.protocol.sql92.parser import INTEGER_DIGITS_MAX, parse_sql
+from lockstep.protocol.sql92.parser import INTEGER_DIGITS_MAX
 
 Truth = bool | None
 """True, false, or unknown."""
@@ -30,6 +29,8 @@ SqlPredicate = Callable[[bytes], bool]
 """Returns whether a message passes. It gets the properties as they are stored, after one VALUE_END."""
 Evaluate = Callable[[bytes], Truth]
 
+NUMBER_BYTES_MAX = 64
+"""A longer text is no number: a property may have thousands of digits."""
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -41,10 +42,9 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-@lru_cache(maxsize=1024)
-def compile_sql(expression: str) -> SqlPredicate:
-    """Return the predicate of an expression. Raise SqlError if it is not valid."""
-    evaluate = _evaluator(parse_sql(expression))
+def compile_sql(condition: Condition) -> SqlPredicate:
+    """Return the predicate of a condition."""
+    evaluate = _evaluator(condition)
     return lambda properties: evaluate(properties) is True
 
 
@@ -201,6 +201,8 @@ def _number(value: Value) -> Reader:
     def read_number(properties: bytes) -> int | float | None:
         text = read(properties)
         if text is None:
+            return None
+        if len(text) > NUMBER_BYTES_MAX:
             return None
         if text.isdigit() and len(text) <= INTEGER_DIGITS_MAX:
             return int(text)
