@@ -8,7 +8,8 @@ that ends before it is repeated with --adopt.
 | a topic of topics.json                  | its layout gets queues of this broker: as many as there, and those that hold messages       |
 | perm without the permission to write    | queues that are closed to writers; queues can always be read                                |
 | system topics, those named as brokers   | left out                                                                                    |
-| an offset of consumerOffset.json        | progress of a new generation, at most the end of the queue                                  |
+| an offset of consumerOffset.json        | progress of a new generation, at most the end of the queue. It is lower than the progress   |
+|                                         | here only if it continues an export                                                         |
 | consumeEnable of subscriptionGroup.json | the setting; the others do not exist here                                                   |
 | an offset of delayOffset.json           | where delivery continues in the queue of that delay                                         |
 """
@@ -54,6 +55,8 @@ class Adopted:
     groups: int
     queues: int
     """(group, topic, queue) with progress."""
+    kept_queues: int
+    """Those of them whose progress here was further, and remains."""
     delayed_messages: int
 
 
@@ -119,14 +122,14 @@ def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str, Topic
 
     Call it after `enter_term`, before anything is delivered.
     """
-    config, contained = foreign.config, foreign.log
+    config, contained, lowers = foreign.config, foreign.log, foreign.continues
     taken = adopted_topics(foreign)
     for topic in taken:
         try:
             _adopt_topic(state, topic, contained, cluster.get(topic.topic))
         except (BrokerError, LocalProtocolError) as error:
             raise AdoptionError(f"topic {topic.topic} of RocketMQ's broker can't be taken over: {error}") from error
-    counts = _adopt_progress(state.coordination, config, contained)
+    counts = _adopt_progress(state.coordination, config, contained, lowers=lowers)
     for group, enabled in sorted(config.consume_enabled.items()):
         settings = state.coordination.state.settings.get(group) or GroupSettings(group)
         if settings.consume_enable != enabled and not group.startswith(SYSTEM_GROUP_PREFIX):
@@ -135,7 +138,8 @@ def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str, Topic
     for level, offset in sorted(config.delays.items()):
         first, end = contained.bounds(SCHEDULE_TOPIC, level - 1)
         if level > 0 and end:
-            state.delays.record_delivered(level - 1, max(first, min(offset, end)))
+            offset = max(first, min(offset, end))
+            state.delays.record_delivered(level - 1, offset if lowers else max(offset, state.delays.next_offset(level - 1)))
     names = {topic.topic for topic in taken}
     delivered = {queue_id: state.delays.next_offset(queue_id) for queue_id in contained.topics.get(SCHEDULE_TOPIC, {})}
     waiting = contained.delayed_count(delivered)
@@ -154,10 +158,10 @@ def _adopt_topic(state: BrokerState, topic: ForeignTopic, contained: ForeignLog,
         state.topics.create(before.with_queues(name, write_more, read_more, state.new_writer()), for_group=True)
 
 
-def _adopt_progress(coordination: Coordination, config: ForeignConfig, contained: ForeignLog) -> tuple[int, int]:
-    """Return the numbers of groups and of queues with progress."""
+def _adopt_progress(coordination: Coordination, config: ForeignConfig, contained: ForeignLog, *, lowers: bool) -> tuple[int, int, int]:
+    """Return the numbers of groups, of queues with progress, and of those whose progress here remains. `lowers`: none does."""
     state, minimums = coordination.state, dict[tuple[str, int], int]()
-    groups, count = dict[str, None](), 0
+    groups, count, kept = dict[str, None](), 0, 0
     for group, topic, offsets in adopted_offsets(config):
         known = {queue_id: offset for queue_id, offset in sorted(offsets.items()) if state.has_queue(topic, queue_id)}
         if not known:
@@ -170,10 +174,12 @@ def _adopt_progress(coordination: Coordination, config: ForeignConfig, contained
             key = group, topic, queue_id
             first, end = contained.bounds(topic, queue_id)
             offset, progress = max(0, min(offset, end)), state.progress.get(key)
-            if progress is None or progress.offset != offset:
+            if progress is not None and offset < progress.offset and not lowers:
+                kept += 1
+            elif progress is None or progress.offset != offset:
                 state.progress.set_progress(key, Progress(generation, offset))
                 state.end_grant(key)
             minimums[topic, queue_id] = first
     for _ in coordination.skip_removed(minimums):
         pass
-    return len(groups), count
+    return len(groups), count, kept

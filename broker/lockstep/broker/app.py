@@ -274,8 +274,7 @@ class Broker:
         await self._adopt(store, state)
         state.write_changes()
         await store.sync()
-        if store.foreign is not None:
-            await store.mark_adopted()
+        await store.mark_adopted()
         await store.mark_terms(accepted=term, last=term)
         await store.mark_boot(boot_id)
         self._marked = True

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from lockstep.broker.app import Broker
 from lockstep.broker.export import export_store
 from lockstep.broker.inspect_store import inspect_store
 from lockstep.broker.store.append import ENTRY
+from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.errors import AdoptionError, ExportError, StoreCorruptError
 from lockstep.broker.store.foreign_config import config_text, parse_fastjson
 from lockstep.nameserver.app import Nameserver
@@ -259,7 +261,10 @@ async def test_files_of_two_lengths_are_refused(foreign: ForeignDirectory, tmp_p
 async def test_log_without_its_topics_is_refused(foreign: ForeignDirectory, tmp_path: Path) -> None:
     (tmp_path / "store" / "config" / "topics.json").unlink()
     await start_fails(
-        tmp_path, StoreCorruptError, "topics.json is missing, and the log has messages of 1 topics, such as orders", adopt=True
+        tmp_path,
+        StoreCorruptError,
+        "topics.json is missing, and the log has messages of 1 topics, such as orders",
+        adopt=True,
     )
 
 
@@ -443,6 +448,104 @@ async def test_removed_config_files_do_not_count_as_those_of_another_broker(fore
         path.unlink()
     async with running(settings(tmp_path)) as broker:
         assert offset_of(broker, "orders", 0) == 5
+
+
+async def commit(broker: Broker, offset: int, queue_id: int = 0) -> None:
+    broker.state.coordination.state.progress.record_commit(("billing", "orders", queue_id), offset, 0, 1)
+
+
+@pytest.mark.parametrize("replaced", [0, 1, 2, 3])
+async def test_export_that_fails_between_two_files_is_repeated_and_is_no_work_of_the_other_broker(
+    foreign: ForeignDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: int
+) -> None:
+    root = tmp_path / "store"
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await commit(broker, 15)
+    replace, count = StoreDirectory.replace, 0
+
+    def full(self: StoreDirectory, path: str, *chunks: bytes) -> None:
+        nonlocal count
+        if path.startswith(f"{root}/config/") and path.endswith(".json"):
+            if count == replaced:
+                raise OSError(ENOSPC, "no space left on device")
+            count += 1
+        replace(self, path, *chunks)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreDirectory, "replace", full)
+        with pytest.raises(OSError, match="no space"):
+            await export_store(Host.real(), str(root))
+    async with running(settings(tmp_path)) as broker:
+        assert offset_of(broker, "orders", 0) == 15
+    await export_store(Host.real(), str(root))
+    offsets = parse_fastjson((root / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
+    assert offsets["orders@billing"]["0"] == 15
+
+
+async def test_export_keeps_the_content_before_as_the_copy(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    config = tmp_path / "store" / "config"
+    async with running(settings(tmp_path, adopt=True)):
+        pass
+    before = {path.name: path.read_bytes() for path in config.iterdir()}
+    await export_store(Host.real(), str(tmp_path / "store"))
+    assert {name: (config / f"{name}.bak").read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize("started_since", [True, False])
+async def test_progress_is_lowered_only_by_what_continues_an_export(foreign: ForeignDirectory, tmp_path: Path, started_since: bool) -> None:
+    """RocketMQ's broker begins with the content of its files: without an export, or with an old one, it is behind."""
+    root = tmp_path / "store"
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await until(lambda: broker.state.delays.next_offset(LEVEL_1 - 1) == 3)
+        await commit(broker, 15)
+    await export_store(Host.real(), str(root))
+    if started_since:
+        async with running(settings(tmp_path)):
+            pass
+    (root / "config" / "consumerOffset.json").write_text('{"offsetTable":{"orders@billing":{0:7,1:20}}}')
+    (root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:2}}')
+    broker = Broker(settings(tmp_path, adopt=True), Host.real())
+    await broker.start()
+    await until(lambda: broker.state.delays.next_offset(LEVEL_1 - 1) == 3)
+    assert offset_of(broker, "orders", 0) == (15 if started_since else 7)
+    await broker.stop()
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        again = [] if started_since else [b"d2"]
+        assert await pull(client, "later", 0) == [b"d1", b"d2", *again]
+
+
+async def test_copy_of_a_removed_file_counts_only_when_a_directory_is_taken_over(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await commit(broker, 15)
+    path = tmp_path / "store" / "config" / "consumerOffset.json"
+    path.rename(path.with_name("consumerOffset.json.bak"))
+    path.with_name("consumerOffset.json.bak").write_text('{"offsetTable":{"orders@billing":{0:3,1:9}}}')
+    for adopts in (False, True):
+        async with running(settings(tmp_path, adopt=adopts)) as broker:
+            assert offset_of(broker, "orders", 0) == 15
+
+
+async def test_store_that_an_older_version_has_continued_needs_no_flag(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await commit(broker, 15)
+    (root / "lockstep" / "apache").unlink()
+    for adopts in (True, False):
+        async with running(settings(tmp_path, adopt=adopts)) as broker:
+            assert offset_of(broker, "orders", 0) == 15
+    (root / "config" / "consumerOffset.json").write_text('{"offsetTable":{"orders@billing":{0:7,1:20}}}')
+    await start_fails(tmp_path, AdoptionError, "config/consumerOffset.json is not as this store")
+    (root / "lockstep" / "apache").unlink()
+    (root / "abort").write_text("4711")
+    await start_fails(tmp_path, AdoptionError, "`abort` has a process id")
+
+
+async def test_files_that_the_other_broker_writes_to_a_store_of_ours_are_noticed(tmp_path: Path) -> None:
+    """It had none of them before, and no export."""
+    async with running(settings(tmp_path)):
+        pass
+    ForeignDirectory(tmp_path / "store").write_config("topics.json", {"topicConfigTable": {}})
+    await start_fails(tmp_path, AdoptionError, "config/topics.json is not as this store")
 
 
 async def test_export_refuses_what_the_other_broker_would_lose(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 lockstep keeps the same in the log. It reads these files when it takes a directory over, and writes them for `lockstep store export`. The
 content that it has read or written last is named in `lockstep/apache`; if the files differ from that, another broker has written them.
+
+    lockstep/apache    {"format": 1, "config": {file name: [CRC-32, …]}, "exported": whether an export wrote it, with no start since}
 """
 
 import json
@@ -53,6 +55,8 @@ class ForeignTopic:
 class ForeignConfig:
     """The content of config/*.json."""
 
+    files: frozenset[str] = frozenset()
+    """Those of FILES that exist, or whose copy counts."""
     topics: dict[str, ForeignTopic] = field(default_factory=dict)
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     """(group, topic) → queue id → offset of the next message."""
@@ -73,11 +77,17 @@ def _content(directory: SmallFiles, name: str) -> bytes | None:
 
     RocketMQ's broker replaces a file by removing it first. If it is missing or empty, the copy of the one before counts, as for RocketMQ.
     """
-    for path in (f"{directory.root}/config/{name}", f"{directory.root}/config/{name}.bak"):
-        text = directory.read(path)
-        if text is not None and text.strip():
-            return text
-    return None
+    path = f"{directory.root}/config/{name}"
+    return _text_of(directory, path) or _text_of(directory, f"{path}.bak") or None
+
+
+def _text_of(directory: SmallFiles, path: str) -> bytes:
+    """Return the content of a file, empty if there is none. Raise StoreCorruptError if it is a directory."""
+    try:
+        text = directory.read(path) or b""
+    except IsADirectoryError as error:
+        raise StoreCorruptError(f"{path} is a directory, expected a file: remove it, or restore the file. Nothing was changed") from error
+    return text if text.strip() else b""
 
 
 def read_plain(directory: SmallFiles) -> dict[str, Any]:
@@ -100,7 +110,7 @@ def read_plain(directory: SmallFiles) -> dict[str, Any]:
 def read_config(directory: SmallFiles) -> ForeignConfig:
     """Return the content of config/*.json. A file that is missing is empty. Raise StoreCorruptError if one can't be read."""
     plain = read_plain(directory)
-    config = ForeignConfig()
+    config = ForeignConfig(frozenset(plain))
     name = TOPICS
     try:
         for topic, entry in plain.get(TOPICS, {}).get("topicConfigTable", {}).items():
@@ -145,27 +155,46 @@ def _text(value: Any, line: str) -> str:
 # -- which content is known ------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class KnownContent:
+    """The content of config/*.json that this store has read or written (lockstep/apache)."""
+
+    digests: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Name → CRC-32 of the content: of both the old and the new one while an export replaces the files."""
+    exported: bool = False
+    """Whether an export has written all of it, and this store has not been started since: what RocketMQ's broker makes of it continues the
+    progress here. Else it may be behind.
+    """
+
+    def has(self, name: str, digest: int) -> bool:
+        return digest in self.digests.get(name, ())
+
+
 def found_digests(directory: SmallFiles) -> dict[str, int]:
-    """Return name → CRC-32 of the content of those of FILES that exist."""
-    texts = {name: _content(directory, name) for name in FILES}
-    return {name: crc32(text) for name, text in texts.items() if text is not None}
+    """Return name → CRC-32 of the content of those of FILES that exist and are not empty. A copy (.bak) does not count."""
+    texts = {name: _text_of(directory, f"{directory.root}/config/{name}") for name in FILES}
+    return {name: crc32(text) for name, text in texts.items() if text}
 
 
-def known_digests(directory: SmallFiles) -> dict[str, int]:
-    """Return name → CRC-32 of the files that this store has read or written last."""
+def known_content(directory: SmallFiles) -> KnownContent | None:
+    """Return which content this store has read or written last, or None if no version that records it has started it."""
     path = f"{directory.own}/apache"
     text = directory.read(path)
     if text is None:
-        return {}
+        return None
     try:
         plain = json.loads(text)
         if plain["format"] != FORMAT:
             raise ValueError(f"format {plain['format']}, this version knows {FORMAT}")
-        return {str(name): int(crc) for name, crc in plain["config"].items()}
+        digests = {str(name): tuple(int(crc) for crc in crcs) for name, crcs in plain["config"].items()}
+        return KnownContent(digests, bool(plain["exported"]))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StoreCorruptError(f"{path} is damaged ({error}): remove it, and start with --adopt to read config/*.json again") from error
+        raise StoreCorruptError(
+            f"{path} is damaged ({error}): restore it. If RocketMQ's broker has not run here since the last start, remove it instead"
+        ) from error
 
 
-def save_known(directory: SmallFiles, digests: Mapping[str, int]) -> None:
-    """Record, durably, that this store has the content of config/*.json."""
-    directory.replace(f"{directory.own}/apache", json.dumps({"format": FORMAT, "config": dict(digests)}).encode())
+def save_known(directory: SmallFiles, known: KnownContent) -> None:
+    """Record, durably, that this store has this content of config/*.json."""
+    plain = {"format": FORMAT, "config": known.digests, "exported": known.exported}
+    directory.replace(f"{directory.own}/apache", json.dumps(plain).encode())
