@@ -15,14 +15,15 @@ that ends before it is repeated with --adopt.
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store.errors import AdoptionError
-from lockstep.broker.store.foreign_config import PERM_INHERIT, ForeignConfig, ForeignTopic
+from lockstep.broker.store.foreign_config import ForeignConfig, ForeignTopic
 from lockstep.broker.store.foreign_log import ForeignLog
+from lockstep.broker.store.foreign_scope import adopted_offsets, adopted_settings, adopted_topics
 from lockstep.broker.store.foreign_store import ForeignStore
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.bodies import GroupSettings, TopicRoute
@@ -40,8 +41,6 @@ from lockstep.runtime.log_limit import log_limited
 
 log = get_logger("broker")
 
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-REPLY_SUFFIX = "_REPLY_TOPIC"
 TIMEOUT_MS = 6_000
 RETRY_S = 1
 
@@ -52,31 +51,15 @@ class Adopted:
 
     topics: int
     left_out_topics: tuple[str, ...]
+    """Those of topics.json."""
+    unknown_topics: tuple[str, ...]
+    """Those that have messages and are not in topics.json: nobody can read them."""
     groups: int
     queues: int
     """(group, topic, queue) with progress."""
     kept_queues: int
     """Those of them whose progress here was further, and remains."""
     delayed_messages: int
-
-
-def is_adopted(topic: ForeignTopic, contained: ForeignLog) -> bool:
-    """Return whether the topic is a user's or a group's. RocketMQ makes others itself, such as those named as brokers."""
-    if is_system_topic(topic.topic):
-        return False
-    own = topic.perm & PERM_INHERIT or topic.topic.endswith(REPLY_SUFFIX)
-    return not own or topic.topic in contained.topics
-
-
-def adopted_topics(foreign: ForeignStore) -> list[ForeignTopic]:
-    return [topic for topic in foreign.config.topics.values() if is_adopted(topic, foreign.log)]
-
-
-def adopted_offsets(config: ForeignConfig) -> Iterator[tuple[str, str, dict[int, int]]]:
-    """Yield (group, topic, queue id → offset) of the users' groups and topics."""
-    for (group, topic), offsets in sorted(config.offsets.items()):
-        if group and not group.startswith(SYSTEM_GROUP_PREFIX) and not is_system_topic(topic):
-            yield group, topic, offsets
 
 
 async def cluster_layouts(host: Host, nameservers: Sequence[str], topics: Collection[str]) -> dict[str, TopicLayout]:
@@ -123,16 +106,16 @@ def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str, Topic
     Call it after `enter_term`, before anything is delivered.
     """
     config, contained, lowers = foreign.config, foreign.log, foreign.continues
-    taken = adopted_topics(foreign)
+    taken = adopted_topics(config, contained)
     for topic in taken:
         try:
             _adopt_topic(state, topic, contained, cluster.get(topic.topic))
         except (BrokerError, LocalProtocolError) as error:
             raise AdoptionError(f"topic {topic.topic} of RocketMQ's broker can't be taken over: {error}") from error
     counts = _adopt_progress(state.coordination, config, contained, lowers=lowers)
-    for group, enabled in sorted(config.consume_enabled.items()):
+    for group, enabled in adopted_settings(config):
         settings = state.coordination.state.settings.get(group) or GroupSettings(group)
-        if settings.consume_enable != enabled and not group.startswith(SYSTEM_GROUP_PREFIX):
+        if settings.consume_enable != enabled:
             state.coordination.state.activity.record_activity(group)
             state.coordination.state.settings.record_settings(replace(settings, consume_enable=enabled))
     for level, offset in sorted(config.delays.items()):
@@ -143,7 +126,8 @@ def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str, Topic
     names = {topic.topic for topic in taken}
     delivered = {queue_id: state.delays.next_offset(queue_id) for queue_id in contained.topics.get(SCHEDULE_TOPIC, {})}
     waiting = contained.delayed_count(delivered)
-    return Adopted(len(taken), tuple(sorted(set(config.topics) - names)), *counts, waiting)
+    unknown = tuple(topic for topic in contained.topics if topic not in config.topics and not is_system_topic(topic))
+    return Adopted(len(taken), tuple(sorted(set(config.topics) - names)), unknown, *counts, waiting)
 
 
 def _adopt_topic(state: BrokerState, topic: ForeignTopic, contained: ForeignLog, cluster: TopicLayout | None) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.broker.adoption import SYSTEM_GROUP_PREFIX
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
@@ -26,6 +25,7 @@ from lockstep.broker.store.foreign_config import (
     read_plain,
     save_known,
 )
+from lockstep.broker.store.foreign_scope import SYSTEM_GROUP_PREFIX
 from lockstep.broker.store.stopped import stopped
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.delays import CUSTOM_QUEUE_ID_BASE, format_delay, queue_delay_ms

@@ -1,5 +1,7 @@
 """A broker takes over the directory of RocketMQ's broker, and gives it back."""
 
+import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from errno import ENOSPC
@@ -11,9 +13,10 @@ import pytest
 from lockstep.broker.app import Broker
 from lockstep.broker.export import export_store
 from lockstep.broker.inspect_store import inspect_store
+from lockstep.broker.store import foreign_checks
 from lockstep.broker.store.append import ENTRY
 from lockstep.broker.store.directory import StoreDirectory
-from lockstep.broker.store.errors import AdoptionError, ExportError, StoreCorruptError
+from lockstep.broker.store.errors import AdoptionError, ExportError, IdentityError, StoreCorruptError
 from lockstep.broker.store.foreign_config import config_text, parse_fastjson
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
@@ -59,7 +62,7 @@ def foreign(tmp_path: Path) -> ForeignDirectory:
 
 
 def write(directory: ForeignDirectory, *topics: dict[str, Any]) -> None:
-    offsets = {"orders@billing": {0: 5, 1: 999}, "rmq_sys_wheel_timer@CID_RMQ_SYS_TIMER": {0: 1}, "gone@billing": {0: 1}}
+    offsets = {"orders@billing": {0: 5, 1: 20}, "rmq_sys_wheel_timer@CID_RMQ_SYS_TIMER": {0: 1}, "gone@billing": {0: 1}}
     entries = (topic_entry("orders", 2), topic_entry("later", 1), *SYSTEM, *topics)
     directory.write(*entries, offsets=offsets, disabled=("stopped",), delays={LEVEL_1: 1})
 
@@ -109,7 +112,7 @@ async def test_messages_topics_and_progress_are_taken_over(foreign: ForeignDirec
         assert await pull(client, "orders", 1) == [b"m%d" % number for number in range(1, 40, 2)]
         assert sorted(layout.topic for layout in broker.state.layouts.all()) == ["later", "orders"]
         assert offset_of(broker, "orders", 0) == 5
-        assert offset_of(broker, "orders", 1) == 20, "not above the end of the queue"
+        assert offset_of(broker, "orders", 1) == 20
         assert broker.state.coordination.state.progress.groups() == ["billing"]
         assert not broker.state.coordination.state.settings.may_consume("stopped")
         assert broker.state.coordination.state.settings.may_consume("billing")
@@ -275,6 +278,182 @@ async def test_config_file_that_cannot_be_read_is_refused_by_name(
 ) -> None:
     foreign.write_config(name, content)
     await start_fails(tmp_path, StoreCorruptError, f"config/{name} can't be read", adopt=True)
+
+
+def no_log(directory: ForeignDirectory) -> None:
+    (directory.root / "commitlog").rename(directory.root.parent / "elsewhere")
+
+
+def no_last_log_file(directory: ForeignDirectory) -> None:
+    (directory.root / "commitlog" / f"{FILE_BYTES:020d}").unlink()
+
+
+def no_last_log_file_and_no_progress(directory: ForeignDirectory) -> None:
+    no_last_log_file(directory)
+    directory.write_queue("orders", 0)
+    directory.write_config("consumerOffset.json", "{}")
+    directory.write_config("delayOffset.json", "{}")
+
+
+def delays_above_the_end(directory: ForeignDirectory) -> None:
+    directory.write_config("delayOffset.json", '{"offsetTable":{1:4}}')
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (no_log, "offset 5 in queue 0 of orders, which ends at 0 .*storePathCommitLog"),
+        (no_last_log_file, r"group billing has the offset 20 in queue 1 of orders, which ends at \d+ .*was a file not copied"),
+        (no_last_log_file_and_no_progress, r"queue 0 of orders has a message at log position \d+, and the log ends at \d+"),
+        (delays_above_the_end, "delivery of delayed messages has the offset 4 in queue 0 of SCHEDULE_TOPIC_XXXX, which ends at 3"),
+    ],
+)
+async def test_directory_without_a_part_of_its_log_is_refused(
+    foreign: ForeignDirectory, tmp_path: Path, harm: Callable[[ForeignDirectory], None], words: str
+) -> None:
+    harm(foreign)
+    await start_fails(tmp_path, StoreCorruptError, words, adopt=True)
+    found = await inspect_store(ReadOnlyFiles(), str(tmp_path / "store"))
+    assert found.exit_code == 5
+
+
+async def test_offsets_are_lowered_to_the_ends_of_queues_if_the_other_broker_was_killed(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    """The offsets may be on the disk before the log."""
+    foreign.write_config("consumerOffset.json", '{"offsetTable":{"orders@billing":{0:5,1:999}}}')
+    (tmp_path / "store" / "abort").write_text("4711")
+    found = await inspect_store(ReadOnlyFiles(), str(tmp_path / "store"))
+    assert found.exit_code == 0
+    assert "was killed: group billing has the offset 999 in queue 1 of orders, which ends at 20 (1 of this kind)" in found.start
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        assert offset_of(broker, "orders", 1) == 20
+
+
+async def test_offset_in_a_queue_whose_messages_have_all_been_removed_is_none_of_a_missing_log(tmp_path: Path) -> None:
+    """The consume queue tells where it ends. Its first entries are those of removed files."""
+    directory = ForeignDirectory(tmp_path / "store")
+    directory.add("orders", b"first" + bytes(FILE_BYTES - 200))
+    directory.add("orders", b"last", queue_id=1)
+    directory.write(topic_entry("orders", 2), offsets={"orders@billing": {0: 70, 1: 1}})
+    (tmp_path / "store" / "commitlog" / f"{0:020d}").unlink()
+    directory.write_queue("orders", 0, list(range(70)))
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        assert offset_of(broker, "orders", 1) == 1
+
+
+def empty_offsets(directory: ForeignDirectory) -> None:
+    directory.write_config("consumerOffset.json", "")
+
+
+def empty_delays_and_copy(directory: ForeignDirectory) -> None:
+    directory.write_config("delayOffset.json", "")
+    directory.write_config("delayOffset.json.bak", " ")
+
+
+def no_offsets(directory: ForeignDirectory) -> None:
+    (directory.root / "config" / "consumerOffset.json").unlink()
+
+
+def no_delays(directory: ForeignDirectory) -> None:
+    (directory.root / "config" / "delayOffset.json").unlink()
+
+
+def rocksdb(directory: ForeignDirectory) -> None:
+    (directory.root / "config" / "metadata").mkdir()
+    directory.write_config("metadata/CURRENT", "MANIFEST-000004")
+
+
+def no_file(directory: ForeignDirectory) -> None:
+    (directory.root / "config" / "topics.json").unlink()
+    (directory.root / "config" / "topics.json").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (empty_offsets, "consumerOffset.json is empty, and there is no copy"),
+        (empty_delays_and_copy, "delayOffset.json is empty, and there is no copy"),
+        (no_offsets, "consumerOffset.json is missing, and .* has 2 groups, such as billing: each would consume all messages again"),
+        (no_delays, "delayOffset.json is missing, and the log has messages with a delay"),
+        (rocksdb, "config/metadata is a RocksDB"),
+        (no_file, "topics.json is a directory, expected a file"),
+    ],
+)
+async def test_missing_part_of_the_configuration_is_refused(
+    foreign: ForeignDirectory, tmp_path: Path, harm: Callable[[ForeignDirectory], None], words: str
+) -> None:
+    harm(foreign)
+    found = await inspect_store(ReadOnlyFiles(), str(tmp_path / "store"))
+    assert found.exit_code == 5
+    await start_fails(tmp_path, StoreCorruptError, words, adopt=True)
+
+
+def one_topic(name: str, **changes: Any) -> str:
+    entries = [topic_entry("orders", 2), {**topic_entry(name), **changes}]
+    return json.dumps({"topicConfigTable": {entry["topicName"]: entry for entry in entries}})
+
+
+LONG = "g" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "words"),
+    [
+        ("consumerOffset.json", '{"offsetTable":{"orders@billing":{0:1e999}}}', 5, "the number inf: expected"),
+        ("consumerOffset.json", '{"offsetTable":{"orders@billing":{0:2.5}}}', 5, "the number 2.5: expected"),
+        ("consumerOffset.json", '{"offsetTable":{"orders@billing":{0:true}}}', 5, "the number True: expected"),
+        ("consumerOffset.json", '{"offsetTable":{"orders@billing":{"1_0":1}}}', 5, "the key '1_0': expected a number"),
+        ("consumerOffset.json", r'{"offsetTable":{"orders@b\ud800":{0:1}}}', 5, "surrogates not allowed"),
+        ("consumerOffset.json", '{"offsetTable":{"orders@b c":{0:1}}}', 4, "group 'b c' contains illegal characters"),
+        ("consumerOffset.json", f'{{"offsetTable":{{"orders@{LONG}":{{0:1}}}}}}', 4, "has 100000 characters"),
+        ("subscriptionGroup.json", r'{"subscriptionGroupTable":{"g\ud800":{"consumeEnable":false}}}', 5, "surrogates not allowed"),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":{"b c":{"consumeEnable":false}}}', 4, "contains illegal characters"),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":{"g":{"consumeEnable":1}}}', 5, "consumeEnable of group g is 1"),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":{"g":null}}', 5, "has no attribute"),
+        ("topics.json", one_topic("x\ud800", perm=7), 5, "surrogates not allowed"),
+        ("topics.json", one_topic("b c"), 4, "topic 'b c' contains illegal characters"),
+        ("topics.json", one_topic("many", readQueueNums=16_385), 4, "topic many has 16385 queues, 16384 allowed"),
+        ("topics.json", one_topic("many", readQueueNums=-3), 5, "the number -3: expected 0 to"),
+        ("topics.json", one_topic("many", readQueueNums=2**80), 5, "the number 12089.*: expected 0 to"),
+        ("topics.json", one_topic("many", attributes=[1]), 5, "has no attribute"),
+        ("delayOffset.json", '{"offsetTable":{1:1e999}}', 5, "the number inf: expected"),
+        ("delayOffset.json", '{"offsetTable":{2000000000000:5}}', 5, "the number 2000000000000: expected"),
+    ],
+)
+async def test_value_that_cannot_be_taken_over_is_refused_before_anything_is_written(
+    foreign: ForeignDirectory, tmp_path: Path, name: str, content: str, code: int, words: str
+) -> None:
+    foreign.write_config(name, content)
+    found = await inspect_store(ReadOnlyFiles(), str(tmp_path / "store"))
+    assert found.exit_code == code
+    await start_fails(tmp_path, AdoptionError if code == 4 else StoreCorruptError, f"config/{name}.*{words}", adopt=True)
+
+
+async def test_too_many_topics_are_refused(foreign: ForeignDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_checks, "ADOPTED_MAX", 1)
+    await start_fails(tmp_path, AdoptionError, "topics.json: 2 topics, 1 allowed", adopt=True)
+
+
+async def test_names_of_topics_that_are_not_taken_over_may_have_other_characters(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    write(foreign, topic_entry("broker.a", perm=7), topic_entry("my.cluster_REPLY_TOPIC"))
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        assert sorted(layout.topic for layout in broker.state.layouts.all()) == ["later", "orders"]
+
+
+@pytest.mark.parametrize(("option", "word"), [("name", "broker broker-a"), ("cluster", "cluster DefaultCluster")])
+async def test_other_name_than_the_one_that_the_topics_tell_is_refused(
+    foreign: ForeignDirectory, tmp_path: Path, option: str, word: str
+) -> None:
+    await start_fails(tmp_path, IdentityError, f"is that of {word}.*--{option}", adopt=True, **{option: "other"})
+
+
+async def test_topics_without_an_entry_are_named(foreign: ForeignDirectory, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    foreign.add("created-later", b"x")
+    foreign.write_log()
+    with caplog.at_level("INFO"):
+        async with running(settings(tmp_path, adopt=True)):
+            pass
+    (adopted,) = [record.getMessage() for record in caplog.records if "store.adopted" in record.getMessage()]
+    assert re.search(r"unknown_topics\W+created-later", adopted), adopted
 
 
 def transactions(directory: ForeignDirectory) -> None:

@@ -19,9 +19,11 @@ TOPICS, OFFSETS, GROUPS, DELAYS = "topics.json", "consumerOffset.json", "subscri
 FILES = (TOPICS, OFFSETS, GROUPS, DELAYS)
 FORMAT = 1
 COMPACTION = "COMPACTION"
+INT_MAX, OFFSET_MAX = (1 << 31) - 1, (1 << 63) - 1
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|(?<=[{,\s])-?[0-9]+(?=\s*:)', re.DOTALL)
 """A string, or a number that is a key. Strings are matched so that nothing within them is."""
+_KEY = re.compile("-?[0-9]{1,19}")
 
 
 class SmallFiles(Protocol):
@@ -78,7 +80,10 @@ def _content(directory: SmallFiles, name: str) -> bytes | None:
     RocketMQ's broker replaces a file by removing it first. If it is missing or empty, the copy of the one before counts, as for RocketMQ.
     """
     path = f"{directory.root}/config/{name}"
-    return _text_of(directory, path) or _text_of(directory, f"{path}.bak") or None
+    text = _text_of(directory, path) or _text_of(directory, f"{path}.bak")
+    if not text and directory.read(path) is not None:
+        raise StoreCorruptError(f"{path} is empty, and there is no copy in {path}.bak: restore it. Nothing was changed")
+    return text or None
 
 
 def _text_of(directory: SmallFiles, path: str) -> bytes:
@@ -108,28 +113,55 @@ def read_plain(directory: SmallFiles) -> dict[str, Any]:
 
 
 def read_config(directory: SmallFiles) -> ForeignConfig:
-    """Return the content of config/*.json. A file that is missing is empty. Raise StoreCorruptError if one can't be read."""
+    """Return the content of config/*.json. A file that is missing is empty. Raise StoreCorruptError if one can't be read.
+
+    Values have the types and ranges of RocketMQ's, so that nothing that follows can fail for one that has not.
+    """
     plain = read_plain(directory)
     config = ForeignConfig(frozenset(plain))
     name = TOPICS
     try:
         for topic, entry in plain.get(TOPICS, {}).get("topicConfigTable", {}).items():
             compacted = (entry.get("attributes") or {}).get("cleanup.policy") == COMPACTION
-            counts = int(entry["readQueueNums"]), int(entry["writeQueueNums"])
-            config.topics[topic] = ForeignTopic(topic, *counts, int(entry["perm"]), compacted)
+            read, write, perm = (_number(entry[field], 0, INT_MAX) for field in ("readQueueNums", "writeQueueNums", "perm"))
+            config.topics[_encodable(topic)] = ForeignTopic(topic, read, write, perm, compacted)
         name = OFFSETS
         for key, offsets in plain.get(OFFSETS, {}).get("offsetTable", {}).items():
             topic, _, group = key.partition("@")
-            config.offsets[group, topic] = {int(queue_id): int(offset) for queue_id, offset in offsets.items()}
+            config.offsets[_encodable(group), _encodable(topic)] = _offsets(offsets)
         name = GROUPS
         for group, entry in plain.get(GROUPS, {}).get("subscriptionGroupTable", {}).items():
-            config.consume_enabled[group] = bool(entry.get("consumeEnable", True))
+            enabled = entry.get("consumeEnable", True)
+            if not isinstance(enabled, bool):
+                raise ValueError(f"consumeEnable of group {group} is {enabled!r:.40}: expected true or false")
+            config.consume_enabled[_encodable(group)] = enabled
         name = DELAYS
-        for level, offset in plain.get(DELAYS, {}).get("offsetTable", {}).items():
-            config.delays[int(level)] = int(offset)
+        config.delays.update(_offsets(plain.get(DELAYS, {}).get("offsetTable", {})))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise _unreadable(f"{directory.root}/config/{name}", error) from error
     return config
+
+
+def _number(value: object, low: int, high: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"the number {value!r:.40}: expected {low} to {high}")
+    return value
+
+
+def _offsets(plain: Mapping[str, object]) -> dict[int, int]:
+    """Return queue id, or level, → offset."""
+    found = {}
+    for key, offset in plain.items():
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"the key {key!r:.40}: expected a number")
+        found[_number(int(key), -INT_MAX, INT_MAX)] = _number(offset, -OFFSET_MAX, OFFSET_MAX)
+    return found
+
+
+def _encodable(name: str) -> str:
+    """Return the name. Raise ValueError if it has half a surrogate pair, which no record and no response can have."""
+    name.encode()
+    return name
 
 
 def _unreadable(path: str, error: Exception) -> StoreCorruptError:

@@ -17,15 +17,16 @@ from lockstep.broker.store.append import ENTRY
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
-from lockstep.broker.store.errors import AdoptionError, StoreCorruptError
-from lockstep.broker.store.foreign_config import TOPICS, ForeignConfig, KnownContent, found_digests, known_content, read_config
+from lockstep.broker.store.errors import AdoptionError
+from lockstep.broker.store.foreign_checks import check_complete, check_files, check_names, check_owner
+from lockstep.broker.store.foreign_config import ForeignConfig, KnownContent, found_digests, known_content, read_config
 from lockstep.broker.store.foreign_log import HALF_TOPIC, REVIVE_PREFIX, ForeignLog, read_whole
 from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.scan import OnProgress
 from lockstep.broker.store.snapshot import recorded_start
 from lockstep.broker.store.survey import LogSurvey, log_files
 from lockstep.protocol.delays import format_delay, queue_delay_ms
-from lockstep.protocol.names import SCHEDULE_TOPIC, is_system_topic
+from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.runtime.files import Files
 
 TRANSACTIONS, TIMERS, POP, COMPACTION = "transactions", "timers", "pop", "compaction"
@@ -54,6 +55,8 @@ class ForeignStore:
     continues: bool
     """Whether it continues what an export has written, so that progress that is lower counts: a group was reset there."""
     unfinished: tuple[Unfinished, ...]
+    doubts: tuple[str, ...]
+    """Messages that consume queues or offsets name, and that the log lacks: RocketMQ's broker was killed before they were on the disk."""
 
 
 def foreign_reason(files: Files, directory: StoreDirectory) -> str | None:
@@ -101,16 +104,14 @@ async def read_foreign(
     if survey.starts:
         log = await read_whole(CommitLog(files, directory.log, identity.segment_bytes, 0, PathWatch(files)), survey, on_progress, own=own)
     config = read_config(directory)
-    stored = [topic for topic in log.topics if not is_system_topic(topic)]
-    if TOPICS not in config.files and stored:
-        raise StoreCorruptError(
-            f"{directory.root}/config/{TOPICS} is missing, and the log has messages of {len(stored)} topics, such as {stored[0]}: nobody "
-            "could read them. Restore the file. If the broker kept its settings in RocketMQ's RocksDB, let it write JSON files first. "
-            "Nothing was changed"
-        )
+    check_files(files, directory, log, config)
+    check_names(directory, log, config)
+    if not own:
+        check_owner(directory.root, config, identity)
+    doubts = await check_complete(files, directory, identity, log, config, on_progress)
     _check_delays(QueueFiles(files, directory.queues, identity.queue_file_entries, 1), directory, log, config)
     known = known_content(directory)
-    return ForeignStore(log, config, known is not None and known.exported, tuple(_unfinished(directory, log, config)))
+    return ForeignStore(log, config, known is not None and known.exported, tuple(_unfinished(directory, log, config)), doubts)
 
 
 def _check_delays(queues: QueueFiles, directory: StoreDirectory, log: ForeignLog, config: ForeignConfig) -> None:
