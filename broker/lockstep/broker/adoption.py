@@ -100,10 +100,10 @@ async def _layouts_at(host: Host, address: str, topics: Collection[str]) -> list
     return found
 
 
-def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str, TopicLayout]) -> Adopted:
+async def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str, TopicLayout]) -> Adopted:
     """Record what RocketMQ's broker has left. `cluster`: the layouts of `cluster_layouts`. Raises AdoptionError.
 
-    Call it after `enter_term`, before anything is delivered.
+    Call it after `enter_term`, before anything is delivered. The admin port responds meanwhile.
     """
     config, contained, lowers = foreign.config, foreign.log, foreign.continues
     taken = adopted_topics(config, contained)
@@ -112,7 +112,8 @@ def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str, Topic
             _adopt_topic(state, topic, contained, cluster.get(topic.topic))
         except (BrokerError, LocalProtocolError) as error:
             raise AdoptionError(f"topic {topic.topic} of RocketMQ's broker can't be taken over: {error}") from error
-    counts = _adopt_progress(state.coordination, config, contained, lowers=lowers)
+        await asyncio.sleep(0)
+    counts = await _adopt_progress(state.coordination, config, contained, lowers=lowers)
     for group, enabled in adopted_settings(config):
         settings = state.coordination.state.settings.get(group) or GroupSettings(group)
         if settings.consume_enable != enabled:
@@ -142,7 +143,9 @@ def _adopt_topic(state: BrokerState, topic: ForeignTopic, contained: ForeignLog,
         state.topics.create(before.with_queues(name, write_more, read_more, state.new_writer()), for_group=True)
 
 
-def _adopt_progress(coordination: Coordination, config: ForeignConfig, contained: ForeignLog, *, lowers: bool) -> tuple[int, int, int]:
+async def _adopt_progress(
+    coordination: Coordination, config: ForeignConfig, contained: ForeignLog, *, lowers: bool
+) -> tuple[int, int, int]:
     """Return the numbers of groups, of queues with progress, and of those whose progress here remains. `lowers`: none does."""
     state, minimums = coordination.state, dict[tuple[str, int], int]()
     groups, count, kept = dict[str, None](), 0, 0
@@ -164,6 +167,7 @@ def _adopt_progress(coordination: Coordination, config: ForeignConfig, contained
                 state.progress.set_progress(key, Progress(generation, offset))
                 state.end_grant(key)
             minimums[topic, queue_id] = first
+        await asyncio.sleep(0)
     for _ in coordination.skip_removed(minimums):
         pass
     return len(groups), count, kept

@@ -289,7 +289,7 @@ class Broker:
             return
         topics = [topic.topic for topic in adopted_topics(store.foreign.config, store.foreign.log)]
         cluster = await cluster_layouts(self._host, self.config.nameservers(), topics)
-        found = adopt(state, store.foreign, cluster)
+        found = await adopt(state, store.foreign, cluster)
         left_behind = {each.kind: each.count for each in store.foreign.unfinished}
         if doubts := store.foreign.doubts:
             then = "RocketMQ's broker was killed: offsets are lowered to the ends of queues"

@@ -1,5 +1,6 @@
 """A broker takes over the directory of RocketMQ's broker, and gives it back."""
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +19,8 @@ from lockstep.broker.store.append import ENTRY
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.errors import AdoptionError, ExportError, IdentityError, StoreCorruptError
 from lockstep.broker.store.foreign_config import config_text, parse_fastjson
+from lockstep.broker.store.foreign_log import ForeignLog
+from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.codes import RequestCode
@@ -233,6 +236,34 @@ async def test_topic_that_the_cluster_has_or_has_deleted_keeps_its_messages(
             assert offset_of(ours, "orders", 0) == 5
             found = ours.state.topics.require_layout("orders")
             assert (found.read_count("broker-a"), found.read_count("broker-b")) == (2, 0 if deleted else 3)
+
+
+async def test_many_topics_are_taken_over_in_turns_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier version sorted all queues for each topic, in one turn: other tasks, such as the admin port, waited for seconds."""
+    directory = ForeignDirectory(tmp_path / "store")
+    names = [f"t{number}" for number in range(60)]
+    for name in names:
+        directory.add(name, b"x")
+    directory.write(*(topic_entry(name) for name in names))
+    at_turn = [0]
+    create = TopicTable.create
+
+    def count_turns() -> None:
+        at_turn[0] += 1
+        handle[0] = asyncio.get_running_loop().call_soon(count_turns)
+
+    def created(self: TopicTable, *args: Any, **more: Any) -> TopicLayout:
+        turns.append(at_turn[0])
+        return create(self, *args, **more)
+
+    turns: list[int] = []
+    monkeypatch.setattr(TopicTable, "create", created)
+    handle = [asyncio.get_running_loop().call_soon(count_turns)]
+    async with running(settings(tmp_path, adopt=True)):
+        handle[0].cancel()
+    assert len(set(turns)) == len(turns) == 60
+    log = ForeignLog()
+    assert log.topics is log.topics, "it is computed once"
 
 
 # --------------------------------------------------------------------------------------------------------------------- refusals
