@@ -43,6 +43,8 @@ log = get_logger("broker")
 
 TIMEOUT_MS = 6_000
 RETRY_S = 1
+SETTLE_MS = 5_000
+"""How long a nameserver is asked again that had no broker: those that run register within seconds of its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,41 +65,47 @@ class Adopted:
 
 
 async def cluster_layouts(host: Host, nameservers: Sequence[str], topics: Collection[str]) -> dict[str, TopicLayout]:
-    """Return topic → the layout in force in the cluster, or its deletion. Wait until a nameserver responds.
+    """Return topic → the layout in force in the cluster, or its deletion. Wait until every nameserver has responded.
 
     A layout that was made without knowledge of a deletion is deleted by it, with its messages: so the layouts of adopted topics must follow
-    those of the cluster.
+    those of the cluster. A nameserver that has just started learns them from the brokers: it is asked again for SETTLE_MS.
     """
     known: dict[str, TopicLayout] = {}
-    answered = not nameservers
-    while not answered:
-        for address in nameservers:
+    waiting, settled_ms = dict.fromkeys(nameservers), dict[str, int]()
+    while waiting:
+        for address in list(waiting):
             try:
-                found = await _layouts_at(host, address, topics)
+                found, ready = await _layouts_at(host, address, topics)
             except (TransportError, RemoteProtocolError, RequestTimeoutError) as error:
                 log_limited(log, "warning", "adoption.waits", nameserver=address, reason=str(error), then="asked again every second")
                 continue
-            answered = True
             known |= {each.topic: each for each in found if each.topic not in known or known[each.topic].version < each.version}
-        if not answered:
+            now_ms = host.clock.monotonic_ms()
+            if not ready:
+                settled_ms.setdefault(address, now_ms + SETTLE_MS)
+            if now_ms >= settled_ms.get(address, now_ms):
+                del waiting[address]
+        if waiting:
             await asyncio.sleep(RETRY_S)
     return known
 
 
-async def _layouts_at(host: Host, address: str, topics: Collection[str]) -> list[TopicLayout]:
-    found = []
+async def _layouts_at(host: Host, address: str, topics: Collection[str]) -> tuple[list[TopicLayout], bool]:
+    """Return the layouts that a nameserver has, and whether any broker has registered with it since it started."""
+    found, ready = [], True
     endpoint = await connect(host, address)
     try:
         for topic in topics:
             response = await endpoint.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, to_plain(TopicHeader(topic)), timeout_ms=TIMEOUT_MS)
             if response.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.ROUTE_NOT_READY):
                 raise RemoteProtocolError(f"{address} answered {response.code} to the route of {topic}: {response.remark}")
+            ready = ready and response.code != ResponseCode.ROUTE_NOT_READY
             if response.body:
                 found.append(decode_body(TopicRoute, response.body).layout)
     finally:
         endpoint.abort("done")
         await endpoint.wait_closed()
-    return found
+    return found, ready
 
 
 async def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str, TopicLayout]) -> Adopted:

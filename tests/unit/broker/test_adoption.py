@@ -4,13 +4,14 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lockstep.broker import adoption
 from lockstep.broker.app import Broker
 from lockstep.broker.export import export_store
 from lockstep.broker.inspect_store import inspect_store
@@ -24,7 +25,7 @@ from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.errors import ConfigError, TransportError
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.names import SCHEDULE_TOPIC
@@ -236,6 +237,57 @@ async def test_topic_that_the_cluster_has_or_has_deleted_keeps_its_messages(
             assert offset_of(ours, "orders", 0) == 5
             found = ours.state.topics.require_layout("orders")
             assert (found.read_count("broker-a"), found.read_count("broker-b")) == (2, 0 if deleted else 3)
+
+
+@pytest.mark.parametrize("registers", [True, False])
+async def test_nameserver_that_has_just_started_is_asked_again(
+    foreign: ForeignDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registers: bool
+) -> None:
+    """It knows no deletion before the other brokers have registered. If there are none, the start goes on without."""
+    layout = TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-b", 3, 3, 1),))
+    other = {"name": "broker-b", "store": str(tmp_path / "other")}
+    async with nameserver() as address, running(settings(tmp_path, nameserver=address, **other)) as broker, dialled(broker) as client:
+        await client.create(layout)
+        await client.create(layout.deletion)
+    layouts_at, asked = adoption._layouts_at, 0
+
+    async with nameserver() as address, AsyncExitStack() as stack:
+
+        async def ask(*args: Any) -> tuple[list[TopicLayout], bool]:
+            nonlocal asked
+            asked += 1
+            answer = await layouts_at(*args)
+            if asked == 1:
+                assert not answer[1], "no broker has registered"
+                if registers:
+                    await stack.enter_async_context(running(settings(tmp_path, nameserver=address, **other)))
+            return answer
+
+        monkeypatch.setattr(adoption, "_layouts_at", ask)
+        monkeypatch.setattr(adoption, "RETRY_S", 0)
+        monkeypatch.setattr(adoption, "SETTLE_MS", 1)
+        ours = await stack.enter_async_context(running(settings(tmp_path, nameserver=address, adopt=True)))
+        assert ours.state.topics.require_layout("orders").version.counter == (3 if registers else 1)
+        assert asked > 1
+
+
+async def test_every_nameserver_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One alone may have been without contact to the others' brokers."""
+    layout = TopicLayout("orders", LayoutVersion(2, 7), (LayoutEntry("broker-b", 3, 3, 1),))
+    asked: list[str] = []
+
+    async def ask(_host: Host, address: str, _topics: object) -> tuple[list[TopicLayout], bool]:
+        asked.append(address)
+        if address == "a:1":
+            return [], True
+        if len(asked) < 4:
+            raise TransportError("refused")
+        return [layout], True
+
+    monkeypatch.setattr(adoption, "_layouts_at", ask)
+    monkeypatch.setattr(adoption, "RETRY_S", 0)
+    assert await adoption.cluster_layouts(Host.real(), ["a:1", "b:1"], ["orders"]) == {"orders": layout}
+    assert asked == ["a:1", "b:1", "b:1", "b:1"]
 
 
 async def test_many_topics_are_taken_over_in_turns_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
