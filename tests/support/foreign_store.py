@@ -37,7 +37,14 @@ class ForeignDirectory:
         self.positions: list[int] = []
         self._queues: dict[tuple[str, int], list[int]] = {}
         self._log = bytearray()
+        self._begin = 0
         self._next: dict[tuple[str, int], int] = {}
+
+    def continue_at(self, position: int, ends: dict[tuple[str, int], int]) -> None:
+        """Begin the log at a position, and the queues at these offsets: what was before is removed."""
+        self._log = bytearray(position)
+        self._begin = position
+        self._next = ends
 
     def add(self, topic: str, body: bytes, *, queue_id: int = 0, properties: bytes = b"", sys_flag: int = 0) -> int:
         """Append a message, and return its queue offset."""
@@ -78,7 +85,7 @@ class ForeignDirectory:
     def write_log(self) -> None:
         folder = self.root / "commitlog"
         folder.mkdir(parents=True, exist_ok=True)
-        for start in range(0, len(self._log), self.file_bytes):
+        for start in range(self._begin, len(self._log), self.file_bytes):
             (folder / f"{start:020d}").write_bytes(bytes(self._log[start : start + self.file_bytes]).ljust(self.file_bytes, b"\0"))
 
     def write(

@@ -121,16 +121,15 @@ async def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str,
         except (BrokerError, LocalProtocolError) as error:
             raise AdoptionError(f"topic {topic.topic} of RocketMQ's broker can't be taken over: {error}") from error
         await asyncio.sleep(0)
-    counts = await _adopt_progress(state.coordination, config, contained, lowers=lowers)
+    counts = await _adopt_progress(state.coordination, config, lowers=lowers)
     for group, enabled in adopted_settings(config):
         settings = state.coordination.state.settings.get(group) or GroupSettings(group)
         if settings.consume_enable != enabled:
             state.coordination.state.activity.record_activity(group)
             state.coordination.state.settings.record_settings(replace(settings, consume_enable=enabled))
     for level, offset in sorted(config.delays.items()):
-        first, end = contained.bounds(SCHEDULE_TOPIC, level - 1)
-        if level > 0 and end:
-            offset = max(first, min(offset, end))
+        if level > 0 and (end := state.coordination.state.bounds.end_offset(SCHEDULE_TOPIC, level - 1)):
+            offset = max(contained.bounds(SCHEDULE_TOPIC, level - 1)[0], min(offset, end))
             state.delays.record_delivered(level - 1, offset if lowers else max(offset, state.delays.next_offset(level - 1)))
     names = {topic.topic for topic in taken}
     delivered = {queue_id: state.delays.next_offset(queue_id) for queue_id in contained.topics.get(SCHEDULE_TOPIC, {})}
@@ -151,9 +150,7 @@ def _adopt_topic(state: BrokerState, topic: ForeignTopic, contained: ForeignLog,
         state.topics.create(before.with_queues(name, write_more, read_more, state.new_writer()), for_group=True)
 
 
-async def _adopt_progress(
-    coordination: Coordination, config: ForeignConfig, contained: ForeignLog, *, lowers: bool
-) -> tuple[int, int, int]:
+async def _adopt_progress(coordination: Coordination, config: ForeignConfig, *, lowers: bool) -> tuple[int, int, int]:
     """Return the numbers of groups, of queues with progress, and of those whose progress here remains. `lowers`: none does."""
     state, minimums = coordination.state, dict[tuple[str, int], int]()
     groups, count, kept = dict[str, None](), 0, 0
@@ -167,14 +164,14 @@ async def _adopt_progress(
         generation = state.fence.draw()
         for queue_id, offset in known.items():
             key = group, topic, queue_id
-            first, end = contained.bounds(topic, queue_id)
+            end = state.bounds.end_offset(topic, queue_id)  # the log does not tell it if all messages of the queue have been removed
             offset, progress = max(0, min(offset, end)), state.progress.get(key)
             if progress is not None and offset < progress.offset and not lowers:
                 kept += 1
             elif progress is None or progress.offset != offset:
                 state.progress.set_progress(key, Progress(generation, offset))
                 state.end_grant(key)
-            minimums[topic, queue_id] = first
+            minimums[topic, queue_id] = state.bounds.bounds(topic, queue_id)[0]
         await asyncio.sleep(0)
     for _ in coordination.skip_removed(minimums):
         pass

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from errno import ENOSPC
@@ -155,9 +156,9 @@ async def test_copy_counts_if_the_other_broker_was_killed_while_it_replaced_a_fi
         assert offset_of(broker, "orders", 0) == 5
 
 
-async def test_start_that_was_killed_before_everything_was_taken_over_is_repeated(
-    foreign: ForeignDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def start_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start with --adopt, and fail before what the other broker has left is recorded."""
+
     def killed(*_: object) -> None:
         raise StoreCorruptError("killed")
 
@@ -167,6 +168,12 @@ async def test_start_that_was_killed_before_everything_was_taken_over_is_repeate
         with pytest.raises(StoreCorruptError, match="killed"):
             await broker.start()
         await broker.stop()
+
+
+async def test_start_that_was_killed_before_everything_was_taken_over_is_repeated(
+    foreign: ForeignDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await start_that_is_killed(tmp_path, monkeypatch)
     broker = Broker(settings(tmp_path), Host.real())
     with pytest.raises(AdoptionError, match="--adopt"):
         await broker.start()
@@ -701,6 +708,69 @@ async def test_old_files_that_the_other_broker_has_removed_are_not_missed(foreig
         assert progress is not None
         assert (progress.offset, progress.gap) == (low, (3, low)), "the group is told what it has not consumed"
         assert offset_of(broker, "orders", 1) == 19
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_other_broker_has_removed_the_whole_log_of_ours(
+    foreign: ForeignDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """The state of our last snapshot is gone. All of it that counts is in the files of the other broker."""
+    root = tmp_path / "store"
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await until(lambda: broker.state.delays.next_offset(LEVEL_1 - 1) == 3)
+        term = broker.term
+        progress = broker.state.coordination.state.progress.get(("billing", "orders", 0))
+        assert progress is not None
+    await export_store(Host.real(), str(root))
+    end = (await inspect_store(ReadOnlyFiles(), str(root))).log_end
+    other = ForeignDirectory(tmp_path / "other")
+    other.continue_at((end // FILE_BYTES + 1) * FILE_BYTES, {("orders", 0): 20, ("orders", 1): 20, ("later", 0): 2})
+    for number in range(10):
+        other.add("orders", b"n%d" % number, queue_id=number % 2)
+    shutil.rmtree(root / "commitlog")
+    other.write_log()
+    (tmp_path / "other" / "commitlog").rename(root / "commitlog")
+    (root / "config" / "consumerOffset.json").write_text('{"offsetTable":{"orders@billing":{0:22,1:20}}}')
+    found = await inspect_store(ReadOnlyFiles(), str(root))
+    assert found.exit_code == 0
+    if killed:
+        await start_that_is_killed(tmp_path, monkeypatch)
+    async with running(settings(tmp_path, adopt=True)) as broker, dialled(broker) as client:
+        assert await pull(client, "orders", 0, 20) == [b"n%d" % number for number in range(0, 10, 2)]
+        assert (offset_of(broker, "orders", 0), offset_of(broker, "orders", 1)) == (22, 20)
+        assert broker.term > term
+        after = broker.state.coordination.state.progress.get(("billing", "orders", 0))
+        assert after is not None
+        assert after.generation > progress.generation
+        await commit(broker, 24)
+        kept = root.with_name("copy")
+        shutil.copytree(root, kept)
+    async with running(settings(tmp_path)) as broker:
+        assert offset_of(broker, "orders", 0) == 24
+    assert not list(root.glob("lockstep/set-aside-*"))
+    shutil.rmtree(root)
+    kept.rename(root)
+    async with running(settings(tmp_path)) as broker:
+        assert offset_of(broker, "orders", 1) == 20, "without a snapshot: the log holds all state from its first file on"
+
+
+async def test_progress_in_a_queue_whose_messages_have_all_been_removed_since_remains(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    directory = ForeignDirectory(root)
+    for _ in range(3):
+        directory.add("quiet", bytes(4000))
+    for _ in range(6):
+        directory.add("orders", bytes(4000))
+    directory.write(topic_entry("orders", 1), topic_entry("quiet", 1), offsets={"quiet@billing": {0: 3}})
+    async with running(settings(tmp_path, adopt=True)):
+        pass
+    await export_store(Host.real(), str(root))
+    (root / "commitlog" / f"{0:020d}").unlink()
+    (root / "config" / "subscriptionGroup.json").write_text('{"subscriptionGroupTable":{}}')
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        progress = broker.state.coordination.state.progress.get(("billing", "quiet", 0))
+        assert progress is not None
+        assert (progress.offset, progress.gap) == (3, None)
 
 
 async def test_removed_config_files_do_not_count_as_those_of_another_broker(foreign: ForeignDirectory, tmp_path: Path) -> None:

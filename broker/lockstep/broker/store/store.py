@@ -172,6 +172,7 @@ class Store:
             log_start=self._log_start,
             clean=self.stopped_clean,
             known_end=0 if self.foreign is None else self.foreign.log.end,
+            adopts=self.foreign is not None,
         )
         self._state = recoverer.state
         try:
