@@ -120,21 +120,23 @@ async def check_complete(
 def _last_entry(files: Files, queues: QueueFiles, directory: str) -> tuple[int, int]:
     """Return the end of a consume queue on the disk and the log position in its last entry; (0, 0) if it has none.
 
-    The files of RocketMQ's broker have their full length from the start: zeros follow the last entry.
+    The files of RocketMQ's broker have their full length from the start: zeros follow the last entry. The position is −1 if the last entry is
+    one of lockstep for a lost message.
     """
     per_file = queues.file_bytes // ENTRY_BYTES
     for start in sorted((int(name) for name in files.listdir(directory) if is_log_name(name)), reverse=True):
         first = low = start // ENTRY_BYTES
         high = first + per_file
-        last = 0
+        last = 0, 0
         while low < high:
             middle = (low + high) // 2
             data = queues.entries(directory, middle, 1)
             position, size, _ = ENTRY.unpack(data) if data else (0, 0, 0)
             if size:
-                low, last = middle + 1, -1 if size == BLANK_SIZE else position
+                low = middle + 1
+                last = (0, 0) if size == BLANK_SIZE else (low, position if size > 0 else -1)
             else:
                 high = middle
         if low > first:
-            return (low, last) if last >= 0 else (0, 0)
+            return last
     return 0, 0
