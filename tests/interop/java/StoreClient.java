@@ -96,6 +96,7 @@ public class StoreClient {
         consumer.setNamesrvAddr(nameserver);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setConsumeMessageBatchMaxSize(1);
+        consumer.setAwaitTerminationMillisWhenShutdown(TimeUnit.SECONDS.toMillis(LIMIT_S)); // the result of the last call counts
         consumer.subscribe(topic, "*");
         CountDownLatch left = new CountDownLatch(count);
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
