@@ -49,13 +49,13 @@ async def test_members_ahead_of_a_restored_backup_continue_and_are_told_and_the_
     async with Producer("shop", nameserver=cluster.nameservers) as producer:
         await send(producer, 0, 10)
         async with consumer:
-            await cluster.until("the first ten", lambda: len(handled) == 10)
+            await cluster.until("the first ten", lambda: set(handled) == set(range(10)))
         await cluster.stop("broker-a")
         shutil.copytree(store, backup)
         await cluster.restart("broker-a")
         async with consumer:
             await send(producer, 10, 20)
-            await cluster.until("all twenty", lambda: len(handled) == 20)
+            await cluster.until("all twenty", lambda: set(handled) == set(range(20)))
             await cluster.until_lag(0)
             await cluster.kill("broker-a")
             lost = cluster.folder / "lost"
