@@ -15,6 +15,8 @@ RESPONSE_FLAG = 1
 ONEWAY_FLAG = 2
 NATIVE_VERSION = 409
 """RocketMQ's version ordinal that native frames carry (4.9.8)."""
+VERSION_5_0 = 413
+"""RocketMQ's version ordinal of 5.0.0."""
 REMARK_LENGTH_MAX = 4_096
 """The maximum number of characters of a response's remark. An error may quote the peer's text, even twice, which could exceed the size
 of a header."""

@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RETRY_AFTER_FIELD, Command, response
+from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RETRY_AFTER_FIELD, VERSION_5_0, Command, response
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, SystemBusyError
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.log import get_logger
@@ -36,8 +36,8 @@ from lockstep.runtime.safe_text import printable
 log = get_logger("runtime.dispatch")
 
 
-RETRIES_BUSY_VERSION = 413
-"""RocketMQ's version 5.0.0, from which producers repeat a send that was answered SYSTEM_BUSY. Older ones repeat SERVICE_NOT_AVAILABLE."""
+RETRIES_BUSY_VERSION = VERSION_5_0
+"""The version from which RocketMQ's producers repeat a send that was answered SYSTEM_BUSY. Older ones repeat SERVICE_NOT_AVAILABLE."""
 OWN_CODES_FROM = 30_001
 """The codes of requests and responses from here on are lockstep's own."""
 

@@ -1,6 +1,8 @@
 """lockstep store check | inspect | export | restore."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated
 
@@ -89,24 +91,37 @@ async def _restore(directory: str, source: str | None) -> None:
     )
 
 
-async def _inspect(directory: str, as_json: bool) -> None:
-    from lockstep.broker.inspect_store import inspect_store
-    from lockstep.broker.store import StoreInUseError
-    from lockstep.runtime.files import ReadOnlyFiles
-
+def _print_progress(line: Callable[..., str]) -> Callable[..., None]:
+    """Return a callback that prints a line of its arguments each time that the first one, a position, has risen by PROGRESS_BYTES."""
     printed = 0
 
-    def progress(position: int) -> None:
+    def progress(position: int, *rest: int) -> None:
         nonlocal printed
         if position - printed >= PROGRESS_BYTES:
             printed = position
-            print(f"read up to log position {position}", file=sys.stderr, flush=True)
+            print(line(position, *rest), file=sys.stderr, flush=True)
+
+    return progress
+
+
+@contextmanager
+def _exit_if_in_use() -> Iterator[None]:
+    """End the command with the exit code of a start if a broker has the store open."""
+    from lockstep.broker.store import StoreInUseError
 
     try:
-        found = await inspect_store(ReadOnlyFiles(), directory, progress)
+        yield
     except StoreInUseError as error:
         print_error(error)
         raise typer.Exit(error.exit_code) from None
+
+
+async def _inspect(directory: str, as_json: bool) -> None:
+    from lockstep.broker.inspect_store import inspect_store
+    from lockstep.runtime.files import ReadOnlyFiles
+
+    with _exit_if_in_use():
+        found = await inspect_store(ReadOnlyFiles(), directory, _print_progress(lambda position: f"read up to log position {position}"))
     if as_json:
         print_json(asdict(found))
     else:
@@ -135,15 +150,12 @@ async def _inspect(directory: str, as_json: bool) -> None:
 
 async def _export(directory: str, as_json: bool) -> None:
     from lockstep.broker.export import export_store
-    from lockstep.broker.store import StoreInUseError
     from lockstep.protocol.errors import StoreError
     from lockstep.runtime.host import Host
 
     try:
-        found = await export_store(Host.real(), directory)
-    except StoreInUseError as error:
-        print_error(error)
-        raise typer.Exit(error.exit_code) from None
+        with _exit_if_in_use():
+            found = await export_store(Host.real(), directory)
     except StoreError as error:
         raise CommandError(str(error)) from None
     if as_json:
@@ -160,23 +172,13 @@ async def _export(directory: str, as_json: bool) -> None:
 
 async def _check(directory: str, as_json: bool) -> None:
     # Only this command needs the broker's code.
-    from lockstep.broker.store import StoreInUseError
     from lockstep.broker.store.check import check_store
     from lockstep.runtime.files import ReadOnlyFiles
 
-    printed = 0
-
-    def progress(position: int, end: int) -> None:
-        nonlocal printed
-        if position - printed >= PROGRESS_BYTES:
-            printed = position
-            print(f"read {position} of at most {end} bytes", file=sys.stderr, flush=True)
-
-    try:
-        report = await check_store(ReadOnlyFiles(), directory, progress)
-    except StoreInUseError as error:
-        print_error(error)
-        raise typer.Exit(error.exit_code) from None
+    with _exit_if_in_use():
+        report = await check_store(
+            ReadOnlyFiles(), directory, _print_progress(lambda position, end: f"read {position} of at most {end} bytes")
+        )
     if as_json:
         print_json({"whole": not report.problems, **asdict(report)})
     else:

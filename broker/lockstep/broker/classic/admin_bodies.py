@@ -3,11 +3,11 @@
 RocketMQ: TopicConfigSerializeWrapper, SubscriptionGroupWrapper, TopicStatsTable, KVTable.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lockstep.protocol.bodies import GroupSettings
+from lockstep.protocol.codec.fastjson import queue_key, write_key
 from lockstep.protocol.codec.java import write_json
 
 READ, WRITE, INHERIT = 4, 2, 1
@@ -58,16 +58,9 @@ def versioned_table(name: str, table: Mapping[str, Any], now_ms: int) -> bytes:
 
 def topic_stats(topic: str, broker_name: str, queues: Iterable[tuple[int, int, int, int]]) -> bytes:
     """Return a TopicStatsTable of (queue id, first offset, end, store time of the last message)."""
-    rows = (
-        f'{queue_key(topic, broker_name, queue_id)}:{{"lastUpdateTimestamp":{stored_ms},"maxOffset":{end},"minOffset":{first}}}'
-        for queue_id, first, end, stored_ms in queues
-    )
+    keyed = ((write_key(queue_key(broker_name, queue_id, topic)).decode(), *rest) for queue_id, *rest in queues)
+    rows = (f'{key}:{{"lastUpdateTimestamp":{stored_ms},"maxOffset":{end},"minOffset":{first}}}' for key, first, end, stored_ms in keyed)
     return f'{{"offsetTable":{{{",".join(rows)}}}}}'.encode()
-
-
-def queue_key(topic: str, broker_name: str, queue_id: int) -> str:
-    """Return a MessageQueue as fastjson writes it as the key of a map, which is not JSON."""
-    return f'{{"brokerName":{json.dumps(broker_name)},"queueId":{queue_id},"topic":{json.dumps(topic)}}}'
 
 
 def properties_text(values: Mapping[str, str]) -> bytes:

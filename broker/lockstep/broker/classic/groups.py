@@ -1,6 +1,6 @@
 """What RocketMQ's tools ask about members, producers, and who consumes which topic. RocketMQ: AdminBrokerProcessor.
 
-Bodies are JSON as RocketMQ's broker writes it, whoever asks.
+Bodies are JSON as RocketMQ's broker writes it.
 """
 
 from typing import Any

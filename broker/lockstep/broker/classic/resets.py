@@ -16,24 +16,20 @@ from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.classic.groups import require_group
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.processors.query import QUERY_LANE
+from lockstep.broker.processors.status import reset_progress
 from lockstep.broker.store import Store
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import QueueOffset, ResetBody
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codec.fastjson import queue_key, write_fastjson
 from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import VERSION_5_0
 from lockstep.protocol.errors import ConsumerNotOnlineError, LocalProtocolError, TopicNotExistError
 from lockstep.protocol.headers.tools import CloneOffsetHeader, ResetClientHeader, ResetOffsetHeader
 from lockstep.protocol.names import RETRY_PREFIX, check_group
 from lockstep.runtime.dispatch import handles
-from lockstep.runtime.log import get_logger
 from lockstep.runtime.request import HandlerResult, PendingResponse, Request
 from lockstep.runtime.turn import TurnBudget
-
-log = get_logger("broker")
-
-SERVER_RESET_VERSION = 413
-"""RocketMQ's version 5.0.0, from which clients learn of a reset by a pull."""
 
 
 class ResetProcessor:
@@ -62,9 +58,7 @@ class ResetProcessor:
             targets[queue_id] = await self._target(header, queue_id)
         moved = self._moved(header, targets)
         if moved:
-            reply = self._coordination.admin.reset_progress(ResetBody(header.group, header.topic, moved))
-            shown = {before.queue_id: [before.offset, after.offset] for before, after in zip(reply.queues, moved, strict=True)}
-            log.info("progress.reset", group=header.group, topic=header.topic, peer=request.endpoint.peer, queues=shown)
+            reset_progress(self._coordination, ResetBody(header.group, header.topic, moved), request.endpoint.peer)
             self._tell_members(header, {queue.queue_id: queue.offset for queue in moved})
         kept = targets | {queue_id: self._offset(header.group, header.topic, queue_id) for queue_id in queue_ids}
         return PendingResponse(request.reply(body=write_fastjson({"offsetTable": self._table(header.topic, kept)})))
@@ -84,9 +78,7 @@ class ResetProcessor:
             here = [pair for pair in found if self._coordination.state.has_queue(topic, pair[0])]
             if here and not topic.startswith(RETRY_PREFIX):
                 queues = tuple(QueueOffset(queue_id, each.offset) for queue_id, each in here)
-                reply = self._coordination.admin.reset_progress(ResetBody(header.dest_group, topic, queues))
-                shown = {before.queue_id: [before.offset, after.offset] for before, after in zip(reply.queues, queues, strict=True)}
-                log.info("progress.reset", group=header.dest_group, topic=topic, peer=request.endpoint.peer, queues=shown)
+                reset_progress(self._coordination, ResetBody(header.dest_group, topic, queues), request.endpoint.peer)
         return PendingResponse(request.reply())
 
     def _queue_ids(self, header: ResetOffsetHeader) -> list[int]:
@@ -131,7 +123,7 @@ class ResetProcessor:
         table = self._table(header.topic, offsets)
         listed = [{**dict(key), "offset": offset} for key, offset in table.items()]
         for _, client in self._connections.members(header.group):
-            if not client.is_native and client.version < SERVER_RESET_VERSION:
+            if not client.is_native and client.version < VERSION_5_0:
                 body = {"offsetTable": listed if client.language == "CPP" else table}
                 fields = CODECS[client.endpoint.codec].write_fields(asked)
                 client.endpoint.oneway(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, write_fastjson(body))

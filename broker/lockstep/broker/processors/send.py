@@ -23,6 +23,7 @@ from lockstep.broker.tables.sequence_table import ACCEPT, Scope, SequenceTable, 
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import VERSION_5_0
 from lockstep.protocol.delays import exhausted_reason
 from lockstep.protocol.errors import (
     BrokerSystemError,
@@ -81,8 +82,6 @@ BATCH_PROPERTIES_MAX = 1_024
 TRANSACTION_BITS = 0xC
 """RocketMQ: MessageSysFlag.TRANSACTION_ROLLBACK_TYPE, the mask of a message's transaction state."""
 REGION = "DefaultRegion"
-VERSION_5 = 413
-"""RocketMQ's version 5.0.0: from it on clients read the `transactionId` of a send's response."""
 
 NOT_STORED = StoredFrame(-1, -1, 0)
 NO_HOST = bytes(8)
@@ -332,7 +331,8 @@ class SendProcessor:
         ids = ",".join(offset_message_id(host, appended.physical_offset + start) for start in starts)
         if request.is_native:
             return SendReply(ids, queue_id, appended.queue_offset)
-        unique = split_properties(header.properties).get(UNIQ_KEY) if request.version >= VERSION_5 else None
+        # Clients read the `transactionId` from 5.0 on.
+        unique = split_properties(header.properties).get(UNIQ_KEY) if request.version >= VERSION_5_0 else None
         return SendReply(ids, queue_id, appended.queue_offset, REGION, self._traced, unique)
 
     # ------------------------------------------------------------------------------------------------------------------ common

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from lockstep.broker.coordination import Coordination
-from lockstep.protocol.bodies import BrokerStatus, GroupSettings, ResetBody
+from lockstep.protocol.bodies import BrokerStatus, GroupSettings, ResetBody, ResetReply
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerSystemError, NoPermissionError
 from lockstep.protocol.headers.clients import DeleteGroupHeader
@@ -55,8 +55,12 @@ class StatusProcessor:
 
     @handles(RequestCode.RESET_OFFSETS, None, ResetBody, body_bytes_max=MEMBER_BYTES_MAX)
     def reset(self, request: Request) -> HandlerResult:
-        body: ResetBody = request.body
-        reply = self._coordination.admin.reset_progress(body)
-        moved = {before.queue_id: [before.offset, after.offset] for before, after in zip(reply.queues, body.queues, strict=True)}
-        log.info("progress.reset", group=body.group, topic=body.topic, peer=request.endpoint.peer, queues=moved)
-        return PendingResponse(request.reply(body=reply))
+        return PendingResponse(request.reply(body=reset_progress(self._coordination, request.body, request.endpoint.peer)))
+
+
+def reset_progress(coordination: Coordination, body: ResetBody, peer: str) -> ResetReply:
+    """Reset the progress of a group in a topic, as `peer` has asked, and log what moved. Raises the errors of GroupAdmin.reset_progress."""
+    reply = coordination.admin.reset_progress(body)
+    moved = {before.queue_id: [before.offset, after.offset] for before, after in zip(reply.queues, body.queues, strict=True)}
+    log.info("progress.reset", group=body.group, topic=body.topic, peer=peer, queues=moved)
+    return reply

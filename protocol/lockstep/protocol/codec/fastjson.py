@@ -40,7 +40,7 @@ def _written(value: Any) -> list[bytes]:
     if isinstance(value, dict):
         parts = [b"{"]
         for key, item in value.items():
-            parts += [b"," if len(parts) > 1 else b"", _written_key(key), b":", *_written(item)]
+            parts += [b"," if len(parts) > 1 else b"", write_key(key), b":", *_written(item)]
         return [*parts, b"}"]
     if isinstance(value, list | tuple):
         parts = [b"["]
@@ -50,7 +50,8 @@ def _written(value: Any) -> list[bytes]:
     return [write_json(value)]
 
 
-def _written_key(key: Any) -> bytes:
+def write_key(key: Any) -> bytes:
+    """Return the key of a map: a tuple of pairs is an object."""
     return write_json(dict(key) if isinstance(key, tuple) else key)
 
 
