@@ -13,7 +13,7 @@ import pytest
 from support.cluster import LOOK_S, WAIT_S, Cluster, Report, now_us
 from support.compose import ADMIN_PORTS, HOST_PORTS, NAMESERVERS, ROOT, Compose, compose_tool, exclusive_compose
 from support.http import fetch
-from support.page_commands import is_free
+from support.ports import is_free
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 

@@ -19,7 +19,8 @@ import pytest
 import lockstep.client
 from lockstep.broker.config import BrokerConfig
 from lockstep.client import OrderedRetry, Producer, PullConsumer, PushConsumer
-from support.page_commands import LIMIT_S, Newcomer, blocks, is_free
+from support.page_commands import LIMIT_S, Newcomer, blocks
+from support.ports import is_free
 
 ROOT = Path(__file__).resolve().parents[2]
 GUIDE = (ROOT / "docs" / "guide.md").read_text()

@@ -9,14 +9,13 @@ import pytest
 from lockstep.broker.classic.batch import BATCH_MAX
 from lockstep.protocol.frame import FRAME_BYTES_MAX
 from support.cluster import Cluster
+from support.java_requests import CLIENT, GROUP, send
 from support.java_wire import BINARY, JSON, JavaWire, batch, java_wire, records
 
 pytestmark = pytest.mark.e2e
 
 QUEUE = {"topic": "orders", "queueId": "0"}
-GROUP = {"consumerGroup": "cg", **QUEUE}
 PULL = {"maxMsgNums": "32", "commitOffset": "0", "suspendTimeoutMillis": "15000", "subVersion": "1700000000000", "expressionType": "TAG"}
-CLIENT = "10.0.0.1@4711#99"
 
 
 def heartbeat(group: str = "cg", expression: str = "*", **changes: object) -> bytes:
@@ -31,12 +30,6 @@ def heartbeat(group: str = "cg", expression: str = "*", **changes: object) -> by
         **changes,
     }
     return json.dumps({"clientID": CLIENT, "consumerDataSet": [consumer], "producerDataSet": [{"groupName": "pg"}]}).encode()
-
-
-def send(topic: str = "orders", properties: str = "", **changes: object) -> dict[str, object]:
-    """Return the header of SEND_MESSAGE_V2."""
-    numbers = {"d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "j": "0"}
-    return {"a": "pg", "b": topic, "c": "TBW102", **numbers, "i": properties, "k": "false", "m": "false", "n": "broker-a", **changes}
 
 
 @pytest.fixture(params=[JSON, BINARY], ids=["json", "binary"])

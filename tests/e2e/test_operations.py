@@ -17,7 +17,8 @@ from lockstep.admin.tracking import MEANINGS
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.running_settings import FIXED
 from lockstep.runtime.settings import declared_settings
-from support.page_commands import Newcomer, blocks, is_free
+from support.page_commands import Newcomer, blocks
+from support.ports import is_free
 
 pytestmark = pytest.mark.e2e
 

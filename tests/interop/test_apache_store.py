@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from support.cluster import Cluster, running_cluster
-from support.rocketmq_server import RocketMQ, delivered_of, fetch, missing_tools, offsets_of
+from support.java_programs import compiled
+from support.rocketmq_server import RocketMQ, delivered_of, offsets_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -22,9 +23,7 @@ DELAY_30_S, DELAY_10_S, DELAY_1_S = "4", "3", "1"
 
 @pytest.fixture(scope="module")
 def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
-    if missing := missing_tools():
-        pytest.skip(f"{', '.join(missing)} not installed: RocketMQ's broker needs a JDK and Maven")
-    return fetch(tmp_path_factory.mktemp("rocketmq"))
+    return compiled(None, tmp_path_factory.mktemp("rocketmq"), "StoreClient", pom="server/pom.xml")
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """RocketMQ's own Java clients, unchanged, against our servers. Their libraries come from Maven Central."""
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from support.cluster import QUICK, running_cluster
 from support.interop import servers, trial
 from support.java_programs import compiled
+from support.ports import free_ports
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -44,20 +44,8 @@ async def test_old_java_client_uses_a_second_listener_at_port_minus_2(form: str,
     async with running_cluster(tmp_path) as cluster:
         await cluster.nameserver()
         for name in ("broker-a", "broker-b"):
-            low, high = free_ports()
-            vip = ("--listen", f"vip=127.0.0.1:{low}")
-            await cluster.broker(name, "--auto-create-topics", *vip, *QUICK, listen=f"127.0.0.1:{high}")
+            (port,) = free_ports(1)
+            vip = ("--listen", f"vip=127.0.0.1:{port - 2}")
+            await cluster.broker(name, "--auto-create-topics", *vip, *QUICK, listen=f"127.0.0.1:{port}")
         results, output = await trial([*command(class_path, form, tmp_path, cluster.nameservers), *uses], tmp_path)
     assert results == [f"ok {use}" for use in uses], output
-
-
-def free_ports() -> tuple[int, int]:
-    """Return two free ports, the second of which is 2 above the first."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            low = first.getsockname()[1]
-            try:
-                with socket.create_server(("127.0.0.1", low + 2)):
-                    return low, low + 2
-            except OSError:
-                continue

@@ -2,34 +2,24 @@
 
 import asyncio
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from support.cluster import running_cluster
+from support.java_programs import compiled
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-JAVA = Path(__file__).parent / "java"
 VERSIONS = ("4.9.8", "5.3.3")
-FETCH_S, RUN_S = 600, 900
+RUN_S = 900
 USES = ("properties", "retry", "dead", "ordered", "timer", "LZ4", "ZSTD", "queries", "trace", "reset")
-missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
 
 
 @pytest.fixture(params=VERSIONS)
 def program(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Compile the program against a version of the client. Return its class path."""
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed: RocketMQ's Java clients need a JDK and Maven")
-    libraries = tmp_path / "lib"
-    fetch = ["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), f"-Drocketmq.version={request.param}", "dependency:copy-dependencies"]
-    subprocess.run([*fetch, f"-DoutputDirectory={libraries}"], check=True, timeout=FETCH_S)
-    sources = str(JAVA / "Facts.java")
-    subprocess.run(["javac", "-nowarn", "-cp", f"{libraries}/*", "-d", str(tmp_path), sources], check=True, timeout=FETCH_S)
-    return f"{tmp_path}:{libraries}/*"
+    return compiled(request.param, tmp_path, "Facts")
 
 
 async def test_java_client_does_what_it_does_less_often(program: str, tmp_path: Path) -> None:

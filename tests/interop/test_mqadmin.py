@@ -2,38 +2,27 @@
 
 import asyncio
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from support.cluster import WAIT_S, Cluster, running_cluster
+from support.java_programs import compiled
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-POM = Path(__file__).parent / "java" / "tools.xml"
-TOOLS = ("java", "mvn")
-FETCH_S = 600
-missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-
 
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Fetch mqadmin. Return the folder of its libraries."""
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed: mqadmin needs a JDK and Maven")
-    folder = tmp_path_factory.mktemp("mqadmin")
-    fetch = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={folder}"]
-    subprocess.run(fetch, check=True, timeout=FETCH_S)
-    return folder
+def class_path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Fetch mqadmin. Return the class path of its libraries."""
+    return compiled(None, tmp_path_factory.mktemp("mqadmin"), pom="tools.xml")
 
 
 class Mqadmin:
     """Runs commands of mqadmin against one cluster."""
 
-    def __init__(self, libraries: Path, cluster: Cluster) -> None:
-        self._start = ["java", "-XX:TieredStopAtLevel=1", f"-Duser.home={cluster.folder}", "-cp", f"{libraries}/*"]
+    def __init__(self, class_path: str, cluster: Cluster) -> None:
+        self._start = ["java", "-XX:TieredStopAtLevel=1", f"-Duser.home={cluster.folder}", "-cp", class_path]
         self._start += [f"-Drocketmq.namesrv.addr={cluster.nameservers}", "org.apache.rocketmq.tools.command.MQAdminStartup"]
 
     async def run(self, command: str) -> str:
@@ -54,12 +43,12 @@ class Mqadmin:
         return list(await asyncio.gather(*map(self.run, commands)))
 
 
-async def test_daily_commands_print_what_they_print_with_rocketmq(libraries: Path, tmp_path: Path) -> None:
+async def test_daily_commands_print_what_they_print_with_rocketmq(class_path: str, tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as cluster:
         await cluster.nameserver()
         for name in ("broker-a", "broker-b"):
             await cluster.broker(name)
-        mqadmin, a, b = Mqadmin(libraries, cluster), cluster.addresses["broker-a"], cluster.addresses["broker-b"]
+        mqadmin, a, b = Mqadmin(class_path, cluster), cluster.addresses["broker-a"], cluster.addresses["broker-b"]
         await topics(mqadmin, a, b)
         await groups_and_brokers(mqadmin, a, b)
         await refusals(mqadmin, a)

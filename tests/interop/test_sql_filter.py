@@ -1,9 +1,7 @@
 """Conditions mean what they mean in RocketMQ: its own filter evaluates the same ones. Its library comes from Maven Central."""
 
 import re
-import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,27 +9,18 @@ from hypothesis import HealthCheck, given, settings
 from lockstep.protocol.properties import encode_properties
 from lockstep.protocol.sql92 import compile_sql, parse_sql
 from lockstep.protocol.sql92.nodes import Condition
+from support.java_programs import compiled
 from support.sql_cases import MESSAGE, TRUTHS, conditions, messages
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-JAVA = Path(__file__).parent / "java"
-missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
 LIMIT_S = 600
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Compile the program against RocketMQ's filter. Return its class path."""
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed: RocketMQ's filter needs a JDK and Maven")
-    folder = tmp_path_factory.mktemp("filter")
-    fetch = ["mvn", "-q", "-B", "-f", str(JAVA / "filter.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={folder / 'lib'}"]
-    subprocess.run(fetch, check=True, timeout=LIMIT_S)
-    subprocess.run(
-        ["javac", "-nowarn", "-cp", f"{folder}/lib/*", "-d", str(folder), str(JAVA / "Filter.java")], check=True, timeout=LIMIT_S
-    )
-    return f"{folder}:{folder}/lib/*"
+    return compiled(None, tmp_path_factory.mktemp("filter"), "Filter", pom="filter.xml")
 
 
 def rocketmqs(program: str, cases: list[tuple[str, dict[str, str]]]) -> list[str]:

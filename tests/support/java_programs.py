@@ -1,24 +1,22 @@
-"""Programs of tests/interop/java, compiled against a version of RocketMQ's client from Maven Central."""
+"""Programs of tests/interop/java, compiled against libraries of RocketMQ from Maven Central."""
 
-import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
+from support.interop import PROGRAMS, require, run
 
-JAVA = Path(__file__).resolve().parents[1] / "interop" / "java"
-TOOLS = ("java", "javac", "mvn")
-FETCH_S = 600
+JAVA = PROGRAMS / "java"
 
 
-def compiled(version: str, folder: Path, *programs: str) -> str:
-    """Compile the programs into `folder`. Return their class path. Skip the test if the tools are missing."""
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed: RocketMQ's Java clients need a JDK and Maven")
+def compiled(version: str | None, folder: Path, *programs: str, pom: str = "pom.xml") -> str:
+    """Fetch the libraries of a pom and compile the programs into `folder`. Return their class path. Skip the test if the tools are missing.
+
+    `version`: that of RocketMQ, None for the pom's own.
+    """
+    require("java", "javac", "mvn", of="a test with RocketMQ's own programs")
     libraries = folder / "lib"
-    fetch = ["mvn", "-q", "-B", "-f", str(JAVA / "pom.xml"), f"-Drocketmq.version={version}", "dependency:copy-dependencies"]
-    subprocess.run([*fetch, f"-DoutputDirectory={libraries}"], check=True, timeout=FETCH_S)
-    sources = [str(JAVA / f"{program}.java") for program in programs]
-    subprocess.run(["javac", "-nowarn", "-cp", f"{libraries}/*", "-d", str(folder), *sources], check=True, timeout=FETCH_S)
+    chosen = [] if version is None else [f"-Drocketmq.version={version}"]
+    fetch = ["mvn", "-q", "-B", "-f", str(JAVA / pom), *chosen, "dependency:copy-dependencies", f"-DoutputDirectory={libraries}"]
+    run(*fetch, cwd=folder)
+    if programs:
+        run("javac", "-nowarn", "-cp", f"{libraries}/*", "-d", str(folder), *(str(JAVA / f"{name}.java") for name in programs), cwd=folder)
     return f"{folder}:{libraries}/*"

@@ -23,7 +23,7 @@ def heartbeat(group: str = "cg", client_id: str = CLIENT) -> bytes:
 def send(topic: str = "orders", properties: str = "", **changes: object) -> dict[str, Any]:
     """Return the fields of SEND_MESSAGE_V2."""
     numbers = {"d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "j": "0"}
-    return {"a": "pg", "b": topic, "c": "TBW102", **numbers, "i": properties, "k": "false", "m": "false", **changes}
+    return {"a": "pg", "b": topic, "c": "TBW102", **numbers, "i": properties, "k": "false", "m": "false", "n": "broker-a", **changes}
 
 
 def pull(offset: int, *, topic: str = "orders", suspend: bool = False, **changes: object) -> dict[str, Any]:

@@ -1,18 +1,14 @@
 """RocketMQ's `mqadmin` and small Java programs of ours, with the libraries of RocketMQ's tools from Maven Central."""
 
 import asyncio
-import shutil
-import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
+from support.java_programs import compiled
 
-JAVA = Path(__file__).resolve().parents[1] / "interop" / "java"
-NEEDED = ("java", "javac", "mvn")
-FETCH_S, RUN_S = 600, 120
+RUN_S = 120
 
 
 @dataclass
@@ -55,19 +51,12 @@ class JavaTools:
     @classmethod
     def fetch(cls, version: str, folder: Path, *programs: str) -> "JavaTools":
         """Fetch the libraries and compile the programs of tests/interop/java. Skip the test where Java or Maven is missing."""
-        missing = [tool for tool in NEEDED if shutil.which(tool) is None]
-        if missing:
-            pytest.skip(f"{', '.join(missing)} not installed: RocketMQ's tools need a JDK and Maven")
-        libraries = folder / "lib"
-        fetch = ["mvn", "-q", "-B", "-f", str(JAVA / "tools.xml"), f"-Drocketmq.version={version}", "dependency:copy-dependencies"]
-        subprocess.run([*fetch, f"-DoutputDirectory={libraries}"], check=True, timeout=FETCH_S)
-        sources = [str(JAVA / f"{program}.java") for program in programs]
-        subprocess.run(["javac", "-nowarn", "-cp", f"{libraries}/*", "-d", str(folder), *sources], check=True, timeout=FETCH_S)
+        class_path = compiled(version, folder, *programs, pom="tools.xml")
         logging = folder / "conf" / "logback_tools.xml"
         logging.parent.mkdir()
         logging.write_text("<configuration/>")
         quiet = (f"-Dlogback.configurationFile={logging}", f"-Drmq.logback.configurationFile={logging}", f"-Drocketmq.home.dir={folder}")
-        return cls(version, folder, (*quiet, f"-Duser.home={folder}", "-cp", f"{folder}:{libraries}/*"))
+        return cls(version, folder, (*quiet, f"-Duser.home={folder}", "-cp", class_path))
 
     async def mqadmin(self, nameservers: str, command: str, *arguments: str) -> str:
         """Run a command of mqadmin. Return what it prints, errors too."""

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from support.ports import is_free
 from support.processes import clean_environment
 
 PORT = 9876
 BROKER_PORT_AFTER = 1_035
 LIMIT_S = 60
-REACHED_S = 1
 
 
 @dataclass(frozen=True)
@@ -39,20 +38,6 @@ def blocks(page: str) -> list[Block]:
         found.append(Block(match[1], match[2], page[end : match.start()]))
         end = match.end()
     return found
-
-
-def is_free(port: int) -> bool:
-    """Return whether the port is free and reachable: published ports of containers can remain as firewall rules."""
-    with socket.socket() as probe, socket.socket() as caller:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        caller.settimeout(REACHED_S)
-        try:
-            probe.bind(("127.0.0.1", port))
-            probe.listen()
-            caller.connect(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 class Newcomer:

@@ -1,20 +1,16 @@
 """RocketMQ's own nameserver and broker, and a program that uses its client. Their libraries come from Maven Central."""
 
 import asyncio
-import shutil
 import signal
-import socket
-import subprocess
 from asyncio.subprocess import Process
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from lockstep.broker.store.foreign_config import parse_fastjson
+from support.ports import free_ports
 
-JAVA = Path(__file__).resolve().parents[1] / "interop" / "java"
-TOOLS = ("java", "javac", "mvn")
-FETCH_S, WAIT_S, LOOK_S = 600, 150, 0.1
+WAIT_S, LOOK_S = 150, 0.1
 OPENED = (
     "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -39,28 +35,6 @@ diskMaxUsedSpaceRatio=95
 flushConsumerOffsetInterval=500
 flushDelayOffsetInterval=500
 """
-
-
-def missing_tools() -> list[str]:
-    return [tool for tool in TOOLS if shutil.which(tool) is None]
-
-
-def fetch(folder: Path) -> str:
-    """Get the libraries and compile the program. Return the class path."""
-    libraries = folder / "lib"
-    command = ["mvn", "-q", "-B", "-f", str(JAVA / "server" / "pom.xml"), "dependency:copy-dependencies"]
-    subprocess.run([*command, f"-DoutputDirectory={libraries}"], check=True, timeout=FETCH_S)
-    compile_it = ["javac", "-nowarn", "-cp", f"{libraries}/*", "-d", str(folder), str(JAVA / "StoreClient.java")]
-    subprocess.run(compile_it, check=True, timeout=FETCH_S)
-    return f"{folder}:{libraries}/*"
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(each.getsockname()[1]) for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 class RocketMQ:
