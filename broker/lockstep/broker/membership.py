@@ -211,7 +211,8 @@ class GroupMembers:
         """
         state, version = self._state, asked.contract_version
         settings, highest = state.settings.get(group.name), max(group.contracts)
-        refusing = [each for each, here in group.contracts.items() if each == version or mixing_refusal(here, asked) is not None]
+        mixing = {each: mixing_refusal(here, asked) for each, here in group.contracts.items()}
+        refusing = [each for each, why in mixing.items() if each == version or why is not None]
         allowed = settings is not None and settings.next_contract_version == version
         outdated = version not in group.contracts and version < highest and not allowed
         used = [each for each in group.contracts if group.native_counts[each]]  # after a start, others may come back until their grace ends
@@ -224,9 +225,8 @@ class GroupMembers:
         text = f"group {group.name} has another contract at {state.config.broker_name}: "
         text += f"{'; '.join(differences(here, asked)) or f'its version is {here.contract_version}'}. "
         text += f"Members: {', '.join(named[:8]) or 'none'}{' …' if len(named) > 8 else ''}. Stop them, or use their settings"
-        mixing = next(filter(None, (mixing_refusal(each, asked) for each in group.contracts.values())), None)
-        if mixing is not None:
-            text += f" ({mixing})" if version else ""
+        if reason := next(filter(None, mixing.values()), None):
+            text += f" ({reason})" if version else ""
         elif version in refusing:
             text += f", or announce the change: contract_version={highest + 1}"
         elif outdated:
