@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from lockstep.broker.store.append import ENTRY
 from lockstep.broker.store.foreign_log import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.record import (
@@ -18,6 +19,7 @@ from lockstep.protocol.record import (
 )
 
 FILE_BYTES = 16 * 1024
+QUEUE_FILE_ENTRIES = 32
 STORED_MS = 1_700_000_000_000
 
 
@@ -35,7 +37,14 @@ class ForeignDirectory:
         self.positions: list[int] = []
         self._queues: dict[tuple[str, int], list[int]] = {}
         self._log = bytearray()
+        self._begin = 0
         self._next: dict[tuple[str, int], int] = {}
+
+    def continue_at(self, position: int, ends: dict[tuple[str, int], int]) -> None:
+        """Begin the log at a position, and the queues at these offsets: what was before is removed."""
+        self._log = bytearray(position)
+        self._begin = position
+        self._next = ends
 
     def add(self, topic: str, body: bytes, *, queue_id: int = 0, properties: bytes = b"", sys_flag: int = 0) -> int:
         """Append a message, and return its queue offset."""
@@ -76,7 +85,7 @@ class ForeignDirectory:
     def write_log(self) -> None:
         folder = self.root / "commitlog"
         folder.mkdir(parents=True, exist_ok=True)
-        for start in range(0, len(self._log), self.file_bytes):
+        for start in range(self._begin, len(self._log), self.file_bytes):
             (folder / f"{start:020d}").write_bytes(bytes(self._log[start : start + self.file_bytes]).ljust(self.file_bytes, b"\0"))
 
     def write(
@@ -94,6 +103,16 @@ class ForeignDirectory:
         table = ",".join(f"{json.dumps(key)}:{_bare(value)}" for key, value in (offsets or {}).items())
         self.write_config("consumerOffset.json", f'{{"offsetTable":{{{table}}}}}')
         self.write_config("delayOffset.json", f'{{"offsetTable":{_bare(delays or {})}}}')
+
+    def write_queue(self, topic: str, queue_id: int, positions: list[int] | None = None) -> None:
+        """Write the consume queue of the messages, or one whose messages are at these log positions, in files of 32 entries."""
+        positions = self.positions_of(topic, queue_id) if positions is None else positions
+        folder = self.root / "consumequeue" / topic / str(queue_id)
+        folder.mkdir(parents=True, exist_ok=True)
+        for first in range(0, len(positions), QUEUE_FILE_ENTRIES):
+            entries = b"".join(ENTRY.pack(position, 100, 0) for position in positions[first : first + QUEUE_FILE_ENTRIES])
+            path = folder / f"{first * ENTRY.size:020d}"
+            path.write_bytes(entries.ljust(QUEUE_FILE_ENTRIES * ENTRY.size, b"\0"))
 
     def write_config(self, name: str, content: dict[str, Any] | str) -> None:
         folder = self.root / "config"

@@ -8,20 +8,22 @@ that ends before it is repeated with --adopt.
 | a topic of topics.json                  | its layout gets queues of this broker: as many as there, and those that hold messages       |
 | perm without the permission to write    | queues that are closed to writers; queues can always be read                                |
 | system topics, those named as brokers   | left out                                                                                    |
-| an offset of consumerOffset.json        | progress of a new generation, at most the end of the queue                                  |
+| an offset of consumerOffset.json        | progress of a new generation, at most the end of the queue. It is lower than the progress   |
+|                                         | here only if it continues an export                                                         |
 | consumeEnable of subscriptionGroup.json | the setting; the others do not exist here                                                   |
 | an offset of delayOffset.json           | where delivery continues in the queue of that delay                                         |
 """
 
 import asyncio
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store.errors import AdoptionError
-from lockstep.broker.store.foreign_config import PERM_INHERIT, ForeignConfig, ForeignTopic
+from lockstep.broker.store.foreign_config import ForeignConfig, ForeignTopic
 from lockstep.broker.store.foreign_log import ForeignLog
+from lockstep.broker.store.foreign_scope import adopted_offsets, adopted_settings, adopted_topics
 from lockstep.broker.store.foreign_store import ForeignStore
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.bodies import GroupSettings, TopicRoute
@@ -39,10 +41,10 @@ from lockstep.runtime.log_limit import log_limited
 
 log = get_logger("broker")
 
-SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
-REPLY_SUFFIX = "_REPLY_TOPIC"
 TIMEOUT_MS = 6_000
 RETRY_S = 1
+SETTLE_MS = 5_000
+"""How long a nameserver is asked again that had no broker: those that run register within seconds of its start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,95 +53,89 @@ class Adopted:
 
     topics: int
     left_out_topics: tuple[str, ...]
+    """Those of topics.json."""
+    unknown_topics: tuple[str, ...]
+    """Those that have messages and are not in topics.json: nobody can read them."""
     groups: int
     queues: int
     """(group, topic, queue) with progress."""
+    kept_queues: int
+    """Those of them whose progress here was further, and remains."""
     delayed_messages: int
 
 
-def is_adopted(topic: ForeignTopic, contained: ForeignLog) -> bool:
-    """Return whether the topic is a user's or a group's. RocketMQ makes others itself, such as those named as brokers."""
-    if is_system_topic(topic.topic):
-        return False
-    own = topic.perm & PERM_INHERIT or topic.topic.endswith(REPLY_SUFFIX)
-    return not own or topic.topic in contained.topics
-
-
-def adopted_topics(foreign: ForeignStore) -> list[ForeignTopic]:
-    return [topic for topic in foreign.config.topics.values() if is_adopted(topic, foreign.log)]
-
-
-def adopted_offsets(config: ForeignConfig) -> Iterator[tuple[str, str, dict[int, int]]]:
-    """Yield (group, topic, queue id → offset) of the users' groups and topics."""
-    for (group, topic), offsets in sorted(config.offsets.items()):
-        if group and not group.startswith(SYSTEM_GROUP_PREFIX) and not is_system_topic(topic):
-            yield group, topic, offsets
-
-
 async def cluster_layouts(host: Host, nameservers: Sequence[str], topics: Collection[str]) -> dict[str, TopicLayout]:
-    """Return topic → the layout in force in the cluster, or its deletion. Wait until a nameserver responds.
+    """Return topic → the layout in force in the cluster, or its deletion. Wait until every nameserver has responded.
 
     A layout that was made without knowledge of a deletion is deleted by it, with its messages: so the layouts of adopted topics must follow
-    those of the cluster.
+    those of the cluster. A nameserver that has just started learns them from the brokers: it is asked again for SETTLE_MS.
     """
     known: dict[str, TopicLayout] = {}
-    answered = not nameservers
-    while not answered:
-        for address in nameservers:
+    waiting, settled_ms = dict.fromkeys(nameservers), dict[str, int]()
+    while waiting:
+        for address in list(waiting):
             try:
-                found = await _layouts_at(host, address, topics)
+                found, ready = await _layouts_at(host, address, topics)
             except (TransportError, RemoteProtocolError, RequestTimeoutError) as error:
                 log_limited(log, "warning", "adoption.waits", nameserver=address, reason=str(error), then="asked again every second")
                 continue
-            answered = True
             known |= {each.topic: each for each in found if each.topic not in known or known[each.topic].version < each.version}
-        if not answered:
+            now_ms = host.clock.monotonic_ms()
+            if not ready:
+                settled_ms.setdefault(address, now_ms + SETTLE_MS)
+            if now_ms >= settled_ms.get(address, now_ms):
+                del waiting[address]
+        if waiting:
             await asyncio.sleep(RETRY_S)
     return known
 
 
-async def _layouts_at(host: Host, address: str, topics: Collection[str]) -> list[TopicLayout]:
-    found = []
+async def _layouts_at(host: Host, address: str, topics: Collection[str]) -> tuple[list[TopicLayout], bool]:
+    """Return the layouts that a nameserver has, and whether any broker has registered with it since it started."""
+    found, ready = [], True
     endpoint = await connect(host, address)
     try:
         for topic in topics:
             response = await endpoint.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, to_plain(TopicHeader(topic)), timeout_ms=TIMEOUT_MS)
             if response.code not in (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.ROUTE_NOT_READY):
                 raise RemoteProtocolError(f"{address} answered {response.code} to the route of {topic}: {response.remark}")
+            ready = ready and response.code != ResponseCode.ROUTE_NOT_READY
             if response.body:
                 found.append(decode_body(TopicRoute, response.body).layout)
     finally:
         endpoint.abort("done")
         await endpoint.wait_closed()
-    return found
+    return found, ready
 
 
-def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str, TopicLayout]) -> Adopted:
+async def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str, TopicLayout]) -> Adopted:
     """Record what RocketMQ's broker has left. `cluster`: the layouts of `cluster_layouts`. Raises AdoptionError.
 
-    Call it after `enter_term`, before anything is delivered.
+    Call it after `enter_term`, before anything is delivered. The admin port responds meanwhile.
     """
-    config, contained = foreign.config, foreign.log
-    taken = adopted_topics(foreign)
+    config, contained, lowers = foreign.config, foreign.log, foreign.continues
+    taken = adopted_topics(config, contained)
     for topic in taken:
         try:
             _adopt_topic(state, topic, contained, cluster.get(topic.topic))
         except (BrokerError, LocalProtocolError) as error:
             raise AdoptionError(f"topic {topic.topic} of RocketMQ's broker can't be taken over: {error}") from error
-    counts = _adopt_progress(state.coordination, config, contained)
-    for group, enabled in sorted(config.consume_enabled.items()):
+        await asyncio.sleep(0)
+    counts = await _adopt_progress(state.coordination, config, lowers=lowers)
+    for group, enabled in adopted_settings(config):
         settings = state.coordination.state.settings.get(group) or GroupSettings(group)
-        if settings.consume_enable != enabled and not group.startswith(SYSTEM_GROUP_PREFIX):
+        if settings.consume_enable != enabled:
             state.coordination.state.activity.record_activity(group)
             state.coordination.state.settings.record_settings(replace(settings, consume_enable=enabled))
     for level, offset in sorted(config.delays.items()):
-        first, end = contained.bounds(SCHEDULE_TOPIC, level - 1)
-        if level > 0 and end:
-            state.delays.record_delivered(level - 1, max(first, min(offset, end)))
+        if level > 0 and (end := state.coordination.state.bounds.end_offset(SCHEDULE_TOPIC, level - 1)):
+            offset = max(contained.bounds(SCHEDULE_TOPIC, level - 1)[0], min(offset, end))
+            state.delays.record_delivered(level - 1, offset if lowers else max(offset, state.delays.next_offset(level - 1)))
     names = {topic.topic for topic in taken}
     delivered = {queue_id: state.delays.next_offset(queue_id) for queue_id in contained.topics.get(SCHEDULE_TOPIC, {})}
     waiting = contained.delayed_count(delivered)
-    return Adopted(len(taken), tuple(sorted(set(config.topics) - names)), *counts, waiting)
+    unknown = tuple(topic for topic in contained.topics if topic not in config.topics and not is_system_topic(topic))
+    return Adopted(len(taken), tuple(sorted(set(config.topics) - names)), unknown, *counts, waiting)
 
 
 def _adopt_topic(state: BrokerState, topic: ForeignTopic, contained: ForeignLog, cluster: TopicLayout | None) -> None:
@@ -154,10 +150,10 @@ def _adopt_topic(state: BrokerState, topic: ForeignTopic, contained: ForeignLog,
         state.topics.create(before.with_queues(name, write_more, read_more, state.new_writer()), for_group=True)
 
 
-def _adopt_progress(coordination: Coordination, config: ForeignConfig, contained: ForeignLog) -> tuple[int, int]:
-    """Return the numbers of groups and of queues with progress."""
+async def _adopt_progress(coordination: Coordination, config: ForeignConfig, *, lowers: bool) -> tuple[int, int, int]:
+    """Return the numbers of groups, of queues with progress, and of those whose progress here remains. `lowers`: none does."""
     state, minimums = coordination.state, dict[tuple[str, int], int]()
-    groups, count = dict[str, None](), 0
+    groups, count, kept = dict[str, None](), 0, 0
     for group, topic, offsets in adopted_offsets(config):
         known = {queue_id: offset for queue_id, offset in sorted(offsets.items()) if state.has_queue(topic, queue_id)}
         if not known:
@@ -168,12 +164,15 @@ def _adopt_progress(coordination: Coordination, config: ForeignConfig, contained
         generation = state.fence.draw()
         for queue_id, offset in known.items():
             key = group, topic, queue_id
-            first, end = contained.bounds(topic, queue_id)
+            end = state.bounds.end_offset(topic, queue_id)  # the log does not tell it if all messages of the queue have been removed
             offset, progress = max(0, min(offset, end)), state.progress.get(key)
-            if progress is None or progress.offset != offset:
+            if progress is not None and offset < progress.offset and not lowers:
+                kept += 1
+            elif progress is None or progress.offset != offset:
                 state.progress.set_progress(key, Progress(generation, offset))
                 state.end_grant(key)
-            minimums[topic, queue_id] = first
+            minimums[topic, queue_id] = state.bounds.bounds(topic, queue_id)[0]
+        await asyncio.sleep(0)
     for _ in coordination.skip_removed(minimums):
         pass
-    return len(groups), count
+    return len(groups), count, kept

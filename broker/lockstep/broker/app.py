@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 
-from lockstep.broker.adoption import adopt, adopted_topics, cluster_layouts
+from lockstep.broker.adoption import adopt, cluster_layouts
 from lockstep.broker.advertise import advertise
 from lockstep.broker.background import EffectRunner, LeaseTimer, StoreMaintenance
 from lockstep.broker.classic.admin_broker import BrokerAdminProcessor, Statistics, runtime_info
@@ -43,6 +43,7 @@ from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
 from lockstep.broker.running_settings import RunningSettings
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
+from lockstep.broker.store.foreign_scope import adopted_topics
 from lockstep.broker.tables.topic_table import TOMBSTONES_MAX
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import BrokerStatus
@@ -274,8 +275,7 @@ class Broker:
         await self._adopt(store, state)
         state.write_changes()
         await store.sync()
-        if store.foreign is not None:
-            await store.mark_adopted()
+        await store.mark_adopted()
         await store.mark_terms(accepted=term, last=term)
         await store.mark_boot(boot_id)
         self._marked = True
@@ -287,10 +287,13 @@ class Broker:
         """Take over what RocketMQ's broker has left in the directory, if anything."""
         if store.foreign is None:
             return
-        topics = [topic.topic for topic in adopted_topics(store.foreign)]
+        topics = [topic.topic for topic in adopted_topics(store.foreign.config, store.foreign.log)]
         cluster = await cluster_layouts(self._host, self.config.nameservers(), topics)
-        found = adopt(state, store.foreign, cluster)
+        found = await adopt(state, store.foreign, cluster)
         left_behind = {each.kind: each.count for each in store.foreign.unfinished}
+        if doubts := store.foreign.doubts:
+            then = "RocketMQ's broker was killed: offsets are lowered to the ends of queues"
+            log.warning("store.incomplete", found=doubts[0], count=len(doubts), then=then)
         log.info("store.adopted", store=self.config.store_path(), **asdict(found), left_behind=left_behind)
 
     async def _register(self, store: Store, state: BrokerState) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.broker.adoption import SYSTEM_GROUP_PREFIX
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
@@ -20,12 +19,15 @@ from lockstep.broker.store.foreign_config import (
     PERM_READ,
     PERM_WRITE,
     TOPICS,
+    KnownContent,
     config_text,
     found_digests,
     read_plain,
     save_known,
 )
+from lockstep.broker.store.foreign_scope import SYSTEM_GROUP_PREFIX
 from lockstep.broker.store.stopped import stopped
+from lockstep.protocol.crc import crc32
 from lockstep.protocol.delays import CUSTOM_QUEUE_ID_BASE, format_delay, queue_delay_ms
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC, is_system_topic
@@ -63,7 +65,9 @@ class Exported:
 
 
 async def export_store(host: Host, root: str) -> Exported:
-    """Write config/*.json. Nothing else in the directory is changed.
+    """Write config/*.json, and the content before to config/*.json.bak, as RocketMQ does. Nothing else in the directory is changed.
+
+    An export that is killed is repeated, or the broker is started: until all files are replaced, both contents of each count as known.
 
     Raises:
         ConfigError: There is no store.
@@ -89,16 +93,17 @@ async def export_store(host: Host, root: str) -> Exported:
         now_ms = host.clock.wall_ms()
         topics, groups, offsets, delays = _topics(state, plain), _groups(state, plain), _offsets(state, plain), _delays(state, store, plain)
         tables: dict[str, dict[str, Any]] = {
-            TOPICS: {"topicConfigTable": topics},
-            GROUPS: {"subscriptionGroupTable": groups},
             OFFSETS: {"offsetTable": offsets},
             DELAYS: {"offsetTable": delays},
+            GROUPS: {"subscriptionGroupTable": groups},
+            TOPICS: {"topicConfigTable": topics},
         }
+        texts = {}
         for name, table in tables.items():
             before = plain.get(name, {})
             version = {"counter": _counter(before) + 1, "stateVersion": 0, "timestamp": now_ms}
-            directory.replace(f"{root}/config/{name}", config_text({**before, **table, "dataVersion": version}))
-        save_known(directory, found_digests(directory))
+            texts[name] = config_text({**before, **table, "dataVersion": version})
+        _replace(directory, texts)
         progress = state.coordination.state.progress
         queue_ids = store.queue_ids(SCHEDULE_TOPIC)
         waiting = sum(store.end_offset(SCHEDULE_TOPIC, queue_id) - state.delays.next_offset(queue_id) for queue_id in queue_ids)
@@ -106,6 +111,19 @@ async def export_store(host: Host, root: str) -> Exported:
         return Exported(own_topics, len(progress.groups()), len(progress), waiting, _settings(identity, root))
     finally:
         await store.close(clean=False, refused=True)
+
+
+def _replace(directory: StoreDirectory, texts: dict[str, bytes]) -> None:
+    """Replace the files of config/ in this order, so that a file is known at each moment, with its old or its new content."""
+    digests = {name: crc32(text) for name, text in texts.items()}
+    found = found_digests(directory)
+    save_known(directory, KnownContent({name: (*([found[name]] if name in found else []), crc) for name, crc in digests.items()}))
+    for name, text in texts.items():
+        path = f"{directory.root}/config/{name}"
+        if name in found:
+            directory.replace(f"{path}.bak", directory.read(path) or b"")
+        directory.replace(path, text)
+    save_known(directory, KnownContent({name: (crc,) for name, crc in digests.items()}, exported=True))
 
 
 def _check(store: Store, state: BrokerState, root: str) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.broker.adoption import adopted_offsets, is_adopted
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Identity, StoreConfig, StoreCorruptError
@@ -14,7 +13,8 @@ from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse
 from lockstep.broker.store.errors import AdoptionError
 from lockstep.broker.store.foreign_config import found_digests
 from lockstep.broker.store.foreign_log import ForeignLog, read_whole
-from lockstep.broker.store.foreign_store import ForeignStore, Unfinished, check_unfinished, foreign_reason, read_foreign, start_of
+from lockstep.broker.store.foreign_scope import adopted_offsets, adopted_topics, own_names
+from lockstep.broker.store.foreign_store import Unfinished, check_unfinished, foreign_reason, read_foreign, start_of
 from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.scan import OnProgress
 from lockstep.broker.store.snapshot import Snapshots
@@ -26,8 +26,6 @@ from lockstep.protocol.names import SCHEDULE_TOPIC, is_system_topic
 from lockstep.runtime.files import Files
 
 ADVICE = "stop it first: it is writing to the directory"
-CLUSTER_TOPIC, BROKER_TOPIC = "rmq_sys_REVIVE_LOG_", "rmq_sys_SYNC_BROKER_MEMBER_"
-"""The names of RocketMQ's own topics that end with the name of its cluster, and of its broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,29 +131,23 @@ async def _inspect_foreign(
 ) -> None:
     foreign = await read_foreign(files, directory, identity, survey, on_progress, own=content.owner == "both")
     log, config = foreign.log, foreign.config
-    known = {topic.topic for topic in config.topics.values() if is_adopted(topic, log)}
+    known = {topic.topic for topic in adopted_topics(config, log)}
     _add_log(content, log, known)
     if content.owner == "rocketmq":
-        content.cluster, content.broker = _names(foreign)
+        content.cluster, content.broker = (names[0] if names else "" for names in own_names(config))
     for group, topic, offsets in adopted_offsets(config):
         if topic in known:
             content.groups.append(GroupContent(group, topic, len(offsets), _behind(log, topic, offsets)))
     content.delayed_messages = log.delayed_count({level - 1: offset for level, offset in config.delays.items()})
     content.unfinished = list(foreign.unfinished)
     content.start = f"needs --adopt: {reason}"
+    if foreign.doubts:
+        content.start += f". RocketMQ's broker was killed: {foreign.doubts[0]} ({len(foreign.doubts)} of this kind)"
     try:
         check_unfinished(directory.root, foreign.unfinished, ())
     except AdoptionError as error:
         content.start = f"needs --adopt, and is refused even so: {error}"
         content.exit_code = error.exit_code
-
-
-def _names(foreign: ForeignStore) -> tuple[str, str]:
-    """Return the names of RocketMQ's cluster and broker, as far as its topics tell them."""
-    topics = foreign.config.topics
-    found = [[topic.removeprefix(prefix) for topic in topics if topic.startswith(prefix)] for prefix in (CLUSTER_TOPIC, BROKER_TOPIC)]
-    cluster, broker = (names[0] if names else "" for names in found)
-    return cluster, broker
 
 
 async def _inspect_own(

@@ -10,7 +10,6 @@ from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.errors import StoreCorruptError
-from lockstep.broker.store.foreign_config import found_digests
 from lockstep.broker.store.foreign_log import ForeignLog
 from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.queue_recovery import QueueRecovery
@@ -72,7 +71,7 @@ def a_foreign_directory_is_adopted_unasked(patch: Patches) -> None:
 @mutant("files", aimed=f"{ADOPTION}::test_directory_in_which_the_other_broker_has_run_is_taken_over_again")
 def another_broker_runs_unnoticed(patch: Patches) -> None:
     """What another broker has written to config/*.json since is noticed."""
-    patch.set(foreign_store, "known_digests", found_digests)
+    patch.set(foreign_store, "known_content", foreign_store.present_content)
 
 
 @mutant("files", aimed=f"{ADOPTION}::test_unfinished_work_is_refused_unless_it_is_named")

@@ -1,22 +1,32 @@
 """A broker takes over the directory of RocketMQ's broker, and gives it back."""
 
+import asyncio
+import json
+import re
+import shutil
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lockstep.broker import adoption
 from lockstep.broker.app import Broker
 from lockstep.broker.export import export_store
 from lockstep.broker.inspect_store import inspect_store
+from lockstep.broker.store import foreign_checks
 from lockstep.broker.store.append import ENTRY
-from lockstep.broker.store.errors import AdoptionError, ExportError, StoreCorruptError
+from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.errors import AdoptionError, ExportError, IdentityError, StoreCorruptError
 from lockstep.broker.store.foreign_config import config_text, parse_fastjson
+from lockstep.broker.store.foreign_log import ForeignLog
+from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.errors import ConfigError, TransportError
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.names import SCHEDULE_TOPIC
@@ -57,7 +67,7 @@ def foreign(tmp_path: Path) -> ForeignDirectory:
 
 
 def write(directory: ForeignDirectory, *topics: dict[str, Any]) -> None:
-    offsets = {"orders@billing": {0: 5, 1: 999}, "rmq_sys_wheel_timer@CID_RMQ_SYS_TIMER": {0: 1}, "gone@billing": {0: 1}}
+    offsets = {"orders@billing": {0: 5, 1: 20}, "rmq_sys_wheel_timer@CID_RMQ_SYS_TIMER": {0: 1}, "gone@billing": {0: 1}}
     entries = (topic_entry("orders", 2), topic_entry("later", 1), *SYSTEM, *topics)
     directory.write(*entries, offsets=offsets, disabled=("stopped",), delays={LEVEL_1: 1})
 
@@ -107,7 +117,7 @@ async def test_messages_topics_and_progress_are_taken_over(foreign: ForeignDirec
         assert await pull(client, "orders", 1) == [b"m%d" % number for number in range(1, 40, 2)]
         assert sorted(layout.topic for layout in broker.state.layouts.all()) == ["later", "orders"]
         assert offset_of(broker, "orders", 0) == 5
-        assert offset_of(broker, "orders", 1) == 20, "not above the end of the queue"
+        assert offset_of(broker, "orders", 1) == 20
         assert broker.state.coordination.state.progress.groups() == ["billing"]
         assert not broker.state.coordination.state.settings.may_consume("stopped")
         assert broker.state.coordination.state.settings.may_consume("billing")
@@ -146,9 +156,9 @@ async def test_copy_counts_if_the_other_broker_was_killed_while_it_replaced_a_fi
         assert offset_of(broker, "orders", 0) == 5
 
 
-async def test_start_that_was_killed_before_everything_was_taken_over_is_repeated(
-    foreign: ForeignDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def start_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start with --adopt, and fail before what the other broker has left is recorded."""
+
     def killed(*_: object) -> None:
         raise StoreCorruptError("killed")
 
@@ -158,6 +168,12 @@ async def test_start_that_was_killed_before_everything_was_taken_over_is_repeate
         with pytest.raises(StoreCorruptError, match="killed"):
             await broker.start()
         await broker.stop()
+
+
+async def test_start_that_was_killed_before_everything_was_taken_over_is_repeated(
+    foreign: ForeignDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await start_that_is_killed(tmp_path, monkeypatch)
     broker = Broker(settings(tmp_path), Host.real())
     with pytest.raises(AdoptionError, match="--adopt"):
         await broker.start()
@@ -230,6 +246,85 @@ async def test_topic_that_the_cluster_has_or_has_deleted_keeps_its_messages(
             assert (found.read_count("broker-a"), found.read_count("broker-b")) == (2, 0 if deleted else 3)
 
 
+@pytest.mark.parametrize("registers", [True, False])
+async def test_nameserver_that_has_just_started_is_asked_again(
+    foreign: ForeignDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registers: bool
+) -> None:
+    """It knows no deletion before the other brokers have registered. If there are none, the start goes on without."""
+    layout = TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-b", 3, 3, 1),))
+    other = {"name": "broker-b", "store": str(tmp_path / "other")}
+    async with nameserver() as address, running(settings(tmp_path, nameserver=address, **other)) as broker, dialled(broker) as client:
+        await client.create(layout)
+        await client.create(layout.deletion)
+    layouts_at, asked = adoption._layouts_at, 0
+
+    async with nameserver() as address, AsyncExitStack() as stack:
+
+        async def ask(*args: Any) -> tuple[list[TopicLayout], bool]:
+            nonlocal asked
+            asked += 1
+            answer = await layouts_at(*args)
+            if asked == 1:
+                assert not answer[1], "no broker has registered"
+                if registers:
+                    await stack.enter_async_context(running(settings(tmp_path, nameserver=address, **other)))
+            return answer
+
+        monkeypatch.setattr(adoption, "_layouts_at", ask)
+        monkeypatch.setattr(adoption, "RETRY_S", 0)
+        monkeypatch.setattr(adoption, "SETTLE_MS", 1)
+        ours = await stack.enter_async_context(running(settings(tmp_path, nameserver=address, adopt=True)))
+        assert ours.state.topics.require_layout("orders").version.counter == (3 if registers else 1)
+        assert asked > 1
+
+
+async def test_every_nameserver_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One alone may have been without contact to the others' brokers."""
+    layout = TopicLayout("orders", LayoutVersion(2, 7), (LayoutEntry("broker-b", 3, 3, 1),))
+    asked: list[str] = []
+
+    async def ask(_host: Host, address: str, _topics: object) -> tuple[list[TopicLayout], bool]:
+        asked.append(address)
+        if address == "a:1":
+            return [], True
+        if len(asked) < 4:
+            raise TransportError("refused")
+        return [layout], True
+
+    monkeypatch.setattr(adoption, "_layouts_at", ask)
+    monkeypatch.setattr(adoption, "RETRY_S", 0)
+    assert await adoption.cluster_layouts(Host.real(), ["a:1", "b:1"], ["orders"]) == {"orders": layout}
+    assert asked == ["a:1", "b:1", "b:1", "b:1"]
+
+
+async def test_many_topics_are_taken_over_in_turns_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An earlier version sorted all queues for each topic, in one turn: other tasks, such as the admin port, waited for seconds."""
+    directory = ForeignDirectory(tmp_path / "store")
+    names = [f"t{number}" for number in range(60)]
+    for name in names:
+        directory.add(name, b"x")
+    directory.write(*(topic_entry(name) for name in names))
+    at_turn = [0]
+    create = TopicTable.create
+
+    def count_turns() -> None:
+        at_turn[0] += 1
+        handle[0] = asyncio.get_running_loop().call_soon(count_turns)
+
+    def created(self: TopicTable, *args: Any, **more: Any) -> TopicLayout:
+        turns.append(at_turn[0])
+        return create(self, *args, **more)
+
+    turns: list[int] = []
+    monkeypatch.setattr(TopicTable, "create", created)
+    handle = [asyncio.get_running_loop().call_soon(count_turns)]
+    async with running(settings(tmp_path, adopt=True)):
+        handle[0].cancel()
+    assert len(set(turns)) == len(turns) == 60
+    log = ForeignLog()
+    assert log.topics is log.topics, "it is computed once"
+
+
 # --------------------------------------------------------------------------------------------------------------------- refusals
 
 
@@ -259,7 +354,10 @@ async def test_files_of_two_lengths_are_refused(foreign: ForeignDirectory, tmp_p
 async def test_log_without_its_topics_is_refused(foreign: ForeignDirectory, tmp_path: Path) -> None:
     (tmp_path / "store" / "config" / "topics.json").unlink()
     await start_fails(
-        tmp_path, StoreCorruptError, "topics.json is missing, and the log has messages of 1 topics, such as orders", adopt=True
+        tmp_path,
+        StoreCorruptError,
+        "topics.json is missing, and the log has messages of 1 topics, such as orders",
+        adopt=True,
     )
 
 
@@ -270,6 +368,182 @@ async def test_config_file_that_cannot_be_read_is_refused_by_name(
 ) -> None:
     foreign.write_config(name, content)
     await start_fails(tmp_path, StoreCorruptError, f"config/{name} can't be read", adopt=True)
+
+
+def no_log(directory: ForeignDirectory) -> None:
+    (directory.root / "commitlog").rename(directory.root.parent / "elsewhere")
+
+
+def no_last_log_file(directory: ForeignDirectory) -> None:
+    (directory.root / "commitlog" / f"{FILE_BYTES:020d}").unlink()
+
+
+def no_last_log_file_and_no_progress(directory: ForeignDirectory) -> None:
+    no_last_log_file(directory)
+    directory.write_queue("orders", 0)
+    directory.write_config("consumerOffset.json", "{}")
+    directory.write_config("delayOffset.json", "{}")
+
+
+def delays_above_the_end(directory: ForeignDirectory) -> None:
+    directory.write_config("delayOffset.json", '{"offsetTable":{1:4}}')
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (no_log, "offset 5 in queue 0 of orders, which ends at 0 .*storePathCommitLog"),
+        (no_last_log_file, r"group billing has the offset 20 in queue 1 of orders, which ends at \d+ .*was a file not copied"),
+        (no_last_log_file_and_no_progress, r"queue 0 of orders has a message at log position \d+, and the log ends at \d+"),
+        (delays_above_the_end, "delivery of delayed messages has the offset 4 in queue 0 of SCHEDULE_TOPIC_XXXX, which ends at 3"),
+    ],
+)
+async def test_directory_without_a_part_of_its_log_is_refused(
+    foreign: ForeignDirectory, tmp_path: Path, harm: Callable[[ForeignDirectory], None], words: str
+) -> None:
+    harm(foreign)
+    await start_fails(tmp_path, StoreCorruptError, words, adopt=True)
+    found = await inspect_store(ReadOnlyFiles(), str(tmp_path / "store"))
+    assert found.exit_code == 5
+
+
+async def test_offsets_are_lowered_to_the_ends_of_queues_if_the_other_broker_was_killed(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    """The offsets may be on the disk before the log."""
+    foreign.write_config("consumerOffset.json", '{"offsetTable":{"orders@billing":{0:5,1:999}}}')
+    (tmp_path / "store" / "abort").write_text("4711")
+    found = await inspect_store(ReadOnlyFiles(), str(tmp_path / "store"))
+    assert found.exit_code == 0
+    assert "was killed: group billing has the offset 999 in queue 1 of orders, which ends at 20 (1 of this kind)" in found.start
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        assert offset_of(broker, "orders", 1) == 20
+
+
+async def test_offset_in_a_queue_whose_messages_have_all_been_removed_is_none_of_a_missing_log(tmp_path: Path) -> None:
+    """The consume queue tells where it ends. Its first entries are those of removed files."""
+    directory = ForeignDirectory(tmp_path / "store")
+    directory.add("orders", b"first" + bytes(FILE_BYTES - 200))
+    directory.add("orders", b"last", queue_id=1)
+    directory.write(topic_entry("orders", 2), offsets={"orders@billing": {0: 70, 1: 1}})
+    (tmp_path / "store" / "commitlog" / f"{0:020d}").unlink()
+    directory.write_queue("orders", 0, list(range(70)))
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        assert offset_of(broker, "orders", 1) == 1
+
+
+def empty_offsets(directory: ForeignDirectory) -> None:
+    directory.write_config("consumerOffset.json", "")
+
+
+def empty_delays_and_copy(directory: ForeignDirectory) -> None:
+    directory.write_config("delayOffset.json", "")
+    directory.write_config("delayOffset.json.bak", " ")
+
+
+def no_offsets(directory: ForeignDirectory) -> None:
+    (directory.root / "config" / "consumerOffset.json").unlink()
+
+
+def no_delays(directory: ForeignDirectory) -> None:
+    (directory.root / "config" / "delayOffset.json").unlink()
+
+
+def rocksdb(directory: ForeignDirectory) -> None:
+    (directory.root / "config" / "metadata").mkdir()
+    directory.write_config("metadata/CURRENT", "MANIFEST-000004")
+
+
+def no_file(directory: ForeignDirectory) -> None:
+    (directory.root / "config" / "topics.json").unlink()
+    (directory.root / "config" / "topics.json").mkdir()
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (empty_offsets, "consumerOffset.json is empty, and there is no copy"),
+        (empty_delays_and_copy, "delayOffset.json is empty, and there is no copy"),
+        (no_offsets, "consumerOffset.json is missing, and .* has 2 groups, such as billing: each would consume all messages again"),
+        (no_delays, "delayOffset.json is missing, and the log has messages with a delay"),
+        (rocksdb, "config/metadata is a RocksDB"),
+        (no_file, "topics.json is a directory, expected a file"),
+    ],
+)
+async def test_missing_part_of_the_configuration_is_refused(
+    foreign: ForeignDirectory, tmp_path: Path, harm: Callable[[ForeignDirectory], None], words: str
+) -> None:
+    harm(foreign)
+    found = await inspect_store(ReadOnlyFiles(), str(tmp_path / "store"))
+    assert found.exit_code == 5
+    await start_fails(tmp_path, StoreCorruptError, words, adopt=True)
+
+
+def one_topic(name: str, **changes: Any) -> str:
+    entries = [topic_entry("orders", 2), {**topic_entry(name), **changes}]
+    return json.dumps({"topicConfigTable": {entry["topicName"]: entry for entry in entries}})
+
+
+LONG = "g" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "words"),
+    [
+        ("consumerOffset.json", '{"offsetTable":{"orders@billing":{0:1e999}}}', 5, "the number inf: expected"),
+        ("consumerOffset.json", '{"offsetTable":{"orders@billing":{0:2.5}}}', 5, "the number 2.5: expected"),
+        ("consumerOffset.json", '{"offsetTable":{"orders@billing":{0:true}}}', 5, "the number True: expected"),
+        ("consumerOffset.json", '{"offsetTable":{"orders@billing":{"1_0":1}}}', 5, "the key '1_0': expected a number"),
+        ("consumerOffset.json", r'{"offsetTable":{"orders@b\ud800":{0:1}}}', 5, "surrogates not allowed"),
+        ("consumerOffset.json", '{"offsetTable":{"orders@b c":{0:1}}}', 4, "group 'b c' contains illegal characters"),
+        ("consumerOffset.json", f'{{"offsetTable":{{"orders@{LONG}":{{0:1}}}}}}', 4, "has 100000 characters"),
+        ("subscriptionGroup.json", r'{"subscriptionGroupTable":{"g\ud800":{"consumeEnable":false}}}', 5, "surrogates not allowed"),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":{"b c":{"consumeEnable":false}}}', 4, "contains illegal characters"),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":{"g":{"consumeEnable":1}}}', 5, "consumeEnable of group g is 1"),
+        ("subscriptionGroup.json", '{"subscriptionGroupTable":{"g":null}}', 5, "has no attribute"),
+        ("topics.json", one_topic("x\ud800", perm=7), 5, "surrogates not allowed"),
+        ("topics.json", one_topic("b c"), 4, "topic 'b c' contains illegal characters"),
+        ("topics.json", one_topic("many", readQueueNums=16_385), 4, "topic many has 16385 queues, 16384 allowed"),
+        ("topics.json", one_topic("many", readQueueNums=-3), 5, "the number -3: expected 0 to"),
+        ("topics.json", one_topic("many", readQueueNums=2**80), 5, "the number 12089.*: expected 0 to"),
+        ("topics.json", one_topic("many", attributes=[1]), 5, "has no attribute"),
+        ("delayOffset.json", '{"offsetTable":{1:1e999}}', 5, "the number inf: expected"),
+        ("delayOffset.json", '{"offsetTable":{2000000000000:5}}', 5, "the number 2000000000000: expected"),
+    ],
+)
+async def test_value_that_cannot_be_taken_over_is_refused_before_anything_is_written(
+    foreign: ForeignDirectory, tmp_path: Path, name: str, content: str, code: int, words: str
+) -> None:
+    foreign.write_config(name, content)
+    found = await inspect_store(ReadOnlyFiles(), str(tmp_path / "store"))
+    assert found.exit_code == code
+    await start_fails(tmp_path, AdoptionError if code == 4 else StoreCorruptError, f"config/{name}.*{words}", adopt=True)
+
+
+async def test_too_many_topics_are_refused(foreign: ForeignDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_checks, "ADOPTED_MAX", 1)
+    await start_fails(tmp_path, AdoptionError, "topics.json: 2 topics, 1 allowed", adopt=True)
+
+
+async def test_names_of_topics_that_are_not_taken_over_may_have_other_characters(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    write(foreign, topic_entry("broker.a", perm=7), topic_entry("my.cluster_REPLY_TOPIC"))
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        assert sorted(layout.topic for layout in broker.state.layouts.all()) == ["later", "orders"]
+
+
+@pytest.mark.parametrize(("option", "word"), [("name", "broker broker-a"), ("cluster", "cluster DefaultCluster")])
+async def test_other_name_than_the_one_that_the_topics_tell_is_refused(
+    foreign: ForeignDirectory, tmp_path: Path, option: str, word: str
+) -> None:
+    await start_fails(tmp_path, IdentityError, f"is that of {word}.*--{option}", adopt=True, **{option: "other"})
+
+
+async def test_topics_without_an_entry_are_named(foreign: ForeignDirectory, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    foreign.add("created-later", b"x")
+    foreign.write_log()
+    with caplog.at_level("INFO"):
+        async with running(settings(tmp_path, adopt=True)):
+            pass
+    (adopted,) = [record.getMessage() for record in caplog.records if "store.adopted" in record.getMessage()]
+    assert re.search(r"unknown_topics\W+created-later", adopted), adopted
 
 
 def transactions(directory: ForeignDirectory) -> None:
@@ -436,6 +710,69 @@ async def test_old_files_that_the_other_broker_has_removed_are_not_missed(foreig
         assert offset_of(broker, "orders", 1) == 19
 
 
+@pytest.mark.parametrize("killed", [False, True])
+async def test_other_broker_has_removed_the_whole_log_of_ours(
+    foreign: ForeignDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: bool
+) -> None:
+    """The state of our last snapshot is gone. All of it that counts is in the files of the other broker."""
+    root = tmp_path / "store"
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await until(lambda: broker.state.delays.next_offset(LEVEL_1 - 1) == 3)
+        term = broker.term
+        progress = broker.state.coordination.state.progress.get(("billing", "orders", 0))
+        assert progress is not None
+    await export_store(Host.real(), str(root))
+    end = (await inspect_store(ReadOnlyFiles(), str(root))).log_end
+    other = ForeignDirectory(tmp_path / "other")
+    other.continue_at((end // FILE_BYTES + 1) * FILE_BYTES, {("orders", 0): 20, ("orders", 1): 20, ("later", 0): 2})
+    for number in range(10):
+        other.add("orders", b"n%d" % number, queue_id=number % 2)
+    shutil.rmtree(root / "commitlog")
+    other.write_log()
+    (tmp_path / "other" / "commitlog").rename(root / "commitlog")
+    (root / "config" / "consumerOffset.json").write_text('{"offsetTable":{"orders@billing":{0:22,1:20}}}')
+    found = await inspect_store(ReadOnlyFiles(), str(root))
+    assert found.exit_code == 0
+    if killed:
+        await start_that_is_killed(tmp_path, monkeypatch)
+    async with running(settings(tmp_path, adopt=True)) as broker, dialled(broker) as client:
+        assert await pull(client, "orders", 0, 20) == [b"n%d" % number for number in range(0, 10, 2)]
+        assert (offset_of(broker, "orders", 0), offset_of(broker, "orders", 1)) == (22, 20)
+        assert broker.term > term
+        after = broker.state.coordination.state.progress.get(("billing", "orders", 0))
+        assert after is not None
+        assert after.generation > progress.generation
+        await commit(broker, 24)
+        kept = root.with_name("copy")
+        shutil.copytree(root, kept)
+    async with running(settings(tmp_path)) as broker:
+        assert offset_of(broker, "orders", 0) == 24
+    assert not list(root.glob("lockstep/set-aside-*"))
+    shutil.rmtree(root)
+    kept.rename(root)
+    async with running(settings(tmp_path)) as broker:
+        assert offset_of(broker, "orders", 1) == 20, "without a snapshot: the log holds all state from its first file on"
+
+
+async def test_progress_in_a_queue_whose_messages_have_all_been_removed_since_remains(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    directory = ForeignDirectory(root)
+    for _ in range(3):
+        directory.add("quiet", bytes(4000))
+    for _ in range(6):
+        directory.add("orders", bytes(4000))
+    directory.write(topic_entry("orders", 1), topic_entry("quiet", 1), offsets={"quiet@billing": {0: 3}})
+    async with running(settings(tmp_path, adopt=True)):
+        pass
+    await export_store(Host.real(), str(root))
+    (root / "commitlog" / f"{0:020d}").unlink()
+    (root / "config" / "subscriptionGroup.json").write_text('{"subscriptionGroupTable":{}}')
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        progress = broker.state.coordination.state.progress.get(("billing", "quiet", 0))
+        assert progress is not None
+        assert (progress.offset, progress.gap) == (3, None)
+
+
 async def test_removed_config_files_do_not_count_as_those_of_another_broker(foreign: ForeignDirectory, tmp_path: Path) -> None:
     async with running(settings(tmp_path, adopt=True)):
         pass
@@ -443,6 +780,104 @@ async def test_removed_config_files_do_not_count_as_those_of_another_broker(fore
         path.unlink()
     async with running(settings(tmp_path)) as broker:
         assert offset_of(broker, "orders", 0) == 5
+
+
+async def commit(broker: Broker, offset: int, queue_id: int = 0) -> None:
+    broker.state.coordination.state.progress.record_commit(("billing", "orders", queue_id), offset, 0, 1)
+
+
+@pytest.mark.parametrize("replaced", [0, 1, 2, 3])
+async def test_export_that_fails_between_two_files_is_repeated_and_is_no_work_of_the_other_broker(
+    foreign: ForeignDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, replaced: int
+) -> None:
+    root = tmp_path / "store"
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await commit(broker, 15)
+    replace, count = StoreDirectory.replace, 0
+
+    def full(self: StoreDirectory, path: str, *chunks: bytes) -> None:
+        nonlocal count
+        if path.startswith(f"{root}/config/") and path.endswith(".json"):
+            if count == replaced:
+                raise OSError(ENOSPC, "no space left on device")
+            count += 1
+        replace(self, path, *chunks)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StoreDirectory, "replace", full)
+        with pytest.raises(OSError, match="no space"):
+            await export_store(Host.real(), str(root))
+    async with running(settings(tmp_path)) as broker:
+        assert offset_of(broker, "orders", 0) == 15
+    await export_store(Host.real(), str(root))
+    offsets = parse_fastjson((root / "config" / "consumerOffset.json").read_bytes())["offsetTable"]
+    assert offsets["orders@billing"]["0"] == 15
+
+
+async def test_export_keeps_the_content_before_as_the_copy(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    config = tmp_path / "store" / "config"
+    async with running(settings(tmp_path, adopt=True)):
+        pass
+    before = {path.name: path.read_bytes() for path in config.iterdir()}
+    await export_store(Host.real(), str(tmp_path / "store"))
+    assert {name: (config / f"{name}.bak").read_bytes() for name in before} == before
+
+
+@pytest.mark.parametrize("started_since", [True, False])
+async def test_progress_is_lowered_only_by_what_continues_an_export(foreign: ForeignDirectory, tmp_path: Path, started_since: bool) -> None:
+    """RocketMQ's broker begins with the content of its files: without an export, or with an old one, it is behind."""
+    root = tmp_path / "store"
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await until(lambda: broker.state.delays.next_offset(LEVEL_1 - 1) == 3)
+        await commit(broker, 15)
+    await export_store(Host.real(), str(root))
+    if started_since:
+        async with running(settings(tmp_path)):
+            pass
+    (root / "config" / "consumerOffset.json").write_text('{"offsetTable":{"orders@billing":{0:7,1:20}}}')
+    (root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:2}}')
+    broker = Broker(settings(tmp_path, adopt=True), Host.real())
+    await broker.start()
+    await until(lambda: broker.state.delays.next_offset(LEVEL_1 - 1) == 3)
+    assert offset_of(broker, "orders", 0) == (15 if started_since else 7)
+    await broker.stop()
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        again = [] if started_since else [b"d2"]
+        assert await pull(client, "later", 0) == [b"d1", b"d2", *again]
+
+
+async def test_copy_of_a_removed_file_counts_only_when_a_directory_is_taken_over(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await commit(broker, 15)
+    path = tmp_path / "store" / "config" / "consumerOffset.json"
+    path.rename(path.with_name("consumerOffset.json.bak"))
+    path.with_name("consumerOffset.json.bak").write_text('{"offsetTable":{"orders@billing":{0:3,1:9}}}')
+    for adopts in (False, True):
+        async with running(settings(tmp_path, adopt=adopts)) as broker:
+            assert offset_of(broker, "orders", 0) == 15
+
+
+async def test_store_that_an_older_version_has_continued_needs_no_flag(foreign: ForeignDirectory, tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await commit(broker, 15)
+    (root / "lockstep" / "apache").unlink()
+    for adopts in (True, False):
+        async with running(settings(tmp_path, adopt=adopts)) as broker:
+            assert offset_of(broker, "orders", 0) == 15
+    (root / "config" / "consumerOffset.json").write_text('{"offsetTable":{"orders@billing":{0:7,1:20}}}')
+    await start_fails(tmp_path, AdoptionError, "config/consumerOffset.json is not as this store")
+    (root / "lockstep" / "apache").unlink()
+    (root / "abort").write_text("4711")
+    await start_fails(tmp_path, AdoptionError, "`abort` has a process id")
+
+
+async def test_files_that_the_other_broker_writes_to_a_store_of_ours_are_noticed(tmp_path: Path) -> None:
+    """It had none of them before, and no export."""
+    async with running(settings(tmp_path)):
+        pass
+    ForeignDirectory(tmp_path / "store").write_config("topics.json", {"topicConfigTable": {}})
+    await start_fails(tmp_path, AdoptionError, "config/topics.json is not as this store")
 
 
 async def test_export_refuses_what_the_other_broker_would_lose(tmp_path: Path) -> None:

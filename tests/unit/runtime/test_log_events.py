@@ -33,6 +33,8 @@ UNLIMITED = {
     "stop.abandoned": ONCE_A_START,
     "stop.failed": ONCE_A_START,
     "store.adopted": ONCE_A_START,
+    "store.config_known": ONCE_A_START,
+    "store.incomplete": ONCE_A_START,
     "store.recovering": ONCE_A_START,
     "store.restored": ONCE_A_START,
     "store.set_aside": ONCE_A_START,

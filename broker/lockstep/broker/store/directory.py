@@ -5,7 +5,8 @@
     checkpoint              three int64: store times up to which log, queues and index are on disk (Apache's, 4096 bytes)
     commitlog/ consumequeue/ index/ config/
     lockstep/identity       {"format", "cluster", "broker_name", "store_id", "segment_bytes", "queue_file_entries", "log_start"}
-    lockstep/apache         JSON: format, and the CRC-32 of each file of config/ that the store has read or written (foreign_config.py)
+    lockstep/apache         JSON: format, the CRC-32 of each file of config/ that the store has read or written, and whether an export wrote
+                            them (foreign_config.py)
     lockstep/proof          32 random hex digits, sent to nameservers only: a broker without them is not of this store
     lockstep/term           "ACCEPTED LAST": the last term that a nameserver may have accepted, and the term of the last start. The log also
                             has the second one, unless damage there was cut

@@ -14,6 +14,7 @@ from lockstep.protocol.record import RecordView
 from lockstep.protocol.sequence import FrameSequence
 
 CHUNK_BYTES = 1 << 20
+MARKED_COUNT_PER_TURN = 64
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
@@ -55,13 +56,8 @@ class ForeignLog:
     timers_ms: list[int] = field(default_factory=list)
     """When the messages of RocketMQ's timer are due."""
 
-    @property
-    def topics(self) -> dict[str, dict[int, QueueExtent]]:
-        """Return topic → queue id → its messages, in order."""
-        found: dict[str, dict[int, QueueExtent]] = {}
-        for (topic, queue_id), extent in sorted(self.queues.items()):
-            found.setdefault(topic, {})[queue_id] = extent
-        return found
+    topics: dict[str, dict[int, QueueExtent]] = field(default_factory=dict)
+    """Topic → queue id → its messages, in order: `queues` after the whole log has been read."""
 
     def end_offset(self, topic: str, queue_id: int) -> int:
         extent = self.queues.get((topic, queue_id))
@@ -95,8 +91,12 @@ async def read_whole(
         scan = LogScan(log, log.start, sink, frames=False)
         await scan.run(on_progress)
         found.end = scan.end
-        for position, size in sink.marked:
+        for (topic, queue_id), extent in sorted(found.queues.items()):
+            found.topics.setdefault(topic, {})[queue_id] = extent
+        for number, (position, size) in enumerate(sink.marked):
             _read_marked(log, position, size, found)
+            if number % MARKED_COUNT_PER_TURN == 0:
+                await on_progress(scan.end)
         if found.state_position is not None and not own:
             raise StoreCorruptError(
                 f"log position {found.state_position}: the state of a lockstep broker. The log is such a broker's, and the directory "
@@ -116,6 +116,7 @@ async def read_whole(
                         position=scan.end,
                     )
                 at += len(data)
+                await on_progress(scan.end)
         return found
     finally:
         log.close()

@@ -17,15 +17,16 @@ from lockstep.broker.store.append import ENTRY
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
-from lockstep.broker.store.errors import AdoptionError, StoreCorruptError
-from lockstep.broker.store.foreign_config import TOPICS, ForeignConfig, found_digests, known_digests, read_config
+from lockstep.broker.store.errors import AdoptionError
+from lockstep.broker.store.foreign_checks import check_complete, check_files, check_names, check_owner
+from lockstep.broker.store.foreign_config import ForeignConfig, KnownContent, found_digests, known_content, read_config
 from lockstep.broker.store.foreign_log import HALF_TOPIC, REVIVE_PREFIX, ForeignLog, read_whole
 from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.scan import OnProgress
 from lockstep.broker.store.snapshot import recorded_start
 from lockstep.broker.store.survey import LogSurvey, log_files
 from lockstep.protocol.delays import format_delay, queue_delay_ms
-from lockstep.protocol.names import SCHEDULE_TOPIC, is_system_topic
+from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.runtime.files import Files
 
 TRANSACTIONS, TIMERS, POP, COMPACTION = "transactions", "timers", "pop", "compaction"
@@ -51,9 +52,11 @@ class ForeignStore:
 
     log: ForeignLog
     config: ForeignConfig
-    digests: dict[str, int]
-    """The content of config/*.json that `config` was read from."""
+    continues: bool
+    """Whether it continues what an export has written, so that progress that is lower counts: a group was reset there."""
     unfinished: tuple[Unfinished, ...]
+    doubts: tuple[str, ...]
+    """Messages that consume queues or offsets name, and that the log lacks: RocketMQ's broker was killed before they were on the disk."""
 
 
 def foreign_reason(files: Files, directory: StoreDirectory) -> str | None:
@@ -62,12 +65,20 @@ def foreign_reason(files: Files, directory: StoreDirectory) -> str | None:
     if directory.read(f"{directory.own}/identity") is None:
         has_log = bool(log_files(files, directory.log))
         return "it has no lockstep/identity, so another program made it" if found or has_log else None
-    known = known_digests(directory)
-    if changed := sorted(name for name, digest in found.items() if digest != known.get(name)):
+    known = known_content(directory)
+    if known is None and directory.snapshot_positions():
+        known = present_content(directory)  # an older version has made the snapshot, and did not record the content
+    known = known or KnownContent()
+    if changed := sorted(name for name, digest in found.items() if not known.has(name, digest)):
         return f"config/{changed[0]} is not as this store has read or written it last, so RocketMQ's broker has run here since"
     if directory.read(f"{directory.root}/abort"):
         return "its file `abort` has a process id, so RocketMQ's broker has run here since, and was not stopped in order"
     return None
+
+
+def present_content(directory: StoreDirectory) -> KnownContent:
+    """Return the content of config/*.json as it is, which a start of this store has read, or passes over."""
+    return KnownContent({name: (digest,) for name, digest in found_digests(directory).items()})
 
 
 def start_of(files: Files, directory: StoreDirectory, *, foreign: bool) -> Callable[[], int | None]:
@@ -92,17 +103,15 @@ async def read_foreign(
     log = ForeignLog()
     if survey.starts:
         log = await read_whole(CommitLog(files, directory.log, identity.segment_bytes, 0, PathWatch(files)), survey, on_progress, own=own)
-    digests = found_digests(directory)
     config = read_config(directory)
-    stored = [topic for topic in log.topics if not is_system_topic(topic)]
-    if TOPICS not in digests and stored:
-        raise StoreCorruptError(
-            f"{directory.root}/config/{TOPICS} is missing, and the log has messages of {len(stored)} topics, such as {stored[0]}: nobody "
-            "could read them. Restore the file. If the broker kept its settings in RocketMQ's RocksDB, let it write JSON files first. "
-            "Nothing was changed"
-        )
+    check_files(files, directory, log, config)
+    check_names(directory, log, config)
+    if not own:
+        check_owner(directory.root, config, identity)
+    doubts = await check_complete(files, directory, identity, log, config, on_progress)
     _check_delays(QueueFiles(files, directory.queues, identity.queue_file_entries, 1), directory, log, config)
-    return ForeignStore(log, config, digests, tuple(_unfinished(directory, log, config)))
+    known = known_content(directory)
+    return ForeignStore(log, config, known is not None and known.exported, tuple(_unfinished(directory, log, config)), doubts)
 
 
 def _check_delays(queues: QueueFiles, directory: StoreDirectory, log: ForeignLog, config: ForeignConfig) -> None:

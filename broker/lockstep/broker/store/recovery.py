@@ -73,10 +73,12 @@ class Recoverer:
         log_start: int,
         clean: bool,
         known_end: int = 0,
+        adopts: bool = False,
     ) -> None:
         """`log_start` is where the log began when the store got its identity: from there on it holds all state.
 
         `known_end`: this start has read records up to there already. What is not a record below it is damage and no unfinished tail.
+        `adopts`: the state comes from another broker's files if no snapshot fits, because that broker has removed the log up to there.
         """
         self._config = config
         self._directory = directory
@@ -89,6 +91,7 @@ class Recoverer:
         self._log_start = log_start
         self._clean = clean
         self._known_end = known_end
+        self._adopts = adopts
         self.state = LogState()
         self.changed = False
         """Whether files have been changed, or are about to be: not if the store was stopped in order and has all its snapshot names."""
@@ -96,7 +99,7 @@ class Recoverer:
     async def run(self, replay: Replay) -> Recovery:
         log, damage = self._log, self._damage
         self._queues.files.postpone_changes()
-        synced = log.synced
+        synced, state_from = log.synced, damage.state_from
         choice = self._choose_snapshot()
         snapshot = choice.chosen
         start = log.start if snapshot is None else snapshot.position
@@ -125,15 +128,16 @@ class Recoverer:
             if damaged_range.followed:
                 damage.add_range(damaged_range.begin, damaged_range.end, damaged_range.reason)
         lost = self._not_deleted([*lost, *queues.add_lost_ends(sink.ranges, scan.end)])
+        lost_state = damage.state_from != state_from
         lost_synced = bool(scan.end < log.synced or sink.ranges or lost or self._known != KnownDamage.of(damage))
-        self.changed = bool(wrong or scan.reason or lost_synced or scan.end != start or choice.unwanted or log.lacking)
+        self.changed = bool(wrong or scan.reason or lost_synced or scan.end != start or choice.unwanted or log.lacking or lost_state)
         tail = LogTail(log, self._directory, self._snapshots, damage, self._known, clean=self._clean)
         cut_bytes = tail.cut(scan, lost if lost_synced else None, choice.unwanted)
         self._queues.files.apply_postponed()
         if snapshot is not None:
             await queues.rebuild(needed, snapshot.position, self._reading.at)
         self._save(synced)
-        return Recovery(start, scan.end, cut_bytes, self._clean, lost_synced, message_count(lost))
+        return Recovery(start, scan.end, cut_bytes, self._clean, lost_synced or lost_state, message_count(lost))
 
     def _save(self, synced: int) -> None:
         """Store the findings of this start; `synced` is the synced length that is stored."""
@@ -159,17 +163,19 @@ class Recoverer:
         return [row for row in rows if row[2] < row[3]]
 
     def _choose_snapshot(self) -> SnapshotChoice:
-        """Choose the snapshot. Raise StoreCorruptError if state is lost without one, unless damage may be passed over."""
+        """Choose the snapshot. Raise StoreCorruptError if state is lost without one, unless damage may be passed over or it is adopted."""
         log, damage, cut_corrupt = self._log, self._damage, self._config.cut_corrupt
         choice = choose_snapshot(self._directory.snapshot_positions(), self._snapshots, log, damage, cut_corrupt=cut_corrupt)
         if choice.chosen is None and log.start > max(self._log_start, damage.state_from):
-            if not cut_corrupt:
+            if not cut_corrupt and not self._adopts:
                 raise StoreCorruptError(
                     f"no snapshot in {self._directory.own} fits the log, which begins at {log.start}: the state of groups and topics is "
                     "lost. Restore lockstep/snapshot-*, or start with --cut-corrupt to continue without it",
                     position=log.start,
                 )
             damage.give_up_state(log.start)
+            if self._adopts:  # that is no damage
+                self._known = KnownDamage.of(damage)
         return choice
 
     def _judge(self, scan: LogScan, sink: ReplaySink, choice: SnapshotChoice) -> None:
@@ -179,6 +185,8 @@ class Recoverer:
         if choice.suspect is None or sink.ranges:
             return
         snapshot, evidence = choice.suspect
+        if self._adopts and evidence is SnapshotEvidence.PASSED:
+            return
         if evidence is SnapshotEvidence.OTHER or not self._config.cut_corrupt:
             path = f"{self._directory.own}/snapshot-{snapshot.position:020d}"
             raise StoreCorruptError(

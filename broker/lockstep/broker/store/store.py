@@ -17,8 +17,16 @@ from lockstep.broker.store.delay_checksum import seal
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.store.errors import StoreDiskError, misplaced
-from lockstep.broker.store.foreign_config import save_known
-from lockstep.broker.store.foreign_store import ForeignStore, check_unfinished, foreign_reason, read_foreign, refusal, start_of
+from lockstep.broker.store.foreign_config import known_content, save_known
+from lockstep.broker.store.foreign_store import (
+    ForeignStore,
+    check_unfinished,
+    foreign_reason,
+    present_content,
+    read_foreign,
+    refusal,
+    start_of,
+)
 from lockstep.broker.store.log_writer import LogWriter
 from lockstep.broker.store.predicates import Keep
 from lockstep.broker.store.query import Query
@@ -164,6 +172,7 @@ class Store:
             log_start=self._log_start,
             clean=self.stopped_clean,
             known_end=0 if self.foreign is None else self.foreign.log.end,
+            adopts=self.foreign is not None,
         )
         self._state = recoverer.state
         try:
@@ -340,17 +349,26 @@ class Store:
     # -- marks of a start ------------------------------------------------------------------------
 
     async def mark_adopted(self) -> None:
-        """Record that what another broker has left is in the log now, durably. Call `sync` before. Raises StoreDiskError."""
-        assert self.foreign is not None
+        """Record, durably, that the log has what another broker has left, and that this store goes on from there. Raises StoreDiskError.
+
+        Call `sync` before.
+        """
         try:
-            await self._host.threads.run(self._save_adopted, self.foreign.digests)
+            await self._host.threads.run(self._save_adopted)
         except OSError as error:
             raise StoreDiskError(f"store {self._config.path}: that it was taken over can't be stored: {error}") from error
         self.foreign = None
 
-    def _save_adopted(self, digests: dict[str, int]) -> None:
-        save_known(self._directory, digests)
-        self._directory.clear_abort()
+    def _save_adopted(self) -> None:
+        directory = self._directory
+        known = known_content(directory)
+        if self.foreign is None and known is not None and not known.exported:
+            return
+        save_known(directory, present_content(directory))
+        if self.foreign is not None:
+            directory.clear_abort()
+        elif known is None and self._last_boot is not None:
+            log.info("store.config_known", store=self._config.path, why="an older version has run here: config/*.json count as known to it")
 
     def may_have_forgotten(self, boot_id: str) -> bool:
         """Return whether readers may have seen a suffix of the log that is lost now.
