@@ -120,8 +120,8 @@ async def check_complete(
 def _last_entry(files: Files, queues: QueueFiles, directory: str) -> tuple[int, int]:
     """Return the end of a consume queue on the disk and the log position in its last entry; (0, 0) if it has none.
 
-    The files of RocketMQ's broker have their full length from the start: zeros follow the last entry. The position is −1 if the last entry is
-    one of lockstep for a lost message.
+    The files of RocketMQ's broker have their full length from the start: zeros follow the last entry. The position is −1 if the last entry
+    is one of lockstep for a lost message.
     """
     per_file = queues.file_bytes // ENTRY_BYTES
     for start in sorted((int(name) for name in files.listdir(directory) if is_log_name(name)), reverse=True):
