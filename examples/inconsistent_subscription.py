@@ -54,6 +54,19 @@ async def until(holds: Callable[[], bool]) -> None:
         await asyncio.sleep(0.05)
 
 
+async def start_members(a_got: list[str], b_got: list[str]) -> tuple[PushConsumer, PushConsumer]:
+    """Start A, and B when A has all queues, so that B is the last to get some. "average" goes by client id, and B's is to be the higher."""
+    a, b = member("tagA", a_got), member("tagB", b_got)
+    await a.start()
+    await until(lambda: queues_of(a) == [0, 1, 2, 3])
+    await b.start()
+    if str(a.health().client_id) < str(b.health().client_id):
+        return a, b
+    await b.stop()
+    await a.stop()
+    return await start_members(a_got, b_got)
+
+
 async def until_broker_holds(tag: str) -> None:
     """Wait until this is the subscription of the group, which has one for all members."""
     while (await lockstep("group", "show", GROUP))["subscription"].get(TOPIC) != tag:
@@ -75,13 +88,7 @@ async def main() -> None:
     await lockstep("group", "create", GROUP, "--subscription-policy", "classic")
     a_got: list[str] = []
     b_got: list[str] = []
-    a, b = member("tagA", a_got), member("tagB", b_got)
-    await a.start()
-    await b.start()
-    while str(b.health().client_id) < str(a.health().client_id):  # "average" goes by client id: B's queues are to be the last ones
-        await b.stop()
-        b = member("tagB", b_got)
-        await b.start()
+    a, b = await start_members(a_got, b_got)
     await until(lambda: (queues_of(a), queues_of(b)) == ([0, 1], [2, 3]))
     await until_broker_holds("tagB")
 

@@ -180,6 +180,7 @@ async def test_retries_reach_only_members_that_subscribe_to_their_tags(lockstep_
     for name, member in old.items():
         await cluster.start(name, member.run_concurrent)
     sending = asyncio.create_task(traffic.run())
+    await asyncio.sleep(2)
     await roll(cluster, old, new, ordered=False)
     traffic.running = False
     await sending

@@ -29,6 +29,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RouteNotReadyError
 from lockstep.protocol.message import encode_message
 from lockstep.runtime.endpoint import Endpoint
+from lockstep.testing import TestCluster
 from support.counting import Steps
 from support.fake_broker import FakeCluster, fake_cluster, ignore, respond_later
 from support.loops import until
@@ -303,3 +304,27 @@ async def test_close_fails_a_send_that_waits_for_its_route() -> None:
         with pytest.raises(StateError, match="closed"):
             await sending
         assert asyncio.get_running_loop().time() - begun < 1
+
+
+async def test_first_send_to_a_topic_outlives_a_restart_of_the_nameserver(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic("orders")
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        await cluster.kill("nameserver-1")
+        sending = asyncio.create_task(producer.send(Message("orders", b"1"), timeout_ms=20_000))
+        await asyncio.sleep(5)
+        assert not sending.done()
+        await cluster.restart("nameserver-1")
+        assert (await sending).queue.topic == "orders"
+
+
+async def test_first_send_to_a_topic_without_a_nameserver_is_not_stored_and_names_it(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic("orders")
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        await cluster.kill("nameserver-1")
+        began = cluster.now
+        with pytest.raises(SendTimeoutError, match=rf"nameserver {cluster.nameserver}: connection refused") as caught:
+            await producer.send(Message("orders", b"1"), timeout_ms=3_000)
+        assert caught.value.outcome is Outcome.NOT_STORED
+        assert 3 <= cluster.now - began < 3.1

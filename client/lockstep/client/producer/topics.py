@@ -9,12 +9,12 @@ from lockstep.client.instance import ProducerHooks
 from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.topics import create_topic
-from lockstep.protocol.errors import LockstepError, RouteNotReadyError, StateError, TopicNotExistError
+from lockstep.protocol.errors import LockstepError, RouteNotReadyError, StateError, TopicNotExistError, TransportError
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 
 ROUTE_PAUSE_MS = 100
-"""Pause between two route requests while the nameservers know no broker yet."""
+"""Pause between two route requests while no nameserver can be reached, or none knows a broker yet."""
 
 
 class _Waiter:
@@ -31,23 +31,23 @@ class _Waiter:
         return self.opened.done()
 
     def expire(self) -> None:
-        not_ready = self._opening.not_ready
-        if not_ready is not None:
-            self.opened.set_exception(RouteNotReadyError(not_ready.remark))
+        failure = self._opening.failure
+        if isinstance(failure, RouteNotReadyError):
+            self.opened.set_exception(RouteNotReadyError(failure.remark))
             return
-        why = "not sent before its deadline (no nameserver or broker has returned its route yet)"
+        why = f"not sent before its deadline ({failure or 'no nameserver or broker has returned its route yet'})"
         self.opened.set_exception(SendTimeoutError(self._topic, Outcome.NOT_STORED, why))
 
 
 class _Opening:
     """A topic whose route is being requested."""
 
-    __slots__ = ("not_ready", "waiters")
+    __slots__ = ("failure", "waiters")
 
     def __init__(self) -> None:
         self.waiters: list[_Waiter] = []
-        self.not_ready: RouteNotReadyError | None = None
-        """The nameservers' last response, if they knew no broker yet."""
+        self.failure: RouteNotReadyError | TransportError | None = None
+        """Why the last attempt failed."""
 
 
 class Topics:
@@ -142,12 +142,12 @@ class Topics:
         return StateError(f"producer {self._group} is closed")
 
     async def _find(self, name: str, opening: _Opening) -> TopicLayout:
-        """Return the topic's layout. A nameserver that has just started learns its brokers within a second, so retry while a send waits."""
+        """Return the topic's layout. Retry while a send waits: servers restart, and a nameserver learns its brokers within a second."""
         while True:
             try:
                 return await self._find_or_create(name)
-            except RouteNotReadyError as error:
-                opening.not_ready = error
+            except (RouteNotReadyError, TransportError) as error:
+                opening.failure = error
                 if all(waiter.done() for waiter in opening.waiters):
                     raise
                 await asyncio.sleep(ROUTE_PAUSE_MS / 1000)
