@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, MessageExt, PushConsumer
-from lockstep.client.consumer.concurrent_model import ConcurrentModel
+from lockstep.client.consumer.concurrent_model import ConcurrentRunner
 from lockstep.runtime.log import announce, configure
 
 DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
@@ -56,7 +56,7 @@ class Worker:
 
 def die_after_send_back() -> None:
     """Kill this process once the broker has accepted the first send back and before its progress is committed."""
-    original = ConcurrentModel._send_back
+    original = ConcurrentRunner._send_back
 
     async def send_back(*arguments: Any) -> bool:
         taken = await original(*arguments)
@@ -64,7 +64,7 @@ def die_after_send_back() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return taken
 
-    ConcurrentModel._send_back = send_back  # type: ignore[assignment, method-assign]
+    ConcurrentRunner._send_back = send_back  # type: ignore[assignment, method-assign]
 
 
 def main() -> None:

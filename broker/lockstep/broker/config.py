@@ -20,7 +20,19 @@ from lockstep.runtime.server_settings import ServerSettings
 from lockstep.runtime.settings import Range
 
 MIB = 1 << 20
-FEATURES = ("ordered", "sync", "records", "sequences", "layouts", "concurrent", "delays", "dead_letters", "durable_sends", "sql92")
+FEATURES = (
+    "ordered",
+    "sync",
+    "records",
+    "sequences",
+    "layouts",
+    "concurrent",
+    "delays",
+    "dead_letters",
+    "durable_sends",
+    "sql92",
+    "done_ranges",
+)
 """Abilities that this broker reports in the response to HEART_BEAT."""
 
 

@@ -31,6 +31,7 @@ from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import LockTable, QueueKey
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.settings_table import SettingsTable
+from lockstep.protocol.done_ranges import above, below, skip
 from lockstep.protocol.layouts import LayoutTable
 
 __all__ = ["TICK_MS_MAX", "Coordination", "CoordinationConfig", "QueueBounds", "next_term"]
@@ -171,6 +172,10 @@ class Coordination:
             if progress.offset > end:
                 state.progress.set_progress(key, Progress(state.fence.draw(), end))
                 state.end_grant(key)
+            elif progress.done and progress.done[-1] > end:
+                renewed = replace(progress, generation=state.fence.draw(), done=below(progress.done, end))
+                state.progress.set_progress(key, renewed)
+                state.end_grant(key)
             minimums[key[1:]] = state.bounds.bounds(key[1], key[2])[0]
         for topic, queue_id, first in state.progress.first_offsets():
             if first > (end := state.bounds.end_offset(topic, queue_id)):
@@ -258,4 +263,6 @@ class Coordination:
         progress = self.state.progress.get(key)
         if progress is not None and progress.offset < new_min:
             first = progress.offset if progress.gap is None else progress.gap[0]
-            self.state.progress.set_progress(key, replace(progress, offset=new_min, attempts=0, gap=(first, new_min)))
+            offset = skip(progress.done, new_min)
+            moved = replace(progress, offset=offset, attempts=0, gap=(first, new_min), done=above(progress.done, offset))
+            self.state.progress.set_progress(key, moved)

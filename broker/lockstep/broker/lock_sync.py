@@ -40,6 +40,7 @@ from lockstep.protocol.bodies import (
     SyncReply,
     SyncResult,
 )
+from lockstep.protocol.done_ranges import check_ranges, contains, skip
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 
@@ -94,7 +95,7 @@ class LockSync:
         lock = state.locks.get(key)
         if lock is None or not lock.accepts_epoch(session.id, epoch):
             return LockResult(*key, LockVerdict.STALE, epoch=epoch)
-        refused = None if item.offset is None else self._commit_offset(key, item.offset, item.attempts, now_ms)
+        refused = None if item.offset is None else self._commit_offset(key, item, now_ms)
         if not lock.held:
             group = state.groups.get(item.group)
             if group is None or not self._may_hold(group, session, key):
@@ -162,11 +163,17 @@ class LockSync:
         session, progress = self._state.sessions.session_on(connection), self._state.progress.get(key)
         if session is None or progress is None or not self._state.locks.accepts_epoch(key, session.id, epoch):
             return None
-        return progress.offset > offset
+        return progress.offset > offset or contains(progress.done, offset)
 
-    def commit_dead_letter(self, key: QueueKey, offset: int, now_ms: int) -> None:
-        """Commit past the message at `offset`, which was dead-lettered. The messages before it are finished."""
-        self._state.progress.record_commit(key, offset + 1, 0, now_ms)
+    def commit_dead_letter(self, key: QueueKey, offset: int, now_ms: int, *, advance: bool = True) -> None:
+        """Record that the message at `offset` is finished, because it was dead-lettered. `advance`: so are the messages before it."""
+        table = self._state.progress
+        progress = table.get(key)
+        assert progress is not None, "its epoch is valid"
+        if advance or offset == progress.offset:
+            table.record_commit(key, skip(progress.done, offset + 1), 0, now_ms)
+        else:
+            table.record_commit(key, progress.offset, progress.attempts, now_ms, done=(offset, offset + 1))
 
     def _may_hold(self, group: Group, session: Session, key: QueueKey) -> bool:
         """Return whether the group's list gives the queue to this session. If RocketMQ's rule is in force, any member may have it."""
@@ -188,6 +195,7 @@ class LockSync:
             since=self._state.progress.since(key[0], key[1]) or 0,
             gap_first=first,
             gap_end=end,
+            done=progress.done or None,
         )
 
     def take_unreported_gap(self, key: QueueKey, session: Session) -> tuple[int, int] | None:
@@ -234,7 +242,7 @@ class LockSync:
             if item.release and lock is not None and lock.held and lock.session == session.id:
                 state.free_queue(key)  # its grant was superseded
             return SyncResult(LockVerdict.STALE, item.epoch)
-        if item.offset is not None and (refused := self._commit_offset(key, item.offset, item.attempts, now_ms, item.error)) is not None:
+        if item.offset is not None and (refused := self._commit_offset(key, item, now_ms, item.error)) is not None:
             return SyncResult(LockVerdict.REFUSED, item.epoch, refused)
         if item.release and lock.held:
             state.free_queue(key)
@@ -253,16 +261,20 @@ class LockSync:
         progress = state.progress.get(key)
         if progress is None or progress.generation != item.generation:
             return SyncResult(LockVerdict.STALE)
-        refused = None if item.offset is None else self._commit_offset(key, item.offset, item.attempts, now_ms)
+        refused = None if item.offset is None else self._commit_offset(key, item, now_ms)
         return SyncResult(LockVerdict.OK if refused is None else LockVerdict.REFUSED, None, refused)
 
-    def _commit_offset(self, key: QueueKey, offset: int, attempts: int, now_ms: int, error: str | None = None) -> str | None:
-        """Commit an offset, never a lower one. Return why it is refused, or None."""
+    def _commit_offset(self, key: QueueKey, item: LockItem | SyncItem, now_ms: int, error: str | None = None) -> str | None:
+        """Commit the offset of the item, never a lower one. Return why it is refused, or None."""
+        offset, done = item.offset, item.done or ()
+        assert offset is not None, item
         end = self._state.bounds.end_offset(key[1], key[2])
-        if not 0 <= offset <= end or attempts < 0:
-            return f"offset {offset} of {key[1]} queue {key[2]}, attempts {attempts}: the queue ends at {end}"
+        if not 0 <= offset <= end or item.attempts < 0:
+            return f"offset {offset} of {key[1]} queue {key[2]}, attempts {item.attempts}: the queue ends at {end}"
+        if (wrong := check_ranges(done, offset, end)) is not None:
+            return f"{key[1]} queue {key[2]}: {wrong}"
         self._state.activity.record_activity(key[0])
-        self._state.progress.record_commit(key, offset, attempts, now_ms, error and one_line(error))
+        self._state.progress.record_commit(key, offset, item.attempts, now_ms, error and one_line(error), done)
         return None
 
     def _versions(self, session: Session, named: Mapping[str, None]) -> dict[str, ListVersion]:

@@ -22,6 +22,7 @@ from lockstep.client.consumer.health import (
     BrokerHealth,
     ConsumerHealth,
     ConsumerState,
+    LaneHealth,
     QueueHealth,
 )
 from lockstep.client.consumer.hooks import (
@@ -167,6 +168,7 @@ __all__ = [
     "Fence",
     "FlushDiskTimeoutError",
     "GivenId",
+    "LaneHealth",
     "LatencyFaults",
     "LayoutStaleError",
     "LocalProtocolError",

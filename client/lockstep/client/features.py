@@ -9,6 +9,7 @@ from lockstep.protocol.queue import TopicLayout
 
 CONSUMING_IN_ORDER = ("ordered", "sync")
 CONSUMING_WITH_DEAD_LETTERS = (*CONSUMING_IN_ORDER, "dead_letters")
+CONSUMING_BY_KEY = ("done_ranges",)
 CONSUMING_BROADCAST = ("sync",)
 CONSUMING_CONCURRENTLY = ("concurrent", "sync")
 FILTERING_BY_SQL = ("sql92",)

@@ -6,7 +6,7 @@ from typing import Any
 
 from lockstep.client.consumer import broadcast
 from lockstep.client.consumer.broadcast import LocalProgress, LocalSession
-from lockstep.client.consumer.concurrent_model import ConcurrentModel, Running
+from lockstep.client.consumer.concurrent_model import ConcurrentCall, ConcurrentRunner
 from lockstep.client.consumer.local_offsets import LocalOffsets, SavedProgress
 from lockstep.client.consumer.offset_file import OffsetFile
 from lockstep.client.consumer.ownership import GrantPolicy, QueueOwnership
@@ -137,34 +137,34 @@ def commit_each_does_not_wait_for_the_file(patch: Patches) -> None:
 def messages_failed_by_a_member_stay_unfinished(patch: Patches) -> None:
     """A message that a broadcasting member's concurrent listener fails is dropped: progress moves past it."""
 
-    async def stays(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int, why: str) -> bool:
+    async def stays(self: ConcurrentRunner, call: ConcurrentCall, failed: Sequence[MessageExt], level: int, why: str) -> bool:
         return True
 
-    patch.set(ConcurrentModel, "_send_all_back", stays)
+    patch.set(ConcurrentRunner, "_send_all_back", stays)
 
 
 @mutant(WORLD)
 def messages_failed_by_a_member_are_called_again(patch: Patches) -> None:
     """A message that a broadcasting member's concurrent listener fails is dropped: it is not tried again."""
 
-    async def again(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int, why: str) -> bool:
-        self._call_again(running.runner, list(failed))
+    async def again(self: ConcurrentRunner, call: ConcurrentCall, failed: Sequence[MessageExt], level: int, why: str) -> bool:
+        self._call_again(list(failed))
         return True
 
-    patch.set(ConcurrentModel, "_send_all_back", again)
+    patch.set(ConcurrentRunner, "_send_all_back", again)
 
 
 @mutant(WORLD)
 def messages_failed_by_a_member_are_sent_back(patch: Patches) -> None:
     """Messages that a broadcasting member's concurrent listener fails are not sent back."""
 
-    async def back(self: ConcurrentModel, running: Running, failed: Sequence[MessageExt], level: int, why: str) -> bool:
+    async def back(self: ConcurrentRunner, call: ConcurrentCall, failed: Sequence[MessageExt], level: int, why: str) -> bool:
         for message in failed:
-            await self._send_back(running.runner, message, level, why)
-        running.runner.finish(failed)
+            await self._send_back(message, level, why)
+        self.finish(failed)
         return True
 
-    patch.set(ConcurrentModel, "_send_all_back", back)
+    patch.set(ConcurrentRunner, "_send_all_back", back)
 
 
 @mutant(WORLD)

@@ -11,7 +11,8 @@ from lockstep.broker.message_copy import failed_copy
 from lockstep.broker.processors import send_back
 from lockstep.broker.processors.send_back import SendBackProcessor
 from lockstep.broker.tables.delay_table import DelayTable
-from lockstep.client.consumer.concurrent_model import ConcurrentModel, ConcurrentRunner, Running
+from lockstep.client.consumer.concurrent_model import ConcurrentCall, ConcurrentRunner
+from lockstep.client.consumer.crew import Call
 from lockstep.client.consumer.process_queue import ProcessQueue
 from lockstep.client.consumer.retry import OrderedRetry
 from lockstep.client.errors import QueueUnavailableError, SendTimeoutError
@@ -40,25 +41,25 @@ def progress_passes_unfinished_messages(patch: Patches) -> None:
 @mutant(WORLD)
 def a_send_back_that_failed_counts(patch: Patches) -> None:
     """A message that could not be sent back remains with the consumer and is called again."""
-    back = ConcurrentModel._send_back
+    back = ConcurrentRunner._send_back
 
-    async def taken(self: ConcurrentModel, runner: ConcurrentRunner, message: MessageExt, level: int, why: str) -> bool:
-        await back(self, runner, message, level, why)
+    async def taken(self: ConcurrentRunner, message: MessageExt, level: int, why: str) -> bool:
+        await back(self, message, level, why)
         return True
 
-    patch.set(ConcurrentModel, "_send_back", taken)
+    patch.set(ConcurrentRunner, "_send_back", taken)
 
 
 @mutant(WORLD)
 def send_backs_are_not_awaited(patch: Patches) -> None:
     """Progress moves past a message that was sent back only after the broker's response."""
-    everything = ConcurrentModel._send_all_back
+    everything = ConcurrentRunner._send_all_back
 
-    async def early(self: ConcurrentModel, running: Running, failed: Any, level: int, why: str) -> bool:
-        running.runner.finish(list(failed))
-        return await everything(self, running, failed, level, why)
+    async def early(self: ConcurrentRunner, call: ConcurrentCall, failed: Any, level: int, why: str) -> bool:
+        self.finish(list(failed))
+        return await everything(self, call, failed, level, why)
 
-    patch.set(ConcurrentModel, "_send_all_back", early)
+    patch.set(ConcurrentRunner, "_send_all_back", early)
 
 
 @mutant(
@@ -67,19 +68,19 @@ def send_backs_are_not_awaited(patch: Patches) -> None:
 )
 def ended_calls_run_too_long(patch: Patches) -> None:
     """A call that has ended is not sent back for running too long."""
-    patch.set(Running, "ended", property(lambda self: False, lambda self, value: None))
+    patch.set(Call, "ended", property(lambda self: False, lambda self, value: None))
 
 
 @mutant(WORLD)
 def a_partly_handled_batch_counts_as_complete(patch: Patches) -> None:
     """Messages after `ack_index` were not handled."""
-    process = ConcurrentModel._process
+    process = ConcurrentRunner.process
 
-    async def whole(self: ConcurrentModel, running: Running, result: object, error: BaseException | None) -> None:
-        running.context.ack_index = len(running.batch) - 1
-        await process(self, running, result, error)
+    async def whole(self: ConcurrentRunner, call: ConcurrentCall, result: object, error: BaseException | None) -> None:
+        call.context.ack_index = len(call.batch) - 1
+        await process(self, call, result, error)
 
-    patch.set(ConcurrentModel, "_process", whole)
+    patch.set(ConcurrentRunner, "process", whole)
 
 
 @mutant(WORLD)

@@ -81,8 +81,8 @@ class SendBackProcessor:
             raise BrokerSystemError(f"{header.topic} queue {header.queue_id} has no message at {header.offset}: {result.status.value}")
         self._gate.check()
         self._dead_letter(header.consumer_group, _user_record(result.parts[0]), header.reason, max(header.attempts, 1))
-        if header.advance:
-            self._coordination.lock_sync.commit_dead_letter(key, header.offset, self._clock.boot_ms())
+        if header.advance or header.finish:
+            self._coordination.lock_sync.commit_dead_letter(key, header.offset, self._clock.boot_ms(), advance=header.advance)
         return PendingResponse(request.reply())
 
     def _dead_letter(self, group: str, record: RecordView, reason: str, failures: int = 1) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.protocol.done_ranges import Ranges, above, union
 from lockstep.protocol.errors import StoreError
 
 
@@ -31,6 +32,8 @@ class Progress:
     """[first, end) that retention removed before the group consumed it. Kept until a commit passes its end (ordering.md 7.5)."""
     untold: bool = False
     """Whether the group was reset to `offset`, and no classic client has pulled from there or committed since."""
+    done: Ranges = ()
+    """Finished offsets above `offset`: those of a group that consumes the keys of a queue in parallel (ordering.md 14)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +156,20 @@ class ProgressTable:
     def groups(self) -> list[str]:
         return list(self._groups)
 
-    def record_commit(self, key: QueueKey, offset: int, attempts: int, now_ms: int, error: str | None = None) -> None:
-        """Record finished work. A lower offset changes nothing, and at the same offset attempts only rise, so a repeat is harmless."""
+    def record_commit(self, key: QueueKey, offset: int, attempts: int, now_ms: int, error: str | None = None, done: Ranges = ()) -> None:
+        """Record finished work. A lower offset changes nothing, at the same offset attempts only rise, and done ranges are added to those
+        that are known, so a repeat is harmless."""
         self._committed_ms[key] = now_ms
         self._record_failing(key, offset, attempts, now_ms, error)
         progress = self._existing(key)
-        if offset > progress.offset or (offset == progress.offset and attempts > progress.attempts):
-            self._record(("progress.committed", *key, offset, attempts))
+        if offset < progress.offset:
+            return
+        if done or progress.done:
+            done = union(above(progress.done, offset), done)
+        if offset > progress.offset or attempts > progress.attempts:
+            self._record(("progress.committed", *key, offset, attempts, *((done,) if done else ())))
+        elif done != progress.done:
+            self._record(("progress.committed", *key, offset, progress.attempts, done))
 
     def set_progress(self, key: QueueKey, progress: Progress) -> None:
         """Begin, reset or move progress, whatever its value was."""
@@ -183,14 +193,15 @@ class ProgressTable:
     def apply(self, change: Change) -> None:
         """Apply one change, made now or read from the log."""
         match change:
-            case ("progress.committed", group, topic, queue_id, offset, attempts):
+            case ("progress.committed", group, topic, queue_id, offset, attempts, *done):
                 key = (group, topic, queue_id)
                 if (before := self.get(key)) is not None:
                     gap = before.gap if before.gap is not None and offset <= before.gap[1] else None
-                    self._put(key, Progress(before.generation, offset, attempts, gap))
-            case ("progress.set", group, topic, queue_id, generation, offset, attempts, first, end, *untold):
+                    self._put(key, Progress(before.generation, offset, attempts, gap, done=tuple(*done)))
+            case ("progress.set", group, topic, queue_id, generation, offset, attempts, first, end, *more):
                 gap = None if first is None else (first, end)
-                self._put((group, topic, queue_id), Progress(generation, offset, attempts, gap, *untold))
+                ranges: Ranges = tuple(more[1]) if len(more) > 1 else ()
+                self._put((group, topic, queue_id), Progress(generation, offset, attempts, gap, more[:1] == [True], ranges))
             case ("progress.resolved", group, topic, since, generation, offsets):
                 self._since.setdefault(topic, {})[group] = since
                 for queue_id, offset in offsets:
@@ -286,6 +297,6 @@ class ProgressTable:
 
 
 def _row(key: QueueKey, progress: Progress) -> list[Any]:
-    """Return the values of a change `progress.set`; the last one is left out if there is nothing to tell."""
-    untold = (True,) if progress.untold else ()
-    return [*key, progress.generation, progress.offset, progress.attempts, *(progress.gap or (None, None)), *untold]
+    """Return the values of a change `progress.set`; the last two are left out if they have their defaults."""
+    more = (progress.untold, progress.done) if progress.done else (True,) if progress.untold else ()
+    return [*key, progress.generation, progress.offset, progress.attempts, *(progress.gap or (None, None)), *more]

@@ -65,6 +65,12 @@ class ConsumerConfig(BaseConsumerConfig):
     commit: Literal["interval", "each"] = "interval"
     """"interval": progress is committed by SYNC every 100 ms at most. "each": the next batch of an ordered listener waits until the broker
     has committed the last one."""
+    order_by: Literal["queue", "sharding_key"] = "queue"
+    """The unit of order of an ordered listener. "queue": one call per queue at a time. "sharding_key": the keys of a queue are independent
+    of each other, with up to `concurrency` calls at a time over all queues, and never two of one key. Part of the group's contract."""
+    unkeyed: Literal["together", "alone"] = "together"
+    """With order_by="sharding_key", messages without a key are consumed in order, as if they had one key ("together"), or in no order
+    ("alone"). Part of the group's contract."""
     retry: OrderedRetry = RETRY_UNLIMITED
     """How an ordered listener's failed batch is retried. Part of the group's contract."""
     suspend_current_queue_time_ms: Annotated[int, Range(SUSPEND_MS_MIN, SUSPEND_MS_MAX)] = 1_000
@@ -75,7 +81,7 @@ class ConsumerConfig(BaseConsumerConfig):
     drain_timeout_ms: Annotated[int, Range(0, 600_000)] = 30_000
     """How long a running listener may continue after a rebalance has assigned its queue to another member."""
     concurrency: Annotated[int, Range(1, 1_000)] = 20
-    """Calls of a concurrent listener at a time, over all queues. RocketMQ: consumeThreadMax."""
+    """Calls at a time over all queues, of a concurrent listener or with order_by="sharding_key". RocketMQ: consumeThreadMax."""
     max_reconsume_times: Annotated[int, Range(0, 1_000_000)] = RETRIES_MAX
     """Retries of a message that a concurrent listener failed; then it is dead-lettered. RocketMQ: maxReconsumeTimes."""
     offset_dir: str = DEFAULT_DIR
@@ -91,6 +97,13 @@ class ConsumerConfig(BaseConsumerConfig):
         if not self.offset_dir:
             raise ConfigError(f"offset_dir is {self.offset_dir!r}: expected a directory")
         check_instance(self.instance_name)
+        if self.order_by == "sharding_key":
+            if self.broadcasting:
+                raise ConfigError('order_by "sharding_key": a broadcasting group consumes in the order of queues; use "queue"')
+            if self.commit == "each":
+                raise ConfigError('order_by "sharding_key": keys are committed together, at intervals; use commit="interval"')
+        elif self.unkeyed == "alone":
+            raise ConfigError('unkeyed "alone" needs order_by="sharding_key"')
         if self.broadcasting and self.retry.on_exhausted == "dlq":
             raise ConfigError('retry on_exhausted "dlq": a broadcasting group has no dead-letter topic; use "block"')
 

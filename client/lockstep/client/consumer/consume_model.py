@@ -51,8 +51,8 @@ class ConsumeModel(Protocol):
     def runner(self, queue: HeldQueue, grant: Grant) -> Runner:
         """Return a runner for a new grant."""
 
-    def tasks(self) -> list["asyncio.Task[None]"]:
-        """Return the tasks in which the listener runs, except those of runners."""
+    def tasks(self, queue: HeldQueue | None = None) -> list["asyncio.Task[None]"]:
+        """Return the tasks in which the listener runs, for any queue or for this one, except those of runners."""
 
     def unassigned(self, queue: MessageQueue) -> None:
         """Handle that the queue is no longer this member's, whether it was ever held or not."""

@@ -42,12 +42,15 @@ class QueueGap:
 
 @dataclass(frozen=True, slots=True)
 class QueueBlocked:
-    """The batch that begins at `offset` has failed `attempts` times. Later messages of the queue wait."""
+    """The batch that begins at `offset` has failed `attempts` times. Later messages wait: those of the queue, or with
+    order_by="sharding_key" those of its key."""
 
     queue: MessageQueue
     offset: int
     attempts: int
     error: str
+    key: str | None = None
+    """The sharding key of the message at `offset`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from lockstep.client.consumer.health import LaneHealth
 from lockstep.client.consumer.process_queue import ProcessQueue
 
 
@@ -21,6 +22,9 @@ class Runner(Protocol):
 
     def give_up(self) -> None:
         """Cancel the running call: its result no longer counts."""
+
+    def lanes(self) -> LaneHealth | None:
+        """Return the state of the queue's keys, if they are consumed in parallel."""
 
 
 @dataclass(slots=True, eq=False)

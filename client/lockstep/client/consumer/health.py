@@ -29,6 +29,20 @@ class BrokerHealth:
 
 
 @dataclass(frozen=True, slots=True)
+class LaneHealth:
+    """The keys of one queue, with order_by="sharding_key"."""
+
+    count: int
+    """The number of keys with messages that are fetched or called."""
+    oldest_offset: int | None
+    """The first unfinished offset, which holds up the committed offset; None if every fetched message is finished."""
+    oldest_key: str | None
+    """The sharding key of the message there."""
+    blocked_keys: tuple[str | None, ...]
+    """The first keys whose attempts are exhausted, at most 8; None stands for messages without a key."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueHealth:
     """One queue that is wanted, held or being released."""
 
@@ -44,11 +58,14 @@ class QueueHealth:
     running_ms: int | None
     """Milliseconds for which the present call has run; None if no call runs."""
     blocked: bool
-    """Its first batch has failed so often that QueueBlocked was reported: `max_attempts` times, or 3 times if attempts are unlimited."""
+    """Its first batch has failed so often that QueueBlocked was reported (`max_attempts` times, or 3 times if attempts are unlimited), or a
+    key is blocked."""
     epoch: int | None
     """The fencing token of its grant; None in a concurrent group. 0 before the first grant."""
     generation: int | None
     """The generation of the group's progress; None before the first grant and in broadcasting."""
+    lanes: LaneHealth | None = None
+    """The keys of the queue, with order_by="sharding_key"."""
 
 
 @dataclass(frozen=True, slots=True)

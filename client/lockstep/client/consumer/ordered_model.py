@@ -11,18 +11,13 @@ import asyncio
 
 from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.client.consumer.events import MessageDeadLettered, QueueBlocked
+from lockstep.client.consumer.failed_calls import FailedCalls
 from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, Fence, OrderlyContext, QueueAction, read_result
 from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer, ends_the_task
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import OwnershipState
-from lockstep.client.consumer.retry import clamp_suspend_ms
-from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import BrokerError, TransportError
-from lockstep.protocol.headers.send import DeadLetterHeader
 from lockstep.protocol.message import MessageExt
-from lockstep.protocol.properties import REASON_LENGTH_MAX
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
@@ -48,7 +43,7 @@ class OrderedModel:
     def runner(self, queue: HeldQueue, grant: Grant) -> "OrderedRunner":
         return OrderedRunner(self._ctx, self._listener, queue, grant)
 
-    def tasks(self) -> "list[asyncio.Task[None]]":
+    def tasks(self, queue: HeldQueue | None = None) -> "list[asyncio.Task[None]]":
         return []
 
     def unassigned(self, queue: MessageQueue) -> None:
@@ -61,10 +56,10 @@ class OrderedRunner:
     __slots__ = (
         "_blocked",
         "_ctx",
+        "_failures",
         "_given_up",
         "_grant",
         "_listener",
-        "_logged",
         "_messages",
         "_ownership",
         "_queue",
@@ -87,8 +82,7 @@ class OrderedRunner:
         """The running call has exceeded its drain limit, and this task was cancelled to end it."""
         self._warned = False
         """Uncommitted messages fill the queue's limit, and a warning was logged."""
-        self._logged: tuple[int, type[BaseException]] | None = None
-        """The offset and type of the error whose traceback was logged last."""
+        self._failures = FailedCalls(ctx, queue, grant)
         self._task: asyncio.Task[None] | None = None
         """The task in which the listener is awaited."""
 
@@ -153,7 +147,9 @@ class OrderedRunner:
                 session.changed(ownership)
                 pause_ms = 0
             else:
-                if await self._dead_letter(batch, context, result, error):
+                attempts = messages.batch_attempts + 1 if grant.alive else 0
+                advance = messages.taken == len(batch)
+                if await self._failures.dead_letter(batch, attempts, context, result, error, advance=advance):
                     pause_ms = self._pass_over(batch)
                 else:
                     pause_ms = self._process(batch, context, result, error)
@@ -188,6 +184,9 @@ class OrderedRunner:
             self._given_up = True
             self._task.cancel()
 
+    def lanes(self) -> None:
+        return None
+
     def _cancel_handled(self) -> None:
         """Record that a call that was given up has ended, as a failed one: the task goes on."""
         assert self._task is not None
@@ -212,7 +211,7 @@ class OrderedRunner:
             messages.commit()
         elif step is QueueAction.ROLL_BACK:
             messages.roll_back()
-            pause_ms = self._suspend_ms(context)
+            pause_ms = self._failures.suspend_ms(context)
         elif step is QueueAction.PUT_BACK:
             pause_ms = self._put_back(batch, context, wrong)
         ownership.call_ended(grant.token, messages.commit_offset, messages.committed_attempts)
@@ -222,33 +221,6 @@ class OrderedRunner:
     def _place(self, batch: list[MessageExt]) -> dict[str, object]:
         return {"queue": str(self._queue.queue), "offset": batch[0].queue_offset}
 
-    async def _dead_letter(self, batch: list[MessageExt], context: OrderlyContext, result: object, error: BaseException | None) -> bool:
-        """Copy a batch that has failed for the last time to the group's dead-letter topic, each message by one request.
-
-        Return False if the batch has attempts left, or could not be copied: then it is called again, and copied after the next failure.
-        """
-        ctx, grant, queue, messages = self._ctx, self._grant, self._queue.queue, self._messages
-        attempts = messages.batch_attempts + 1 if grant.alive else 0
-        if not ctx.config.retry.gives_up(attempts):
-            return False
-        status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
-        if STEPS[context.auto_commit, status] is not QueueAction.PUT_BACK or (error is not None and ends_the_consumer(error)):
-            return False
-        why = str(wrong) if not isinstance(wrong, BaseException) else f"{type(wrong).__name__}: {wrong}"
-        advance = messages.taken == len(batch)
-        for message in batch:
-            place = (ctx.group, queue.topic, queue.queue_id, grant.token, message.queue_offset)
-            header = DeadLetterHeader(*place, attempts, why[:REASON_LENGTH_MAX], advance)
-            try:
-                await self._session.link.call(RequestCode.DEAD_LETTER, header)
-            except (TransportError, BrokerError) as failed:
-                log.warning("dead_letter.failed", queue=str(queue), offset=message.queue_offset, error=str(failed))
-                return False
-            facts = {"queue": str(queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
-            log.error("message.dead_lettered", group=ctx.group, **facts)
-            ctx.report(MessageDeadLettered(queue, message.queue_offset, attempts, why))
-        return grant.alive
-
     def _pass_over(self, batch: list[MessageExt]) -> int:
         """Count a dead-lettered batch as handled. If the listener has uncommitted messages before it, it remains uncommitted with them."""
         if self._messages.taken == len(batch):
@@ -257,35 +229,13 @@ class OrderedRunner:
         self._session.changed(self._ownership)
         return 0
 
-    def _suspend_ms(self, context: OrderlyContext) -> int:
-        asked_ms = context.suspend_current_queue_time_ms
-        return clamp_suspend_ms(self._ctx.config.suspend_current_queue_time_ms if asked_ms is None else asked_ms)
-
     def _put_back(self, batch: list[MessageExt], context: OrderlyContext, wrong: BaseException | str | None) -> int:
         """Queue a failed batch for its next attempt. Return the pause before it in milliseconds."""
-        ctx, retry = self._ctx, self._ctx.config.retry
         attempts = self._messages.put_back()
-        offset = batch[0].queue_offset
-        why = "the listener returned SUSPEND_CURRENT_QUEUE_A_MOMENT"
-        if wrong is not None:
-            why = wrong if isinstance(wrong, str) else f"{type(wrong).__name__}: {wrong}"
-            facts = {"attempts": attempts, "error": why}
-            log.warning("call.failed", listener=ctx.listener_name, **self._place(batch), **facts, exc_info=self._traceback(offset, wrong))
-        self._ownership.error = why[:REASON_LENGTH_MAX]
-        if retry.reports_blocked(attempts):
-            log.warning("queue.blocked", group=ctx.group, **self._place(batch), attempts=attempts, error=why)
-            ctx.report(QueueBlocked(self._queue.queue, offset, attempts, why))
-        self._blocked = retry.blocks(attempts)
-        if wrong is None or context.suspend_current_queue_time_ms is not None:
-            return self._suspend_ms(context)
-        return retry.backoff.pause_ms(attempts)
-
-    def _traceback(self, offset: int, wrong: BaseException | str) -> BaseException | None:
-        """Return the error if its traceback is to be logged: for the first of its type at this offset under this grant."""
-        if isinstance(wrong, str) or self._logged == (offset, type(wrong)):
-            return None
-        self._logged = (offset, type(wrong))
-        return wrong
+        self._blocked = self._ctx.config.retry.blocks(attempts)
+        pause_ms = self._failures.pause_ms(batch, attempts, context, wrong)
+        self._ownership.error = self._failures.why
+        return pause_ms
 
     async def _pause(self, pause_ms: int) -> None:
         """Wait between two calls of one batch, at most until the grant ends."""

@@ -26,11 +26,12 @@ ignored. The meaning of the token, the granting side, and the end of a grant dep
 all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from lockstep.protocol.bodies import LockItem, LockResult, LockVerdict, SyncItem, SyncResult
+from lockstep.protocol.done_ranges import Ranges
 from lockstep.protocol.queue import MessageQueue
 
 
@@ -100,6 +101,11 @@ _HOLDING = frozenset({OwnershipState.HELD, OwnershipState.DRAINING, OwnershipSta
 _WITH_TOKEN = _HOLDING | {OwnershipState.RELEASED}
 
 
+def nothing_done() -> Ranges:
+    """Return no range: the messages of the queue are finished in its order."""
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class SentItem:
     """One item as it was sent in SYNC or LOCK: its response concerns this and nothing later."""
@@ -125,6 +131,7 @@ class QueueOwnership:
         "attempts",
         "cancel_at_ms",
         "changed",
+        "done_ranges",
         "drain_at_ms",
         "error",
         "generation",
@@ -167,8 +174,10 @@ class QueueOwnership:
         self.changed = 0
         self._fenced = False
         """The release is sent without an offset, because a call still runs past its limit."""
-        self._last_sent: tuple[int, int] = (0, 0)
-        """The (offset, attempts) that were sent last on this connection."""
+        self.done_ranges: Callable[[], Ranges] = nothing_done
+        """Returns the finished offsets above `offset`; of the current grant."""
+        self._last_sent: tuple[int, int, Ranges] = (0, 0, ())
+        """The (offset, attempts, done ranges) that were sent last on this connection."""
         self._committed: tuple[int, int] = (0, 0)
         """The (offset, attempts) that the broker has confirmed last."""
 
@@ -270,12 +279,14 @@ class QueueOwnership:
             self._on(OwnershipEvent.ENDED)
         return counts
 
-    def progressed(self, token: int, offset: int) -> None:
-        """Move progress without a call: everything below `offset` was filtered, removed or finished."""
+    def progressed(self, token: int, offset: int, attempts: int = 0) -> None:
+        """Move progress without the end of the last call: everything below `offset` was filtered, removed or finished, and `attempts` calls
+        of the batch that begins there have failed."""
         state = self.state
-        if token == self.token and offset > self.offset and (state is _HELD or state in _HOLDING):
+        higher = offset > self.offset or (offset == self.offset and attempts > self.attempts)
+        if token == self.token and higher and (state is _HELD or state in _HOLDING):
             self.offset = offset
-            self.attempts = 0
+            self.attempts = attempts
 
     # --------------------------------------------------------------------------------------------------------------- LOCK
 
@@ -297,14 +308,15 @@ class QueueOwnership:
         if self.may_acquire:
             return LockItem(self.group, self.queue.topic, self.queue.queue_id)
         if self.state in _HOLDING:
-            return LockItem(self.group, self.queue.topic, self.queue.queue_id, self.token, self.offset, self.attempts)
+            done = self.done_ranges() or None
+            return LockItem(self.group, self.queue.topic, self.queue.queue_id, self.token, self.offset, self.attempts, done)
         return None
 
     def lock_sent(self, item: LockItem) -> SentItem:
         if item.epoch is None:
             self.in_lock = True
         elif item.offset is not None:
-            self._last_sent = (item.offset, item.attempts)
+            self._last_sent = (item.offset, item.attempts, item.done or ())
         return SentItem(self, item.epoch, item.offset, item.attempts)
 
     def handle_lock_response(self, sent: SentItem, result: LockResult) -> OwnershipEvent | None:
@@ -327,7 +339,7 @@ class QueueOwnership:
     def lock_failed(self) -> None:
         """Record that the LOCK was refused as a whole."""
         self.in_lock = False
-        self._last_sent = self._committed
+        self._last_sent = (*self._committed, ())
 
     def _record_committed(self, sent: SentItem) -> None:
         """Record confirmed progress. Responses to LOCK and SYNC come in the order in which the log confirms them: the higher one counts."""
@@ -341,7 +353,9 @@ class QueueOwnership:
         self.offset = result.offset
         self.attempts = result.attempts
         self.error = None
-        self._last_sent = self._committed = (result.offset, result.attempts)
+        self._committed = (result.offset, result.attempts)
+        self._last_sent = (*self._committed, ())
+        self.done_ranges = nothing_done
         self._fenced = False
 
     # --------------------------------------------------------------------------------------------------------------- SYNC
@@ -351,7 +365,9 @@ class QueueOwnership:
         """Return whether SYNC has something to send for it."""
         if self.state is OwnershipState.RELEASING:
             return True
-        return self.state in (OwnershipState.HELD, OwnershipState.DRAINING) and self._last_sent != (self.offset, self.attempts)
+        if self.state not in (OwnershipState.HELD, OwnershipState.DRAINING):
+            return False
+        return self._last_sent != (self.offset, self.attempts, self.done_ranges())
 
     @property
     def committed_offset(self) -> int:
@@ -369,12 +385,13 @@ class QueueOwnership:
         offset = None if release and self._fenced else self.offset
         attempts = 0 if offset is None else self.attempts
         error = self.error if attempts else None
-        return SyncItem(*place, self.token, None, offset, attempts, release, error)
+        done = None if offset is None else self.done_ranges() or None
+        return SyncItem(*place, self.token, None, offset, attempts, release, error, done)
 
     def sync_sent(self, item: SyncItem) -> SentItem:
         assert self.token in (item.epoch, item.generation), (self, item)
         if item.offset is not None:
-            self._last_sent = (item.offset, item.attempts)
+            self._last_sent = (item.offset, item.attempts, item.done or ())
         release = self._on(OwnershipEvent.SENT)
         return SentItem(self, self.token, item.offset, item.attempts, release)
 
@@ -402,7 +419,7 @@ class QueueOwnership:
         self.in_lock = False
         self._on(OwnershipEvent.LOST)
         if self.policy is GrantPolicy.SHARED:
-            self._last_sent = self._committed
+            self._last_sent = (*self._committed, ())
             self._on(OwnershipEvent.RENEWED)
 
     # ------------------------------------------------------------------------------------------------------ shared, and local

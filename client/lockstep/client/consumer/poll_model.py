@@ -54,7 +54,7 @@ class PollModel:
     def runner(self, queue: HeldQueue, grant: Grant) -> "PollRunner":
         return PollRunner(self, queue, grant)
 
-    def tasks(self) -> "list[asyncio.Task[None]]":
+    def tasks(self, queue: HeldQueue | None = None) -> "list[asyncio.Task[None]]":
         return []
 
     def unassigned(self, queue: MessageQueue) -> None:
@@ -198,6 +198,9 @@ class PollRunner:
 
     def give_up(self) -> None:
         pass
+
+    def lanes(self) -> None:
+        return None
 
     @property
     def was_moved_back(self) -> bool:

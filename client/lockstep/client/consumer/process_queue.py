@@ -11,9 +11,10 @@ only.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from lockstep.protocol.done_ranges import Ranges, above, contains, joined, skip
 from lockstep.protocol.message import MessageExt
 
 
@@ -25,12 +26,14 @@ class FlowLimits:
 
 
 class ProcessQueue:
-    """Created from a grant: `offset` is the committed offset, `attempts` the failed calls of the batch that begins there."""
+    """Created from a grant: `offset` is the committed offset, `attempts` the failed calls of the batch that begins there, `done` what an
+    earlier owner has finished above it."""
 
     __slots__ = (
         "_attempts",
         "_batch",
         "_chunks",
+        "_done",
         "_failed_offset",
         "_finished",
         "_first",
@@ -42,7 +45,10 @@ class ProcessQueue:
         "size_bytes",
     )
 
-    def __init__(self, offset: int, attempts: int, limits: FlowLimits) -> None:
+    def __init__(self, offset: int, attempts: int, limits: FlowLimits, done: Ranges = ()) -> None:
+        offset = skip(done, offset)
+        self._done = done
+        """What an earlier owner has finished. Its messages count as filtered."""
         self.commit_offset = offset
         """The next offset to consume, which SYNC commits: that of the first unfinished message if there is one, otherwise the end of
         the seen offsets."""
@@ -79,6 +85,11 @@ class ProcessQueue:
         return self._next - self._first
 
     @property
+    def first_unfinished(self) -> MessageExt | None:
+        """Return the first message that is taken or waiting, or None."""
+        return self._messages[self._first] if self._first < len(self._messages) else None
+
+    @property
     def span(self) -> int:
         """Return the distance from the first unfinished message to the next pull."""
         return self.next_offset - self._messages[self._first].queue_offset if self.count else 0
@@ -95,7 +106,12 @@ class ProcessQueue:
         return limits.count_max - count
 
     def put(self, messages: Sequence[MessageExt], next_offset: int, size_bytes: int) -> bool:
-        """Add the messages of a pull at `next_offset`, without filtered ones, in queue order. Return whether the commit offset moved."""
+        """Add the messages of a pull that ends at `next_offset`, without filtered ones, in queue order. Return whether the commit offset
+        moved."""
+        if self._done:
+            messages = [message for message in messages if not contains(self._done, message.queue_offset)]
+            next_offset = skip(self._done, next_offset)
+            self._done = above(self._done, next_offset)
         if self._first:
             del self._messages[: self._first]
             self._next -= self._first
@@ -161,6 +177,25 @@ class ProcessQueue:
             held.clear()
             self._first = self._next = self._batch = 0
         return self._update_commit_offset()
+
+    def done_ranges(self) -> Ranges:
+        """Return the ranges of finished offsets above the commit offset. What was filtered between two finished messages is part of one."""
+        return joined(self._finished_pairs()) if self._finished else ()
+
+    def _finished_pairs(self) -> Iterator[tuple[int, int]]:
+        finished, left, first = self._finished, len(self._finished), None
+        end = 0
+        for message in self._messages[self._first :]:
+            offset = message.queue_offset
+            if offset in finished:
+                first, end, left = offset if first is None else first, offset + 1, left - 1
+                if not left:
+                    break
+            elif first is not None:
+                yield first, end
+                first = None
+        if first is not None:
+            yield first, end
 
     def roll_back(self) -> None:
         """Make all taken messages wait again."""

@@ -12,6 +12,7 @@ from lockstep.client.consumer.consume_model import ConsumeModel
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.hooks import ConsumeHook
 from lockstep.client.consumer.joining import is_routed, ready_retries
+from lockstep.client.consumer.lane_model import LaneModel
 from lockstep.client.consumer.listener import (
     ConcurrentlyListener,
     Listener,
@@ -25,6 +26,7 @@ from lockstep.client.consumer.ownership import GrantPolicy
 from lockstep.client.consumer.subscription import Expression, subscription_of, tag_filter_of
 from lockstep.client.features import (
     CONSUMING_BROADCAST,
+    CONSUMING_BY_KEY,
     CONSUMING_CONCURRENTLY,
     CONSUMING_IN_ORDER,
     CONSUMING_WITH_DEAD_LETTERS,
@@ -81,7 +83,8 @@ class PushConsumer(BaseConsumer):
     # --------------------------------------------------------------------------------------------------------------- set-up
 
     def orderly(self, listener: ListenerT) -> ListenerT:
-        """Set the listener, as a decorator. Each queue's messages are passed to it in order, one call per queue at a time.
+        """Set the listener, as a decorator. Each queue's messages are passed to it in order, one call per queue at a time. With
+        order_by="sharding_key", the messages of each key are, one call per key at a time.
 
         Args:
             listener: Takes the messages and an OrderlyContext. An `async def` function is awaited on the loop, a plain one is called in
@@ -118,10 +121,12 @@ class PushConsumer(BaseConsumer):
             The listener.
 
         Raises:
-            ConfigError: The listener can't be called with (messages, context).
+            ConfigError: The listener can't be called with (messages, context), or `order_by` is "sharding_key".
             LocalProtocolError: The group name is too long for the topics `%RETRY%group` and `%DLQ%group`.
             StateError: The consumer has a listener.
         """
+        if self.config.order_by != "queue":
+            raise ConfigError(f'{self.group}: order_by "{self.config.order_by}" is for @orderly: a concurrent listener has no order')
         if not self.config.broadcasting:
             retry_topic(self.group)
         self._take_listener(listener)
@@ -187,14 +192,17 @@ class PushConsumer(BaseConsumer):
     def _make_model(self, ctx: ConsumerContext) -> ConsumeModel:
         assert self._listener is not None
         calls = ListenerCalls(ctx, self._listener, self._call_hooks)
-        return ConcurrentModel(ctx, calls) if self._is_concurrent else OrderedModel(ctx, calls)
+        if self._is_concurrent:
+            return ConcurrentModel(ctx, calls)
+        return LaneModel(ctx, calls) if self.config.order_by == "sharding_key" else OrderedModel(ctx, calls)
 
     def _features(self) -> tuple[str, ...]:
         if self.config.broadcasting:
             return CONSUMING_BROADCAST
         if self._is_concurrent:
             return CONSUMING_CONCURRENTLY
-        return CONSUMING_WITH_DEAD_LETTERS if self.config.retry.on_exhausted == "dlq" else CONSUMING_IN_ORDER
+        needed = CONSUMING_WITH_DEAD_LETTERS if self.config.retry.on_exhausted == "dlq" else CONSUMING_IN_ORDER
+        return needed if self.config.order_by == "queue" else needed + CONSUMING_BY_KEY
 
     def _contract(self) -> ConsumerGroup:
         return ConsumerGroup(
@@ -207,10 +215,14 @@ class PushConsumer(BaseConsumer):
             consume_from_where=self.config.consume_from_where,
             consume_timestamp_ms=self.config.consume_timestamp_ms,
             ordered=not self._is_concurrent,
+            order_by=self._order(),
             allocate=BY_BROKER if self.config.broadcasting else strategy_spec(self.config.allocate),
             retry=self._retry_policy(),
             contract_version=self.config.contract_version,
         )
+
+    def _order(self) -> str:
+        return f"{self.config.order_by}, unkeyed alone" if self.config.unkeyed == "alone" else self.config.order_by
 
     def _retry_policy(self) -> str:
         if not self._is_concurrent:

@@ -124,6 +124,8 @@ class QueueWorker:
 
     def health(self, now_ms: int) -> QueueHealth:
         ownership, grant = self.ownership, self.grant
+        lanes = None if self._runner is None else self._runner.lanes()
+        blocked = lanes is not None and bool(lanes.blocked_keys)
         return QueueHealth(
             self.queue,
             ownership.state.value,
@@ -132,19 +134,21 @@ class QueueWorker:
             ownership.attempts,
             0 if grant is None else grant.messages.count,
             now_ms - self.call_started_ms if ownership.running else None,
-            self.ctx.config.retry.is_blocked(ownership.attempts),
+            blocked or self.ctx.config.retry.is_blocked(ownership.attempts),
             **self.ownership.names,
+            lanes=lanes,
         )
 
     def running_tasks(self) -> "list[asyncio.Task[None]]":
-        return list(self._runs)
+        """Return the tasks in which the listener works on this queue, or may."""
+        return [*self._runs, *self._model.tasks(self)]
 
     # ---------------------------------------------------------------------------------------------------- from the session
 
     def granted(self, result: LockResult) -> None:
         ctx, ownership = self.ctx, self.ownership
         limits = FlowLimits(ctx.config.queue_count_max, ctx.config.queue_bytes_max, ctx.config.queue_span_max)
-        self.grant = grant = Grant(ownership.token, ProcessQueue(result.offset, result.attempts, limits))
+        self.grant = grant = Grant(ownership.token, ProcessQueue(result.offset, result.attempts, limits, result.done or ()))
         log.info(
             "queue.assigned", group=ctx.group, queue=str(self.queue), **self.ownership.names, offset=result.offset, attempts=result.attempts
         )

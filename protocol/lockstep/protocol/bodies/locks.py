@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from lockstep.protocol.bodies.heartbeat import ConsumeFromWhere, ListVersion
+from lockstep.protocol.done_ranges import Ranges
 from lockstep.protocol.queue import MessageQueue
 
 
@@ -37,6 +38,8 @@ class LockItem:
     """Progress to commit with a renewal: the next offset to consume."""
     attempts: int = 0
     """Failed calls of the batch that begins at `offset`."""
+    done: Ranges | None = None
+    """Finished offsets above `offset` (done_ranges.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ class LockResult:
     gap_first: int | None = None
     gap_end: int | None = None
     remark: str | None = None
+    done: Ranges | None = None
+    """Finished offsets above `offset`, which the new owner passes over (done_ranges.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,8 @@ class SyncItem:
     release: bool = False
     error: str | None = None
     """Why the last of the `attempts` calls failed, for operators. At most REASON_LENGTH_MAX characters are kept."""
+    done: Ranges | None = None
+    """Finished offsets above `offset` (done_ranges.py)."""
 
 
 @dataclass(frozen=True, slots=True)

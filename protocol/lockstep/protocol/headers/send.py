@@ -113,6 +113,8 @@ class DeadLetterHeader:
     reason: str = ""
     advance: bool = True
     """False leaves the progress unchanged, because earlier messages of the queue are not committed yet."""
+    finish: bool = False
+    """With `advance` False: the message becomes a done range above the progress (done_ranges.py)."""
 
 
 @dataclass(frozen=True, slots=True)

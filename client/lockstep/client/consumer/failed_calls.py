@@ -1,0 +1,105 @@
+"""What follows a failed call of an ordered listener, whatever the unit of order: a pause, reports, and the dead-letter topic."""
+
+from collections import OrderedDict
+
+from lockstep.client.consumer.consume_model import HeldQueue
+from lockstep.client.consumer.context import ConsumerContext
+from lockstep.client.consumer.events import MessageDeadLettered, QueueBlocked
+from lockstep.client.consumer.grant import Grant
+from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, OrderlyContext, QueueAction, read_result
+from lockstep.client.consumer.listener_calls import ends_the_consumer
+from lockstep.client.consumer.retry import clamp_suspend_ms
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import BrokerError, TransportError
+from lockstep.protocol.headers.send import DeadLetterHeader
+from lockstep.protocol.message import MessageExt
+from lockstep.protocol.properties import REASON_LENGTH_MAX
+from lockstep.runtime.log import get_logger
+
+log = get_logger("client.consumer")
+
+LOGGED_MAX = 100
+"""The number of batches whose logged tracebacks are remembered."""
+
+
+class FailedCalls:
+    """The failed calls of one grant."""
+
+    __slots__ = ("_ctx", "_grant", "_logged", "_queue", "why")
+
+    def __init__(self, ctx: ConsumerContext, queue: HeldQueue, grant: Grant) -> None:
+        self._ctx = ctx
+        self._queue = queue
+        self._grant = grant
+        self.why = ""
+        """Why the last call failed."""
+        self._logged: OrderedDict[int, type[BaseException]] = OrderedDict()
+        """The types of the errors whose tracebacks were logged last, by the offset of their batch."""
+
+    async def dead_letter(
+        self,
+        batch: list[MessageExt],
+        attempts: int,
+        context: OrderlyContext,
+        result: object,
+        error: BaseException | None,
+        *,
+        advance: bool = False,
+        finish: bool = False,
+    ) -> bool:
+        """Copy a batch that has failed for the last time to the group's dead-letter topic, each message by one request.
+
+        Return False if the batch has attempts left, or could not be copied: then it is called again, and copied after the next failure.
+        `advance` and `finish` are those of DeadLetterHeader.
+        """
+        ctx, grant, queue = self._ctx, self._grant, self._queue.queue
+        if not grant.alive or not ctx.config.retry.gives_up(attempts):
+            return False
+        status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
+        if STEPS[context.auto_commit, status] is not QueueAction.PUT_BACK or (error is not None and ends_the_consumer(error)):
+            return False
+        why = str(wrong) if not isinstance(wrong, BaseException) else f"{type(wrong).__name__}: {wrong}"
+        for message in batch:
+            place = (ctx.group, queue.topic, queue.queue_id, grant.token, message.queue_offset)
+            header = DeadLetterHeader(*place, attempts, why[:REASON_LENGTH_MAX], advance, finish)
+            try:
+                await self._queue.session.link.call(RequestCode.DEAD_LETTER, header)
+            except (TransportError, BrokerError) as failed:
+                log.warning("dead_letter.failed", queue=str(queue), offset=message.queue_offset, error=str(failed))
+                return False
+            facts = {"queue": str(queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
+            log.error("message.dead_lettered", group=ctx.group, **facts)
+            ctx.report(MessageDeadLettered(queue, message.queue_offset, attempts, why))
+        return grant.alive
+
+    def pause_ms(self, batch: list[MessageExt], attempts: int, context: OrderlyContext, wrong: BaseException | str | None) -> int:
+        """Report that the batch has failed `attempts` times, `wrong` is why (None: the listener returned SUSPEND). Return the pause before
+        its next call in milliseconds."""
+        ctx, retry, queue, offset = self._ctx, self._ctx.config.retry, self._queue.queue, batch[0].queue_offset
+        place: dict[str, object] = {"queue": str(queue), "offset": offset}
+        why = "the listener returned SUSPEND_CURRENT_QUEUE_A_MOMENT"
+        if wrong is not None:
+            why = wrong if isinstance(wrong, str) else f"{type(wrong).__name__}: {wrong}"
+            facts = {"attempts": attempts, "error": why}
+            log.warning("call.failed", listener=ctx.listener_name, **place, **facts, exc_info=self._traceback(offset, wrong))
+        self.why = why[:REASON_LENGTH_MAX]
+        if retry.reports_blocked(attempts):
+            log.warning("queue.blocked", group=ctx.group, **place, key=batch[0].sharding_key, attempts=attempts, error=why)
+            ctx.report(QueueBlocked(queue, offset, attempts, why, batch[0].sharding_key))
+        if wrong is None or context.suspend_current_queue_time_ms is not None:
+            return self.suspend_ms(context)
+        return retry.backoff.pause_ms(attempts)
+
+    def suspend_ms(self, context: OrderlyContext) -> int:
+        """Return the pause that the listener asked for, or the consumer's setting, in milliseconds."""
+        asked_ms = context.suspend_current_queue_time_ms
+        return clamp_suspend_ms(self._ctx.config.suspend_current_queue_time_ms if asked_ms is None else asked_ms)
+
+    def _traceback(self, offset: int, wrong: BaseException | str) -> BaseException | None:
+        """Return the error if its traceback is to be logged: for the first of its type at this offset under this grant."""
+        if isinstance(wrong, str) or self._logged.get(offset) is type(wrong):
+            return None
+        self._logged[offset] = type(wrong)
+        if len(self._logged) > LOGGED_MAX:
+            self._logged.popitem(last=False)
+        return wrong

@@ -1,0 +1,216 @@
+"""Calls an ordered listener for the keys of held queues: in each lane one batch after another, up to `concurrency` lanes at a time.
+
+A lane is (queue, sharding key): lanes.py. A call starts only while its queue is HELD, life is proven and the consumer is not paused, as in
+ordered_model.py; `ownership.running` is true while any call of the queue runs. The committed offset is that of the first unfinished
+message, and finished ones above it are committed as done ranges, which the next owner passes over.
+"""
+
+import asyncio
+from dataclasses import dataclass
+
+from lockstep.client.consumer.consume_model import HeldQueue
+from lockstep.client.consumer.context import ConsumerContext
+from lockstep.client.consumer.crew import Call, Crew
+from lockstep.client.consumer.failed_calls import FailedCalls
+from lockstep.client.consumer.grant import Grant
+from lockstep.client.consumer.health import LaneHealth
+from lockstep.client.consumer.lanes import Lane, Lanes
+from lockstep.client.consumer.listener import ConsumeOrderlyStatus, Fence, OrderlyContext, read_result
+from lockstep.client.consumer.listener_calls import ListenerCalls
+from lockstep.client.consumer.ownership import OwnershipState
+from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.queue import MessageQueue
+from lockstep.runtime.log import get_logger
+
+log = get_logger("client.consumer")
+
+KEYS_SHOWN = 8
+"""The number of blocked keys that `health()` names."""
+
+_SUCCESS = ConsumeOrderlyStatus.SUCCESS
+_HELD = OwnershipState.HELD
+
+
+@dataclass(slots=True, eq=False)
+class LaneCall(Call):
+    """A call of the listener."""
+
+    context: OrderlyContext
+    lane: Lane
+
+
+class LaneModel:
+    """The consume model of `@consumer.orderly` with order_by="sharding_key"."""
+
+    def __init__(self, ctx: ConsumerContext, listener: ListenerCalls) -> None:
+        self.ctx = ctx
+        self.crew: Crew[LaneCall] = Crew(ctx, listener)
+        self._listener = listener
+
+    def start(self) -> None:
+        self._listener.watch.start()
+
+    def stop(self) -> None:
+        self._listener.watch.stop()
+
+    def runner(self, queue: HeldQueue, grant: Grant) -> "LaneRunner":
+        return LaneRunner(self, queue, grant)
+
+    def tasks(self, queue: HeldQueue | None = None) -> "list[asyncio.Task[None]]":
+        return self.crew.tasks(queue)
+
+    def unassigned(self, queue: MessageQueue) -> None:
+        pass
+
+
+class LaneRunner:
+    """One grant of one queue."""
+
+    __slots__ = ("_batch_count", "_crew", "_ctx", "_errors", "_failures", "_fence", "_lanes", "_messages", "_ownership", "grant", "queue")
+
+    def __init__(self, model: LaneModel, queue: HeldQueue, grant: Grant) -> None:
+        ctx = self._ctx = model.ctx
+        self._crew = model.crew
+        self._batch_count = ctx.config.batch_count
+        self.queue = queue
+        self.grant = grant
+        self._ownership = ownership = queue.ownership
+        self._messages = messages = grant.messages
+        self._failures = FailedCalls(ctx, queue, grant)
+        self._errors: dict[int, str] = {}
+        """The offset of a failing batch → why its last call failed."""
+        self._fence = Fence(ctx.group, queue.queue.topic, queue.queue.broker_name, queue.queue.queue_id, grant.token)
+        self._lanes = Lanes(ownership.offset, ownership.attempts, unkeyed_together=ctx.config.unkeyed == "together")
+        ownership.done_ranges = messages.done_ranges
+
+    async def run(self) -> None:
+        grant, messages, lanes, boot_ms = self.grant, self._messages, self._lanes, self._ctx.host.clock.boot_ms
+        loop = asyncio.get_running_loop()
+        while grant.alive:
+            if messages.waiting:
+                lanes.put(messages.take(messages.waiting))
+            now_ms = boot_ms()
+            due_ms = lanes.wake(now_ms)
+            if lanes.ready and self._may_call(now_ms):
+                self._crew.schedule(self)
+            timer = None if due_ms is None else loop.call_later((due_ms - now_ms) / 1000, grant.run_wake.set)
+            await grant.rest()
+            if timer is not None:
+                timer.cancel()
+
+    def _may_call(self, now_ms: int) -> bool:
+        session = self.queue.session
+        if not self.grant.alive or self._ownership.state is not _HELD or self._ctx.paused:
+            return False
+        if now_ms >= session.proof.deadline_ms:
+            session.proof_awaited = True
+            return False
+        return True
+
+    def position_moved(self) -> None:
+        self._ownership.progressed(self.grant.token, self._messages.commit_offset)
+        self._note_progress()
+
+    def resume(self) -> None:
+        self._lanes.resume()
+
+    def give_up(self) -> None:
+        self._crew.give_up(self)
+
+    def lanes(self) -> LaneHealth:
+        oldest = self._messages.first_unfinished
+        offset, key = (None, None) if oldest is None else (oldest.queue_offset, oldest.sharding_key)
+        return LaneHealth(len(self._lanes), offset, key, tuple(self._lanes.blocked_keys[:KEYS_SHOWN]))
+
+    # ---------------------------------------------------------------------------------------------------------------- calls
+
+    def has_waiting(self) -> bool:
+        return self._lanes.ready
+
+    def begin_call(self, now_ms: int) -> LaneCall | None:
+        if not self._may_call(now_ms):
+            return None  # a proof of life, resume() or the next grant wakes `run`
+        taken = self._lanes.take(self._batch_count)
+        if taken is None:
+            return None
+        lane, batch = taken
+        context = OrderlyContext(self.queue.queue, self._fence, self._lanes.attempts_at(batch[0].queue_offset), self._has_lapsed)
+        return LaneCall(batch, context, now_ms, lane)
+
+    def _has_lapsed(self) -> bool:
+        return self._ctx.host.clock.boot_ms() >= self.queue.session.proof.deadline_ms
+
+    def succeeded(self, call: LaneCall, result: object, *, last: bool) -> bool:
+        if (result is not _SUCCESS and result is not None) or not call.context.auto_commit or not self.grant.alive:
+            return False
+        self._finish(call)
+        if not last:
+            self._note_progress()
+        return True
+
+    async def process(self, call: LaneCall, result: object, error: BaseException | None) -> None:
+        lanes, grant, batch = self._lanes, self.grant, call.batch
+        offset = batch[0].queue_offset
+        if not grant.alive:
+            log.warning("result.was_stale", listener=self._ctx.listener_name, epoch=grant.token, queue=str(self.queue.queue), offset=offset)
+            return
+        if not call.context.auto_commit:
+            self._ctx.fail(
+                ConfigError(f'{self._ctx.group}: auto_commit=False can\'t be used with order_by="sharding_key": keys commit alone')
+            )
+        status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
+        if status is not ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT and call.context.auto_commit:
+            self._log_manual(status)
+            self._finish(call)
+            self._note_progress()
+            return
+        attempts = lanes.attempts_at(offset) + 1
+        if await self._failures.dead_letter(batch, attempts, call.context, result, error, finish=True):
+            self._finish(call)
+        elif grant.alive:
+            pause_ms = self._failures.pause_ms(batch, attempts, call.context, wrong)
+            self._errors[offset] = self._failures.why
+            if self._ctx.config.retry.blocks(attempts):
+                lanes.block(call.lane, batch)
+            else:
+                lanes.failed(call.lane, batch, self._ctx.host.clock.boot_ms() + pause_ms)
+            grant.run_wake.set()  # for the timer of the pause
+        self._note_progress()
+
+    def last_call_ended(self) -> None:
+        """Release the queue if it drains, as no call works on it, and acquire it again if this grant has ended."""
+        ownership, session, grant = self._ownership, self.queue.session, self.grant
+        if not grant.alive:
+            ownership.running = False
+            session.trigger()
+            self.queue.forget_if_done()
+            return
+        offset = self._messages.commit_offset
+        ownership.error = self._errors.get(offset)
+        ownership.call_ended(grant.token, offset, self._lanes.attempts_at(offset))
+        session.changed(ownership)
+
+    def _finish(self, call: LaneCall) -> None:
+        """Count the batch as done, and go on in its lane."""
+        grant, messages = self.grant, self._messages
+        messages.finish(call.batch)
+        self._lanes.finished(call.lane, call.batch)
+        if self._errors:
+            self._errors.pop(call.batch[0].queue_offset, None)
+        if grant.pull_waits and messages.room():
+            grant.pull_wake.set()
+        if self._lanes.ready:
+            self._crew.note_waiting(self)
+
+    def _note_progress(self) -> None:
+        """Commit by the next SYNC what is finished, while other calls of the queue run."""
+        if not self.grant.alive:
+            return
+        ownership, offset = self._ownership, self._messages.commit_offset
+        ownership.error = self._errors.get(offset)
+        ownership.progressed(self.grant.token, offset, self._lanes.attempts_at(offset))
+        self.queue.session.changed(ownership)
+
+    def _log_manual(self, status: ConsumeOrderlyStatus) -> None:
+        if status is not _SUCCESS:
+            log.warning("result.needs_manual_commit", listener=self._ctx.listener_name, status=status.value, taken_as="SUCCESS")

@@ -1,0 +1,126 @@
+"""The lanes of one held queue: the messages of one sharding key are in one lane, in queue order, and lanes are independent of each other.
+
+    waiting ──▶ ready ──take──▶ called ──finished──▶ (gone, or ready again if messages of the key wait)
+                  ▲                │
+                  ├── pausing ◀────┤ failed: the batch waits again, at the head of its lane
+                  └── blocked ◀────┘ attempts are exhausted: until `resume`
+
+So calls of one key never overlap and take its messages in order (law K1), while other keys go on. Pure: it knows neither calls nor clocks.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from lockstep.protocol.message import MessageExt
+
+
+@dataclass(slots=True, eq=False)
+class Lane:
+    """The messages of one key that are waiting. It exists while one of its messages waits or is called."""
+
+    key: str | int | None
+    """The sharding key. None: all messages without a key; an offset: one message without a key."""
+    waiting: deque[MessageExt] = field(default_factory=deque)
+
+
+class Lanes:
+    """The lanes of one grant.
+
+    Args:
+        offset: The committed offset, at which the grant begins.
+        attempts: The number of failed calls of the batch that begins at that offset.
+        unkeyed_together: Whether messages without a sharding key form one lane, in order, or each message its own.
+    """
+
+    __slots__ = ("_blocked", "_failed", "_lanes", "_pausing", "_ready", "_sequence", "_unkeyed_together")
+
+    def __init__(self, offset: int, attempts: int, *, unkeyed_together: bool) -> None:
+        self._lanes: dict[str | int | None, Lane] = {}
+        self._ready: deque[Lane] = deque()
+        self._pausing: list[tuple[int, int, Lane]] = []
+        """A heap of (due time, sequence, lane)."""
+        self._sequence = 0
+        self._blocked: dict[Lane, None] = {}
+        self._failed: dict[int, int] = {offset: attempts} if attempts else {}
+        """The offset at which a batch begins → the number of its failed calls."""
+        self._unkeyed_together = unkeyed_together
+
+    def __len__(self) -> int:
+        """Return the number of lanes."""
+        return len(self._lanes)
+
+    @property
+    def ready(self) -> bool:
+        """Return whether `take` returns a batch."""
+        return bool(self._ready)
+
+    @property
+    def blocked_keys(self) -> list[str | None]:
+        """Return the keys of the blocked lanes; None for messages without a key."""
+        return [lane.key if isinstance(lane.key, str) else None for lane in self._blocked]
+
+    def attempts_at(self, offset: int) -> int:
+        """Return the number of failed calls of the batch that begins at `offset`."""
+        return self._failed.get(offset, 0)
+
+    def put(self, messages: Iterable[MessageExt]) -> None:
+        """Add fetched messages, in queue order."""
+        lanes, ready = self._lanes, self._ready
+        for message in messages:
+            key: str | int | None = message.sharding_key
+            if key is None and not self._unkeyed_together:
+                key = message.queue_offset
+            lane = lanes.get(key)
+            if lane is None:
+                lane = lanes[key] = Lane(key)
+                ready.append(lane)
+            lane.waiting.append(message)
+
+    def take(self, count: int) -> tuple[Lane, list[MessageExt]] | None:
+        """Return the next batch, of at most `count` messages of one lane; None if no lane is ready.
+
+        No other batch of the lane is taken until `finished`, `failed` or `block` is called with this one.
+        """
+        if not self._ready:
+            return None
+        lane = self._ready.popleft()
+        waiting = lane.waiting
+        return lane, [waiting.popleft() for _ in range(min(count, len(waiting)))]
+
+    def finished(self, lane: Lane, batch: list[MessageExt]) -> None:
+        """Go on in the lane after a batch that is done."""
+        if self._failed:
+            self._failed.pop(batch[0].queue_offset, None)
+        if lane.waiting:
+            self._ready.append(lane)
+        else:
+            del self._lanes[lane.key]
+
+    def failed(self, lane: Lane, batch: list[MessageExt], until_ms: int) -> None:
+        """Count a failed call, and repeat the batch when `until_ms` has come. The lane's other messages stay behind it."""
+        self._put_back(lane, batch)
+        self._sequence += 1
+        heappush(self._pausing, (until_ms, self._sequence, lane))
+
+    def block(self, lane: Lane, batch: list[MessageExt]) -> None:
+        """Count a failed call, and repeat the batch after `resume`."""
+        self._put_back(lane, batch)
+        self._blocked[lane] = None
+
+    def wake(self, now_ms: int) -> int | None:
+        """Make lanes ready whose pause is over. Return when the next one is due, or None."""
+        while self._pausing and self._pausing[0][0] <= now_ms:
+            self._ready.append(heappop(self._pausing)[2])
+        return self._pausing[0][0] if self._pausing else None
+
+    def resume(self) -> None:
+        """Make all blocked lanes ready."""
+        self._ready += self._blocked
+        self._blocked.clear()
+
+    def _put_back(self, lane: Lane, batch: list[MessageExt]) -> None:
+        offset = batch[0].queue_offset
+        self._failed[offset] = self._failed.get(offset, 0) + 1
+        lane.waiting.extendleft(reversed(batch))

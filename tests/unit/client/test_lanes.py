@@ -1,0 +1,163 @@
+"""Lanes: whatever the interleaving of calls, each key's messages are taken in order, one batch at a time, and none is lost."""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from lockstep.client.consumer.lanes import Lane, Lanes
+from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
+from lockstep.protocol.done_ranges import Ranges, above, contains, union
+from lockstep.protocol.message import MessageExt
+from lockstep.testing import message
+from support.effort import examples
+
+LIMITS = FlowLimits(count_max=1_000, bytes_max=1 << 30, span_max=10_000)
+
+
+def at(offset: int, key: str | None) -> MessageExt:
+    return message("orders", b"%d" % offset, sharding_key=key, queue_offset=offset)
+
+
+def keys_of(lanes: Lanes, count: int = 1) -> list[list[int]]:
+    """Take all batches that are ready. Return their offsets."""
+    found = []
+    while (taken := lanes.take(count)) is not None:
+        found.append([each.queue_offset for each in taken[1]])
+    return found
+
+
+def test_keys_are_taken_side_by_side_and_each_key_one_batch_at_a_time() -> None:
+    lanes = Lanes(0, 0, unkeyed_together=True)
+    lanes.put([at(0, "a"), at(1, "a"), at(2, "b"), at(3, None), at(4, None)])
+    assert len(lanes) == 3
+    assert keys_of(lanes) == [[0], [2], [3]]
+    assert not lanes.ready
+
+
+def test_messages_without_a_key_are_independent_if_the_consumer_says_so() -> None:
+    lanes = Lanes(0, 0, unkeyed_together=False)
+    lanes.put([at(0, None), at(1, None), at(2, "a"), at(3, "a")])
+    assert keys_of(lanes, count=8) == [[0], [1], [2, 3]]
+
+
+def test_failed_batch_is_repeated_after_its_pause_before_later_messages_of_its_key() -> None:
+    lanes = Lanes(0, 0, unkeyed_together=True)
+    lanes.put([at(0, "a"), at(1, "a"), at(2, "b")])
+    lane, batch = lanes.take(1) or (Lane(None), [])
+    lanes.failed(lane, batch, 500)
+    lanes.put([at(3, "a")])
+    assert lanes.attempts_at(0) == 1
+    assert keys_of(lanes) == [[2]]
+    assert lanes.wake(499) == 500
+    assert not lanes.ready
+    assert lanes.wake(500) is None
+    assert keys_of(lanes, count=8) == [[0, 1, 3]]
+
+
+def test_blocked_lane_waits_for_resume_and_keeps_its_attempts() -> None:
+    lanes = Lanes(0, 2, unkeyed_together=True)
+    lanes.put([at(0, "a"), at(1, "b")])
+    lane, batch = lanes.take(1) or (Lane(None), [])
+    assert lanes.attempts_at(batch[0].queue_offset) == 2, "those of the grant"
+    lanes.block(lane, batch)
+    assert lanes.blocked_keys == ["a"]
+    assert keys_of(lanes) == [[1]]
+    lanes.resume()
+    assert lanes.blocked_keys == []
+    assert (keys_of(lanes), lanes.attempts_at(0)) == ([[0]], 3)
+
+
+@dataclass
+class Running:
+    lane: Lane
+    batch: list[MessageExt] = field(default_factory=list)
+
+
+class LaneRuns(RuleBasedStateMachine):
+    """Any interleaving of fetches, calls and their ends, with a change of owner: what is accepted is each key's sequence."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str | None] = []
+        self.accepted: list[int] = []
+        self.now_ms = 0
+        self.begin(0, ())
+
+    def begin(self, offset: int, done: Ranges) -> None:
+        self.done = done
+        self.queue = ProcessQueue(offset, 0, LIMITS, done)
+        self.lanes = Lanes(offset, 0, unkeyed_together=True)
+        self.calls: list[Running] = []
+
+    def committed(self) -> tuple[int, Ranges]:
+        """Return the progress as the broker keeps it."""
+        offset = self.queue.commit_offset
+        return offset, union(above(self.done, offset), self.queue.done_ranges())
+
+    @rule(keys=st.lists(st.sampled_from(["a", "b", "c", None]), max_size=6))
+    def store(self, keys: list[str | None]) -> None:
+        self.log += keys
+
+    @rule(count=st.integers(1, 5))
+    def fetch(self, count: int) -> None:
+        first = self.queue.next_offset
+        found = [at(offset, self.log[offset]) for offset in range(first, min(first + count, len(self.log)))]
+        self.queue.put(found, first + len(found), 100)
+        self.lanes.put(self.queue.take(self.queue.waiting))
+
+    @rule(count=st.integers(1, 3))
+    def call(self, count: int) -> None:
+        taken = self.lanes.take(count)
+        if taken is not None:
+            assert len({each.sharding_key for each in taken[1]}) == 1
+            self.calls.append(Running(*taken))
+
+    @precondition(lambda self: self.calls)
+    @rule(data=st.data(), ok=st.booleans())
+    def end(self, data: st.DataObject, ok: bool) -> None:
+        call = self.calls.pop(data.draw(st.integers(0, len(self.calls) - 1)))
+        if ok:
+            self.accepted += [each.queue_offset for each in call.batch]
+            self.queue.finish(call.batch)
+            self.lanes.finished(call.lane, call.batch)
+        else:
+            self.lanes.failed(call.lane, call.batch, self.now_ms + 10)
+
+    @rule()
+    def wait(self) -> None:
+        self.now_ms += 10
+        self.lanes.wake(self.now_ms)
+
+    @rule()
+    def change_owner(self) -> None:
+        self.begin(*self.committed())
+
+    @invariant()
+    def progress_and_done_ranges_are_what_was_accepted(self) -> None:
+        committed, done = self.committed()
+        assert len(set(self.accepted)) == len(self.accepted), "a change of owner repeats nothing"
+        assert set(self.accepted) == {offset for offset in range(len(self.log)) if offset < committed or contains(done, offset)}
+
+    @invariant()
+    def each_key_is_accepted_in_order(self) -> None:
+        for key in ("a", "b", "c", None):
+            mine = [offset for offset in self.accepted if self.log[offset] == key]
+            assert mine == [offset for offset, each in enumerate(self.log) if each == key][: len(mine)]
+
+
+TestLaneRuns = LaneRuns.TestCase
+TestLaneRuns.settings = examples(1_000)
+
+
+@given(st.lists(st.sampled_from(["a", "b", None])), st.integers(1, 4))
+def test_everything_is_taken_once(keys: list[str | None], count: int) -> None:
+    lanes = Lanes(0, 0, unkeyed_together=True)
+    lanes.put([at(offset, key) for offset, key in enumerate(keys)])
+    taken = []
+    while (found := lanes.take(count)) is not None:
+        taken += [each.queue_offset for each in found[1]]
+        lanes.finished(*found)
+    assert sorted(taken) == list(range(len(keys)))
+    assert len(lanes) == 0
