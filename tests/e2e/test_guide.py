@@ -59,6 +59,13 @@ def charged(_: Newcomer, process: Process) -> None:
     assert printed == Counter(f"{order} attempt {attempt}" for order in ("1001", "1002") for attempt in range(3))
 
 
+def billed(_: Newcomer, process: Process) -> None:
+    printed = lines(process, 6)
+    for order in ("1001", "1002"):
+        mine = [line for line in printed if f" {order} " in line]
+        assert mine == [f"billed {order} {step}" for step in ("created", "paid", "shipped")]
+
+
 def mailed(_: Newcomer, process: Process) -> None:
     printed = [
         f"{order} {step} after retries: {int(step == 'paid')}" for order in ("1001", "1002") for step in ("created", "paid", "shipped")
@@ -142,6 +149,7 @@ PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "priced.py": priced,
     "expensive.py": filtered,
     "charge.py": charged,
+    "bill.py": billed,
     "mail.py": mailed,
     "caches.py": forgotten,
     "report.py": reported,

@@ -44,6 +44,7 @@ class Item:
     """None if it commits nothing."""
     attempts: int = 0
     released: bool = False
+    done: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)

@@ -83,6 +83,8 @@ class GroupRunner(Runner[PushConsumer]):
             host=self._host,
             consume_from_where=begin.where,
             consume_timestamp_ms=begin.timestamp_ms,
+            order_by=setting.order_by,
+            concurrency=setting.concurrency,
             batch_count=setting.batch_count,
             pull_bytes=setting.pull_bytes,
             commit="each" if setting.commit == "each" else "interval",
@@ -131,7 +133,8 @@ class GroupRunner(Runner[PushConsumer]):
         """Return the further facts of ConsumerStarted."""
         setting = self._universe.setting
         attempts_max = setting.attempts_max if setting.exhausted == "dlq" else None
-        return {"threaded": setting.threaded, "attempts_max": attempts_max}
+        lanes = setting.concurrency if setting.order_by == "sharding_key" else None
+        return {"threaded": setting.threaded, "attempts_max": attempts_max, "lanes": lanes}
 
     async def _consume(self, consumer: PushConsumer) -> None:
         async with asyncio.TaskGroup() as group:
@@ -210,6 +213,7 @@ class GroupRunner(Runner[PushConsumer]):
             universe.next_call(),
             self._process.host.clock.boot_ms(),
             context.attempt,
+            tuple(message.sharding_key for message in messages),
         )
         universe.history.append(began)
         return began

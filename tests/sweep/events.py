@@ -6,7 +6,7 @@ poll (auto-commit), or with commit().
 A *member* of a broadcasting group is a consumer machine: its progress is on its disk.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sweep.history import CallResult, Event, ItemVerdict, QueueKey, SendOutcome
 
@@ -203,6 +203,8 @@ class _Grant(Event):
     generation: int
     attempts: int
     session: str | None
+    done: tuple[int, ...] = field(default=(), kw_only=True)
+    """Finished offsets above `offset`, as bounds of ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,6 +254,8 @@ class _Commit(Event):
     by: str
     """"SYNC", "LOCK" or "UPDATE"."""
     session: str | None
+    done: tuple[int, ...] = field(default=(), kw_only=True)
+    """Finished offsets above `offset`, as bounds of ranges."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -539,6 +543,8 @@ class ConsumerStarted(Event):
     """Start policy: "FIRST_OFFSET", "LAST_OFFSET", "TIMESTAMP"."""
     since_t: float = 0.0
     """The time of TIMESTAMP on the universe's clock."""
+    lanes: int | None = None
+    """order_by="sharding_key": the number of calls at a time. None: each queue has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -568,6 +574,8 @@ class CallBegan(Event):
     """Unique in the run."""
     boot_ms: int
     attempt: int = 0
+    keys: tuple[str | None, ...] = ()
+    """The sharding key of each message."""
 
     @property
     def first(self) -> int:

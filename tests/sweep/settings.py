@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Literal
 
 TOPIC = "orders"
 RETURNS = "returns"
@@ -91,6 +92,8 @@ class Setting:
     batch_count: int = 3
     pull_bytes: int = 1 << 20
     """The record bytes that one pull of an ordered group requests."""
+    order_by: Literal["queue", "sharding_key"] = "queue"
+    """The unit of order of ordered groups."""
     commit: str = "interval"
     allocate: str = "by_broker"
     drain_ms: int = 2_000

@@ -156,7 +156,7 @@ def _lock(frame: Frame, pend: Pend) -> Events:
     for item in body["items"]:
         epoch = item.get("epoch")
         offset = None if epoch is None else item.get("offset")
-        pending.items.append(Item(frame.item_key(item), epoch, None, offset, item.get("attempts", 0)))
+        pending.items.append(Item(frame.item_key(item), epoch, None, offset, item.get("attempts", 0), done=_done(item)))
     yield LockSent(*frame.client, link.broker, link.session, tuple((item.key, item.epoch) for item in pending.items))
     for item in pending.items:
         if item.offset is not None:
@@ -179,8 +179,11 @@ def _handle_lock_response(frame: Frame, pending: Pending) -> Events:
             renewal = item.epoch is not None
             if not renewal:
                 pending.lost = "LOCK with a grant"
-            yield LockGranted(*frame.server, key, epoch, offset, generation, attempts, session, client, renewal, grace_ms, pending.t)
-            yield GrantReceived(*frame.client, key, epoch, offset, generation, attempts, session, renewal, grace_ms)
+            done = _done(given)
+            yield LockGranted(
+                *frame.server, key, epoch, offset, generation, attempts, session, client, renewal, grace_ms, pending.t, done=done
+            )
+            yield GrantReceived(*frame.client, key, epoch, offset, generation, attempts, session, renewal, grace_ms, done=done)
             continue
         yield LockRefused(*frame.server, key, item.epoch, verdict, session, client)
         yield PlaceReached(*frame.server, f"LOCK returned {verdict.value}", str(key))
@@ -192,7 +195,8 @@ def _sync(frame: Frame, pend: Pend) -> Events:
     pending = pend()
     for item in frame.body().get("items", ()):
         epoch, generation, offset = item.get("epoch"), item.get("generation"), item.get("offset")
-        pending.items.append(Item(frame.item_key(item), epoch, generation, offset, item.get("attempts", 0), item.get("release", False)))
+        facts = (epoch, generation, offset, item.get("attempts", 0), item.get("release", False), _done(item))
+        pending.items.append(Item(frame.item_key(item), *facts))
     for each in pending.items:
         yield _commit_sent(frame, pending, each, "SYNC")
 
@@ -228,12 +232,16 @@ def _handle_update_response(frame: Frame, pending: Pending) -> Events:
 
 
 def _commit_sent(frame: Frame, pending: Pending, item: Item, by: str) -> Event:
-    return CommitSent(*_facts(frame.client, frame, item, by), pending.boot_ms)
+    return CommitSent(*_facts(frame.client, frame, item, by), pending.boot_ms, done=item.done)
 
 
 def _commit_response_events(frame: Frame, pending: Pending, item: Item, by: str, verdict: ItemVerdict) -> Events:
-    yield CommitResponded(*_facts(frame.server, frame, item, by), frame.link.client.number, verdict, pending.t)
-    yield CommitReceived(*_facts(frame.client, frame, item, by), verdict, pending.t)
+    yield CommitResponded(*_facts(frame.server, frame, item, by), frame.link.client.number, verdict, pending.t, done=item.done)
+    yield CommitReceived(*_facts(frame.client, frame, item, by), verdict, pending.t, done=item.done)
+
+
+def _done(item: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(item.get("done") or ())
 
 
 def _facts(

@@ -93,6 +93,26 @@ WORLDS: Mapping[str, World] = {
         {"roll": 4, "kill_broker": 1, "partition": 1, "kill_consumer": 2, "pause_consumer": 1, "reset": 1},
         {"tag_b_share": (0.3,), "exile": (False,), "threaded": (False,), "fault_every_s": (2.0, 5.0)},
     ),
+    "lanes": World(
+        {
+            **{"kill_consumer": 3, "kill_in_call": 2, "stop_consumer": 3, "pause_consumer": 2, "pause_in_call": 2, "long_pause": 1},
+            **{"kill_broker": 2, "power_broker": 1, "reset": 2, "partition": 1, "cut_at_response": 1, "reset_progress": 1},
+        },
+        {
+            "order_by": ("sharding_key",),
+            "commit": ("interval",),
+            "manual": (False,),
+            "concurrency": (2, 5, 20),
+            "batch_count": (1, 1, 3),
+            "queues": (1, 1, 3),
+            "keys": (3, 10, 40),
+            "fail_share": (0.0, 0.05, 0.2),
+            "slow_share": (0.04, 0.2),
+            "attempts_max": (None, None, 2),
+            "stubborn_share": (0.0, 0.0, 0.3),
+            "exile": (False,),
+        },
+    ),
     "dual": World(
         {"toggle": 5, "kill_consumer": 2, "partition": 1, "reset": 2, "stop_consumer": 1, "kill_broker": 1, "pause_consumer": 1},
         {"groups": ((GROUP, AUDIT),), "threaded": (False,)},

@@ -14,6 +14,7 @@
 | D1 delays | delays | R5 of concurrent groups | concurrent |
 | B1–B4 broadcasting | broadcast, members | R5 of broadcasting groups | broadcast |
 | P1 pull consumers | readers, concurrent | O5, R5 of pull consumers | readers |
+| K1–K3 order and progress by key | lanes | | |
 | L1 clients without a session | classic | R8 a damaged log is refused | rot |
 | a server ends only for a known cause | services | T1 every stored message is in the layout | layouts |
 | R9 a send ends by its deadline | deadlines | T2 topics have a limit | layouts |
@@ -37,6 +38,7 @@ from sweep.checkers import (
     generations,
     handover,
     keys,
+    lanes,
     layouts,
     log,
     ownership,
@@ -64,6 +66,7 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "steps": steps.check,
     "subscriptions": subscriptions.check,
     "keys": keys.check,
+    "lanes": lanes.check,
     "log": log.check,
     "layouts": layouts.check,
     "sends": sends.check,

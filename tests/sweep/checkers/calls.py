@@ -160,6 +160,9 @@ class _Calls:
         return self.leases.deadline_ms.get((grant.session, call.queue.broker))
 
     def _check_overlap(self, other: CallBegan, call: CallBegan) -> None:
+        consumer = self.consumers.get((call.process, call.queue.group))
+        if other.process == call.process and other.epoch == call.epoch and consumer is not None and consumer.lanes is not None:
+            return  # lanes.py checks them
         if other.process == call.process:
             self._report(call.t, f"{_name(call)} started while {_name(other)} ran in the same process since {other.t:.3f}")
         elif other.epoch == call.epoch:

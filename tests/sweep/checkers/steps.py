@@ -12,7 +12,7 @@ from sweep.checkers.account import Account
 from sweep.checkers.facts import QueueEpoch, holders
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import CallBegan, CallEnded, CommitReceived, CommitSent
+from sweep.events import CallBegan, CallEnded, CommitReceived, CommitSent, ConsumerStarted
 from sweep.history import CallResult, History, ItemVerdict, QueueKey
 
 _DONE = (CallResult.SUCCESS, CallResult.COUNTED)
@@ -50,11 +50,15 @@ class _Steps:
             for held, grant in holders(history).items()
             if not grant.renewal
         }
+        self.by_key = {(event.process, event.group) for event in history.of(ConsumerStarted) if event.lanes is not None}
+        """The consumers whose calls lanes.py checks."""
         self.calls: dict[int, CallBegan] = {}
         self.found: list[Violation] = []
 
     def run(self) -> list[Violation]:
         for event in self.history:
+            if isinstance(event, CallBegan | CallEnded | CommitSent) and (event.process, event.queue.group) in self.by_key:
+                continue
             if isinstance(event, CallBegan):
                 self._began(event)
             elif isinstance(event, CallEnded):
