@@ -50,10 +50,20 @@ def test_repeated_or_older_commit_changes_nothing() -> None:
     records = len(bench.records)
     commit(member, epoch, 4, 6, 9, attempts=2)
     commit(member, epoch, 4, attempts=1)
-    commit(member, epoch, 3, 5, 6)
+    commit(member, epoch, 3, 6, 7)
     bench.flush()
     assert (kept(bench), len(bench.records)) == ((4, (6, 9)), records)
     assert bench.progress(0) == (4, 2)
+
+
+def test_commit_that_was_sent_before_a_dead_letter_moved_progress_still_adds_its_ranges() -> None:
+    bench, member, epoch = holding()
+    bench.c.lock_sync.commit_dead_letter(KEY, 0, bench.now_ms, advance=False)
+    assert kept(bench) == (1, ())
+    assert commit(member, epoch, 0, 1, 2, 5, 8, attempts=1) == (LockVerdict.OK, None)
+    assert kept(bench) == (1, (1, 2, 5, 8))
+    result = member.lock(0, held={})[0]
+    assert (result.offset, result.done) == (1, (1, 2, 5, 8)), "the next owner begins at 2"
 
 
 def test_ranges_are_granted_to_the_next_owner_and_outlive_a_restart() -> None:

@@ -157,19 +157,17 @@ class ProgressTable:
         return list(self._groups)
 
     def record_commit(self, key: QueueKey, offset: int, attempts: int, now_ms: int, error: str | None = None, done: Ranges = ()) -> None:
-        """Record finished work. A lower offset changes nothing, at the same offset attempts only rise, and done ranges are added to those
+        """Record finished work. A lower offset moves nothing, at the same offset attempts only rise, and done ranges are added to those
         that are known, so a repeat is harmless."""
         self._committed_ms[key] = now_ms
         self._record_failing(key, offset, attempts, now_ms, error)
         progress = self._existing(key)
-        if offset < progress.offset:
-            return
+        if (offset, attempts) < (progress.offset, progress.attempts):
+            offset, attempts = progress.offset, progress.attempts
         if done or progress.done:
-            done = union(above(progress.done, offset), done)
-        if offset > progress.offset or attempts > progress.attempts:
+            done = union(above(progress.done, offset), above(done, offset))
+        if (offset, attempts, done) != (progress.offset, progress.attempts, progress.done):
             self._record(("progress.committed", *key, offset, attempts, *((done,) if done else ())))
-        elif done != progress.done:
-            self._record(("progress.committed", *key, offset, progress.attempts, done))
 
     def set_progress(self, key: QueueKey, progress: Progress) -> None:
         """Begin, reset or move progress, whatever its value was."""
