@@ -171,7 +171,7 @@ class _Generations:
             queue.excuse = True
             queue.top = max(queue.top, event.offset)
         elif self.generations.get((event.queue, event.epoch)) == queue.generation:
-            queue.top = max(queue.top, event.offset)
+            queue.top = max(queue.top, event.offset, *event.done[-1:])  # a dead letter below a done range moves progress to its end
 
     def _served(self, key: QueueKey, epoch: int, request_t: float, t: float, what: str) -> None:
         queue = self._queue(key)
