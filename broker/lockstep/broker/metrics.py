@@ -72,10 +72,12 @@ class BrokerMetrics:
         families.counter("rocketmq_send_to_dlq_messages", text, ("consumer_group",), (((group,), count) for group, count in dead.items()))
         names = ("topic", "consumer_group")
         given = list(self._pulls.delivered.items())
-        families.counter("rocketmq_messages_out", "Messages returned to consumers.", names, ((key, count) for key, (count, _) in given))
+        families.counter("rocketmq_messages_out", "Messages returned to consumers.", names, ((key, each.messages) for key, each in given))
         families.counter(
-            "rocketmq_throughput_out", "Bytes returned to consumers, as stored.", names, ((key, size) for key, (_, size) in given)
+            "rocketmq_throughput_out", "Bytes returned to consumers, as stored.", names, ((key, each.size) for key, each in given)
         )
+        text = "Messages that the subscriptions of consumers did not match."
+        families.counter("lockstep_filtered_messages", text, names, ((key, each.filtered) for key, each in given))
         layouts = self._state.layouts
         families.gauge("rocketmq_topic_number", "Topics of the cluster.", rows=[((), layouts.user_count)])
         families.gauge("lockstep_topics_max", "The maximum number of topics.", rows=[((), self._state.topics.topics_max)])

@@ -398,6 +398,19 @@ async def test_held_pull_with_an_sql_expression_waits_for_a_message_that_passes(
     assert (await broker.response()).body == priced(300)
 
 
+async def test_messages_that_a_subscription_does_not_match_are_counted_by_group() -> None:
+    broker = Broker()
+    broker.store.append("t", 0, [priced(1), priced(200), priced(3)])
+    broker.pull(subscription="amount > 100", expression_type="SQL92")
+    await broker.response()
+    broker.pull(subscription="amount > 100", expression_type="SQL92", offset=2)
+    await broker.response()
+    broker.pull(offset=3)
+    await broker.response()
+    (found,) = broker.pulls.delivered.values()
+    assert (found.messages, found.filtered) == (1, 3), "0 and 2 beside the match, and 2 once more"
+
+
 async def test_what_a_filter_examines_counts_for_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter that lets nothing pass must not keep the loop for itself."""
     record, condition = priced(1), "amount > 100"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lockstep.broker.classic.admin_broker import Statistics
+from lockstep.broker.processors.pull import Delivered
 from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC
 from support.clocks import LoopClock
 from support.loops import FrozenLoop
@@ -19,7 +20,7 @@ class Counts:
 
     def __init__(self) -> None:
         self.stored = {("orders", 0): (100, 0), ("orders", 1): (20, 0), (SCHEDULE_TOPIC, 2): (7, 0), (STATE_TOPIC, 0): (9, 0)}
-        self.delivered: dict[tuple[str, str], tuple[int, int]] = {}
+        self.delivered: dict[tuple[str, str], Delivered] = {}
         self.found_count = self.empty_count = 0
 
     def queue_totals(self) -> Iterator[tuple[str, int, int]]:
@@ -32,7 +33,7 @@ async def test_rates_and_windows_count_what_users_store_and_receive_since_the_st
     task = asyncio.create_task(statistics.run(counts, counts, LoopClock()))
     await frozen.advance(1)
     counts.stored |= {("orders", 1): (50, 3_000), (SCHEDULE_TOPIC, 2): (99, 1_000), ("new", 0): (10, 500)}
-    counts.delivered = {("orders", "billing"): (25, 2_500)}
+    counts.delivered = {("orders", "billing"): Delivered(25, 2_500, 0)}
     counts.found_count, counts.empty_count = 5, 2
     await frozen.advance(10)
     put, transferred, found, missed = statistics.rates.per_s()

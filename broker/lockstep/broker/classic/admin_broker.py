@@ -164,9 +164,9 @@ async def _read_counts(store: Store, pulls: PullProcessor) -> dict[str, Counter[
         if not is_system_topic(topic):
             messages[topic] += count
             sizes[topic] += size
-    for (topic, group), (count, size) in list(pulls.delivered.items()):
+    for (topic, group), given in list(pulls.delivered.items()):
         await slices.step()
-        got[f"{topic}@{group}"], got_sizes[f"{topic}@{group}"] = count, size
+        got[f"{topic}@{group}"], got_sizes[f"{topic}@{group}"] = given.messages, given.size
     return {"TOPIC_PUT_NUMS": messages, "TOPIC_PUT_SIZE": sizes, "GROUP_GET_NUMS": got, "GROUP_GET_SIZE": got_sizes}
 
 

@@ -14,7 +14,7 @@ at once, each turn serves a limited number of them; the others follow in the nex
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import StalePulls
@@ -75,6 +75,8 @@ TURN_PULLS_MAX = 1_024
 """Pulls that one loop turn serves, of any kind."""
 DELIVERED_MAX = 10_000
 """Pairs of topic and group that are counted: a client may name any group."""
+_READ = (ReadStatus.FOUND, ReadStatus.NO_MATCHED, ReadStatus.OFFSET_AT_END)
+"""The results of reads that passed over messages only because the subscription does not match them."""
 
 CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -85,6 +87,15 @@ CODES = {
     ReadStatus.LOST: ResponseCode.PULL_OFFSET_MOVED,
 }
 """The statuses that are not listed depend on the offset: PULL_NOT_FOUND at 0, which waits for the first message, else PULL_OFFSET_MOVED."""
+
+
+class Delivered(NamedTuple):
+    """What pulls of one group have returned from one topic since the start."""
+
+    messages: int
+    size: int
+    filtered: int
+    """Messages that its subscription did not match."""
 
 
 class PullProcessor:
@@ -120,8 +131,8 @@ class PullProcessor:
         self._cold = ColdReads(tasks, self._read_one_cold)
         self._turn_bytes = 0
         """Bytes of responses in this turn so far."""
-        self.delivered: dict[tuple[str, str], tuple[int, int]] = {}
-        """(topic, group) → messages and bytes delivered since the start, for metrics; at most DELIVERED_MAX pairs."""
+        self.delivered: dict[tuple[str, str], Delivered] = {}
+        """By (topic, group), for metrics; at most DELIVERED_MAX pairs."""
         self.found_count = self.empty_count = 0
         """Pulls that were answered with messages, and without, since the start."""
         self._stopping = False
@@ -425,16 +436,22 @@ class PullProcessor:
         if result.parts:
             self._turn_bytes += sum(map(len, result.parts))
             self.found_count += 1
-            self._count(request.header, result)
         else:
             self.empty_count += 1
+        if result.status in _READ:
+            self._count(request.header, result)
         request.respond(command, result.parts)
 
     def _count(self, header: PullHeader, result: ReadResult) -> None:
+        """Count what was returned, and what the subscription did not match between the requested offset and the next one."""
         key = header.topic, header.consumer_group
-        count, size = self.delivered.get(key, (0, 0))
-        if count or len(self.delivered) < DELIVERED_MAX:
-            self.delivered[key] = count + result.count, size + result.body_bytes
+        found = self.delivered.get(key)
+        if found is None:
+            if len(self.delivered) >= DELIVERED_MAX:
+                return
+            found = Delivered(0, 0, 0)
+        filtered = max(result.next_offset - header.queue_offset - result.count, 0)
+        self.delivered[key] = Delivered(found.messages + result.count, found.size + result.body_bytes, found.filtered + filtered)
 
     # -------------------------------------------------------------------------------------------------------------- waiting
 
