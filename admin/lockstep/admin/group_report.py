@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from shlex import quote
 
 from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, MemberStatus, QueueStatus, Subscription
+from lockstep.protocol.done_ranges import count
 from lockstep.protocol.queue import MessageQueue
 
 
@@ -31,6 +32,8 @@ class QueueLine:
     failing_ms: int | None = None
     """How long the batch at the committed offset has been failing, as reported to the broker since it started."""
     error: str | None = None
+    done: tuple[int, ...] = ()
+    """Finished offsets above the committed one: bounds of ranges, as in done_ranges.py. They do not count as lag."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +172,13 @@ def _queue(broker: str, queue: QueueStatus, broadcasting: bool) -> QueueLine:
         queue.classic_lease_left_ms,
         committed,
         queue.max_offset,
-        None if broadcasting else max(0, queue.max_offset - (committed or 0)),
+        None if broadcasting else max(0, queue.max_offset - (committed or 0) - count(queue.done or ())),
         queue.committed_ago_ms,
         queue.attempts,
         str(queue.generation),
         queue.failing_ms,
         queue.error,
+        queue.done or (),
     )
 
 

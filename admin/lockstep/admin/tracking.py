@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from lockstep.admin.client import AdminClient
-from lockstep.protocol.bodies import BrokerAddress, ConsumeType, GroupStatus
+from lockstep.protocol.bodies import BrokerAddress, ConsumeType, GroupStatus, QueueStatus
+from lockstep.protocol.done_ranges import contains
 from lockstep.protocol.errors import BrokerError, RemoteProtocolError, SubscriptionGroupNotExistError, TransportError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.tags import TagFilter
@@ -65,11 +66,13 @@ async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt)
 
 def track(status: GroupStatus, message: MessageExt) -> Track:
     """Return the group's track of the message."""
-    committed = _committed(status, message)
-    return Track(status.group, _type(status, message, committed), committed)
+    queue = _queue(status, message)
+    committed = None if queue is None else queue.committed_offset
+    finished = queue is not None and (message.queue_offset < queue.committed_offset or contains(queue.done or (), message.queue_offset))
+    return Track(status.group, _type(status, message, finished), committed)
 
 
-def _type(status: GroupStatus, message: MessageExt, committed: int | None) -> TrackType:
+def _type(status: GroupStatus, message: MessageExt, finished: bool) -> TrackType:
     contract = status.contract
     if not status.members:
         return TrackType.NOT_ONLINE
@@ -77,7 +80,7 @@ def _type(status: GroupStatus, message: MessageExt, committed: int | None) -> Tr
         return TrackType.PULL
     if contract is not None and contract.broadcasting:
         return TrackType.CONSUME_BROADCASTING
-    if committed is None or committed <= message.queue_offset:
+    if not finished:
         return TrackType.NOT_CONSUME_YET
     subscribed = () if contract is None else contract.subscriptions
     expressions = [each.expression for each in subscribed if each.topic == message.stored_topic and each.expression_type == "TAG"]
@@ -85,12 +88,12 @@ def _type(status: GroupStatus, message: MessageExt, committed: int | None) -> Tr
     return TrackType.CONSUMED if matches else TrackType.CONSUMED_BUT_FILTERED
 
 
-def _committed(status: GroupStatus, message: MessageExt) -> int | None:
+def _queue(status: GroupStatus, message: MessageExt) -> QueueStatus | None:
+    """Return the message's queue, or None if the group has no progress there."""
     place = (message.stored_topic, message.queue_id)
-    offsets = [queue.committed_offset for queue in status.queues if (queue.topic, queue.queue_id) == place]
-    return offsets[0] if offsets and offsets[0] >= 0 else None
+    return next((each for each in status.queues if (each.topic, each.queue_id) == place and each.committed_offset >= 0), None)
 
 
 def _concerns(status: GroupStatus, message: MessageExt) -> bool:
     subscribed = () if status.contract is None else status.contract.subscriptions
-    return _committed(status, message) is not None or any(each.topic == message.stored_topic for each in subscribed)
+    return _queue(status, message) is not None or any(each.topic == message.stored_topic for each in subscribed)

@@ -62,9 +62,10 @@ class GroupStatusReader:
         return GroupSummary(name, ordered, broadcasting, len(self.member_ids(name)), 0 if broadcasting else lag)
 
     def lag_of(self, key: QueueKey) -> int:
-        """Return the number of messages of one queue that are stored and not committed by one group."""
+        """Return the number of messages of one queue that are stored and not finished by one group."""
         progress = self._state.progress.get(key)
-        return max(0, self._state.bounds.end_offset(key[1], key[2]) - (0 if progress is None else max(0, progress.offset)))
+        end = self._state.bounds.end_offset(key[1], key[2])
+        return end if progress is None else progress.lag(end)
 
     def member_ids(self, group: str) -> tuple[str, ...]:
         """Return the client ids of the members, sorted."""
@@ -133,4 +134,5 @@ class GroupStatusReader:
             classic_lease_left_ms=self._legacy.lease_left_ms(key, now_ms),
             failing_ms=None if failing is None else max(0, now_ms - failing.since_ms),
             error=None if failing is None else failing.error,
+            done=None if progress is None else progress.done or None,
         )

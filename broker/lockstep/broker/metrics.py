@@ -97,7 +97,7 @@ class BrokerMetrics:
             for topic in coordination.state.progress.topics_of_group(group):
                 for queue_id, progress in coordination.state.progress.progress_in_topic(group, topic):
                     await slices.step()
-                    missing = max(0, bounds(topic, queue_id)[1] - progress.offset)
+                    missing = progress.lag(bounds(topic, queue_id)[1])
                     lag[topic, group] += missing
                     if missing and len(behind) < LATENCY_QUEUES_MAX:
                         behind.append((group, topic, queue_id))

@@ -68,6 +68,11 @@ def joined(found: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(bounds)
 
 
+def count(ranges: Ranges) -> int:
+    """Return the number of offsets."""
+    return sum(ranges[1::2]) - sum(ranges[::2])
+
+
 def pairs(ranges: Ranges) -> Iterable[tuple[int, int]]:
     """Return the (first, end) of each range."""
     return zip(ranges[::2], ranges[1::2], strict=True)

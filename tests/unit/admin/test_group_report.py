@@ -63,6 +63,11 @@ def test_queue_without_progress_lags_by_all_its_messages() -> None:
     assert made.lag == 10
 
 
+def test_messages_that_are_finished_above_the_committed_offset_are_no_lag() -> None:
+    made = report("g", {"a": status(queues=(replace(queue(committed=2, end=10), done=(4, 7, 8, 9)),))}, queues_at("a"))
+    assert [(line.committed_offset, line.lag, line.done) for line in made.queues] == [(2, 4, (4, 7, 8, 9))]
+
+
 def test_queues_are_sorted_by_topic_broker_and_id_with_all_values() -> None:
     at_b, at_a = (queue(queue_id=1, lease=40), queue()), (queue("zebra"), queue())
     made = report("g", {"b": status(queues=at_b), "a": status(queues=at_a)}, queues_at("a", "b"))

@@ -69,6 +69,18 @@ def test_track_follows_from_members_kind_position_and_tags(given: GroupStatus, o
     assert found == Track("g", type_, None if committed < 0 else committed)
 
 
+def test_message_that_was_finished_before_an_earlier_one_is_consumed() -> None:
+    queues = status(3).queues
+    above = replace(status(3), queues=(*queues[:2], replace(queues[2], done=(5, 8))))
+    assert [track(above, message(offset=offset)).type for offset in (2, 4, 5, 7, 8)] == [
+        TrackType.CONSUMED,
+        TrackType.NOT_CONSUME_YET,
+        TrackType.CONSUMED,
+        TrackType.CONSUMED,
+        TrackType.NOT_CONSUME_YET,
+    ]
+
+
 def test_each_track_type_has_a_meaning() -> None:
     assert MEANINGS.keys() == set(TrackType)
 

@@ -43,6 +43,16 @@ def test_ranges_are_added_to_those_that_are_known_until_a_commit_passes_them() -
     assert kept(bench) == (30, ())
 
 
+def test_finished_messages_are_no_lag() -> None:
+    bench, member, epoch = holding()
+    commit(member, epoch, 2, 5, 8, 20, 21)
+    assert bench.c.status.lag_of(KEY) == 1_000 - 2 - 4
+    status = bench.c.status.read(GROUP, bench.now_ms, str)
+    assert status is not None
+    (queue,) = [each for each in status.queues if each.queue_id == 0]
+    assert (queue.committed_offset, queue.done) == (2, (5, 8, 20, 21))
+
+
 def test_repeated_or_older_commit_changes_nothing() -> None:
     bench, member, epoch = holding()
     commit(member, epoch, 4, 6, 9, attempts=2)

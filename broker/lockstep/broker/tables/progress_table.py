@@ -17,7 +17,7 @@ from typing import Any
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.tables.lock_table import QueueKey
-from lockstep.protocol.done_ranges import Ranges, above, union
+from lockstep.protocol.done_ranges import Ranges, above, count, union
 from lockstep.protocol.errors import StoreError
 
 
@@ -34,6 +34,10 @@ class Progress:
     """Whether the group was reset to `offset`, and no classic client has pulled from there or committed since."""
     done: Ranges = ()
     """Finished offsets above `offset`: those of a group that consumes the keys of a queue in parallel (ordering.md 14)."""
+
+    def lag(self, end: int) -> int:
+        """Return the number of unfinished messages in a queue that ends at `end`."""
+        return max(0, end - self.offset - count(self.done))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from lockstep.protocol.bodies.heartbeat import ConsumerGroup, ListVersion, Subscription
+from lockstep.protocol.done_ranges import Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class QueueStatus:
     """How long ago the first failed call at the committed offset was reported to this broker process; None if none was."""
     error: str | None = None
     """Why the last call failed."""
+    done: Ranges | None = None
+    """Finished offsets above the committed one (done_ranges.py)."""
 
 
 @dataclass(frozen=True, slots=True)
