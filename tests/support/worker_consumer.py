@@ -202,6 +202,8 @@ def make(options: argparse.Namespace, worker: Worker) -> PushConsumer:
         queue_bytes_max=options.bytes_max,
         queue_span_max=options.span_max,
         contract_version=options.contract_version,
+        order_by=options.order_by,
+        concurrency=options.concurrency,
     )
     consumer.subscribe(options.topic, options.tags)
     consumer.orderly(worker.handle_plainly if options.plain else worker.handle)
@@ -269,6 +271,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--bytes-max", type=int, default=100 << 20)
     options.add_argument("--span-max", type=int, default=2_000)
     options.add_argument("--contract-version", type=int, default=0)
+    options.add_argument("--order-by", default="queue", choices=["queue", "sharding_key"])
+    options.add_argument("--concurrency", type=int, default=20)
     options.add_argument("--plain", action="store_true")
     options.add_argument("--trouble")
     options.add_argument("--everywhere", action="store_true")
