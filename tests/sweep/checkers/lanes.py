@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from lockstep.protocol.done_ranges import RANGES_MAX, Ranges, contains
+from lockstep.protocol.done_ranges import RANGES_MAX, Ranges, contains, joined
 from sweep.checkers.facts import Brokers, Deletions, QueueEpoch, holders
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation, process_name
@@ -27,6 +27,9 @@ from sweep.events import (
     ResetSent,
 )
 from sweep.history import CallResult, History, ItemVerdict, QueueKey
+
+NEARLY_FULL = 2 * RANGES_MAX - 32
+"""The number of bounds from which the broker may drop the highest ranges: it may know some that are not known here."""
 
 
 def check(history: History) -> list[Violation]:
@@ -166,6 +169,8 @@ def _kept(history: History) -> list[Violation]:
     deletions = Deletions(history)
     known: dict[QueueKey, list[_Done]] = {}
     sent: dict[QueueKey, set[int]] = {}
+    full: dict[QueueKey, int] = {}
+    """The lowest offset from which the broker may have dropped ranges, because there were too many."""
     found = []
     for place, event in enumerate(history):
         if place in cuts:
@@ -176,8 +181,14 @@ def _kept(history: History) -> list[Violation]:
             known.pop(event.queue, None)
             if isinstance(event, ProgressReset):
                 sent.pop(event.queue, None)
-        elif isinstance(event, CommitSent) and event.done:
-            sent.setdefault(event.queue, set()).update(_offsets(event.done))
+        elif isinstance(event, CommitSent) and event.offset is not None:
+            reported = sent.setdefault(event.queue, set())
+            reported.update(_offsets(event.done))
+            if event.offset >= full.get(event.queue, inf):
+                del full[event.queue]
+            all_ranges = joined((offset, offset + 1) for offset in sorted(reported) if offset >= event.offset)
+            if len(all_ranges) >= NEARLY_FULL:
+                full[event.queue] = min(full.get(event.queue, all_ranges[-1]), all_ranges[-1])
         elif isinstance(event, DeadLetterSent):
             sent.setdefault(event.queue, set()).add(event.offset)
         elif isinstance(event, CommitResponded) and event.done and event.verdict is ItemVerdict.OK:
@@ -188,7 +199,7 @@ def _kept(history: History) -> list[Violation]:
             if strange is not None:
                 found.append(Violation("K2", event.t, f"{where}: nobody has reported {strange} as done since the last reset"))
             for one in known.get(event.queue, ()):
-                if one.commit.t <= event.request_t and (lost := _lost(one.commit.done, event)) is not None:
+                if one.commit.t <= event.request_t and (lost := _lost(one.commit.done, event, full.get(event.queue, inf))) is not None:
                     text = f"{where}, but {lost} was acknowledged as done under epoch {one.commit.epoch} at {one.commit.t:.3f}"
                     found.append(Violation("K2", event.t, text))
                     known.pop(event.queue)
@@ -196,9 +207,8 @@ def _kept(history: History) -> list[Violation]:
     return found
 
 
-def _lost(done: Ranges, grant: LockGranted) -> int | None:
-    """Return a done offset that the grant does not have, and should."""
-    high = grant.done[-1] if len(grant.done) == 2 * RANGES_MAX else inf
+def _lost(done: Ranges, grant: LockGranted, high: float) -> int | None:
+    """Return a done offset below `high` that the grant does not have."""
     return next((offset for offset in _offsets(done) if grant.offset <= offset < high and not contains(grant.done, offset)), None)
 
 
