@@ -14,6 +14,8 @@ USES = (
     *("sync", "async", "oneway", "batch", "compressed", "push", "tags", "retry", "delay", "ordered", "resume", "pull", "broadcast"),
     *("transaction", "sql"),
 )
+BUILD_S = 2_400
+"""There are 300 crates to compile: three minutes of a processor."""
 RUST_MIN = (1, 95)
 """The oldest compiler that the crate accepts."""
 
@@ -28,7 +30,7 @@ def program(tmp_path: Path) -> str:
     fetched = subprocess.run(["cargo", "fetch", "--locked", "--manifest-path", manifest], capture_output=True, text=True, check=False)
     if fetched.returncode:
         pytest.skip(f"the crates of the Rust client can't be fetched here: {fetched.stderr[-300:]}")
-    run("cargo", "build", "--locked", "--manifest-path", manifest, "--target-dir", str(tmp_path), cwd=tmp_path)
+    run("cargo", "build", "--locked", "--manifest-path", manifest, "--target-dir", str(tmp_path), cwd=tmp_path, limit_s=BUILD_S)
     return str(tmp_path / "debug" / "trial")
 
 
