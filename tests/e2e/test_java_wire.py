@@ -46,14 +46,20 @@ async def wires(cluster: Cluster, request: pytest.FixtureRequest) -> AsyncIterat
 async def test_routes_have_the_form_that_each_version_reads(cluster: Cluster, wires: tuple[JavaWire, JavaWire]) -> None:
     names, _ = wires
     address = cluster.addresses["broker-a"]
-    data = '"brokerName":"broker-a","cluster":"DefaultCluster"}],"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a",'
-    data += '"perm":6,"readQueueNums":4,"topicSysFlag":0,"writeQueueNums":4}]}'
-    for version, number in ((317, "0"), (409, '"0"')):
+    for version, number, acting, flag in (
+        (317, "0", "", '"topicSynFlag":0,"topicSysFlag":0'),
+        (409, '"0"', "", '"topicSysFlag":0'),
+        (474, '"0"', ',"enableActingMaster":false', '"topicSysFlag":0'),
+    ):
         route = await names.call(105, {"topic": "orders"}, version=version)
         assert route.code == 0
-        assert route.body.decode() == f'{{"brokerDatas":[{{"brokerAddrs":{{{number}:"{address}"}},' + data
+        assert route.body.decode() == (
+            f'{{"brokerDatas":[{{"brokerAddrs":{{{number}:"{address}"}},"brokerName":"broker-a","cluster":"DefaultCluster"{acting}}}],'
+            f'"filterServerTable":{{}},"queueDatas":[{{"brokerName":"broker-a","perm":6,"readQueueNums":4,{flag},"writeQueueNums":4}}]}}'
+        )
     quoted = await names.call(105, {"topic": "orders", "acceptStandardJsonOnly": "true"}, version=317)
     assert b'{"0":"' in quoted.body
+    assert b'"enableActingMaster":false' in (await names.call(106, version=474)).body
     missing = await names.call(105, {"topic": "missing"})
     assert (missing.code, missing.body) == (17, b"")
     assert "no topic 'missing'" in (missing.remark or "")

@@ -1,6 +1,7 @@
 """A store directory goes from RocketMQ's own broker to ours and back: nothing is lost, and no delayed message comes twice."""
 
 import asyncio
+import json
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.protocol.record import SYS_BORN_IPV6, SYS_STORE_IPV6
 from support.cluster import Cluster, running_cluster
 from support.java_programs import compiled
 from support.rocketmq_server import RocketMQ, delivered_of, offsets_of
@@ -129,22 +131,37 @@ async def test_unfinished_work_is_refused_or_left_behind(rocketmq: RocketMQ, tmp
         assert sorted(await rocketmq.client("consume", "billing", "orders", "4", nameserver=ours)) == names("a", 4)
 
 
-async def test_records_with_ipv6_hosts_are_refused_and_stay(class_path: str, tmp_path: Path) -> None:
+async def test_records_with_ipv6_hosts_are_served_and_go_back(class_path: str, tmp_path: Path) -> None:
     if not has_ipv6():
         pytest.skip("no IPv6 on this machine: RocketMQ's broker can't write such records")
     rocketmq = RocketMQ(tmp_path, class_path, tmp_path / STORE, host="0:0:0:0:0:0:0:1")
     try:
         await rocketmq.start()
-        await rocketmq.client("send", "orders", "a", "2", "0", SMALL)
+        await rocketmq.client("send", "orders", "a", "40", "0", LARGE)
+        await rocketmq.client("send", "later", "late", "2", DELAY_10_S, SMALL)
         await rocketmq.stop()
-        code, said = await refused(tmp_path, "--adopt")
-        assert code == 5
-        assert "log position 0 in" in said
-        assert "IPv6 hosts" in said
+        assert ipv6_hosts(tmp_path / STORE) == (True, True)
+        async with running_cluster(tmp_path) as cluster:
+            ours = await our_broker(cluster, "--adopt")
+            assert sorted(await rocketmq.client("consume", "billing", "orders", "40", nameserver=ours)) == sorted(names("a", 40))
+            assert sorted(await rocketmq.client("consume", "timers", "later", "2", nameserver=ours)) == names("late", 2)
+            await rocketmq.client("send", "orders", "b", "2", "0", LARGE, nameserver=ours)
+            tail = await cluster.command("tail", "orders", "--from-start", "--count", "42", "--json")
+            assert len({json.loads(line)["message_id"] for line in tail.splitlines()}) == 42, "lockstep's own client reads them"
+            await cluster.stop("broker-a")
+            assert "0 problems" in await cluster.command("store", "check", str(tmp_path / STORE))
+            await cluster.command("store", "export", str(tmp_path / STORE))
         await rocketmq.start()
-        assert sorted(await rocketmq.client("consume", "billing", "orders", "2")) == names("a", 2)
+        assert sorted(await rocketmq.client("consume", "billing", "orders", "2")) == names("b", 2)
+        assert sorted(await rocketmq.client("consume", "audit", "orders", "42")) == sorted([*names("a", 40), *names("b", 2)])
     finally:
         await rocketmq.close()
+
+
+def ipv6_hosts(store: Path) -> tuple[bool, bool]:
+    """Return whether the born host and the store host of the first record are IPv6 ones."""
+    head = (store / "commitlog" / f"{0:020d}").read_bytes()[:91]
+    return bool(head[39] & SYS_BORN_IPV6), bool(head[39] & SYS_STORE_IPV6)
 
 
 def has_ipv6() -> bool:

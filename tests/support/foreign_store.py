@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from struct import Struct
 from typing import Any
 
 from lockstep.broker.store.append import ENTRY
@@ -10,10 +11,13 @@ from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.record import (
     BLANK_MAGIC,
     BORN_HOST_AT,
-    HOSTS,
     OFFSETS,
     QUEUE_OFFSET_AT,
+    RECONSUME_TIMES_AT,
     SIZE_AND_MAGIC,
+    SYS_BORN_IPV6,
+    SYS_IPV6_MASK,
+    SYS_STORE_IPV6,
     encode_record,
     pack_host,
 )
@@ -21,6 +25,9 @@ from lockstep.protocol.record import (
 FILE_BYTES = 16 * 1024
 QUEUE_FILE_ENTRIES = 32
 STORED_MS = 1_700_000_000_000
+SIZE = Struct(">I")
+IPV4_HOST = pack_host("127.0.0.1:10911")
+IPV6_HOST = bytes.fromhex("20010DB8000000000000000000000007 00002A9F")
 
 
 def topic_entry(topic: str, queues: int = 4, *, write: int | None = None, perm: int = 6, **attributes: str) -> dict[str, Any]:
@@ -47,20 +54,26 @@ class ForeignDirectory:
         self._next = ends
 
     def add(self, topic: str, body: bytes, *, queue_id: int = 0, properties: bytes = b"", sys_flag: int = 0) -> int:
-        """Append a message, and return its queue offset."""
+        """Append a message, and return its queue offset. `sys_flag` may have bits of SYS_IPV6_MASK."""
         data = bytearray(encode_record(topic.encode(), queue_id, body, properties, sys_flag=sys_flag, born_ms=STORED_MS))
+        more = 12 * (sys_flag & SYS_IPV6_MASK).bit_count()
+        SIZE.pack_into(data, 0, len(data) + more)
         left = self.file_bytes - len(self._log) % self.file_bytes
-        if len(data) + SIZE_AND_MAGIC.size > left:
+        if len(data) + more + SIZE_AND_MAGIC.size > left:
             self._log += SIZE_AND_MAGIC.pack(left, BLANK_MAGIC).ljust(left, b"\0")
         offset = self._next.get((topic, queue_id), 0)
         OFFSETS.pack_into(data, QUEUE_OFFSET_AT, offset, len(self._log))
-        host = pack_host("127.0.0.1:10911")
-        HOSTS.pack_into(data, BORN_HOST_AT, host, STORED_MS, host)
+        hosts = IPV6_HOST if sys_flag & SYS_BORN_IPV6 else IPV4_HOST, IPV6_HOST if sys_flag & SYS_STORE_IPV6 else IPV4_HOST
+        data[BORN_HOST_AT:RECONSUME_TIMES_AT] = hosts[0] + STORED_MS.to_bytes(8, "big") + hosts[1]
         self.positions.append(len(self._log))
         self._log += data
         self._next[topic, queue_id] = offset + 1
         self._queues.setdefault((topic, queue_id), []).append(self.positions[-1])
         return offset
+
+    @property
+    def log(self) -> bytes:
+        return bytes(self._log)
 
     def positions_of(self, topic: str, queue_id: int) -> list[int]:
         """Return the log positions of the messages of a queue."""

@@ -33,9 +33,9 @@ async def servers(folder: Path) -> AsyncIterator[Cluster]:
         yield cluster
 
 
-def run(*command: str, cwd: Path) -> None:
+def run(*command: str, cwd: Path, limit_s: int = FETCH_S) -> None:
     """Run a command that fetches or builds a program."""
-    subprocess.run(command, cwd=cwd, check=True, timeout=FETCH_S, capture_output=True)
+    subprocess.run(command, cwd=cwd, check=True, timeout=limit_s, capture_output=True)
 
 
 async def trial(command: Sequence[str], cwd: Path) -> tuple[list[str], str]:

@@ -20,7 +20,7 @@ from lockstep.protocol.properties import (
     decode_properties,
     encode_properties,
 )
-from lockstep.protocol.record import RecordView, encode_record
+from lockstep.protocol.record import NO_HOST, SYS_BORN_IPV6, SYS_IPV6_MASK, RecordView, encode_record
 
 RECONSUME_TIMES_MAX = (1 << 31) - 1
 """The largest number of a record's field."""
@@ -45,7 +45,10 @@ class MessageCopy:
 
     @classmethod
     def of(cls, record: RecordView) -> "MessageCopy":
-        """Return the copy of a stored record. Raise RemoteProtocolError if the properties are not UTF-8 or the topic is not ASCII."""
+        """Return the copy of a stored record. Raise RemoteProtocolError if the properties are not UTF-8 or the topic is not ASCII.
+
+        It has IPv4 hosts: a born host of IPv6, of a record that RocketMQ's broker has stored, is left out.
+        """
         properties = {
             name: value for name, value in decode_properties(record.properties).items() if not name.startswith(OWN_PREFIX) or name in _KEPT
         }
@@ -53,7 +56,9 @@ class MessageCopy:
             topic = record.topic.decode("ascii")
         except UnicodeDecodeError:
             raise RemoteProtocolError(f"topic {record.topic[:40]!r} is not ASCII") from None
-        facts = (record.flag, record.sys_flag, record.born_ms, record.born_host, record.reconsume_times)
+        sys_flag = record.sys_flag & ~SYS_IPV6_MASK
+        born_host = NO_HOST if record.sys_flag & SYS_BORN_IPV6 else record.born_host
+        facts = (record.flag, sys_flag, record.born_ms, born_host, record.reconsume_times)
         return cls(topic, record.queue_id, record.body, properties, *facts)
 
     def frame(self) -> bytes:

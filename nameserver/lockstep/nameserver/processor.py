@@ -3,7 +3,7 @@
 import asyncio
 
 from lockstep.nameserver.broker_record import Registration
-from lockstep.nameserver.classic_bodies import QUOTED_VERSION, cluster_body, route_body
+from lockstep.nameserver.classic_bodies import cluster_body, route_body
 from lockstep.nameserver.route_table import COUNTDOWN_STEP_MS, RouteChange, RouteTable
 from lockstep.nameserver.topic_quota import SILENCE_MS
 from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, TopicList, TopicRoute
@@ -109,8 +109,8 @@ class RouteProcessor:
         if not request.is_native:
             route = route or self._table.own_route(header.topic, request.endpoint.listener)
         if route is not None and not request.is_native:
-            quoted = request.version >= QUOTED_VERSION or header.accept_standard_json_only is True
-            body = route_body(route.layout, route.brokers, quoted=quoted)
+            quoted = header.accept_standard_json_only is True
+            body = route_body(route.layout, route.brokers, request.version, quoted=quoted)
             if body is not None:
                 return request.reply(body=body)
         elif route is not None:
@@ -127,7 +127,7 @@ class RouteProcessor:
     def cluster(self, request: Request) -> Command:
         self._check_ready(request)
         brokers = self._table.brokers(request.endpoint.listener)
-        return request.reply(body=ClusterInfo(brokers) if request.is_native else cluster_body(brokers))
+        return request.reply(body=ClusterInfo(brokers) if request.is_native else cluster_body(brokers, request.version))
 
     @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, classic=True)
     def topics(self, request: Request) -> Command:

@@ -46,8 +46,8 @@ def offset_message_id(host: str, physical_offset: int) -> str:
 
 
 def message_id_of(host: bytes, physical_offset: int) -> str:
-    """Return `offset_message_id` for a store host in its 8 stored bytes."""
-    return _OFFSET_ID.pack(host, physical_offset).hex().upper()
+    """Return `offset_message_id` for a store host in its stored bytes: 8, or 20 with an IPv6 address, for which RocketMQ's id is longer."""
+    return (host + physical_offset.to_bytes(8, "big", signed=True)).hex().upper()
 
 
 def parse_offset_message_id(message_id: str) -> tuple[str, int]:

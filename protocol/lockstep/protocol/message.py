@@ -38,12 +38,14 @@ from lockstep.protocol.record import (
     QUEUE_ID_AT,
     RECONSUME_TIMES_AT,
     RECORD_BYTES_MIN,
-    STORE_HOST_AT,
-    STORE_TIMESTAMP_AT,
+    STORE_HOST_FIELD,
     SYS_COMPRESSED,
     SYS_FLAG_AT,
+    SYS_IPV6_MASK,
     encode_record,
+    head_of,
     record_bounds,
+    store_time_of,
 )
 
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
@@ -333,7 +335,7 @@ class MessageExt:
                 if len(body) >= BODY_CACHE_BYTES_MAX:
                     return body
             else:
-                body = data[start + BODY_AT : self._topic_at - 1]
+                body = data[start + head_of(data, start).size : self._topic_at - 1]
             self._body = body
         return body
 
@@ -346,12 +348,12 @@ class MessageExt:
     @property
     def stored_body(self) -> bytes:
         """Return a copy of the stored bytes of the body, which are compressed if its `sys_flag` has SYS_COMPRESSED."""
-        return self._data[self._start + BODY_AT : self._topic_at - 1]
+        return self._data[self._start + head_of(self._data, self._start).size : self._topic_at - 1]
 
     @property
     def body_bytes(self) -> int:
         """Return the size of `stored_body` in bytes, without copying it."""
-        return self._topic_at - 1 - self._start - BODY_AT
+        return self._topic_at - 1 - self._start - head_of(self._data, self._start).size
 
     @property
     def record_bytes(self) -> int:
@@ -394,8 +396,8 @@ class MessageExt:
     @property
     def offset_message_id(self) -> str:
         """Return the store host and log offset in hex, unique in the cluster. RocketMQ: offsetMsgId."""
-        host = self._data[self._start + STORE_HOST_AT : self._start + STORE_HOST_AT + 8]
-        return message_id_of(host, self.physical_offset)
+        store_host: bytes = head_of(self._data, self._start).unpack_from(self._data, self._start)[STORE_HOST_FIELD]
+        return message_id_of(store_host, self.physical_offset)
 
     @property
     def queue_id(self) -> int:
@@ -420,7 +422,7 @@ class MessageExt:
     @property
     def reconsume_times(self) -> int:
         """Return how often the message was sent back for a retry; 0 at its first delivery. RocketMQ: reconsumeTimes."""
-        return self._int32(RECONSUME_TIMES_AT)
+        return self._int32(RECONSUME_TIMES_AT + head_of(self._data, self._start).size - BODY_AT)
 
     @property
     def born_ms(self) -> int:
@@ -430,7 +432,7 @@ class MessageExt:
     @property
     def stored_ms(self) -> int:
         """Return when the broker stored the message: ms since 1970. It never decreases within a queue."""
-        return self._int64(STORE_TIMESTAMP_AT)
+        return store_time_of(self._data, self._start)
 
     @property
     def born_at(self) -> datetime:
@@ -459,8 +461,8 @@ def _instant(ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=min(max(ms, 0), _YEAR_9999_MS))
 
 
-_CHECKED_FIELDS = Struct(">II12xq56xi")
-"""Bytes 0 … 88, but only total size, magic, queue offset and body length."""
+_CHECKED_FIELDS = Struct(">II12xq8xI44xi")
+"""Bytes 0 … 88, but only total size, magic, queue offset, sys flag and body length."""
 
 
 def decode_messages(data: bytes, broker_name: str) -> list[MessageExt]:
@@ -501,9 +503,15 @@ def _split_records(data: bytes) -> list[int]:
     while start < data_bytes:
         if data_bytes - start < RECORD_BYTES_MIN:
             raise RemoteProtocolError(f"record at {start}: {data_bytes - start} bytes are left, a record has at least {RECORD_BYTES_MIN}")
-        size, magic, queue_offset, body_bytes = unpack(data, start)
+        size, magic, queue_offset, sys_flag, body_bytes = unpack(data, start)
         end = start + size
         topic_at = start + 89 + body_bytes
+        if sys_flag & SYS_IPV6_MASK:
+            body_at = start + head_of(data, start).size
+            if body_at > data_bytes:
+                raise _record_error(data, start)
+            body_bytes = INT32.unpack_from(data, body_at - INT32.size)[0]
+            topic_at = body_at + body_bytes + 1
         if magic != MAGIC or body_bytes < 0 or end > data_bytes or topic_at + 2 > end:
             raise _record_error(data, start)
         properties_at = topic_at + 2 + data[topic_at - 1]

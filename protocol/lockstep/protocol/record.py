@@ -1,4 +1,4 @@
-"""The stored message, byte for byte as Apache RocketMQ 4.9 stores it (v1, IPv4). RocketMQ: MessageDecoder, CommitLog.
+"""The stored message, byte for byte as Apache RocketMQ 4.9 stores it (v1). RocketMQ: MessageDecoder, CommitLog.
 
     0   4   total size           91 + n + t + p
     4   4   magic                DA A3 20 A7
@@ -18,12 +18,16 @@
     88+n      1   topic length t,        89+n      topic
     89+n+t    2   properties length p,   91+n+t    properties
 
+If a bit of the sys flag says so (SYS_BORN_IPV6, SYS_STORE_IPV6), a host has an IPv6 address of 16 bytes, and the fields behind it are 12
+bytes further on. lockstep's brokers write IPv4 only; such records are in the logs that they take over from RocketMQ's brokers.
+
 All integers are big-endian and signed. The broker writes the fields marked *: a client leaves them zero, and digests of a frame are
 computed with them zero. Records follow one another without padding.
 """
 
 from collections.abc import Iterator
 from functools import lru_cache
+from ipaddress import IPv6Address
 from struct import Struct
 from struct import error as StructError
 
@@ -59,11 +63,20 @@ CRC_MASK = 0x7FFFFFFF
 
 SYS_COMPRESSED = 0x1
 SYS_TRANSACTION_MASK = 0xC
+SYS_BORN_IPV6 = 0x10
+SYS_STORE_IPV6 = 0x20
 SYS_IPV6_MASK = 0x30
+IPV6_MORE_BYTES = 12
+"""By how much an IPv6 address is longer."""
 
 SIZE_AND_MAGIC = Struct(">II")
 HEAD = Struct(">IIIiiqqiq8sq8siqi")
 """Bytes 0 … 88: every field before the body, in order."""
+HEADS = (HEAD, Struct(">IIIiiqqiq20sq8siqi"), Struct(">IIIiiqqiq8sq20siqi"), Struct(">IIIiiqqiq20sq20siqi"))
+"""HEAD by the two bits of SYS_IPV6_MASK: with IPv4 hosts, with a born host, a store host, and both of IPv6."""
+HEAD_BYTES_MAX = HEADS[3].size
+STORE_HOST_FIELD = 11
+"""The number of the store host in a head."""
 OFFSETS = Struct(">qq")
 """At QUEUE_OFFSET_AT: queue offset, physical offset."""
 HOSTS = Struct(">8sq8s")
@@ -75,7 +88,12 @@ UINT16 = Struct(">H")
 
 _CLIENT_HEAD = Struct(">IIIii16xiq24xi8xI")
 """HEAD with the broker's fields zero: size, magic, CRC, queue, flag, sys flag, born, reconsume times, body length."""
+NO_HOST = bytes(8)
+"""The born host of a peer whose address is not IPv4."""
 _HOST = Struct(">4sI")
+_IPV6_HOST = Struct(">16sI")
+_IPV6_BITS = SYS_FLAG_AT + 3
+"""The byte of the sys flag that has the bits of SYS_IPV6_MASK."""
 _ZERO_16 = bytes(16)
 _ZERO_24 = bytes(24)
 _BYTE = [bytes((i,)) for i in range(TOPIC_BYTES_MAX + 1)]
@@ -125,6 +143,17 @@ def encode_record(
         ) from None
 
 
+def head_of(data: bytes | bytearray | memoryview, start: int = 0) -> Struct:
+    """Return the layout of the head of the record at `start`, of which RECORD_BYTES_MIN bytes are there. The body begins behind it."""
+    return HEADS[data[start + _IPV6_BITS] >> 4 & 3]
+
+
+def store_time_of(data: bytes | bytearray | memoryview, start: int = 0) -> int:
+    """Return the store time of the record at `start`, of which RECORD_BYTES_MIN bytes are there."""
+    at = STORE_TIMESTAMP_AT + (IPV6_MORE_BYTES if data[start + _IPV6_BITS] & SYS_BORN_IPV6 else 0)
+    return int(INT64.unpack_from(data, start + at)[0])
+
+
 def _too_long(topic_bytes: int, properties_bytes: int) -> LocalProtocolError:
     if topic_bytes > TOPIC_BYTES_MAX:
         return LocalProtocolError(f"the topic has {topic_bytes} bytes: at most {TOPIC_BYTES_MAX}")
@@ -156,7 +185,8 @@ def split_records(data: bytes | bytearray | memoryview) -> list[tuple[int, int]]
 class RecordView:
     """One decoded and checked record. `body`, `topic` and `properties` are copies, so the buffer may be reused.
 
-    Raises RemoteProtocolError if sizes disagree, the magic is wrong, or a host is IPv6. `crc_matches` compares the body's CRC.
+    Hosts have 8 bytes, or 20 with an IPv6 address. Raises RemoteProtocolError if sizes disagree or the magic is wrong. `crc_matches`
+    compares the body's CRC.
     """
 
     __slots__ = (
@@ -184,6 +214,9 @@ class RecordView:
         if start < 0 or len(data) - start < RECORD_BYTES_MIN:
             raise RemoteProtocolError(f"record at {start}: fewer than {RECORD_BYTES_MIN} bytes are left")
         self.start = start
+        head = head_of(data, start)
+        if len(data) - start < head.size:
+            raise RemoteProtocolError(f"record at {start}: {len(data) - start} bytes are left, its head has {head.size}")
         (
             self.total_size,
             self.magic,
@@ -200,13 +233,11 @@ class RecordView:
             self.reconsume_times,
             self.prepared_offset,
             body_bytes,
-        ) = HEAD.unpack_from(data, start)
+        ) = head.unpack_from(data, start)
         if self.magic != MAGIC:
             raise RemoteProtocolError(f"record at {start}: magic {self.magic:08X}, expected {MAGIC:08X}")
-        if self.sys_flag & SYS_IPV6_MASK:
-            raise RemoteProtocolError(f"record at {start}: sys flag {self.sys_flag:#x} means IPv6 hosts, which this format can't store")
         topic_at, properties_at, end = record_bounds(data, start)
-        self.body = bytes(data[start + BODY_AT : start + BODY_AT + body_bytes])
+        self.body = bytes(data[start + head.size : start + head.size + body_bytes])
         self.topic = bytes(data[topic_at : properties_at - 2])
         self.properties = bytes(data[properties_at:end])
 
@@ -225,11 +256,14 @@ def record_bounds(data: bytes | bytearray | memoryview, start: int = 0) -> tuple
     if left < RECORD_BYTES_MIN:
         raise RemoteProtocolError(f"record at {start}: {left} bytes are left, a record has at least {RECORD_BYTES_MIN}")
     size: int = UINT32.unpack_from(data, start)[0]
-    body_bytes: int = INT32.unpack_from(data, start + BODY_LENGTH_AT)[0]
-    rest = size - RECORD_BYTES_MIN - body_bytes
+    body_at = head_of(data, start).size
+    if left < body_at:
+        raise RemoteProtocolError(f"record at {start}: {left} bytes are left, its head has {body_at}")
+    body_bytes: int = INT32.unpack_from(data, start + body_at - INT32.size)[0]
+    rest = size - body_at - 3 - body_bytes
     if size > left or body_bytes < 0 or rest < 0:
         raise RemoteProtocolError(f"record at {start}: size {size} and body length {body_bytes} do not fit the {left} bytes that are left")
-    topic_at = start + BODY_AT + body_bytes + 1
+    topic_at = start + body_at + body_bytes + 1
     topic_bytes = data[topic_at - 1]
     if topic_bytes > TOPIC_BYTES_MAX or topic_bytes > rest:
         raise RemoteProtocolError(f"record at {start}: topic length {topic_bytes}, expected 0 … {min(rest, TOPIC_BYTES_MAX)}")
@@ -241,7 +275,10 @@ def record_bounds(data: bytes | bytearray | memoryview, start: int = 0) -> tuple
 
 
 def zero_broker_fields(buffer: bytearray | memoryview, start: int = 0) -> None:
-    """Reset the record at `start` to the form in which a client sends it: queue and physical offset, hosts and store time zero."""
+    """Reset the record at `start` to the form in which a client sends it: queue and physical offset, hosts and store time zero.
+
+    Its hosts are IPv4 ones, as of every record that a lockstep client has sent.
+    """
     buffer[start + QUEUE_OFFSET_AT : start + SYS_FLAG_AT] = _ZERO_16
     buffer[start + BORN_HOST_AT : start + RECONSUME_TIMES_AT] = _ZERO_24
 
@@ -259,6 +296,9 @@ def pack_host(address: str) -> bytes:
 
 
 def host_address(host: bytes) -> str:
-    """Return the 8 bytes of a born or store host as "ip:port"."""
+    """Return the bytes of a born or store host, 8 or 20, as "ip:port" or "[ip]:port"."""
+    if len(host) == _IPV6_HOST.size:
+        address, port = _IPV6_HOST.unpack(host)
+        return f"[{IPv6Address(address)}]:{port}"
     ip, port = _HOST.unpack(host)
     return f"{ip[0]}.{ip[1]}.{ip[2]}.{ip[3]}:{port}"

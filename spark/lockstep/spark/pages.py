@@ -17,7 +17,19 @@ from lockstep.protocol.compression import decompress_body
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.protocol.properties import SHARDING_KEY, TAGS
-from lockstep.protocol.record import BODY_AT, MAGIC, RECORD_BYTES_MIN, SYS_COMPRESSED, record_bounds
+from lockstep.protocol.record import (
+    BODY_AT,
+    BORN_HOST_AT,
+    IPV6_MORE_BYTES,
+    MAGIC,
+    RECORD_BYTES_MIN,
+    STORE_HOST_AT,
+    SYS_BORN_IPV6,
+    SYS_COMPRESSED,
+    SYS_IPV6_MASK,
+    SYS_STORE_IPV6,
+    record_bounds,
+)
 
 Ints: TypeAlias = Any
 """A one-dimensional array of int64."""
@@ -25,7 +37,7 @@ Ints: TypeAlias = Any
 _SIZE = Struct(">I")
 INT32, UINT32, INT64 = ">i4", ">u4", ">i8"
 QUEUE_OFFSET, SYS_FLAG, BORN_MS, STORE_MS, RECONSUME_TIMES, BODY_BYTES = 20, 36, 40, 56, 72, 84
-"""Positions of fields in a record."""
+"""Positions of fields in a record with IPv4 hosts."""
 TEXT_KEY, TEXT_TAGS = (f"{name}\x01".encode() for name in (SHARDING_KEY, TAGS))
 _END = 2
 """Separates properties."""
@@ -105,9 +117,10 @@ class Records:
         """Parse records. Raise RemoteProtocolError for the first malformed one."""
         at = _starts(data)
         end = np.append(at[1:], len(data))
-        body_bytes = _numbers(data, at + BODY_BYTES, INT32)
-        # If a length leads out of the record, read at its last byte instead: the checks below reject it.
-        body_end = np.where(body_bytes < 0, end, at + BODY_AT + body_bytes)
+        # If a length leads out of the record, read at its last bytes instead: the checks below reject it.
+        body_at = at + BODY_AT + _more(data, at, BODY_AT)
+        body_bytes = _numbers(data, np.minimum(body_at, end) - 4, INT32)
+        body_end = np.where(body_bytes < 0, end, body_at + body_bytes)
         properties_at = body_end + 3 + _numbers(data, np.minimum(body_end, end - 1), "u1")
         fits = np.minimum(properties_at, end)
         magic, properties_bytes = _numbers(data, at + 4, UINT32), _numbers(data, fits - 2, ">u2")
@@ -120,10 +133,10 @@ class Records:
         return Records(self.data, self._at[keep], self._body_end[keep], self._properties_at[keep], self._end[keep])
 
     def numbers(self, place: int, kind: str) -> Ints:
-        return _numbers(self.data, self._at + place, kind)
+        return _numbers(self.data, self._at + place + _more(self.data, self._at, place), kind)
 
     def bodies(self) -> pa.Array:
-        return _cut(self.data, self._at + BODY_AT, self._body_end)
+        return _cut(self.data, self._at + BODY_AT + _more(self.data, self._at, BODY_AT), self._body_end)
 
     def properties(self) -> pa.Array:
         return _cut(self.data, self._properties_at, self._end)
@@ -174,6 +187,15 @@ def _starts(data: bytes) -> Ints:
     if short.any() or at > length:
         raise _broken(data, int(starts[short.argmax() if short.any() else -1]))
     return starts
+
+
+def _more(data: bytes, at: Ints, place: int) -> Ints:
+    """Return by how much a field of each record is further on than `place`, because of IPv6 hosts before it. Usually 0."""
+    flags = _numbers(data, at + SYS_FLAG, INT32)
+    if not (flags & SYS_IPV6_MASK).any():
+        return 0
+    hosts = [(flags & bit != 0) for bit, host in ((SYS_BORN_IPV6, BORN_HOST_AT), (SYS_STORE_IPV6, STORE_HOST_AT)) if place > host]
+    return IPV6_MORE_BYTES * sum(host.astype(np.int64) for host in hosts)
 
 
 def _numbers(data: bytes, at: Ints, kind: str) -> Ints:

@@ -27,11 +27,12 @@ from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import ConfigError, TransportError
+from lockstep.protocol.headers.offsets import QueueHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
-from lockstep.protocol.record import SYS_IPV6_MASK, RecordView, encode_record, split_records
+from lockstep.protocol.record import SYS_BORN_IPV6, SYS_IPV6_MASK, SYS_STORE_IPV6, RecordView, encode_record, split_records
 from lockstep.protocol.sequence import FrameSequence, seal_frame
 from lockstep.runtime.files import ReadOnlyFiles
 from lockstep.runtime.host import Host
@@ -50,6 +51,8 @@ SYSTEM = (
     topic_entry("SCHEDULE_TOPIC_XXXX", 18),
 )
 LEVEL_1 = 1
+SECOND_MAGIC = bytes.fromhex("DAA320AB")
+"""RocketMQ: MessageDecoder.MESSAGE_MAGIC_CODE_V2."""
 FAR_MS = 4_102_444_800_000
 """2100-01-01: a timer that is never due in a test."""
 
@@ -132,6 +135,26 @@ async def test_delayed_messages_are_delivered_once_from_the_stored_offset(foreig
         await until(lambda: broker.state.delays.next_offset(LEVEL_1 - 1) == 3)
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         assert await pull(client, "later", 0) == [b"d1", b"d2"]
+
+
+async def test_records_with_ipv6_hosts_are_served_and_delivered(tmp_path: Path) -> None:
+    """RocketMQ's brokers write them; lockstep's copies of them have IPv4 hosts."""
+    directory = ForeignDirectory(tmp_path / "store")
+    flags = (0, SYS_STORE_IPV6, SYS_BORN_IPV6, SYS_IPV6_MASK)
+    for number in range(200):
+        directory.add("orders", b"m%d" % number, queue_id=number // 2 % 2, properties=b"TAGS\x01paid\x02", sys_flag=flags[number % 4])
+    delayed = b"DELAY\x011\x02REAL_TOPIC\x01later\x02REAL_QID\x010\x02"
+    directory.add(SCHEDULE_TOPIC, b"late", properties=delayed, sys_flag=SYS_IPV6_MASK)
+    directory.write(topic_entry("orders", 2), topic_entry("later", 1))
+    async with running(settings(tmp_path, adopt=True)) as broker:
+        await until(lambda: broker.state.delays.next_offset(LEVEL_1 - 1) == 1)
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        found = await pull(client, "orders", 0) + await pull(client, "orders", 1)
+        assert set(found) == {b"m%d" % number for number in range(200)}
+        assert await pull(client, "later", 0) == [b"late"]
+        earliest = await client.send_request(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader("orders", 1))
+        assert earliest.fields["timestamp"] == STORED_MS
+    assert len(list((tmp_path / "store" / "commitlog").iterdir())) > 1
 
 
 async def test_topic_closed_to_writers_and_stored_queues_above_the_count_stay_readable(tmp_path: Path) -> None:
@@ -328,15 +351,15 @@ async def test_many_topics_are_taken_over_in_turns_of_the_loop(tmp_path: Path, m
 # --------------------------------------------------------------------------------------------------------------------- refusals
 
 
-def ipv6(directory: ForeignDirectory) -> None:
+def wrong_hosts(directory: ForeignDirectory) -> None:
     directory.overwrite(directory.positions[3] + 36, SYS_IPV6_MASK.to_bytes(4, "big"))
 
 
 def second_magic(directory: ForeignDirectory) -> None:
-    directory.overwrite(directory.positions[3] + 4, (0xDAA320AB).to_bytes(4, "big"))
+    directory.overwrite(directory.positions[3] + 4, SECOND_MAGIC)
 
 
-@pytest.mark.parametrize(("harm", "words"), [(ipv6, "IPv6 hosts"), (second_magic, "magic 0xdaa320ab")])
+@pytest.mark.parametrize(("harm", "words"), [(wrong_hosts, "its fields do not make its size"), (second_magic, "magic 0xdaa320ab")])
 async def test_record_that_is_not_read_refuses_the_start_with_its_position(
     foreign: ForeignDirectory, tmp_path: Path, harm: Callable[[ForeignDirectory], None], words: str
 ) -> None:
@@ -675,22 +698,23 @@ async def test_directory_that_the_other_broker_has_left_open_is_noticed_by_its_p
 
 
 async def test_unreadable_record_behind_our_log_is_not_cut(foreign: ForeignDirectory, tmp_path: Path) -> None:
-    """The other broker appends with IPv6 hosts: a start that took it for an unfinished tail would cut it."""
+    """The other broker appends in the second format: a start that took it for an unfinished tail would cut it."""
     root = tmp_path / "store"
     async with running(settings(tmp_path, adopt=True)):
         pass
     await export_store(Host.real(), str(root))
     found = await inspect_store(ReadOnlyFiles(), str(root))
     other = ForeignDirectory(tmp_path / "other")
-    other.add("orders", b"x", sys_flag=SYS_IPV6_MASK)
+    other.add("orders", b"x")
     data = bytearray(other._log)
+    data[4:8] = SECOND_MAGIC
     data[28:36] = found.log_end.to_bytes(8, "big")
     start = found.log_end // FILE_BYTES * FILE_BYTES
     with (root / "commitlog" / f"{start:020d}").open("r+b") as file:
         file.seek(found.log_end - start)
         file.write(data)
     (root / "config" / "consumerOffset.json").write_text("{}")
-    await start_fails(tmp_path, StoreCorruptError, f"log position {found.log_end} .*IPv6", adopt=True)
+    await start_fails(tmp_path, StoreCorruptError, f"log position {found.log_end} .*magic 0xdaa320ab", adopt=True)
 
 
 async def test_old_files_that_the_other_broker_has_removed_are_not_missed(foreign: ForeignDirectory, tmp_path: Path) -> None:
@@ -931,7 +955,7 @@ async def test_inspect_reports_the_refusal_of_a_start(foreign: ForeignDirectory,
     assert found.exit_code == 4
     assert "is refused even so" in found.start
     assert [each.kind for each in found.unfinished] == ["transactions"]
-    ipv6(foreign)
+    wrong_hosts(foreign)
     foreign.write_log()
     found = await inspect_store(ReadOnlyFiles(), str(tmp_path / "store"))
     assert found.exit_code == 5

@@ -56,7 +56,8 @@ def test_binary_frames_equal_those_of_apaches_classes() -> None:
 def test_json_response_has_neither_nulls_nor_blanks_and_only_text_in_its_fields() -> None:
     command = Command(0, 7, 1, 409, None, {"offset": 5, "found": True, "none": None}, b"", JSON)
     assert CODECS[JSON].encode(command) == (
-        b'{"code":0,"extFields":{"offset":"5","found":"true"},"flag":1,"language":"PYTHON","opaque":7,"version":409}'
+        b'{"code":0,"extFields":{"offset":"5","found":"true"},"flag":1,"language":"PYTHON","opaque":7,'
+        b'"serializeTypeCurrentRPC":"JSON","version":409}'
     )
 
 

@@ -277,7 +277,7 @@ def test_truncated_records_are_rejected(cut: int) -> None:
 
 
 def test_decode_messages_and_record_view_reject_the_same_records() -> None:
-    """Except for a topic length above 127 and IPv6 bits, which only the broker checks."""
+    """Except for a topic length above 127, which only the broker checks."""
     for position in range(len(APACHE)):
         for bit in range(8):
             flipped = bytearray(APACHE)

@@ -1,5 +1,8 @@
 """Stored records become columns; a damaged record is rejected, never skipped."""
 
+from contextlib import nullcontext
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,11 +13,21 @@ pytest.importorskip("numpy", reason="needs the extra [spark]")
 from lockstep.protocol.errors import RemoteProtocolError  # noqa: E402
 from lockstep.protocol.message import Message, decode_messages, encode_message  # noqa: E402
 from lockstep.protocol.queue import MessageQueue  # noqa: E402
-from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT, STORE_TIMESTAMP_AT, encode_record  # noqa: E402
+from lockstep.protocol.record import (  # noqa: E402
+    INT64,
+    QUEUE_OFFSET_AT,
+    STORE_TIMESTAMP_AT,
+    SYS_BORN_IPV6,
+    SYS_IPV6_MASK,
+    SYS_STORE_IPV6,
+    encode_record,
+    split_records,
+)
 from lockstep.spark.columns import ARROW_TYPES, Columns  # noqa: E402
 from lockstep.spark.options import COLUMN_TYPES, SourceOptions  # noqa: E402
 from lockstep.spark.pages import INT64 as LONG  # noqa: E402
 from lockstep.spark.pages import PLAIN_BYTES_MAX, QUEUE_OFFSET, Page, keys, property_of  # noqa: E402
+from support.foreign_store import STORED_MS, ForeignDirectory  # noqa: E402
 
 QUEUE = MessageQueue("t", "broker-a", 3)
 EVERY = ",".join(COLUMN_TYPES)
@@ -209,3 +222,22 @@ def test_at_most_two_batches_of_a_compressed_page_are_decompressed_at_once() -> 
     assert sum(sizes) > count * len(body)
     assert max(sizes) < PLAIN_BYTES_MAX + len(body) + (1 << 20)
     assert max(held) < 2 * max(sizes)
+
+
+def test_records_with_ipv6_hosts_become_rows_like_others(tmp_path: Path) -> None:
+    """RocketMQ's brokers write them, and lockstep's take their logs over."""
+    directory = ForeignDirectory(tmp_path)
+    for number, flag in enumerate((0, SYS_BORN_IPV6, SYS_STORE_IPV6, SYS_IPV6_MASK)):
+        directory.add("t", b"body %d" % number, queue_id=3, properties=b"TAGS\x01paid\x02", sys_flag=flag)
+    found = rows(directory.log, columns=EVERY)
+    assert [(row["offset"], row["value"]) for row in found] == [(number, b"body %d" % number) for number in range(4)]
+    assert {row["timestamp"].timestamp() for row in found} == {STORED_MS / 1000}  # type: ignore[attr-defined]
+    assert {(row["tags"], row["reconsumeTimes"]) for row in found} == {("paid", 0)}
+    assert page_of(directory.log, 1 << 40, frozenset({"unpaid"})).count == 0
+    for cut in range(len(directory.log)):
+        with pytest.raises(RemoteProtocolError) if cut not in starts(directory.log) else nullcontext():
+            page_of(directory.log[:cut], 1 << 40)
+
+
+def starts(data: bytes) -> set[int]:
+    return {start for start, _ in split_records(data)}

@@ -56,7 +56,7 @@ from lockstep.protocol.properties import (
     split_properties,
 )
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
-from lockstep.protocol.record import RecordView, encode_record, host_address, pack_host, record_bounds
+from lockstep.protocol.record import NO_HOST, RecordView, encode_record, host_address, pack_host, record_bounds
 from lockstep.protocol.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
@@ -84,8 +84,6 @@ TRANSACTION_BITS = 0xC
 REGION = "DefaultRegion"
 
 NOT_STORED = StoredFrame(-1, -1, 0)
-NO_HOST = bytes(8)
-"""The born host of a peer that does not fit the stored format (IPv6)."""
 
 
 @dataclass(slots=True)

@@ -8,14 +8,15 @@ only transactions use:
     76   4     SEAL_MARK
     80   4     CRC-32 of the record without bytes 76 to 84
 
-Records of earlier versions have zeros there and are read without the check.
+Records of earlier versions have zeros there and are read without the check. So are those with IPv6 hosts, which only RocketMQ's brokers
+write.
 """
 
 from struct import Struct
 
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.record import BODY_LENGTH_AT, PREPARED_OFFSET_AT
+from lockstep.protocol.record import BODY_LENGTH_AT, HEAD, PREPARED_OFFSET_AT, head_of
 
 SEAL = Struct(">II")
 SEAL_MARK = 0x4C535345
@@ -29,6 +30,8 @@ def seal(data: bytearray, begin: int) -> None:
 
 def seal_holds(data: bytes | bytearray | memoryview, begin: int, end: int, topic: bytes) -> bool:
     """Return whether the record [begin, end) has the right checksum, or is of a topic or version without one."""
+    if head_of(data, begin) is not HEAD:
+        return True
     mark, crc = SEAL.unpack_from(data, begin + PREPARED_OFFSET_AT)
     if mark != SEAL_MARK and (topic != SCHEDULE or not (mark or crc)):
         return True

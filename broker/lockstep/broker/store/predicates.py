@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lockstep.protocol.properties import VALUE_END
-from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, UINT16, UINT32
+from lockstep.protocol.record import UINT16, UINT32, head_of
 
 EXAMINED_BYTES_MAX = 1 << 20
 """Bytes of records that a read with a predicate examines before it returns what matched. The first record is always examined."""
@@ -61,7 +61,10 @@ def select(parts: Sequence[bytes], sizes: Sequence[int], keep: Keep, max_count: 
 
 def stored_properties(data: bytes, at: int, end: int) -> bytes:
     """Return the properties of the record at `at`, after one VALUE_END; without any if the record does not fit before `end`."""
-    topic_at = at + BODY_AT + UINT32.unpack_from(data, at + BODY_LENGTH_AT)[0]
+    body_at = at + head_of(data, at).size
+    if body_at > end:
+        return _VALUE_END
+    topic_at = body_at + UINT32.unpack_from(data, body_at - UINT32.size)[0]
     if topic_at < end:
         length_at = topic_at + 1 + data[topic_at]
         if length_at + UINT16.size <= end:

@@ -12,7 +12,7 @@ from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import LogBytes, QueueBytes
 from lockstep.broker.store.stored_record import BadRecordError, read_record
 from lockstep.protocol.names import STATE_TOPIC
-from lockstep.protocol.record import INT64, MAGIC, PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN, SIZE_AND_MAGIC, STORE_TIMESTAMP_AT
+from lockstep.protocol.record import INT64, MAGIC, PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN, SIZE_AND_MAGIC, store_time_of
 from lockstep.runtime.host import Host
 from lockstep.runtime.metrics import Slices
 
@@ -109,8 +109,8 @@ class Query:
         entry = await self._entry(queue, index)
         if entry is None or entry[1] < RECORD_BYTES_MIN:
             return None
-        stamp = await self._bytes(entry[0] + STORE_TIMESTAMP_AT, 8)
-        return None if stamp is None or len(stamp) != 8 else int(INT64.unpack(stamp)[0])
+        head = await self._bytes(entry[0], RECORD_BYTES_MIN)
+        return None if head is None or len(head) != RECORD_BYTES_MIN else store_time_of(head)
 
     async def _entry(self, queue: ConsumeQueue, index: int) -> tuple[int, int, int] | None:
         """Return (physical offset, size, tag hash) of one message, or None if it does not exist any more."""

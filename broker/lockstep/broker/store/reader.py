@@ -26,7 +26,7 @@ from lockstep.broker.store.results import ReadResult, ReadStatus
 from lockstep.broker.store.stored_record import BadRecordError, read_record, valid_properties
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.native import kernels
-from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN, SYS_IPV6_MASK
+from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN, SYS_IPV6_MASK, UINT32, head_of
 from lockstep.runtime.host import Host
 
 SCAN_ENTRY_COUNT_MIN = 800
@@ -289,17 +289,20 @@ class Check:
         while at <= last and ordinal < count:
             size, magic, crc, stored_queue, queue_offset, physical, sys_flag, body_bytes = unpack(data, at)
             index = indexes[ordinal]
-            stop, behind = at + size, at + BODY_AT + body_bytes
+            body_at = at + BODY_AT
+            if sys_flag & SYS_IPV6_MASK:
+                body_at = at + head_of(data, at).size
+                body_bytes = UINT32.unpack_from(data, body_at - UINT32.size)[0] if body_at <= end else STORED_BYTES_MAX
+            stop, behind = at + size, body_at + body_bytes
             if (
                 physical != position + at
                 or place(index) != (physical, size)
                 or queue_offset != offset + index
                 or magic != MAGIC
                 or stored_queue != queue_id
-                or sys_flag & SYS_IPV6_MASK
                 or stop > end
                 or behind + name_bytes + 2 > stop
-                or crc32(view[at + BODY_AT : behind]) & CRC_MASK != crc
+                or crc32(view[body_at:behind]) & CRC_MASK != crc
             ):
                 break
             if data[behind : behind + name_bytes] != name or not valid_properties(data, behind + name_bytes + 2, stop):

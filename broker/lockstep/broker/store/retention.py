@@ -17,7 +17,7 @@ from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.queue_table import FLUSH_QUEUES_PER_SLICE, QueueTable
 from lockstep.broker.store.snapshot import Snapshots
 from lockstep.broker.store.store_clock import StoreClock
-from lockstep.protocol.record import INT64, STORE_TIMESTAMP_AT
+from lockstep.protocol.record import RECORD_BYTES_MIN, store_time_of
 from lockstep.runtime.descriptors import SHORTAGE, WAIT_COUNT, WAIT_S
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
@@ -133,15 +133,14 @@ class Retention:
         return sys.maxsize
 
     async def _first_stamp_ms(self, segment: Segment) -> int:
-        data = self._log.from_tail(segment.start + STORE_TIMESTAMP_AT, 8)
+        data = self._log.from_tail(segment.start, RECORD_BYTES_MIN)
         if data is None:
             segment.reader_count += 1
             try:
-                data = await self._host.threads.run(segment.file.pread, 8, STORE_TIMESTAMP_AT)
+                data = await self._host.threads.run(segment.file.pread, RECORD_BYTES_MIN, 0)
             finally:
                 segment.reader_count -= 1
-        stamp_ms: int = INT64.unpack(data)[0]
-        return stamp_ms
+        return store_time_of(data)
 
     async def _move_minimums(self, start: int) -> tuple[list[ConsumeQueue], bool]:
         """Return (queues whose minimum moved to the first message at or above `start`, whether every queue was checked).

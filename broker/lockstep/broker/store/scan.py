@@ -21,13 +21,14 @@ from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.record import (
     BLANK_MAGIC,
     BODY_AT,
-    BODY_LENGTH_AT,
+    HEAD_BYTES_MAX,
     INT32,
     INT64,
     MAGIC,
     PHYSICAL_OFFSET_AT,
     RECORD_BYTES_MIN,
     SIZE_AND_MAGIC,
+    head_of,
     record_bounds,
     zero_broker_fields,
 )
@@ -225,7 +226,7 @@ class LogScan:
         if not RECORD_BYTES_MIN <= size <= left:
             raise BadRecordError(f"size {size}, expected {RECORD_BYTES_MIN} to {left}")
         if position + size > self._window_start + len(self._window):
-            _check_size(await self._bytes(segment, position, min(BODY_AT, left)), position, size)
+            _check_size(await self._bytes(segment, position, min(HEAD_BYTES_MAX, left)), position, size)
         data = await self._bytes(segment, position, size)
         if len(data) != size:
             raise BadRecordError(f"only {len(data)} of its {size} bytes exist")
@@ -442,9 +443,9 @@ def _check_size(head: bytes, position: int, size: int) -> None:
 
     The record is read at once, and a damaged size may be as large as the file.
     """
-    if len(head) < BODY_AT:
+    if len(head) < BODY_AT or len(head) < (body_at := head_of(head).size):
         raise BadRecordError(f"only {len(head)} of its {size} bytes exist")
-    physical, body_bytes = INT64.unpack_from(head, PHYSICAL_OFFSET_AT)[0], INT32.unpack_from(head, BODY_LENGTH_AT)[0]
-    after = size - BODY_AT - body_bytes
+    physical, body_bytes = INT64.unpack_from(head, PHYSICAL_OFFSET_AT)[0], INT32.unpack_from(head, body_at - INT32.size)[0]
+    after = size - body_at - body_bytes
     if physical != position or not 3 <= after <= 3 + 0xFF + 0xFFFF:
         raise BadRecordError(f"size {size}, physical offset {physical} and a body of {body_bytes} bytes do not agree")

@@ -8,13 +8,11 @@ from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.names import STATE_TOPIC, check_topic
 from lockstep.protocol.record import (
-    BODY_AT,
     CRC_MASK,
-    HEAD,
     MAGIC,
     RECORD_BYTES_MIN,
-    SYS_IPV6_MASK,
     SYS_TRANSACTION_MASK,
+    head_of,
 )
 from lockstep.protocol.sequence import STAMP_HEAD, FrameSequence, find_sequence
 
@@ -53,14 +51,16 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
     """
     if len(data) < RECORD_BYTES_MIN:
         raise BadRecordError(f"{len(data)} bytes, a record has at least {RECORD_BYTES_MIN}")
-    size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _, _, store_ms, _, _, prepared, body_bytes = HEAD.unpack_from(data)
+    head = head_of(data)
+    body_at = head.size
+    if len(data) < body_at:
+        raise BadRecordError(f"{len(data)} bytes, its head has {body_at}")
+    size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _, _, store_ms, _, _, prepared, body_bytes = head.unpack_from(data)
     if magic != MAGIC or size != len(data):
         raise BadRecordError(f"size {size} and magic {magic:#010x}, expected {len(data)} and {MAGIC:#010x}")
     if physical != position or queue_id < 0 or queue_offset < 0:
         raise BadRecordError(f"physical offset {physical}, queue id {queue_id}, queue offset {queue_offset}")
-    if sys_flag & SYS_IPV6_MASK:
-        raise BadRecordError(f"system flag {sys_flag:#x} means IPv6 hosts, which are not supported")
-    behind = BODY_AT + body_bytes
+    behind = body_at + body_bytes
     if body_bytes < 0 or behind + 3 > size:
         raise BadRecordError(f"body of {body_bytes} bytes in a record of {size}")
     properties_at = behind + 3 + data[behind]
@@ -68,7 +68,7 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
         raise BadRecordError(f"its fields do not make its size {size}")
     if not valid_properties(data, properties_at, size):
         raise BadRecordError("its properties have a byte 0 or are not UTF-8")
-    body = data[BODY_AT:behind]
+    body = data[body_at:behind]
     if crc32(body) & CRC_MASK != crc:
         raise BadRecordError("the CRC of its body is wrong")
     name = data[behind + 1 : properties_at - 2]

@@ -1,8 +1,9 @@
 """Header type 0 of RocketMQ's clients: JSON. RocketMQ: RemotingSerializable, RemotingCommand.
 
-    {"code":105,"extFields":{"topic":"T"},"flag":0,"language":"JAVA","opaque":0,"version":409}
+    {"code":105,"extFields":{"topic":"T"},"flag":0,"language":"JAVA","opaque":0,"serializeTypeCurrentRPC":"JSON","version":409}
 
-Members may be missing, null, or numbers written as strings; values of extFields may be numbers or booleans (C++, Node).
+`serializeTypeCurrentRPC` is written always, because the Rust client requires it, and never read. Members may be missing, null, or numbers
+written as strings; values of extFields may be numbers or booleans (C++, Node).
 """
 
 from typing import Any
@@ -28,7 +29,7 @@ class JsonCodec(JavaCodec):
         plain |= {"flag": command.flag, "language": command.language or OWN_LANGUAGE, "opaque": command.opaque}
         if command.remark is not None:
             plain["remark"] = command.remark
-        plain["version"] = command.version
+        plain |= {"serializeTypeCurrentRPC": "JSON", "version": command.version}
         return write_json(plain)
 
     def decode(self, header: bytes | bytearray | memoryview, body: bytes) -> Command:

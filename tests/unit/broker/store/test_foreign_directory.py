@@ -103,7 +103,7 @@ async def test_foreign_log_is_rejected_without_the_setting() -> None:
     assert contents(files) == before
 
 
-def ipv6(files: SimFiles) -> None:
+def wrong_hosts(files: SimFiles) -> None:
     at = 3 * SIZE + 36
     files.overwrite(LOG, at, SYS_IPV6_MASK.to_bytes(4, "big"))
 
@@ -120,7 +120,7 @@ def hole(files: SimFiles) -> None:
     files.overwrite(LOG, 3 * SIZE, bytes(SIZE))
 
 
-@pytest.mark.parametrize("harm", [ipv6, other_magic, torn, hole])
+@pytest.mark.parametrize("harm", [wrong_hosts, other_magic, torn, hole])
 async def test_foreign_log_with_an_unreadable_record_is_rejected_with_its_position(harm: Callable[[SimFiles], None]) -> None:
     """An earlier version took it for a torn tail and cut the 7 of 10 messages that followed."""
     files = SimFiles()
@@ -134,7 +134,7 @@ async def test_unreadable_last_record_of_a_foreign_log_is_not_cut_as_a_torn_tail
     files = SimFiles()
     await create_with_messages(files, 4)
     remove_our_files(files)
-    ipv6(files)
+    wrong_hosts(files)
     await check_rejected(files, f"log position {3 * SIZE}")
 
 
