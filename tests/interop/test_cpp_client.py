@@ -1,12 +1,10 @@
 """RocketMQ's C++ client, unchanged, by its Python wrapper from PyPI, against our servers."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support.interop import PROGRAMS, run, servers, trial
+from support.interop import PROGRAMS, cpp_python, servers, trial
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -15,15 +13,7 @@ USES = ("sync", "asynchronous", "oneway", "batch", "compressed", "push", "tags",
 
 @pytest.fixture
 def python(tmp_path: Path) -> str:
-    """Return a Python that has the wrapper."""
-    environment = tmp_path / "environment"
-    python = str(environment / "bin" / "python")
-    run(sys.executable, "-m", "venv", str(environment), cwd=tmp_path)
-    run(python, "-m", "pip", "install", "-q", "--only-binary=:all:", "rocketmq==0.4.4", cwd=tmp_path)
-    loaded = subprocess.run([python, "-c", "import rocketmq.client"], capture_output=True, text=True, check=False)
-    if loaded.returncode:
-        pytest.skip(f"the library of RocketMQ's C++ client can't be loaded here: {loaded.stderr[-200:]}")
-    return python
+    return cpp_python(tmp_path)
 
 
 async def test_cpp_client_runs_unchanged_in_every_use(python: str, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from support.interop import PROGRAMS, require, run, servers, trial
+from support.interop import go_program, servers, trial
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -16,9 +16,7 @@ USES = (
 
 @pytest.fixture
 def program(tmp_path: Path) -> str:
-    require("go", of="RocketMQ's Go client")
-    run("go", "build", "-o", str(tmp_path / "trial"), ".", cwd=PROGRAMS / "go")
-    return str(tmp_path / "trial")
+    return go_program(tmp_path, ".")
 
 
 async def test_go_client_runs_unchanged_in_every_use(program: str, tmp_path: Path) -> None:

@@ -3,25 +3,19 @@
 A Java member that is killed keeps its queues for the rest of its lease (60 s), so the test takes some minutes.
 """
 
-from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from lockstep.admin.demo.proof import HandledEvent
-from lockstep.protocol.order import skips
-from support.cluster import DEFAULTS, Cluster, Report, now_us, running_cluster
+from support.cluster import DEFAULTS, Cluster, Report, running_cluster
 from support.java_programs import compiled
+from support.mixed_groups import Pause, faults, java, java_member, late_calls, repeats, until_every_queue_is_handled
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-QUEUES = {f"orders@{broker}:{queue_id}" for broker in ("broker-a", "broker-b") for queue_id in range(4)}
 JAVA_FIRST, JAVA_KEYS = 1_000, 16
 """The keys of the Java producer."""
-TAKEN_OVER_S = 180
-"""A lease of 60 s, and the 20 s after which Java clients ask again, on a busy machine."""
-QUICK_JAVA = ("-Drocketmq.client.rebalance.waitInterval=2000", "-Drocketmq.client.rebalance.lockInterval=5000")
 
 
 @pytest.fixture(scope="module", params=[("4.9.8", "JSON"), ("5.3.3", "ROCKETMQ")], ids="-".join)
@@ -30,56 +24,6 @@ def programs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     version, form = request.param
     class_path = compiled(version, tmp_path_factory.mktemp("java"), "OrderedMember", "KeyedProducer")
     return [f"-Drocketmq.serialize.type={form}", "-cp", class_path]
-
-
-async def java(cluster: Cluster, programs: list[str], program: str, name: str, *arguments: str) -> None:
-    options = [*QUICK_JAVA, f"-Duser.home={cluster.folder}", "-Xmx96m", *programs]
-    command = [*options, program, cluster.nameservers, "orders", *arguments]
-    await cluster.start(name, command, "worker.ready", program="java")
-
-
-async def java_member(cluster: Cluster, programs: list[str], name: str) -> None:
-    await java(cluster, programs, "OrderedMember", name, "billing", name, str(cluster.folder / f"{name}.handled"))
-
-
-async def until_every_queue_is_handled(cluster: Cluster, *names: str) -> float:
-    """Wait until each queue has an event that a call of one of these members has handled from now on. Return the seconds."""
-    begun_us = now_us()
-
-    def handled() -> set[str]:
-        return {each.queue for each in cluster.handled_events() if each.begun_us > begun_us and each.consumer in names}
-
-    await cluster.until(f"{names} handle every queue", lambda: handled() == QUEUES, timeout_s=TAKEN_OVER_S)
-    return (now_us() - begun_us) / 1e6
-
-
-def faults(events: Iterable[HandledEvent]) -> list[str]:
-    """Return what is out of order: of each queue, in the order of time, no offset may be left out, and no two members may work at once.
-
-    Members may go back to an offset and repeat from there. The steps of each key may only repeat too.
-    """
-    found = []
-    of_queue: dict[str, list[HandledEvent]] = {}
-    for each in sorted(events, key=lambda each: each.begun_us):
-        of_queue.setdefault(each.queue, []).append(each)
-    for queue, work in of_queue.items():
-        found += [f"{queue}: {skip.after} after {skip.before}" for skip in skips(work, lambda each: each.offset, first=0)]
-        found += [f"{queue}: {after} began while {before} ran" for before, after in pairwise(work) if after.begun_us < before.ended_us]
-        of_key: dict[int, list[HandledEvent]] = {}
-        for each in work:
-            of_key.setdefault(each.order, []).append(each)
-        for key, steps in of_key.items():
-            expected, places = 0, dict[int, int]()
-            for each in steps:
-                # A send that RocketMQ's client repeats may be stored twice, one directly behind the other.
-                known = places.setdefault(each.offset, each.step)
-                if each.step > expected or known != each.step:
-                    found.append(f"{queue}: key {key}: {each} while step {expected} was expected")
-                expected = max(expected, each.step + 1)
-    of_order: dict[int, set[str]] = {}
-    for each in (each for work in of_queue.values() for each in work):
-        of_order.setdefault(each.order, set()).add(each.queue)
-    return found + [f"key {key} is in {sorted(queues)}" for key, queues in of_order.items() if len(queues) > 1]
 
 
 def test_checker_finds_each_fault() -> None:
@@ -96,6 +40,21 @@ def test_checker_finds_each_fault() -> None:
         right[1:],
     ):
         assert faults(wrong) != []
+
+
+def test_only_the_one_call_of_a_paused_member_may_be_late() -> None:
+    def event(consumer: str, offset: int, begun_us: int, ended_us: int) -> HandledEvent:
+        return HandledEvent(consumer, 0, offset, "q", 0, offset, begun_us, ended_us)
+
+    pauses = [Pause("java", 25, 70)]
+    late = event("java", 1, 20, 71)
+    taken_over = [event("java", 0, 10, 15), event("other", 1, 30, 35), event("other", 2, 40, 45)]
+    assert late_calls([*taken_over, late], pauses) == {late}
+    assert late_calls([event("java", 0, 10, 15), late], pauses) == set(), "nobody else had the queue"
+    second = event("java", 2, 72, 75)
+    assert late_calls([*taken_over, late, second], pauses) == {late}
+    again = event("java", 3, 80, 85)
+    assert late_calls([*taken_over, again], pauses) == set(), "it has the queue again"
 
 
 async def begin(cluster: Cluster, programs: list[str], *members: str) -> None:
@@ -129,8 +88,7 @@ async def check_order(cluster: Cluster, *members: str) -> str:
     events = cluster.handled_events()
     assert faults(events) == []
     assert {key >= JAVA_FIRST for key, sent in cluster.reported.items() if sent.acknowledged} == {True, False}, "both producers have sent"
-    once = {(each.queue, each.offset) for each in events}
-    return f"{len(events)} events, {len(events) - len(once)} repeats"
+    return f"{len(events)} events, {repeats(events)} repeats"
 
 
 async def test_order_is_kept_while_members_and_a_broker_of_a_mixed_group_are_killed(

@@ -1,11 +1,10 @@
 """The Node.js client ali-ons, unchanged, against our servers. It comes from npm, with what it depends on."""
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from support.interop import PROGRAMS, require, run, servers, trial
+from support.interop import node_folder, servers, trial
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -15,11 +14,7 @@ USES = ("sync", "compressed", "push", "tags", "retry", "delay", "resume", "broad
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    require("node", "npm", of="the Node.js client")
-    folder = tmp_path / "node"
-    shutil.copytree(PROGRAMS / "node", folder, ignore=shutil.ignore_patterns("node_modules"))
-    run("npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts", cwd=folder)
-    return folder / "trial.js"
+    return node_folder(tmp_path) / "trial.js"
 
 
 async def test_node_client_runs_unchanged_in_every_use(program: Path, tmp_path: Path) -> None:

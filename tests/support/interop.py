@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -36,6 +37,35 @@ async def servers(folder: Path) -> AsyncIterator[Cluster]:
 def run(*command: str, cwd: Path, limit_s: int = FETCH_S) -> None:
     """Run a command that fetches or builds a program."""
     subprocess.run(command, cwd=cwd, check=True, timeout=limit_s, capture_output=True)
+
+
+def go_program(folder: Path, package: str) -> str:
+    """Build a package of tests/interop/go. Its module comes from the module proxy. Return the program."""
+    require("go", of="RocketMQ's Go client")
+    program = str(folder / "go-program")
+    run("go", "build", "-o", program, package, cwd=PROGRAMS / "go")
+    return program
+
+
+def cpp_python(folder: Path) -> str:
+    """Make an environment with the wrapper of RocketMQ's C++ client from PyPI. Return its Python."""
+    environment = folder / "environment"
+    python = str(environment / "bin" / "python")
+    run(sys.executable, "-m", "venv", str(environment), cwd=folder)
+    run(python, "-m", "pip", "install", "-q", "--only-binary=:all:", "rocketmq==0.4.4", cwd=folder)
+    loaded = subprocess.run([python, "-c", "import rocketmq.client"], capture_output=True, text=True, check=False)
+    if loaded.returncode:
+        pytest.skip(f"the library of RocketMQ's C++ client can't be loaded here: {loaded.stderr[-200:]}")
+    return python
+
+
+def node_folder(folder: Path) -> Path:
+    """Copy the programs of tests/interop/node, and fetch from npm what they need. Return their folder."""
+    require("node", "npm", of="the Node.js client")
+    copy = folder / "node"
+    shutil.copytree(PROGRAMS / "node", copy, ignore=shutil.ignore_patterns("node_modules"))
+    run("npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--ignore-scripts", cwd=copy)
+    return copy
 
 
 async def trial(command: Sequence[str], cwd: Path) -> tuple[list[str], str]:

@@ -36,21 +36,12 @@ class JavaWire:
     async def call(self, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b"", *, version: int | None = None) -> Reply:
         """Send a request, and return its response."""
         self.opaque += 1
-        header = self._header(code, fields or {}, self.version if version is None else version)
-        self.writer.write(struct.pack(">iI", 4 + len(header) + len(body), self.kind << 24 | len(header)) + header + body)
+        self.writer.write(frame(self.kind, self.opaque, code, fields, body, self.version if version is None else version))
         while True:
             flag, opaque, reply = await self.read()
             if flag & 1 and opaque == self.opaque:
                 return reply
             self.pushed.append((reply.code, reply))
-
-    def _header(self, code: int, fields: Mapping[str, Any], version: int) -> bytes:
-        if self.kind == JSON:
-            plain = {"code": code, "flag": 0, "language": "JAVA", "opaque": self.opaque, "version": version}
-            return json.dumps({**plain, **({"extFields": fields} if fields else {})}).encode()
-        texts = [(name.encode(), str(value).encode()) for name, value in fields.items()]
-        entries = b"".join(struct.pack(">h", len(name)) + name + struct.pack(">i", len(value)) + value for name, value in texts)
-        return struct.pack(">hbhiiii", code, 0, version, self.opaque, 0, 0, len(entries)) + entries
 
     async def read(self) -> tuple[int, int, Reply]:
         """Return the next frame: its flag, its opaque, and the rest."""
@@ -70,6 +61,18 @@ class JavaWire:
             (length,) = struct.unpack_from(">i", header, at)
             found[name], at = header[at + 4 : at + 4 + length].decode(), at + 4 + length
         return flag, opaque, Reply(code, found, body, remark or None, header)
+
+
+def frame(kind: int, opaque: int, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b"", version: int = 409) -> bytes:
+    """Return a request."""
+    if kind == JSON:
+        plain = {"code": code, "flag": 0, "language": "JAVA", "opaque": opaque, "version": version}
+        header = json.dumps({**plain, **({"extFields": fields} if fields else {})}).encode()
+    else:
+        texts = [(name.encode(), str(value).encode()) for name, value in (fields or {}).items()]
+        entries = b"".join(struct.pack(">h", len(name)) + name + struct.pack(">i", len(value)) + value for name, value in texts)
+        header = struct.pack(">hbhiiii", code, 0, version, opaque, 0, 0, len(entries)) + entries
+    return struct.pack(">iI", 4 + len(header) + len(body), kind << 24 | len(header)) + header + body
 
 
 @asynccontextmanager

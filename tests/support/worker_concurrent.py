@@ -1,16 +1,20 @@
 """A concurrent consumer process for tests. Appends a line `body retries result at_ms` for each message of each call; at_ms is boot time.
 
+With --name the messages are events of worker_producer.py, and the lines those of worker_consumer.py (the epoch is 0).
+
 On SIGTERM it leaves the group and exits.
 """
 
 import argparse
 import asyncio
+import json
 import os
 import signal
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from lockstep.admin.demo.proof import HandledEvent
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, MessageExt, PushConsumer
 from lockstep.client.consumer.concurrent_model import ConcurrentRunner
 from lockstep.runtime.log import announce, configure
@@ -27,6 +31,12 @@ class Worker:
         return message.reconsume_times < self.options.fail_times and message.body.startswith(self.options.fail.encode())
 
     def note(self, message: MessageExt, result: str) -> None:
+        if self.options.name:
+            event, at_us = json.loads(message.body), time.monotonic_ns() // 1000
+            queue = f"{message.topic}@{message.broker_name}:{message.queue_id}"
+            handled = HandledEvent(self.options.name, event["order"], event["step"], queue, 0, message.queue_offset, at_us, at_us)
+            os.write(self.file, (handled.line() + "\n").encode())
+            return
         line = f"{message.body.decode()} {message.reconsume_times} {result} {time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000}\n"
         os.write(self.file, line.encode())
 
@@ -71,6 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--nameserver", required=True)
     parser.add_argument("--file", required=True)
+    parser.add_argument("--name", default="", help="write lines of handled events, under this name")
     parser.add_argument("--group", default="mailing")
     parser.add_argument("--topic", default="orders")
     parser.add_argument("--fail", default="", help="messages that begin so fail")

@@ -36,6 +36,8 @@ LATE_MS = 100
 """A lease timer that fires this late shows that the process was suspended or blocked: received data is read first."""
 FREE_QUEUES_MAX = 4_096
 """The maximum number of queues in one QUEUE_FREE: with the longest names 2 MB, far below the limit of a frame."""
+NOTICES_UNSENT_BYTES_MAX = 16 << 20
+"""Unsent bytes of a connection above which a notice closes it: its client has not read for long. Responses stop far below."""
 SNAPSHOT_CHECK_MS = 1_000
 """A snapshot is due after 64 MiB of log, which take a second at full speed."""
 SCRUB_FIRST_MS = 60_000
@@ -127,7 +129,13 @@ class EffectRunner:
         self._notices.extendleft(partial(self._send, connection, code, header, body) for connection in reversed(connections))
 
     def _send(self, connection: int, code: RequestCode, header: object | None, body: bytes) -> None:
-        if (endpoint := self._endpoints.get(connection)) is not None:
+        if (endpoint := self._endpoints.get(connection)) is None:
+            return
+        if endpoint.unsent_bytes > NOTICES_UNSENT_BYTES_MAX:
+            reason = f"it reads too slowly: {endpoint.unsent_bytes} bytes are unsent"
+            log_limited(log, "info", "connection.ended", peer=endpoint.peer, reason=reason)
+            endpoint.abort(reason)
+        else:
             endpoint.oneway(code, None if header is None else CODECS[endpoint.codec].write_fields(header), body)
 
 

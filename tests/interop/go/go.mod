@@ -2,7 +2,10 @@ module lockstep/interop
 
 go 1.21
 
-require github.com/apache/rocketmq-client-go/v2 v2.1.2
+require (
+	github.com/apache/rocketmq-client-go/v2 v2.1.2
+	golang.org/x/sys v0.0.0-20220722155257-8c9f86f7a55f
+)
 
 require (
 	github.com/emirpasic/gods v1.12.0 // indirect
@@ -21,7 +24,6 @@ require (
 	go.uber.org/atomic v1.5.1 // indirect
 	golang.org/x/crypto v0.0.0-20200622213623-75b288015ac9 // indirect
 	golang.org/x/lint v0.0.0-20190930215403-16217165b5de // indirect
-	golang.org/x/sys v0.0.0-20220722155257-8c9f86f7a55f // indirect
 	golang.org/x/tools v0.0.0-20201224043029-2b0845dc783e // indirect
 	gopkg.in/natefinch/lumberjack.v2 v2.0.0 // indirect
 	stathat.com/c/consistent v1.0.0 // indirect

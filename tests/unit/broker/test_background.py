@@ -8,6 +8,7 @@ import pytest
 
 from lockstep.broker.background import (
     FREE_QUEUES_MAX,
+    NOTICES_UNSENT_BYTES_MAX,
     RETENTION_MS,
     SCRUB_FIRST_MS,
     SCRUB_REST_MS,
@@ -33,6 +34,7 @@ class Endpoint:
     def __init__(self) -> None:
         self.peer = "p"
         self.codec = MSGPACK
+        self.unsent_bytes = 0
         self.sent: list[tuple[int, object, bytes]] = []
         self.aborted: str | None = None
 
@@ -102,6 +104,18 @@ async def test_failing_effect_is_logged_and_the_others_are_executed(caplog: pyte
     assert pulls.reported == [stale]
     assert one.aborted == "over"
     assert [record.getMessage().split()[0] for record in caplog.records if record.exc_info] == ["effect.failed"]
+
+
+async def test_connection_that_never_reads_its_notices_is_closed() -> None:
+    coordination, deaf, other = Coordination(), Endpoint(), Endpoint()
+    effects = EffectRunner(coordination, {1: deaf, 2: other}, Pulls())  # type: ignore[arg-type, dict-item]
+    for unsent in (NOTICES_UNSENT_BYTES_MAX, NOTICES_UNSENT_BYTES_MAX + 1):
+        deaf.unsent_bytes = unsent
+        coordination.effects = [Notify("g", (1, 2), ListVersion(3, 4))]
+        effects.run_slice()
+        effects.run_slice()
+    assert (len(deaf.sent), deaf.aborted) == (1, "it reads too slowly: 16777217 bytes are unsent")
+    assert (len(other.sent), other.aborted) == (2, None)
 
 
 async def test_free_queues_beyond_one_frame_are_sent_in_several() -> None:

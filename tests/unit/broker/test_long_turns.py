@@ -64,6 +64,7 @@ class Peer:
     def __init__(self, counted: TurnCounter) -> None:
         self.sent: list[int] = []
         self.codec = MSGPACK
+        self.unsent_bytes = 0
         self.oneway = counted.of(lambda code, fields=None, body=b"": self.sent.append(code))
 
 
@@ -168,6 +169,7 @@ async def test_close_stale_pull_and_free_queue_do_not_wait_for_pending_notices()
     class Peer:
         peer = "p"
         codec = MSGPACK
+        unsent_bytes = 0
 
         def __init__(self, connection: int) -> None:
             self._connection = connection

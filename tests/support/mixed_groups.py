@@ -1,0 +1,100 @@
+"""Ordered groups with members of RocketMQ's clients and of lockstep's SDK: start the programs, and check the order from what they wrote."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from lockstep.admin.demo.proof import HandledEvent
+from lockstep.protocol.order import skips
+from support.cluster import Cluster, now_us
+
+BROKERS, QUEUES_EACH = ("broker-a", "broker-b"), 4
+TAKEN_OVER_S = 180
+"""A lease of 60 s, and the 20 s after which Java clients ask again, on a busy machine."""
+QUICK_JAVA = ("-Drocketmq.client.rebalance.waitInterval=2000", "-Drocketmq.client.rebalance.lockInterval=5000")
+
+
+def queues(topic: str) -> set[str]:
+    return {f"{topic}@{broker}:{queue_id}" for broker in BROKERS for queue_id in range(QUEUES_EACH)}
+
+
+async def java(cluster: Cluster, programs: list[str], program: str, name: str, *arguments: str) -> None:
+    """Start a program of tests/interop/java on the topic `orders`. `programs`: the options with which java finds it."""
+    options = [*QUICK_JAVA, f"-Duser.home={cluster.folder}", "-Xmx96m", *programs]
+    command = [*options, program, cluster.nameservers, "orders", *arguments]
+    await cluster.start(name, command, "worker.ready", program="java")
+
+
+async def java_member(cluster: Cluster, programs: list[str], name: str, *concurrent: str) -> None:
+    """Start a member of `billing`. `concurrent`: a topic and a group whose member it is too."""
+    await java(cluster, programs, "OrderedMember", name, "billing", name, str(cluster.folder / f"{name}.handled"), *concurrent)
+
+
+async def until_every_queue_is_handled(cluster: Cluster, *names: str, topic: str = "orders") -> float:
+    """Wait until each queue has an event that a call of one of these members has handled from now on. Return the seconds."""
+    begun_us = now_us()
+
+    def handled() -> set[str]:
+        return {each.queue for each in cluster.handled_events(topic) if each.begun_us > begun_us and each.consumer in names}
+
+    await cluster.until(f"{names} handle every queue of {topic}", lambda: handled() == queues(topic), timeout_s=TAKEN_OVER_S)
+    return (now_us() - begun_us) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A time in which a member was stopped by SIGSTOP."""
+
+    member: str
+    begun_us: int
+    ended_us: int
+
+
+def late_calls(events: Collection[HandledEvent], pauses: Iterable[Pause]) -> set[HandledEvent]:
+    """Return the calls that ordering.md 12 and 2.7 allow: of each queue, the one that a paused member was about to make, or in, when it was
+    paused, if another member has worked on the queue before it ended. A Java member checks its lease before each call, and not after it."""
+    found = set()
+    for pause in pauses:
+        for queue in {each.queue for each in events if each.consumer == pause.member}:
+            work = sorted((each for each in events if each.queue == queue), key=lambda each: each.begun_us)
+            own = [each for each in work if each.consumer == pause.member]
+            before = [each.offset for each in own if each.ended_us < pause.begun_us]
+            first = next((each for each in own if each.ended_us > pause.ended_us), None)
+            if first is None or not (first.begun_us < pause.begun_us or (before and first.offset == before[-1] + 1)):
+                continue
+            if any(each.consumer != pause.member and pause.begun_us < each.begun_us < first.ended_us for each in work):
+                found.add(first)
+    return found
+
+
+def faults(events: Iterable[HandledEvent]) -> list[str]:
+    """Return what is out of order: of each queue, in the order of time, no offset may be left out, and no two members may work at once.
+
+    Members may go back to an offset and repeat from there. The steps of each key may only repeat too.
+    """
+    found = []
+    of_queue: dict[str, list[HandledEvent]] = {}
+    for each in sorted(events, key=lambda each: each.begun_us):
+        of_queue.setdefault(each.queue, []).append(each)
+    for queue, work in of_queue.items():
+        found += [f"{queue}: {skip.after} after {skip.before}" for skip in skips(work, lambda each: each.offset, first=0)]
+        found += [f"{queue}: {after} began while {before} ran" for before, after in pairwise(work) if after.begun_us < before.ended_us]
+        of_key: dict[int, list[HandledEvent]] = {}
+        for each in work:
+            of_key.setdefault(each.order, []).append(each)
+        for key, steps in of_key.items():
+            expected, places = 0, dict[int, int]()
+            for each in steps:
+                # A send that RocketMQ's client repeats may be stored twice, one directly behind the other.
+                known = places.setdefault(each.offset, each.step)
+                if each.step > expected or known != each.step:
+                    found.append(f"{queue}: key {key}: {each} while step {expected} was expected")
+                expected = max(expected, each.step + 1)
+    of_order: dict[int, set[str]] = {}
+    for each in (each for work in of_queue.values() for each in work):
+        of_order.setdefault(each.order, set()).add(each.queue)
+    return found + [f"key {key} is in {sorted(where)}" for key, where in of_order.items() if len(where) > 1]
+
+
+def repeats(events: Collection[HandledEvent]) -> int:
+    return len(events) - len({(each.queue, each.offset) for each in events})
