@@ -48,6 +48,8 @@ from lockstep.protocol.record import (
     store_time_of,
 )
 
+_UNUSUAL = SYS_COMPRESSED | SYS_IPV6_MASK
+"""A record with none of these flags has its body, as it was sent, at BODY_AT."""
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _YEAR_9999_MS = 253_402_300_799_999
@@ -330,12 +332,15 @@ class MessageExt:
         body = self._body
         if body is None:
             data, start = self._data, self._start
-            if data[start + SYS_FLAG_AT + 3] & SYS_COMPRESSED:  # the flag is in the last of its four bytes
+            flags = data[start + SYS_FLAG_AT + 3]  # these flags are in the last of its four bytes
+            if not flags & _UNUSUAL:
+                body = data[start + BODY_AT : self._topic_at - 1]
+            elif flags & SYS_COMPRESSED:
                 body = self._decompressed()
                 if len(body) >= BODY_CACHE_BYTES_MAX:
                     return body
             else:
-                body = data[start + head_of(data, start).size : self._topic_at - 1]
+                body = self.stored_body
             self._body = body
         return body
 
