@@ -50,8 +50,8 @@ _HELD = OwnershipState.HELD
 class ConcurrentCall(Call):
     """A call of the listener."""
 
-    context: ConcurrentlyContext
     runner: "ConcurrentRunner"
+    context: ConcurrentlyContext
     expired: bool = field(default=False, init=False)
     """It ran too long: its messages are sent back, or are being sent."""
 
@@ -117,7 +117,8 @@ class ConcurrentRunner:
             await self.grant.rest()
 
     def _schedule(self) -> None:
-        if self.has_waiting() and self.grant.alive and self.queue.ownership.state is _HELD and not self._ctx.paused:
+        waits = self._again or self.grant.messages.waiting
+        if waits and self.grant.alive and self.queue.ownership.state is _HELD and not self._ctx.paused:
             self._model.crew.schedule(self)
 
     def position_moved(self) -> None:
@@ -138,15 +139,15 @@ class ConcurrentRunner:
 
     # ---------------------------------------------------------------------------------------------------------------- calls
 
-    def has_waiting(self) -> bool:
-        return bool(self._again) or self.grant.messages.waiting > 0
-
     def begin_call(self, now_ms: int) -> ConcurrentCall | None:
         grant, again = self.grant, self._again
         if not grant.alive or self.queue.ownership.state is not _HELD or self._ctx.paused:
             return None  # the next grant, or resume(), schedules it again
         batch = again.popleft() if again else grant.messages.take(self._batch_count)
-        return ConcurrentCall(batch, ConcurrentlyContext(self.queue.queue, len(batch), self.is_over), now_ms, self) if batch else None
+        if not batch:
+            return None
+        context = ConcurrentlyContext(self.queue.queue, len(batch), self.is_over)
+        return ConcurrentCall(self, batch, context, now_ms, bool(again) or grant.messages.waiting > 0)
 
     def succeeded(self, call: ConcurrentCall, result: object, *, last: bool) -> bool:
         batch = call.batch

@@ -7,7 +7,7 @@ from its result, is up to the runner of its queue (CrewRunner): concurrent group
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue
 from lockstep.client.consumer.context import ConsumerContext
@@ -21,13 +21,14 @@ from lockstep.protocol.message import MessageExt
 class Call:
     """A call of the listener."""
 
+    runner: "CrewRunner[Any]"
     batch: list[MessageExt]
     context: ConcurrentlyContext | OrderlyContext
     started_ms: int
+    more: bool
+    """Whether the runner has further batches."""
     ended: bool = field(default=False, init=False)
     """The listener has returned; the consequences may still be on their way."""
-    given_up: bool = field(default=False, init=False)
-    """The task was cancelled to end the listener; the task itself goes on."""
 
 
 CallT = TypeVar("CallT", bound=Call)
@@ -41,9 +42,6 @@ class CrewRunner(Protocol[CallT]):
 
     def begin_call(self, now_ms: int) -> CallT | None:
         """Take the next batch, and return its call. Return None if no call may start now."""
-
-    def has_waiting(self) -> bool:
-        """Return whether `begin_call` would return another call, except for the state of the queue."""
 
     def succeeded(self, call: CallT, result: object, *, last: bool) -> bool:
         """Handle a plain success, and return True. Return False for any other result. `last`: `last_call_ended` follows at once."""
@@ -59,7 +57,6 @@ class CrewRunner(Protocol[CallT]):
 class _Caller(Generic[CallT]):
     """A task of the crew."""
 
-    runner: CrewRunner[CallT] | None = None
     call: CallT | None = None
 
 
@@ -74,6 +71,8 @@ class Crew(Generic[CallT]):
         """Queues with waiting messages, in the order in which they are served."""
         self._slice_end_ms = 0
         self._callers: dict[asyncio.Task[None], _Caller[CallT]] = {}
+        self._given_up: dict[CallT, None] = {}
+        """Calls whose tasks were cancelled to end the listener; the tasks themselves go on."""
 
     def schedule(self, runner: CrewRunner[CallT]) -> None:
         """Call the listener for this queue, which has waiting messages, as soon as another call is allowed."""
@@ -92,13 +91,14 @@ class Crew(Generic[CallT]):
         """Return the tasks, or those that call the listener for this queue."""
         if queue is None:
             return list(self._callers)
-        return [task for task, caller in self._callers.items() if caller.runner is not None and caller.runner.queue is queue]
+        return [task for task, caller in self._callers.items() if caller.call is not None and caller.call.runner.queue is queue]
 
     def give_up(self, runner: CrewRunner[CallT]) -> None:
         """Cancel the listener where it is awaited on the loop for this queue. Calls whose results are being handled go on."""
         for task, caller in self._callers.items():
-            if caller.runner is runner and caller.call is not None and not caller.call.ended and self._listener.in_loop:
-                caller.call.given_up = True
+            call = caller.call
+            if call is not None and call.runner is runner and not call.ended and self._listener.in_loop:
+                self._given_up[call] = None
                 task.cancel()
 
     def _add_caller(self) -> None:
@@ -111,20 +111,20 @@ class Crew(Generic[CallT]):
     async def _work(self, caller: _Caller[CallT]) -> None:
         """Make one call after another while messages wait. It awaits the listener itself, without a coroutine of its own for each call."""
         ctx, listener, boot_ms, ready = self._ctx, self._listener, self._boot_ms, self._ready
-        function, in_loop = listener.listener, listener.in_loop
+        function, in_loop, given_up = listener.listener, listener.in_loop, self._given_up
         now_ms = boot_ms()
         while ready:
             runner, _ = ready.popitem(last=False)
             call = runner.begin_call(now_ms)
             if call is None:
                 continue  # the runner schedules itself again when calls are allowed
-            if runner.has_waiting():
+            if call.more:
                 ready[runner] = None
             if ready:
                 self._add_caller()
             queue, batch, context = runner.queue, call.batch, call.context
             calls = queue.calls
-            caller.runner, caller.call = runner, call
+            caller.call = call
             calls[context] = None
             if not queue.ownership.running:
                 queue.ownership.call_started()
@@ -139,13 +139,14 @@ class Crew(Generic[CallT]):
                     else:
                         result, error = await listener.in_thread(queue.queue, batch, context)
                 except BaseException as raised:  # listener: any error means that the call failed
-                    if not call.given_up and ends_the_task(raised):
+                    if call not in given_up and ends_the_task(raised):
                         raise
                     result, error = None, raised
                 finally:
                     listener.running -= 1
                     call.ended = True
-                    if call.given_up:
+                    if given_up and call in given_up:
+                        del given_up[call]
                         _uncancel()
                 ended_ms = boot_ms()
                 if in_loop and ended_ms - now_ms >= BLOCKED_MS:
@@ -156,7 +157,7 @@ class Crew(Generic[CallT]):
                 if error is not None and ends_the_consumer(error):
                     ctx.fail(error)
             finally:
-                caller.runner = caller.call = None
+                caller.call = None
                 del calls[context]
                 if not calls:
                     runner.last_call_ended()

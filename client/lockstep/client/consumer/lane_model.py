@@ -35,6 +35,7 @@ _HELD = OwnershipState.HELD
 class LaneCall(Call):
     """A call of the listener."""
 
+    runner: "LaneRunner"
     context: OrderlyContext
     lane: Lane
 
@@ -124,9 +125,6 @@ class LaneRunner:
 
     # ---------------------------------------------------------------------------------------------------------------- calls
 
-    def has_waiting(self) -> bool:
-        return self._lanes.ready
-
     def begin_call(self, now_ms: int) -> LaneCall | None:
         if not self._may_call(now_ms):
             return None  # a proof of life, resume() or the next grant wakes `run`
@@ -135,7 +133,7 @@ class LaneRunner:
             return None
         lane, batch = taken
         context = OrderlyContext(self.queue.queue, self._fence, self._lanes.attempts_at(batch[0].queue_offset), self._has_lapsed)
-        return LaneCall(batch, context, now_ms, lane)
+        return LaneCall(self, batch, context, now_ms, self._lanes.ready, lane)
 
     def _has_lapsed(self) -> bool:
         return self._ctx.host.clock.boot_ms() >= self.queue.session.proof.deadline_ms
