@@ -79,8 +79,8 @@ def done_ranges_hold_unfinished_messages(patch: Patches) -> None:
     """A done range has finished messages only."""
     done_ranges = ProcessQueue.done_ranges
 
-    def whole(self: ProcessQueue) -> Ranges:
-        ranges = done_ranges(self)
+    def whole(self: ProcessQueue, offset: int) -> Ranges:
+        ranges = done_ranges(self, offset)
         return (ranges[0], ranges[-1]) if ranges else ()
 
     patch.set(ProcessQueue, "done_ranges", whole)
@@ -143,3 +143,23 @@ def concurrency_is_not_limited(patch: Patches) -> None:
         ctx.config = config
 
     patch.set(Crew, "_add_caller", one_more)
+
+
+@mutant(WORLD, aimed="tests/unit/client/test_lanes.py::test_ranges_of_an_earlier_owner_are_reported_again_when_there_is_room")
+def ranges_of_earlier_owners_are_not_reported(patch: Patches) -> None:
+    """A member reports what earlier owners have finished together with its own, so that the highest are left out, whoever finished them."""
+    done_ranges = ProcessQueue.done_ranges
+
+    def own(self: ProcessQueue, offset: int) -> Ranges:
+        inherited, self._done = self._done, ()
+        ranges = done_ranges(self, offset)
+        self._done = inherited
+        return ranges
+
+    patch.set(ProcessQueue, "done_ranges", own)
+
+
+@mutant(WORLD, aimed="tests/unit/client/test_crew.py::test_batch_that_arrives_in_the_turn_in_which_the_last_task_ends_is_called")
+def a_task_that_ends_is_not_replaced(patch: Patches) -> None:
+    """What arrives while the last task of the crew ends gets another task."""
+    patch.set(Crew, "_caller_ended", lambda self, task: self._callers.pop(task, None))

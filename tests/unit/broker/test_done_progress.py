@@ -1,9 +1,15 @@
 """Done ranges in the progress: what a group has finished above its committed offset, and when the broker forgets it."""
 
+from typing import Any
+
+import pytest
+
+from lockstep.broker.classic.resets import ResetProcessor
 from lockstep.broker.journal import Journal
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.protocol.bodies import LockItem, LockVerdict, QueueOffset, ResetBody, SyncBody, SyncItem
 from lockstep.protocol.done_ranges import RANGES_MAX, Ranges
+from lockstep.protocol.headers.tools import ResetOffsetHeader
 from support.coordination_kit import GROUP, TOPIC, Bench, Client
 
 KEY = (GROUP, TOPIC, 0)
@@ -145,6 +151,32 @@ def test_retention_moves_progress_past_ranges() -> None:
     assert kept(bench) == (8, (20, 30)), "6 and 7 are finished"
     bench.retention_moved({(TOPIC, 0): 10})
     assert kept(bench) == (10, (20, 30))
+
+
+def test_gap_is_reported_until_a_commit_passes_it_although_retention_has_moved_progress_past_its_end() -> None:
+    bench, member, epoch = holding()
+    commit(member, epoch, 0, 5, 150)
+    bench.retention_moved({(TOPIC, 0): 100})
+    assert kept(bench) == (150, ())
+    commit(member, epoch, 0, 5, 150, 160, 161)
+    commit(member, epoch, 150, 160, 161)
+    result = member.lock(0, held={})[0]
+    assert (result.offset, result.gap_first, result.gap_end) == (150, 0, 100)
+    commit(member, member.held[0], 151)
+    assert member.lock(0, held={})[0].gap_first is None
+
+
+@pytest.mark.parametrize(
+    ("target", "force", "moved"), [(2, False, [2]), (6, False, [2]), (50, False, []), (50, True, [50]), (1, False, [1])]
+)
+def test_reset_by_rocketmqs_tools_brings_finished_messages_again(target: int, force: bool, moved: list[int]) -> None:
+    """To the committed offset too, and to one above it, which does not rise without force."""
+    bench, member, epoch = holding()
+    commit(member, epoch, 2, 5, 8)
+    nothing: Any = None
+    resets = ResetProcessor(bench.c, nothing, nothing, nothing, nothing)
+    found = resets._moved(ResetOffsetHeader(TOPIC, GROUP, -1, force), {0: target})
+    assert [queue.offset for queue in found] == moved
 
 
 def test_dead_letter_is_finished_where_it_is() -> None:

@@ -160,6 +160,31 @@ async def test_exhausted_key_is_blocked_until_resume_and_the_others_go_on(lockst
 
 
 @pytest.mark.lockstep(brokers=1)
+async def test_health_is_not_ok_while_any_key_fails_again_and_again(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+
+    async def handle(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        if messages[0].sharding_key == "k0":
+            await asyncio.sleep(3_600)
+        elif messages[0].sharding_key == "k3":
+            raise ValueError("no such account")
+
+    worker = Worker(cluster, handle)
+    await cluster.start("worker", worker.run)
+    await send(cluster, 10, 10)
+    await cluster.until(lambda: any(isinstance(event, QueueBlocked) for event in worker.events), "QueueBlocked")
+    assert worker.consumer is not None
+    health = worker.consumer.health()
+    (queue,) = health.queues
+    assert queue.lanes is not None
+    assert (queue.lanes.oldest_key, queue.lanes.attempts, queue.attempts, queue.blocked, health.ok) == ("k0", 3, 0, True, False)
+    assert queue.running_ms is not None
+    assert queue.running_ms >= 3_000, "the call of k0, not the last one"
+    await cluster.kill("worker")
+
+
+@pytest.mark.lockstep(brokers=1)
 async def test_dead_lettered_message_leaves_its_key_and_the_key_goes_on(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await cluster.create_topic(TOPIC, queues=1)

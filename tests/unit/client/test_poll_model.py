@@ -55,7 +55,7 @@ class Queue:
             ownership=self.own,
             session=SimpleNamespace(changed=lambda ownership: None, trigger=lambda: None),
             ctx=SimpleNamespace(host=SimpleNamespace(clock=clock)),
-            call_started_ms=0,
+            polled_ms=0,
             fetch=lambda grant, runner: None,
             look=lambda: None,
         )

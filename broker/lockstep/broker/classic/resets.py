@@ -101,12 +101,14 @@ class ResetProcessor:
         return await self._store.offset_by_time(header.topic, queue_id, header.timestamp)
 
     def _moved(self, header: ResetOffsetHeader, targets: Mapping[int, int]) -> tuple[QueueOffset, ...]:
-        """Return the queues whose offset changes. Without force an offset does not rise."""
+        """Return the queues whose offset changes, or whose messages above it do not wait. Without force an offset does not rise."""
         moved = []
         for queue_id, target in targets.items():
             now = self._coordination.state.progress.get((header.group, header.topic, queue_id))
             if now is None or target < now.offset or (header.is_force and target != now.offset):
                 moved.append(QueueOffset(queue_id, target))
+            elif now.done and target < now.done[-1]:
+                moved.append(QueueOffset(queue_id, now.offset))  # what is finished above it comes again
         return tuple(moved)
 
     def _offset(self, group: str, topic: str, queue_id: int) -> int:

@@ -198,7 +198,8 @@ class ProgressTable:
             case ("progress.committed", group, topic, queue_id, offset, attempts, *done):
                 key = (group, topic, queue_id)
                 if (before := self.get(key)) is not None:
-                    gap = before.gap if before.gap is not None and offset <= before.gap[1] else None
+                    # Retention may have moved progress past the gap, to the end of a done range.
+                    gap = before.gap if before.gap is not None and (offset <= before.gap[1] or offset == before.offset) else None
                     self._put(key, Progress(before.generation, offset, attempts, gap, done=tuple(*done)))
             case ("progress.set", group, topic, queue_id, generation, offset, attempts, first, end, *more):
                 gap = None if first is None else (first, end)

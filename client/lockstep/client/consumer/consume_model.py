@@ -19,10 +19,10 @@ class HeldQueue(QueueHandler, Protocol):
     ctx: ConsumerContext
     queue: MessageQueue
     session: QueueSession
-    calls: dict[OrderlyContext | ConcurrentlyContext, None]
-    """The contexts of the calls of the listener that work on the queue."""
-    call_started_ms: int
-    """The boot time at which the oldest of them began."""
+    calls: dict[OrderlyContext | ConcurrentlyContext, int]
+    """The contexts of the calls of the listener that work on the queue → the boot times at which they began."""
+    polled_ms: int
+    """The boot time at which a poll returned the messages that are at hand."""
     reached: int
     """The offset that this member had reached under an earlier grant; 0 once a response has shown whether the queue still goes so far."""
 

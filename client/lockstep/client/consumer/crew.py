@@ -106,7 +106,13 @@ class Crew(Generic[CallT]):
             caller: _Caller[CallT] = _Caller()
             task = self._ctx.runs.spawn(self._work(caller), f"{self._ctx.group} call")
             self._callers[task] = caller
-            task.add_done_callback(lambda done: self._callers.pop(done, None))
+            task.add_done_callback(self._caller_ended)
+
+    def _caller_ended(self, task: "asyncio.Task[None]") -> None:
+        """Forget the task. Work that has arrived since its last look gets another one."""
+        self._callers.pop(task, None)
+        if not task.cancelled():
+            self._add_caller()
 
     async def _work(self, caller: _Caller[CallT]) -> None:
         """Make one call after another while messages wait. It awaits the listener itself, without a coroutine of its own for each call."""
@@ -125,10 +131,9 @@ class Crew(Generic[CallT]):
             queue, batch, context = runner.queue, call.batch, call.context
             calls = queue.calls
             caller.call = call
-            calls[context] = None
+            calls[context] = now_ms
             if not queue.ownership.running:
                 queue.ownership.call_started()
-                queue.call_started_ms = now_ms
             try:
                 result: object
                 error: BaseException | None

@@ -38,6 +38,8 @@ class LaneHealth:
     """The first unfinished offset, which holds up the committed offset; None if every fetched message is finished."""
     oldest_key: str | None
     """The sharding key of the message there."""
+    attempts: int
+    """The highest number of failed calls of a batch that is not finished."""
     blocked_keys: tuple[str | None, ...]
     """The first keys whose attempts are exhausted, at most 8; None stands for messages without a key."""
 
@@ -56,10 +58,10 @@ class QueueHealth:
     attempts: int
     fetched_count: int
     running_ms: int | None
-    """Milliseconds for which the present call has run; None if no call runs."""
+    """Milliseconds for which the oldest running call has run; None if no call runs."""
     blocked: bool
-    """Its first batch has failed so often that QueueBlocked was reported (`max_attempts` times, or 3 times if attempts are unlimited), or a
-    key is blocked."""
+    """Its first batch, or with order_by="sharding_key" that of any key, has failed so often that QueueBlocked was reported: `max_attempts`
+    times, or 3 times if attempts are unlimited."""
     epoch: int | None
     """The fencing token of its grant; None in a concurrent group. 0 before the first grant."""
     generation: int | None

@@ -121,7 +121,13 @@ class LaneRunner:
     def lanes(self) -> LaneHealth:
         oldest = self._messages.first_unfinished
         offset, key = (None, None) if oldest is None else (oldest.queue_offset, oldest.sharding_key)
-        return LaneHealth(len(self._lanes), offset, key, tuple(self._lanes.blocked_keys[:KEYS_SHOWN]))
+        return LaneHealth(
+            len(self._lanes),
+            offset,
+            key,
+            self._lanes.most_attempts(self._messages.commit_offset),
+            tuple(self._lanes.blocked_keys[:KEYS_SHOWN]),
+        )
 
     # ---------------------------------------------------------------------------------------------------------------- calls
 
@@ -157,6 +163,8 @@ class LaneRunner:
                 ConfigError(f'{self._ctx.group}: auto_commit=False can\'t be used with order_by="sharding_key": keys commit alone')
             )
         status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
+        if wrong is None and not call.context.auto_commit:
+            wrong = "the listener set auto_commit=False"
         if status is not ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT and call.context.auto_commit:
             self._log_manual(status)
             self._finish(call)

@@ -61,6 +61,10 @@ class Lanes:
         """Return the keys of the blocked lanes; None for messages without a key."""
         return [lane.key if isinstance(lane.key, str) else None for lane in self._blocked]
 
+    def most_attempts(self, offset: int) -> int:
+        """Return the highest number of failed calls of a batch that begins at `offset` or later."""
+        return max((attempts for begin, attempts in self._failed.items() if begin >= offset), default=0)
+
     def attempts_at(self, offset: int) -> int:
         """Return the number of failed calls of the batch that begins at `offset`."""
         return self._failed.get(offset, 0)

@@ -152,7 +152,8 @@ class OrderlyContext(_CallContext):
     Attributes:
         queue: The MessageQueue.
         fence: The fencing token of this call (Fence).
-        attempt: The number of times that this batch has failed before; 0 in the first call. A move or a restart does not reset it.
+        attempt: The number of times that this batch has failed before; 0 in the first call. A move or a restart does not reset it, except
+            for a key that is not the oldest unfinished one of its queue (order_by="sharding_key").
         cancelled: See Cancelled.
         auto_commit: True unless the listener sets it to False: then only COMMIT moves the progress.
         suspend_current_queue_time_ms: Set it with SUSPEND: the pause before the next call in milliseconds, clamped to 10 … 30,000. None:

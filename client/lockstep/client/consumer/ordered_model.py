@@ -122,8 +122,7 @@ class OrderedRunner:
                 continue
             context = OrderlyContext(queue.queue, fence, messages.batch_attempts, lapsed)
             ownership.call_started()
-            calls[context] = None
-            queue.call_started_ms = now_ms
+            calls[context] = now_ms
             result: object
             error: BaseException | None
             listener.running += 1

@@ -101,7 +101,7 @@ _HOLDING = frozenset({OwnershipState.HELD, OwnershipState.DRAINING, OwnershipSta
 _WITH_TOKEN = _HOLDING | {OwnershipState.RELEASED}
 
 
-def nothing_done() -> Ranges:
+def nothing_done(offset: int) -> Ranges:
     """Return no range: the messages of the queue are finished in its order."""
     return ()
 
@@ -174,8 +174,8 @@ class QueueOwnership:
         self.changed = 0
         self._fenced = False
         """The release is sent without an offset, because a call still runs past its limit."""
-        self.done_ranges: Callable[[], Ranges] = nothing_done
-        """Returns the finished offsets above `offset`; of the current grant."""
+        self.done_ranges: Callable[[int], Ranges] = nothing_done
+        """Returns the finished offsets above `offset`, to which it is applied; of the current grant."""
         self._last_sent: tuple[int, int, Ranges] = (0, 0, ())
         """The (offset, attempts, done ranges) that were sent last on this connection."""
         self._committed: tuple[int, int] = (0, 0)
@@ -308,7 +308,7 @@ class QueueOwnership:
         if self.may_acquire:
             return LockItem(self.group, self.queue.topic, self.queue.queue_id)
         if self.state in _HOLDING:
-            done = self.done_ranges() or None
+            done = self.done_ranges(self.offset) or None
             return LockItem(self.group, self.queue.topic, self.queue.queue_id, self.token, self.offset, self.attempts, done)
         return None
 
@@ -367,7 +367,7 @@ class QueueOwnership:
             return True
         if self.state not in (OwnershipState.HELD, OwnershipState.DRAINING):
             return False
-        return self._last_sent != (self.offset, self.attempts, self.done_ranges())
+        return self._last_sent != (self.offset, self.attempts, self.done_ranges(self.offset))
 
     @property
     def committed_offset(self) -> int:
@@ -385,7 +385,7 @@ class QueueOwnership:
         offset = None if release and self._fenced else self.offset
         attempts = 0 if offset is None else self.attempts
         error = self.error if attempts else None
-        done = None if offset is None else self.done_ranges() or None
+        done = None if offset is None else self.done_ranges(offset) or None
         return SyncItem(*place, self.token, None, offset, attempts, release, error, done)
 
     def sync_sent(self, item: SyncItem) -> SentItem:

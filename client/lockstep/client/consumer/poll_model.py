@@ -134,7 +134,7 @@ class PollModel:
                 self.taken_ms = queue.ctx.host.clock.boot_ms()
                 if not queue.ownership.running:
                     queue.ownership.call_started()
-                    queue.call_started_ms = self.taken_ms
+                    queue.polled_ms = self.taken_ms
                 return batch
         return []
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from lockstep.protocol.done_ranges import Ranges, above, contains, joined, skip
+from lockstep.protocol.done_ranges import Ranges, above, contains, joined, skip, union
 from lockstep.protocol.message import MessageExt
 
 
@@ -48,7 +48,7 @@ class ProcessQueue:
     def __init__(self, offset: int, attempts: int, limits: FlowLimits, done: Ranges = ()) -> None:
         offset = skip(done, offset)
         self._done = done
-        """What an earlier owner has finished. Its messages count as filtered."""
+        """What an earlier owner has finished above the commit offset. Its messages count as filtered, and remain done ranges."""
         self.commit_offset = offset
         """The next offset to consume, which SYNC commits: that of the first unfinished message if there is one, otherwise the end of
         the seen offsets."""
@@ -111,7 +111,6 @@ class ProcessQueue:
         if self._done:
             messages = [message for message in messages if not contains(self._done, message.queue_offset)]
             next_offset = skip(self._done, next_offset)
-            self._done = above(self._done, next_offset)
         if self._first:
             del self._messages[: self._first]
             self._next -= self._first
@@ -178,9 +177,18 @@ class ProcessQueue:
             self._first = self._next = self._batch = 0
         return self._update_commit_offset()
 
-    def done_ranges(self) -> Ranges:
-        """Return the ranges of finished offsets above the commit offset. What was filtered between two finished messages is part of one."""
-        return joined(self._finished_pairs()) if self._finished else ()
+    def done_ranges(self, offset: int) -> Ranges:
+        """Return the ranges of finished offsets above the commit offset, or none if that is not `offset` any more.
+
+        What was filtered between two finished messages is part of a range. The ranges of the grant are among them: if there are too many,
+        the highest are left out, whoever finished them, so that of one key no later message is in the ranges without an earlier one.
+        """
+        if offset != self.commit_offset:
+            return ()
+        if not self._done:
+            return joined(self._finished_pairs()) if self._finished else ()
+        self._done = above(self._done, offset)
+        return union(self._done, joined(self._finished_pairs()))
 
     def _finished_pairs(self) -> Iterator[tuple[int, int]]:
         finished, left, first = self._finished, len(self._finished), None
@@ -210,8 +218,9 @@ class ProcessQueue:
         return attempts
 
     def seek(self, offset: int) -> None:
-        """Drop all messages. The next pull requests `offset`, and everything before it counts as done."""
+        """Drop all messages. The next pull requests `offset`, and everything before it counts as done, nothing else."""
         self.drop()
+        self._done = ()
         self.commit_offset = self.next_offset = offset
 
     def drop(self) -> None:

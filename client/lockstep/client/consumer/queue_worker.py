@@ -33,11 +33,11 @@ class QueueWorker:
         "_model",
         "_runner",
         "_runs",
-        "call_started_ms",
         "calls",
         "ctx",
         "grant",
         "ownership",
+        "polled_ms",
         "queue",
         "reached",
         "session",
@@ -49,9 +49,9 @@ class QueueWorker:
         self.session = session
         self.ctx = ctx
         self.grant: Grant | None = None
-        self.calls: dict[OrderlyContext | ConcurrentlyContext, None] = {}
-        """The contexts of the calls that work on the queue, under any grant."""
-        self.call_started_ms = 0
+        self.calls: dict[OrderlyContext | ConcurrentlyContext, int] = {}
+        """The contexts of the calls that work on the queue, under any grant → when they began."""
+        self.polled_ms = 0
         self.reached = 0
         self._model = model
         self._group = group
@@ -133,11 +133,16 @@ class QueueWorker:
             ownership.committed_offset,
             ownership.attempts,
             0 if grant is None else grant.messages.count,
-            now_ms - self.call_started_ms if ownership.running else None,
-            blocked or self.ctx.config.retry.is_blocked(ownership.attempts),
+            now_ms - self._oldest_call_ms if ownership.running else None,
+            blocked or self.ctx.config.retry.is_blocked(max(ownership.attempts, 0 if lanes is None else lanes.attempts)),
             **self.ownership.names,
             lanes=lanes,
         )
+
+    @property
+    def _oldest_call_ms(self) -> int:
+        """Return when the oldest running call began, or when the messages at hand were polled."""
+        return next(iter(self.calls.values()), self.polled_ms)
 
     def running_tasks(self) -> "list[asyncio.Task[None]]":
         """Return the tasks in which the listener works on this queue, or may."""
@@ -188,7 +193,7 @@ class QueueWorker:
 
     def drain_limit_passed(self) -> None:
         self.cancel_calls()
-        facts = {"listener": self.ctx.listener_name, "started_ms_ago": self.ctx.host.clock.boot_ms() - self.call_started_ms}
+        facts = {"listener": self.ctx.listener_name, "started_ms_ago": self.ctx.host.clock.boot_ms() - self._oldest_call_ms}
         log.warning("call.given_up", group=self.ctx.group, queue=str(self.queue), **self.ownership.names, **facts)
         if self._runner is not None:
             self._runner.give_up()

@@ -60,7 +60,8 @@ class OrderedRetry:
     `on_exhausted="block"`, the queue is blocked after that many failed calls and QueueBlocked is reported; the next grant (a restart, a
     move) or `consumer.resume()` allows one more call. With `on_exhausted="dlq"` the broker copies the batch's messages to the topic
     `%DLQ%group` and moves the group's progress past them, and the queue goes on. Failed calls are stored with the progress: neither a move
-    nor a restart resets the count. No message is skipped.
+    nor a restart resets the count. No message is skipped. With order_by="sharding_key" all this applies to the key instead of the queue,
+    and the count of a key that is not the oldest unfinished one begins again after a move.
 
     The policy is part of the group's contract: all members must have the same.
 

@@ -1,0 +1,72 @@
+"""The tasks that call a listener: what arrives while the last of them ends is called too."""
+
+import asyncio
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from lockstep.client.consumer.crew import Call, Crew
+from lockstep.runtime.daemon import Tasks
+
+
+class Ownership:
+    running = False
+
+    def call_started(self) -> None:
+        self.running = True
+
+
+@dataclass(eq=False)
+class Runner:
+    """One queue with `waiting` batches."""
+
+    waiting: int = 0
+    queue: Any = field(default_factory=lambda: SimpleNamespace(calls={}, ownership=Ownership(), queue="q"))
+
+    def begin_call(self, now_ms: int) -> Call | None:
+        if not self.waiting:
+            return None
+        self.waiting -= 1
+        context: Any = object()
+        return Call(self, [], context, now_ms, self.waiting > 0)
+
+    def succeeded(self, call: Call, result: object, *, last: bool) -> bool:
+        return True
+
+    async def process(self, call: Call, result: object, error: BaseException | None) -> None:
+        raise AssertionError(error)
+
+    def last_call_ended(self) -> None:
+        self.queue.ownership.running = False
+
+
+async def test_batch_that_arrives_in_the_turn_in_which_the_last_task_ends_is_called() -> None:
+    started: list[asyncio.Future[None]] = []
+
+    async def listen(batch: object, context: object) -> None:
+        started.append(asyncio.get_running_loop().create_future())
+        await started[-1]
+
+    host = SimpleNamespace(clock=SimpleNamespace(boot_ms=lambda: 0))
+    ctx: Any = SimpleNamespace(host=host, config=SimpleNamespace(concurrency=1), runs=Tasks(), group="g")
+    listener: Any = SimpleNamespace(listener=listen, in_loop=True, running=0, watch=None)
+    crew: Crew[Call] = Crew(ctx, listener)
+    crew._slice_end_ms = 5
+    runner = Runner()
+
+    def arrive() -> None:
+        runner.waiting += 1
+        crew.schedule(runner)
+
+    arrive()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    started[0].set_result(None)  # the task runs in the next turn, and in the same one
+    asyncio.get_running_loop().call_soon(arrive)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert len(started) == 2
+    started[1].set_result(None)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (crew.tasks(), runner.queue.ownership.running) == ([], False)
