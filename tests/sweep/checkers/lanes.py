@@ -2,7 +2,8 @@
 
 K1  in an epoch, the calls of one key come one after another and get its messages in order: a failed batch is repeated from its first
     message, and only filtered, reported, dead-lettered or already finished messages are passed over
-K2  a commit passes no unfinished message, and its done ranges hold only finished ones; later grants have every acknowledged one
+K2  a commit passes no unfinished message, and its done ranges hold only finished ones; later grants have every acknowledged one, and no
+    later message of a key without an earlier one
 K3  a consumer has at most `concurrency` calls at a time
 """
 
@@ -169,6 +170,9 @@ def _kept(history: History) -> list[Violation]:
     deletions = Deletions(history)
     known: dict[QueueKey, list[_Done]] = {}
     sent: dict[QueueKey, set[int]] = {}
+    calls = {call.call: call for call in history.of(CallBegan)}
+    handled: dict[QueueKey, dict[int, str | None]] = {}
+    """Offset → key of the messages that were handled since the last reset or cut."""
     full: dict[QueueKey, int] = {}
     """The lowest offset from which the broker may have dropped ranges, because there were too many."""
     found = []
@@ -177,8 +181,10 @@ def _kept(history: History) -> list[Violation]:
             for queue, commits in known.items():
                 if queue.broker == cuts[place]:
                     commits[:] = [one for one in commits if not _may_be_gone(brokers, one, place)]
+            handled = {queue: offsets for queue, offsets in handled.items() if queue.broker != cuts[place]}
         if isinstance(event, ProgressReset | ResetSent):
             known.pop(event.queue, None)
+            handled.pop(event.queue, None)
             if isinstance(event, ProgressReset):
                 sent.pop(event.queue, None)
         elif isinstance(event, CommitSent) and event.offset is not None:
@@ -189,6 +195,10 @@ def _kept(history: History) -> list[Violation]:
             all_ranges = joined((offset, offset + 1) for offset in sorted(reported) if offset >= event.offset)
             if len(all_ranges) >= NEARLY_FULL:
                 full[event.queue] = min(full.get(event.queue, all_ranges[-1]), all_ranges[-1])
+        elif isinstance(event, CallEnded) and event.result is CallResult.SUCCESS and event.call in calls:
+            call = calls[event.call]
+            for (offset, _), key in zip(call.messages, call.keys, strict=True):
+                handled.setdefault(event.queue, {})[offset] = key
         elif isinstance(event, DeadLetterSent):
             sent.setdefault(event.queue, set()).add(event.offset)
         elif isinstance(event, CommitResponded) and event.done and event.verdict is ItemVerdict.OK:
@@ -198,6 +208,9 @@ def _kept(history: History) -> list[Violation]:
             strange = next((offset for offset in _offsets(event.done) if offset not in sent.get(event.queue, ())), None)
             if strange is not None:
                 found.append(Violation("K2", event.t, f"{where}: nobody has reported {strange} as done since the last reset"))
+            for key, (early, late) in _reordered(handled.get(event.queue, {}), event):
+                text = f"{where}: {late} of key {key!r} is known as handled, and {early} is not"
+                found.append(Violation("K2", event.t, text))
             for one in known.get(event.queue, ()):
                 if one.commit.t <= event.request_t and (lost := _lost(one.commit.done, event, full.get(event.queue, inf))) is not None:
                     text = f"{where}, but {lost} was acknowledged as done under epoch {one.commit.epoch} at {one.commit.t:.3f}"
@@ -210,6 +223,17 @@ def _kept(history: History) -> list[Violation]:
 def _lost(done: Ranges, grant: LockGranted, high: float) -> int | None:
     """Return a done offset below `high` that the grant does not have."""
     return next((offset for offset in _offsets(done) if grant.offset <= offset < high and not contains(grant.done, offset)), None)
+
+
+def _reordered(handled: dict[int, str | None], grant: LockGranted) -> Iterator[tuple[str | None, tuple[int, int]]]:
+    """Yield keys of which a handled message is in the grant's progress or ranges, and an earlier one that was handled too is not."""
+    first_unknown: dict[str | None, int] = {}
+    for offset in sorted(handled):
+        key = handled[offset]
+        if offset >= grant.offset and not contains(grant.done, offset):
+            first_unknown.setdefault(key, offset)
+        elif key in first_unknown:
+            yield key, (first_unknown[key], offset)
 
 
 def _offsets(done: Ranges) -> Iterator[int]:
