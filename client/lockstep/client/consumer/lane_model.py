@@ -109,7 +109,6 @@ class LaneRunner:
         return True
 
     def position_moved(self) -> None:
-        self._ownership.progressed(self.grant.token, self._messages.commit_offset)
         self._note_progress()
 
     def resume(self) -> None:
@@ -166,7 +165,8 @@ class LaneRunner:
         if wrong is None and not call.context.auto_commit:
             wrong = "the listener set auto_commit=False"
         if status is not ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT and call.context.auto_commit:
-            self._log_manual(status)
+            if status is not _SUCCESS:
+                log.warning("result.needs_manual_commit", listener=self._ctx.listener_name, status=status.value, taken_as="SUCCESS")
             self._finish(call)
             self._note_progress()
             return
@@ -216,7 +216,3 @@ class LaneRunner:
         ownership.error = self._errors.get(offset)
         ownership.progressed(self.grant.token, offset, self._lanes.attempts_at(offset))
         self.queue.session.changed(ownership)
-
-    def _log_manual(self, status: ConsumeOrderlyStatus) -> None:
-        if status is not _SUCCESS:
-            log.warning("result.needs_manual_commit", listener=self._ctx.listener_name, status=status.value, taken_as="SUCCESS")
