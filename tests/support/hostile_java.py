@@ -3,6 +3,7 @@
 import inspect
 import json
 import pkgutil
+from copy import deepcopy
 from importlib import import_module
 from struct import pack
 from typing import Any
@@ -120,7 +121,7 @@ class HostileJava(Hostile):
                 if isinstance(plain, dict) and self.random.random() < 0.2:
                     del plain[place]
                 else:
-                    plain[place] = self.random.choice(HOSTILE)
+                    plain[place] = deepcopy(self.random.choice(HOSTILE))  # which is spoiled itself later
                 return
             plain = plain[place]
 

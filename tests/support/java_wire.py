@@ -36,12 +36,16 @@ class JavaWire:
     async def call(self, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b"", *, version: int | None = None) -> Reply:
         """Send a request, and return its response."""
         self.opaque += 1
-        self.writer.write(frame(self.kind, self.opaque, code, fields, body, self.version if version is None else version))
+        header = self._header(code, fields or {}, self.version if version is None else version)
+        self.writer.write(frame_of(self.kind, header, body))
         while True:
             flag, opaque, reply = await self.read()
             if flag & 1 and opaque == self.opaque:
                 return reply
             self.pushed.append((reply.code, reply))
+
+    def _header(self, code: int, fields: Mapping[str, Any], version: int) -> bytes:
+        return header_of(self.kind, self.opaque, code, fields, version)
 
     async def read(self) -> tuple[int, int, Reply]:
         """Return the next frame: its flag, its opaque, and the rest."""
@@ -65,13 +69,19 @@ class JavaWire:
 
 def frame(kind: int, opaque: int, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b"", version: int = 409) -> bytes:
     """Return a request."""
+    return frame_of(kind, header_of(kind, opaque, code, fields or {}, version), body)
+
+
+def header_of(kind: int, opaque: int, code: int, fields: Mapping[str, Any], version: int) -> bytes:
     if kind == JSON:
         plain = {"code": code, "flag": 0, "language": "JAVA", "opaque": opaque, "version": version}
-        header = json.dumps({**plain, **({"extFields": fields} if fields else {})}).encode()
-    else:
-        texts = [(name.encode(), str(value).encode()) for name, value in (fields or {}).items()]
-        entries = b"".join(struct.pack(">h", len(name)) + name + struct.pack(">i", len(value)) + value for name, value in texts)
-        header = struct.pack(">hbhiiii", code, 0, version, opaque, 0, 0, len(entries)) + entries
+        return json.dumps({**plain, **({"extFields": fields} if fields else {})}).encode()
+    texts = [(name.encode(), str(value).encode()) for name, value in fields.items()]
+    entries = b"".join(struct.pack(">h", len(name)) + name + struct.pack(">i", len(value)) + value for name, value in texts)
+    return struct.pack(">hbhiiii", code, 0, version, opaque, 0, 0, len(entries)) + entries
+
+
+def frame_of(kind: int, header: bytes, body: bytes) -> bytes:
     return struct.pack(">iI", 4 + len(header) + len(body), kind << 24 | len(header)) + header + body
 
 
