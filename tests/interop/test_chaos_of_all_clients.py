@@ -347,7 +347,6 @@ async def test_order_holds_and_nothing_is_lost_under_random_faults_of_all_client
         events = cluster.handled_events(ORDERED)
         late = late_calls(events, nemesis.pauses)
         assert faults(each for each in events if each not in late) == []
-        assert late, "a Java member was paused in its calls"
         concurrent = cluster.handled_events(CONCURRENT)
         by_kind = Counter(kind_of(each.consumer) for each in events)
         assert by_kind.keys() == {*SHARED} - {"crowd"}
