@@ -125,7 +125,7 @@ class QueueWorker:
     def health(self, now_ms: int) -> QueueHealth:
         ownership, grant = self.ownership, self.grant
         lanes = None if self._runner is None else self._runner.lanes()
-        blocked = lanes is not None and bool(lanes.blocked_keys)
+        attempts = ownership.attempts if lanes is None else max(ownership.attempts, lanes.attempts)
         return QueueHealth(
             self.queue,
             ownership.state.value,
@@ -134,7 +134,7 @@ class QueueWorker:
             ownership.attempts,
             0 if grant is None else grant.messages.count,
             now_ms - self._oldest_call_ms if ownership.running else None,
-            blocked or self.ctx.config.retry.is_blocked(max(ownership.attempts, 0 if lanes is None else lanes.attempts)),
+            self.ctx.config.retry.is_blocked(attempts),
             **self.ownership.names,
             lanes=lanes,
         )
