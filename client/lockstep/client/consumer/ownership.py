@@ -363,11 +363,12 @@ class QueueOwnership:
     @property
     def dirty(self) -> bool:
         """Return whether SYNC has something to send for it."""
+        return self._has_news(self.done_ranges(self.offset))
+
+    def _has_news(self, done: Ranges) -> bool:
         if self.state is OwnershipState.RELEASING:
             return True
-        if self.state not in (OwnershipState.HELD, OwnershipState.DRAINING):
-            return False
-        return self._last_sent != (self.offset, self.attempts, self.done_ranges(self.offset))
+        return self.state in (OwnershipState.HELD, OwnershipState.DRAINING) and self._last_sent != (self.offset, self.attempts, done)
 
     @property
     def committed_offset(self) -> int:
@@ -376,7 +377,8 @@ class QueueOwnership:
 
     def sync_item(self) -> SyncItem | None:
         """Return the item by which SYNC names the queue now; None if there is nothing to send."""
-        if not self.dirty:
+        done = self.done_ranges(self.offset)
+        if not self._has_news(done):
             return None
         place = (self.group, self.queue.topic, self.queue.queue_id)
         if self.policy is GrantPolicy.SHARED:  # a release is a commit as well: finished messages count, even if calls still run
@@ -385,8 +387,7 @@ class QueueOwnership:
         offset = None if release and self._fenced else self.offset
         attempts = 0 if offset is None else self.attempts
         error = self.error if attempts else None
-        done = None if offset is None else self.done_ranges(offset) or None
-        return SyncItem(*place, self.token, None, offset, attempts, release, error, done)
+        return SyncItem(*place, self.token, None, offset, attempts, release, error, None if offset is None else done or None)
 
     def sync_sent(self, item: SyncItem) -> SentItem:
         assert self.token in (item.epoch, item.generation), (self, item)
