@@ -171,8 +171,10 @@ def _kept(history: History) -> list[Violation]:
     known: dict[QueueKey, list[_Done]] = {}
     sent: dict[QueueKey, set[int]] = {}
     calls = {call.call: call for call in history.of(CallBegan)}
-    handled: dict[QueueKey, dict[int, str | None]] = {}
-    """Offset → key of the messages that were handled since the last reset or cut."""
+    generations = {held: grant.generation for held, grant in holders(history).items()}
+    handled: dict[tuple[QueueKey, int], dict[int, str | None]] = {}
+    """(queue, generation) → offset → key of the messages that were handled. A call may end after the power cut that removed its messages:
+    their offsets have other messages in the next generation."""
     full: dict[QueueKey, int] = {}
     """The lowest offset from which the broker may have dropped ranges, because there were too many."""
     found = []
@@ -181,10 +183,8 @@ def _kept(history: History) -> list[Violation]:
             for queue, commits in known.items():
                 if queue.broker == cuts[place]:
                     commits[:] = [one for one in commits if not _may_be_gone(brokers, one, place)]
-            handled = {queue: offsets for queue, offsets in handled.items() if queue.broker != cuts[place]}
         if isinstance(event, ProgressReset | ResetSent):
             known.pop(event.queue, None)
-            handled.pop(event.queue, None)
             if isinstance(event, ProgressReset):
                 sent.pop(event.queue, None)
         elif isinstance(event, CommitSent) and event.offset is not None:
@@ -195,10 +195,10 @@ def _kept(history: History) -> list[Violation]:
             all_ranges = joined((offset, offset + 1) for offset in sorted(reported) if offset >= event.offset)
             if len(all_ranges) >= NEARLY_FULL:
                 full[event.queue] = min(full.get(event.queue, all_ranges[-1]), all_ranges[-1])
-        elif isinstance(event, CallEnded) and event.result is CallResult.SUCCESS and event.call in calls:
-            call = calls[event.call]
+        elif isinstance(event, CallEnded) and event.result is CallResult.SUCCESS and (event.queue, event.epoch) in generations:
+            call, generation = calls[event.call], generations[event.queue, event.epoch]
             for (offset, _), key in zip(call.messages, call.keys, strict=True):
-                handled.setdefault(event.queue, {})[offset] = key
+                handled.setdefault((event.queue, generation), {})[offset] = key
         elif isinstance(event, DeadLetterSent):
             sent.setdefault(event.queue, set()).add(event.offset)
         elif isinstance(event, CommitResponded) and event.done and event.verdict is ItemVerdict.OK:
@@ -208,7 +208,7 @@ def _kept(history: History) -> list[Violation]:
             strange = next((offset for offset in _offsets(event.done) if offset not in sent.get(event.queue, ())), None)
             if strange is not None:
                 found.append(Violation("K2", event.t, f"{where}: nobody has reported {strange} as done since the last reset"))
-            for key, (early, late) in _reordered(handled.get(event.queue, {}), event):
+            for key, (early, late) in _reordered(handled.get((event.queue, event.generation), {}), event):
                 text = f"{where}: {late} of key {key!r} is known as handled, and {early} is not"
                 found.append(Violation("K2", event.t, text))
             for one in known.get(event.queue, ()):
