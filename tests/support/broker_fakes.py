@@ -228,7 +228,9 @@ class FakeStore:
             if keep is not None:
                 examined += 1
                 examined_bytes += len(record)
-            if (tag_hashes is None or tags_code(tag) in tag_hashes) and (keep is None or keep(stored_properties(record, 0, len(record)))):
+            if (tag_hashes is None or tags_code(tag) in tag_hashes) and (
+                keep is None or keep(stored_properties(record, 0, len(record)), following - 1)
+            ):
                 parts.append(record)
                 size += len(record)
         status = ReadStatus.FOUND if parts else ReadStatus.NO_MATCHED

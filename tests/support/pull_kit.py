@@ -7,6 +7,7 @@ from lockstep.broker.journal import Journal
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.pull_fence import PullCheck
 from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.broker.tables.park_table import ParkFilter, ParkTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import Subscription
 from lockstep.protocol.codes import RequestCode
@@ -32,13 +33,21 @@ class FakeCoordination:
     refusal: Exception | None = None
 
     def __post_init__(self) -> None:
-        self.pulls = self.membership = self.legacy = self
+        self.pulls = self.membership = self.legacy = self.parking = self
+        self.parks = ParkTable(Journal())
+        self.any_parked = True
 
     def check(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None, offset: int = 0) -> PullCheck:
         return self.checks.get(epoch, PullCheck(may_commit=epoch is None))
 
     def subscription(self, group: str, topic: str, connection: int | None = None) -> Subscription | None:
         return self.subscriptions.get((group, topic))
+
+    def filter(self, queue: QueueKey) -> ParkFilter | None:
+        return self.parks.filter(queue)
+
+    def note_passed(self, queue: QueueKey, end: int) -> None:
+        self.parks.note_passed(queue, end)
 
     def update_offset(self, connection: int, key: QueueKey, offset: int, now_ms: int) -> None:
         if self.refusal is not None:

@@ -17,7 +17,7 @@ from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import RESPONSE_FLAG, Command
 from lockstep.protocol.fields import to_plain
-from lockstep.protocol.headers import admin, clients, offsets, pull, routes, send, tools
+from lockstep.protocol.headers import admin, clients, offsets, park, pull, routes, send, tools
 
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(1 << 63), (1 << 63) - 1),
@@ -54,8 +54,10 @@ def dataclasses_in(*modules: types.ModuleType) -> list[type]:
     ]
 
 
-HEADERS = dataclasses_in(admin, clients, offsets, pull, routes, send, tools)
-BODY_MODULES = [import_module(f"lockstep.protocol.bodies.{name}") for name in ("heartbeat", "locks", "routes", "groups", "brokers")]
+HEADERS = dataclasses_in(admin, clients, offsets, park, pull, routes, send, tools)
+BODY_MODULES = [
+    import_module(f"lockstep.protocol.bodies.{name}") for name in ("heartbeat", "locks", "routes", "groups", "brokers", "parks")
+]
 BODIES = [*dataclasses_in(*BODY_MODULES), queue.LayoutVersion, queue.LayoutEntry, queue.TopicLayout]
 
 
@@ -116,6 +118,9 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.CONSUMER_SEND_MSG_BACK: (send.SendBackHeader, None),
     R.DEAD_LETTER: (send.DeadLetterHeader, None),
     R.RESET_OFFSETS: (None, bodies.ResetBody),
+    R.PARK: (park.ParkHeader, None),
+    R.PARK_END: (park.ParkEndHeader, None),
+    R.PARK_CONTROL: (None, bodies.ParkControlBody),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.DELETE_SUBSCRIPTIONGROUP: (clients.DeleteGroupHeader, None),
     R.GET_BROKER_RUNTIME_INFO: (None, None),
@@ -199,6 +204,8 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.TOPIC_OFFSETS: (None, bodies.TopicOffsets),
     R.GROUP_STATUS: (None, bodies.GroupStatusReply),
     R.RESET_OFFSETS: (None, bodies.ResetReply),
+    R.PARK_END: (park.ParkEndReply, None),
+    R.PARK_CONTROL: (None, bodies.ParkControlReply),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.UPDATE_BROKER_CONFIG: (None, bodies.SettingChanges),
     R.GET_BROKER_CONFIG: (None, bodies.BrokerSettings),

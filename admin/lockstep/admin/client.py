@@ -22,6 +22,8 @@ from lockstep.protocol.bodies import (
     GroupSettings,
     GroupStatusReply,
     OffsetRange,
+    ParkControlBody,
+    ParkControlReply,
     ResetBody,
     ResetReply,
     SettingChanges,
@@ -256,6 +258,10 @@ class AdminClient:
     async def reset(self, broker: BrokerAddress, body: ResetBody) -> ResetReply:
         """Set a group's progress at one broker: in all the given queues, or in none."""
         return decode_body(ResetReply, (await self.request(broker, RequestCode.RESET_OFFSETS, body=encode_body(body))).body)
+
+    async def control_parked(self, broker: BrokerAddress, body: ParkControlBody) -> ParkControlReply:
+        response = await self.request(broker, RequestCode.PARK_CONTROL, None, encode_body(body))
+        return decode_body(ParkControlReply, response.body)
 
     async def configure(self, broker: BrokerAddress, settings: GroupSettings) -> GroupSettings:
         """Store a group's settings at one broker. Return the settings in force."""

@@ -29,9 +29,11 @@ from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
 from lockstep.broker.failed_messages import FailedMessages
 from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.nameserver_registration import BrokerIdentity, NameserverRegistration, RegistrationRefusedError, RegistrationState
+from lockstep.broker.parked_copies import ParkedCopies
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
+from lockstep.broker.processors.park import ParkProcessor
 from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
 from lockstep.broker.processors.send import SendGate, SendProcessor
@@ -106,6 +108,7 @@ class Broker:
         self._pulls: PullProcessor | None = None
         self._topics: TopicProcessor | None = None
         self._leases: LeaseTimer | None = None
+        self._copies: ParkedCopies | None = None
         self._maintenance: StoreMaintenance | None = None
         self._maintenance_tasks: list[asyncio.Task[None]] = []
         self._delivering: asyncio.Task[None] | None = None
@@ -155,8 +158,9 @@ class Broker:
         store.writer.on_fatal = self._fail
         self._state = state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
         recovery = await store.recover(state)
-        self._maintenance = StoreMaintenance(host, store, state)
         server = self._build(store, state, budget.connections_max)
+        assert self._copies is not None
+        self._maintenance = StoreMaintenance(host, store, state, self._copies)
         await server.bind()
         self.addresses = await advertise(server.addresses, config.advertised(), config.nameservers())
         store.store_host = store_host_of(self.address, store.store_id)
@@ -207,12 +211,14 @@ class Broker:
         connections = ClientConnections(coordination)
         self._delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
         failed = FailedMessages(store, coordination, delays, group_topics)
+        self._copies = copies = ParkedCopies(store, coordination, failed, self._gate)
         sends = delays, holds, failed, config.cluster
         status = StatusProcessor(coordination, self.status)
         changes = TopicChanges(state.topics, coordination, holds, topic.check_disk, store)
         processors = [
             SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, *sends, traced=config.trace_topic),
             SendBackProcessor(host, store, coordination, failed, self._gate),
+            ParkProcessor(host, store, coordination, copies),
             pulls,
             QueryProcessor(store, state.topics),
             topic,
@@ -336,7 +342,12 @@ class Broker:
         self._leases.start()
         self._effects.run_slice()
         maintenance = self._maintenance
-        loops = {"snapshots": maintenance.keep_snapshots(), "retention": maintenance.keep_retention(), "scrub": maintenance.keep_scrubbed()}
+        loops = {
+            "snapshots": maintenance.keep_snapshots(),
+            "retention": maintenance.keep_retention(),
+            "scrub": maintenance.keep_scrubbed(),
+            "dropped keys": maintenance.keep_dropping(),
+        }
         for name, loop in loops.items():
             self._maintenance_tasks.append(self._tasks.spawn(loop, f"broker.{name}"))
         self._delivering = self._tasks.spawn(self._delays.run(), "broker.delays")

@@ -8,6 +8,7 @@ from typing import assert_never
 
 from lockstep.broker.coordination import TICK_MS_MAX, Coordination
 from lockstep.broker.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
+from lockstep.broker.parked_copies import ParkedCopies
 from lockstep.broker.pending_effects import PendingEffects
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
@@ -172,14 +173,20 @@ class LeaseTimer:
 class StoreMaintenance:
     """Snapshots, retention and scrub of the store. The loops end after `stop`: a snapshot is never interrupted half-way."""
 
-    def __init__(self, host: Host, store: Store, state: BrokerState) -> None:
+    def __init__(self, host: Host, store: Store, state: BrokerState, copies: ParkedCopies) -> None:
         self._clock = host.clock
+        self._copies = copies
         self._store = store
         self._state = state
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
         self._stopping.set()
+        self._copies.stop()
+
+    async def keep_dropping(self) -> None:
+        """Copy the messages of parked keys that are dropped."""
+        await self._copies.keep_dropping()
 
     async def keep_snapshots(self) -> None:
         """Write a snapshot whenever one is due."""
@@ -197,7 +204,7 @@ class StoreMaintenance:
         config = self._state.coordination.state.config
         while await self._sleep(RETENTION_MS):
             now_ms = self._store.safe_now_ms()
-            moved = await self._store.retention(now_ms)
+            moved = await self._store.retention(now_ms, self._copies.copy_before)
             if moved:
                 await self._move_groups(moved)
             await self._forget_sequences(now_ms)

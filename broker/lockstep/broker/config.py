@@ -32,6 +32,7 @@ FEATURES = (
     "durable_sends",
     "sql92",
     "done_ranges",
+    "park",
 )
 """Abilities that this broker reports in the response to HEART_BEAT."""
 

@@ -10,8 +10,10 @@ values through `PendingEffects.drain` (effects.py). Durable changes go to the Jo
     lock_sync.py       LOCK and SYNC of sessions     start_policy.py  where a group begins in a topic
     legacy_clients.py  requests without an epoch     pull_fence.py    whether a pull may be served
     group_admin.py     settings, resets, deletion    group_status.py  the status of a group
+    parking.py         keys that are set aside
 """
 
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,11 +26,13 @@ from lockstep.broker.journal import Change, Journal
 from lockstep.broker.legacy_clients import LegacyClients
 from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.membership import GroupMembers
+from lockstep.broker.parking import Parking
 from lockstep.broker.pull_fence import PullFence
 from lockstep.broker.start_policy import StartPositions
 from lockstep.broker.tables.activity_table import DAY_MS, ActivityTable
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import LockTable, QueueKey
+from lockstep.broker.tables.park_table import ParkTable
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.protocol.done_ranges import above, below, skip
@@ -58,7 +62,9 @@ class Coordination:
     If a method of a part returns None instead of a reply, the connection is being closed: send no response.
     """
 
-    KINDS = GroupState.KINDS | ActivityTable.KINDS | GroupTable.KINDS | LockTable.KINDS | ProgressTable.KINDS | SettingsTable.KINDS
+    KINDS = frozenset[str]().union(
+        *(each.KINDS for each in (GroupState, ActivityTable, GroupTable, LockTable, ParkTable, ProgressTable, SettingsTable))
+    )
     """Kinds of the journal changes that `apply` accepts."""
 
     def __init__(self, config: CoordinationConfig, layouts: LayoutTable, bounds: QueueBounds, journal: Journal) -> None:
@@ -69,6 +75,7 @@ class Coordination:
         self.legacy = LegacyClients(self.state, self.membership)
         self.pulls = PullFence(self.state, self.lock_sync, self.legacy)
         self.admin = GroupAdmin(self.state)
+        self.parking = Parking(self.state)
         self.status = GroupStatusReader(self.state, self.membership, self.legacy)
         self._opened_ms: int | None = None
         self._ticked_ms: int | None = None
@@ -82,6 +89,8 @@ class Coordination:
             self.state.locks.apply(change)
         elif kind in ProgressTable.KINDS:
             self.state.progress.apply(change)
+        elif kind in ParkTable.KINDS:
+            self.state.parks.apply(change)
         elif kind in GroupTable.KINDS:
             self.state.groups.apply(change)
         elif kind in SettingsTable.KINDS:
@@ -105,6 +114,7 @@ class Coordination:
             "progress": state.progress.snapshot(),
             "settings": state.settings.snapshot(),
             "activity": state.activity.snapshot(),
+            "parks": state.parks.snapshot(),
         }
 
     def restore(self, plain: Mapping[str, Any]) -> None:
@@ -116,6 +126,7 @@ class Coordination:
         state.progress.restore(plain["progress"])
         state.settings.restore(plain.get("settings", []))
         state.activity.restore(plain.get("activity", []))
+        state.parks.restore(plain.get("parks", []))
 
     # -------------------------------------------------------------------------------------------------------------- start
 
@@ -182,6 +193,8 @@ class Coordination:
                 state.progress.record_reopened(topic, [(queue_id, end)])
         for _ in self.skip_removed(minimums):
             pass
+        for queue in dict.fromkeys((row.group, row.topic, row.queue_id) for row in state.parks):
+            state.parks.move_within(queue, state.bounds.bounds(*queue[1:])[0], state.bounds.end_offset(*queue[1:]))
 
     # --------------------------------------------------------------------------------------------------------------- time
 
@@ -261,6 +274,7 @@ class Coordination:
 
     def _skip_to(self, key: QueueKey, new_min: int) -> None:
         progress = self.state.progress.get(key)
+        self.state.parks.move_within(key, new_min, sys.maxsize)
         if progress is not None and progress.offset < new_min:
             first = progress.offset if progress.gap is None else progress.gap[0]
             offset = skip(progress.done, new_min)

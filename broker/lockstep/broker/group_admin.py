@@ -51,7 +51,8 @@ class GroupAdmin:
         Requests of classic members carry no generation: they are told by PULL_OFFSET_MOVED (ordering.md 12.5), but not of a native member's
         seek, which names the generation that it knows.
 
-        Raises TopicNotExistError, LocalProtocolError, or StaleEpochError if a named generation has ended.
+        Raises TopicNotExistError, LocalProtocolError, StaleEpochError if a named generation has ended, or ParkRefusedError while keys are
+        parked, unless the request forgets them.
         """
         state = self._state
         self._check_reset(body)
@@ -66,6 +67,7 @@ class GroupAdmin:
             progress = state.progress.get(key)
             before.append(QueueOffset(queue.queue_id, -1 if progress is None else progress.offset))
             untold = has_classic and queue.generation is None
+            state.parks.clear(key)
             state.progress.set_progress(key, Progress(state.fence.draw(), queue.offset, untold=untold))
             state.supersede_grant(key)
         return ResetReply(tuple(before))
@@ -83,6 +85,8 @@ class GroupAdmin:
             if not first <= queue.offset <= end:
                 what = f"offset {queue.offset} of {body.topic} queue {queue.queue_id} at {state.config.broker_name}"
                 raise LocalProtocolError(f"{what}: expected {first} to {end}; nothing was reset here")
+            if not body.drop_parked:
+                state.check_not_parked((body.group, body.topic, queue.queue_id))
             now = state.progress.get((body.group, body.topic, queue.queue_id))
             if queue.generation is not None and (now is None or now.generation != queue.generation):
                 what = f"generation {queue.generation} of {body.group} at {body.topic} queue {queue.queue_id}"

@@ -8,6 +8,7 @@ from lockstep.broker.group_tables import CoordinationConfig, GroupTables, QueueB
 from lockstep.broker.journal import Journal
 from lockstep.broker.pending_effects import PendingEffects
 from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.protocol.errors import ParkRefusedError
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
 
@@ -54,6 +55,7 @@ class GroupState(GroupTables):
     def drop_group(self, group: str) -> None:
         """Remove the group from all tables. The change `group.forgotten` has the same effect when it is replayed."""
         self.progress.drop_group(group)
+        self.parks.drop_group(group)
         self.locks.drop_group(group)
         self.groups.drop_group(group)
         self.settings.drop_group(group)
@@ -94,6 +96,7 @@ class GroupState(GroupTables):
             self.pending.end_held_pulls(key, 0)
         groups = dict.fromkeys(key[0] for key in keys)
         groups |= dict.fromkeys(self.progress.groups_in_topic(topic))
+        self.parks.drop_topic(topic)
         if groups or self.progress.has_reopened(topic):
             self.locks.drop_topic(topic)
             self.progress.drop_topic(topic)
@@ -102,6 +105,14 @@ class GroupState(GroupTables):
         for group in groups:
             self.drop_unused_contract(group)
             self.forget_if_empty(group)
+
+    def check_not_parked(self, key: QueueKey) -> None:
+        """Raise ParkRefusedError if parked keys of the queue wait: a reset would deliver their messages again, or never."""
+        if count := self.parks.waiting_count(key):
+            raise ParkRefusedError(
+                f"group {key[0]} is not reset in {key[1]} queue {key[2]} at {self.config.broker_name}: {count} keys are parked there. "
+                f"Replay or drop them (`lockstep park ls {key[0]}`), or forget them with `lockstep group reset-offset … --drop-parked`"
+            )
 
     # ------------------------------------------------------------------------------------------------------------- grants
 

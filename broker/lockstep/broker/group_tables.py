@@ -9,6 +9,7 @@ from lockstep.broker.tables.activity_table import ActivityTable
 from lockstep.broker.tables.group import Group
 from lockstep.broker.tables.group_table import GroupTable
 from lockstep.broker.tables.lock_table import FencingCounter, LockTable
+from lockstep.broker.tables.park_table import ParkTable
 from lockstep.broker.tables.progress_table import ProgressTable
 from lockstep.broker.tables.session_table import SessionTable
 from lockstep.broker.tables.settings_table import SettingsTable
@@ -83,6 +84,7 @@ class GroupTables:
         self.groups = GroupTable(journal)
         self.locks = LockTable(journal)
         self.progress = ProgressTable(journal)
+        self.parks = ParkTable(journal)
         self.settings = SettingsTable(journal)
         self.activity = ActivityTable(journal)
         self.disk_check: Callable[[str], None] | None = None

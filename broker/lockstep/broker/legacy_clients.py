@@ -197,6 +197,8 @@ class LegacyClients:
             state.progress.record_commit(key, offset, 0, now_ms)
             return
         self._told.pop(key, None)
+        state.check_not_parked(key)
+        state.parks.clear(key)
         state.progress.set_progress(key, Progress(state.fence.draw(), offset))
         if progress is not None and state.locks.holder(key) is None:
             state.end_grant(key)

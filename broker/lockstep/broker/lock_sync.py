@@ -196,6 +196,7 @@ class LockSync:
             gap_first=first,
             gap_end=end,
             done=progress.done or None,
+            replays=self._state.parks.replays(key) or None,
         )
 
     def take_unreported_gap(self, key: QueueKey, session: Session) -> tuple[int, int] | None:

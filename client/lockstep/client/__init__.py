@@ -12,6 +12,8 @@ from lockstep.client.consumer.config import (
 )
 from lockstep.client.consumer.events import (
     ConsumerEvent,
+    KeyParked,
+    KeyResumed,
     MessageDeadLettered,
     QueueAssigned,
     QueueBlocked,
@@ -114,6 +116,7 @@ from lockstep.protocol.errors import (
     NotLeaderError,
     NotYoursError,
     OutOfSequenceError,
+    ParkRefusedError,
     QueryNotFoundError,
     RemoteProtocolError,
     RequestCodeNotSupportedError,
@@ -168,6 +171,8 @@ __all__ = [
     "Fence",
     "FlushDiskTimeoutError",
     "GivenId",
+    "KeyParked",
+    "KeyResumed",
     "LaneHealth",
     "LatencyFaults",
     "LayoutStaleError",
@@ -190,6 +195,7 @@ __all__ = [
     "OrderlyListener",
     "OutOfSequenceError",
     "Outcome",
+    "ParkRefusedError",
     "PrecedingSendError",
     "Producer",
     "ProducerConfig",

@@ -10,6 +10,7 @@ from lockstep.protocol.queue import TopicLayout
 CONSUMING_IN_ORDER = ("ordered", "sync")
 CONSUMING_WITH_DEAD_LETTERS = (*CONSUMING_IN_ORDER, "dead_letters")
 CONSUMING_BY_KEY = ("done_ranges",)
+PARKING = ("park",)
 CONSUMING_BROADCAST = ("sync",)
 CONSUMING_CONCURRENTLY = ("concurrent", "sync")
 FILTERING_BY_SQL = ("sql92",)

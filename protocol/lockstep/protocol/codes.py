@@ -97,6 +97,9 @@ class RequestCode(IntEnum):
     LAYOUTS_CHANGED = 30008
     FORGET_DELETIONS = 30009
     HOLD_WRITES = 30010
+    PARK = 30011
+    PARK_END = 30012
+    PARK_CONTROL = 30013
 
 
 class ResponseCode(IntEnum):
@@ -135,4 +138,5 @@ class ResponseCode(IntEnum):
     NOT_LEADER = 30109
     DUPLICATE_CLIENT_ID = 30110
     BROKER_NAME_TAKEN = 30111
+    PARK_REFUSED = 30112
     REGISTRATION_PENDING = 30113

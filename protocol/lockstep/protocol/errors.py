@@ -245,6 +245,12 @@ class BrokerNameTakenError(BrokerError):
     code = ResponseCode.BROKER_NAME_TAKEN
 
 
+class ParkRefusedError(BrokerError):
+    """PARK_REFUSED: the key can't be set aside, is not set aside, or is in a state that does not allow the request."""
+
+    code = ResponseCode.PARK_REFUSED
+
+
 class RegistrationPendingError(BrokerError):
     """REGISTRATION_PENDING: the name is registered, and the nameserver checks whether that broker is alive. Register again in a second."""
 

@@ -202,8 +202,10 @@ def test_dead_letter_is_written_after_a_broker_restart_and_no_message_is_lost() 
 def test_dlq_retry_policy_requires_max_attempts() -> None:
     with pytest.raises(ConfigError, match="needs max_attempts"):
         OrderedRetry(on_exhausted="dlq")
-    with pytest.raises(ConfigError, match='expected "block" or "dlq"'):
-        OrderedRetry(max_attempts=2, on_exhausted="park")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="needs max_attempts"):
+        OrderedRetry(on_exhausted="park")
+    with pytest.raises(ConfigError, match='expected "block", "dlq" or "park"'):
+        OrderedRetry(max_attempts=2, on_exhausted="skip")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("listener", ["orderly", "concurrently"])

@@ -154,20 +154,20 @@ class ConsumeStatsProcessor:
             await self._budget.take()
             entry = await self._store.queue_entry(header.topic, header.queue_id, offset)
             if entry is not None:
-                passes = wanted is not None and await self._passes(wanted, *entry)
+                passes = wanted is not None and await self._passes(wanted, offset, *entry)
                 entries.append({"eval": passes, "physicOffset": entry[0], "physicSize": entry[1], "tagsCode": entry[2]})
         body: dict[str, Any] = {"maxQueueIndex": end, "minQueueIndex": low, "queueData": entries}
         if subscription is not None:
             body["subscriptionData"] = subscription_data(subscription)
         return request.reply(body=write_fastjson(body))
 
-    async def _passes(self, wanted: Filter, position: int, size: int, tag_hash: int) -> bool:
+    async def _passes(self, wanted: Filter, offset: int, position: int, size: int, tag_hash: int) -> bool:
         if wanted.tag_hashes is not None and tag_hash not in wanted.tag_hashes:
             return False
         if wanted.keep is None:
             return True
         data = await self._store.record_at(position)
-        return data is not None and wanted.keep(stored_properties(data, 0, size))
+        return data is not None and wanted.keep(stored_properties(data, 0, size), offset)
 
     def _subscription(self, header: ConsumeQueueHeader) -> Subscription | None:
         if not header.consumer_group:

@@ -28,6 +28,7 @@ from lockstep.broker.tables.long_poll_table import (
     LongPollTable,
     expression_bytes,
 )
+from lockstep.broker.tables.park_table import NOTHING_PARKED, KeyFilter
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import SQL92, TAG
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -302,7 +303,7 @@ class PullProcessor:
             return
         header: PullHeader = request.header
         count, size = page_of(header, native=request.is_native)
-        wanted = self._filter(header, request.endpoint.id)
+        wanted = self._wanted(pull)
         try:
             result = self._store.read(
                 header.topic,
@@ -357,6 +358,29 @@ class PullProcessor:
         except (BrokerError, LocalProtocolError):
             pass
 
+    def _wanted(self, pull: Pull) -> Filter:
+        """Return the filter of the request, and of what is parked: only these messages, or all but these."""
+        header: PullHeader = pull.request.header
+        wanted = self._filter(header, pull.request.endpoint.id)
+        if header.key:
+            return wanted.also(KeyFilter(header.key).keep)
+        queue = (header.consumer_group, header.topic, header.queue_id)
+        hidden = self._coordination.parking.filter(queue)
+        if header.key is not None:
+            return wanted.also((hidden or NOTHING_PARKED).waits)
+        pull.hidden = hidden
+        return wanted if hidden is None else wanted.also(hidden.keep)
+
+    def _was_hidden_well(self, pull: Pull, end: int) -> bool:
+        """Note that the pull has left parked keys out up to `end`. Return False if the keys have changed since it was read: a key that has
+        come back must not be left out."""
+        header: PullHeader = pull.request.header
+        queue = (header.consumer_group, header.topic, header.queue_id)
+        if self._coordination.parking.filter(queue) is not pull.hidden:
+            return False
+        self._coordination.parking.note_passed(queue, end)
+        return True
+
     def _filter(self, header: PullHeader, connection: int) -> Filter:
         """Return the filter of the request's expression, or else of its group's subscription."""
         if header.sys_flag & SUBSCRIPTION:
@@ -378,6 +402,10 @@ class PullProcessor:
         return filter_of(subscription.expression_type, subscription.expression)
 
     def _deliver(self, pull: Pull, result: ReadResult) -> None:
+        parking = self._coordination.parking.any_parked and pull.request.header.key is None
+        if parking and not self._was_hidden_well(pull, result.next_offset):
+            self._serve_soon([pull])
+            return
         status = result.status
         if status is ReadStatus.LOST and pull.gap is not None:
             # A response reports one gap. The next pull reports this one, from the same offset.
@@ -450,7 +478,7 @@ class PullProcessor:
             if len(self.delivered) >= DELIVERED_MAX:
                 return
             found = Delivered(0, 0, 0)
-        filtered = max(result.next_offset - header.queue_offset - result.count, 0)
+        filtered = max(result.next_offset - header.queue_offset - result.count, 0) if header.key is None else 0
         self.delivered[key] = Delivered(found.messages + result.count, found.size + result.body_bytes, found.filtered + filtered)
 
     # -------------------------------------------------------------------------------------------------------------- waiting
@@ -476,7 +504,7 @@ class PullProcessor:
             self._block(pull)
             return
         count, size = page_of(header, native=pull.request.is_native)
-        wanted = self._filter(header, pull.request.endpoint.id)
+        wanted = self._wanted(pull)
         try:
             result = await self._store.read_cold(
                 header.topic,

@@ -5,6 +5,7 @@ from functools import lru_cache
 
 from lockstep.broker.store.predicates import Keep
 from lockstep.broker.tables.long_poll_table import HeldPull
+from lockstep.broker.tables.park_table import ParkFilter
 from lockstep.protocol.bodies import SQL92, TAG
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, SubscriptionParseError
 from lockstep.protocol.headers.pull import PullHeader
@@ -23,7 +24,7 @@ CLASSIC_BYTES_MAX = 256 << 10
 class Pull:
     """A pull from its request to its response. `offset` moves ahead of the request's while messages come that do not match its filter."""
 
-    __slots__ = ("commit_seen", "deadline_ms", "failure", "fresh", "gap", "held", "offset", "request")
+    __slots__ = ("commit_seen", "deadline_ms", "failure", "fresh", "gap", "held", "hidden", "offset", "request")
 
     def __init__(self, request: Request) -> None:
         header: PullHeader = request.header
@@ -37,6 +38,8 @@ class Pull:
         """When the pull is due, by the monotonic clock; None if it must not be held."""
         self.gap: tuple[int, int] | None = None
         self.held: HeldPull[Pull] | None = None
+        self.hidden: ParkFilter | None = None
+        """What parked keys hid from the last read."""
         self.failure: Exception | None = None
         """Why the pull can't be served; it fails with this error."""
 
@@ -69,6 +72,12 @@ class Filter:
     examine_bytes: int = 0
     """What it costs to examine one record."""
 
+    def also(self, keep: Keep) -> "Filter":
+        """Return a filter that lets pass what both this one and `keep` let pass."""
+        mine = self.keep
+        both = keep if mine is None else lambda properties, offset: keep(properties, offset) and mine(properties, offset)
+        return Filter(self.tag_hashes, both, self.examine_bytes + EXAMINE_BYTES)
+
 
 EVERY_MESSAGE = Filter()
 
@@ -90,7 +99,8 @@ def _parse(is_sql: bool, expression: str | None) -> Filter | str:
         if is_sql:
             condition = parse_sql(expression or "")
             cost = EXAMINE_BYTES + COMPARISON_BYTES * count_comparisons(condition)
-            return Filter(keep=compile_sql(condition), examine_bytes=cost)
+            matches = compile_sql(condition)
+            return Filter(keep=lambda properties, _: matches(properties), examine_bytes=cost)
         parsed = TagFilter.parse(expression)
     except SqlError as error:
         return error.remark

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from lockstep.protocol.properties import VALUE_END
-from lockstep.protocol.record import UINT16, UINT32, head_of
+from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT, UINT16, UINT32, head_of
 
 EXAMINED_BYTES_MAX = 1 << 20
 """Bytes of records that a read with a predicate examines before it returns what matched. The first record is always examined."""
-Keep = Callable[[bytes], bool]
-"""Returns whether a message passes. It gets the record's properties as they are stored, after one VALUE_END. It does not raise."""
+Keep = Callable[[bytes, int], bool]
+"""Returns whether a message passes. It gets the record's properties as they are stored, after one VALUE_END, and its queue offset. It does
+not raise."""
 _VALUE_END = VALUE_END.encode()
 
 
@@ -39,7 +40,7 @@ def select(parts: Sequence[bytes], sizes: Sequence[int], keep: Keep, max_count: 
         at = begin = 0
         while at < len(part):
             size = sizes[ordinal]
-            if keep(stored_properties(part, at, at + size)):
+            if keep(stored_properties(part, at, at + size), INT64.unpack_from(part, at + QUEUE_OFFSET_AT)[0]):
                 if found.count and (found.count == max_count or total + size > max_bytes):
                     if begin < at:
                         found.parts.append(part[begin:at])

@@ -8,6 +8,7 @@ It does not matter whether groups have consumed the messages: the caller moves t
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 
 from lockstep.broker.store.append import ENTRY_BYTES
 from lockstep.broker.store.commit_log import CommitLog, Segment
@@ -44,8 +45,11 @@ class Retention:
         self._snapshots = snapshots
         self._directory = directory
 
-    async def run(self, now_ms: int, stamps: StoreClock) -> list[Moved]:
-        """Run one round. Return the queues with a new minimum."""
+    async def run(self, now_ms: int, stamps: StoreClock, before_removal: Callable[[int], Awaitable[None]] | None = None) -> list[Moved]:
+        """Run one round. Return the queues with a new minimum.
+
+        Awaits `before_removal` with the log position below which records will be removed.
+        """
         needed = self._snapshots.needs_from
         if needed is None or len(self._log.segments) < 2:
             return []
@@ -55,6 +59,8 @@ class Retention:
         going = self._free(expired)
         if not going:
             return []
+        if before_removal is not None:
+            await before_removal(going[-1].end)
         # First the minimums, which may be above the log's start, so that readers of removed messages are sent to the queue's new beginning.
         moved, complete = await self._move_minimums(going[-1].end)
         # A reader may have started since the segments were chosen.

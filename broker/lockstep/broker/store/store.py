@@ -5,7 +5,7 @@ their positions in the log and in their queue. At the end of the loop turn they 
 after a sync that turns share (log_writer.py), and then readers see them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
 from lockstep.broker.store.append import POSITION, STAMP, due_of, take_frame
@@ -553,14 +553,14 @@ class Store:
         self._disk.apply(config)
         self.scrubber.bytes_per_s = config.scrub_bytes_per_s
 
-    async def retention(self, now_ms: int) -> list[Moved]:
+    async def retention(self, now_ms: int, before_removal: Callable[[int], Awaitable[None]] | None = None) -> list[Moved]:
         """Remove old segments. Return (topic, queue id, new minimum) of the queues that lost messages.
 
-        `now_ms` is wall time, best `safe_now_ms`. Also writes the table of damage if that failed before. Raises StoreDiskError if the disk
-        fails, which is final too: it is not known then which files were removed.
+        `now_ms` is wall time, best `safe_now_ms`. `before_removal` is as for Retention.run. Also writes the table of damage if that failed
+        before. Raises StoreDiskError if the disk fails, which is final too: it is not known then which files were removed.
         """
         try:
-            moved = await self._retention.run(now_ms, self._state.stamps)
+            moved = await self._retention.run(now_ms, self._state.stamps, before_removal)
             self.damage.trim(self._log.start, lambda topic, queue_id: self.bounds(topic, queue_id)[0])
             await self._repairs.save()
         except OSError as error:

@@ -392,6 +392,7 @@ class BrokerSession:
         elif event is OwnershipEvent.RENEWED:
             self._changed[ownership] = None
             handler.report_gap(result.gap_first, result.gap_end)
+            handler.replay(result.replays or ())
         elif event is OwnershipEvent.STALE:
             log.warning(
                 "queue.fenced", group=ownership.group, queue=str(ownership.queue), **ownership.names, by="LOCK", verdict=result.verdict.name

@@ -21,6 +21,7 @@ from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_result
 from lockstep.client.consumer.listener_calls import ListenerCalls
 from lockstep.client.consumer.ownership import OwnershipState
+from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL
 from lockstep.protocol.errors import BrokerError, TransportError
@@ -130,6 +131,9 @@ class ConcurrentRunner:
 
     def give_up(self) -> None:
         """End the grant: finished messages have been committed. Running calls continue, and their contexts are cancelled."""
+
+    def replay(self, keys: Sequence[ReplayKey]) -> None:
+        pass
 
     def lanes(self) -> None:
         return None

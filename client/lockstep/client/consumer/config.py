@@ -104,8 +104,11 @@ class ConsumerConfig(BaseConsumerConfig):
                 raise ConfigError('order_by "sharding_key": keys are committed together, at intervals; use commit="interval"')
         elif self.unkeyed == "alone":
             raise ConfigError('unkeyed "alone" needs order_by="sharding_key"')
-        if self.broadcasting and self.retry.on_exhausted == "dlq":
-            raise ConfigError('retry on_exhausted "dlq": a broadcasting group has no dead-letter topic; use "block"')
+        if self.broadcasting and self.retry.on_exhausted != "block":
+            what = "has no dead-letter topic" if self.retry.on_exhausted == "dlq" else "has no progress at the broker"
+            raise ConfigError(f'retry on_exhausted "{self.retry.on_exhausted}": a broadcasting group {what}; use "block"')
+        if self.commit == "each" and self.retry.on_exhausted == "park":
+            raise ConfigError('retry on_exhausted "park": what is left out is committed with the rest, at intervals; use commit="interval"')
 
     @property
     def broadcasting(self) -> bool:

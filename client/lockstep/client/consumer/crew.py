@@ -63,8 +63,9 @@ class _Caller(Generic[CallT]):
 class Crew(Generic[CallT]):
     """The calls of one consumer."""
 
-    def __init__(self, ctx: ConsumerContext, listener: ListenerCalls) -> None:
+    def __init__(self, ctx: ConsumerContext, listener: ListenerCalls, concurrency: int | None = None) -> None:
         self._ctx = ctx
+        self._concurrency = ctx.config.concurrency if concurrency is None else concurrency
         self._listener = listener
         self._boot_ms = ctx.host.clock.boot_ms
         self._ready: OrderedDict[CrewRunner[CallT], None] = OrderedDict()
@@ -102,7 +103,7 @@ class Crew(Generic[CallT]):
                 task.cancel()
 
     def _add_caller(self) -> None:
-        if self._ready and len(self._callers) < self._ctx.config.concurrency:
+        if self._ready and len(self._callers) < self._concurrency:
             caller: _Caller[CallT] = _Caller()
             task = self._ctx.runs.spawn(self._work(caller), f"{self._ctx.group} call")
             self._callers[task] = caller

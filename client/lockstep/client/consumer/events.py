@@ -63,4 +63,24 @@ class MessageDeadLettered:
     error: str
 
 
-ConsumerEvent = QueueAssigned | QueueRevoked | QueueGap | QueueBlocked | MessageDeadLettered
+@dataclass(frozen=True, slots=True)
+class KeyParked:
+    """The message at `offset` has failed for the last time, and its key was set aside: its messages from here on wait for a replay."""
+
+    queue: MessageQueue
+    key: str
+    offset: int
+    attempts: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeyResumed:
+    """All messages of a parked key below `offset` are accepted, or in the dead-letter topic. The key continues in the main flow."""
+
+    queue: MessageQueue
+    key: str
+    offset: int
+
+
+ConsumerEvent = QueueAssigned | QueueRevoked | QueueGap | QueueBlocked | MessageDeadLettered | KeyParked | KeyResumed

@@ -1,16 +1,18 @@
 """What follows a failed call of an ordered listener, whatever the unit of order: a pause, reports, and the dead-letter topic."""
 
 from collections import OrderedDict
+from enum import Enum
 
 from lockstep.client.consumer.consume_model import HeldQueue
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.client.consumer.events import MessageDeadLettered, QueueBlocked
+from lockstep.client.consumer.events import KeyParked, MessageDeadLettered, QueueBlocked
 from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, OrderlyContext, QueueAction, read_result
 from lockstep.client.consumer.listener_calls import ends_the_consumer
 from lockstep.client.consumer.retry import clamp_suspend_ms
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import BrokerError, TransportError
+from lockstep.protocol.errors import BrokerError, ParkRefusedError, TransportError
+from lockstep.protocol.headers.park import ParkHeader
 from lockstep.protocol.headers.send import DeadLetterHeader
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.properties import REASON_LENGTH_MAX
@@ -20,6 +22,16 @@ log = get_logger("client.consumer")
 
 LOGGED_MAX = 100
 """The number of batches whose logged tracebacks are remembered."""
+
+
+class ParkOutcome(Enum):
+    """What became of a message whose key was to be parked."""
+
+    NOT_NOW = 0
+    """It has attempts left, or the request failed: it is called again."""
+    PARKED = 1
+    REFUSED = 2
+    """The broker refused: the message blocks."""
 
 
 class FailedCalls:
@@ -53,12 +65,9 @@ class FailedCalls:
         `advance` and `finish` are those of DeadLetterHeader.
         """
         ctx, grant, queue = self._ctx, self._grant, self._queue.queue
-        if not grant.alive or not ctx.config.retry.gives_up(attempts):
+        why = self._why_given_up(context, result, error) if grant.alive and ctx.config.retry.gives_up(attempts) else None
+        if why is None:
             return False
-        status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
-        if STEPS[context.auto_commit, status] is not QueueAction.PUT_BACK or (error is not None and ends_the_consumer(error)):
-            return False
-        why = str(wrong) if not isinstance(wrong, BaseException) else f"{type(wrong).__name__}: {wrong}"
         for message in batch:
             place = (ctx.group, queue.topic, queue.queue_id, grant.token, message.queue_offset)
             header = DeadLetterHeader(*place, attempts, why[:REASON_LENGTH_MAX], advance, finish)
@@ -71,6 +80,37 @@ class FailedCalls:
             log.error("message.dead_lettered", group=ctx.group, **facts)
             ctx.report(MessageDeadLettered(queue, message.queue_offset, attempts, why))
         return grant.alive
+
+    async def park(
+        self, message: MessageExt, attempts: int, context: OrderlyContext, result: object, error: BaseException | None
+    ) -> ParkOutcome:
+        """Set the key of a message aside that has failed for the last time."""
+        ctx, grant, queue = self._ctx, self._grant, self._queue.queue
+        why = self._why_given_up(context, result, error) if grant.alive and ctx.config.retry.parks(attempts) else None
+        if why is None:
+            return ParkOutcome.NOT_NOW
+        place: dict[str, object] = {"queue": str(queue), "offset": message.queue_offset}
+        header = ParkHeader(ctx.group, queue.topic, queue.queue_id, grant.token, message.queue_offset, attempts, why[:REASON_LENGTH_MAX])
+        try:
+            await self._queue.session.link.call(RequestCode.PARK, header)
+        except ParkRefusedError as refused:
+            log.error("park.refused", group=ctx.group, **place, error=refused.remark, then="the message blocks what follows it")
+            return ParkOutcome.REFUSED
+        except (TransportError, BrokerError) as failed:
+            log.warning("park.failed", **place, error=str(failed))
+            return ParkOutcome.NOT_NOW
+        key = message.sharding_key or ""
+        log.error("key.parked", group=ctx.group, key=key, attempts=attempts, error=why, **place)
+        ctx.report(KeyParked(queue, key, message.queue_offset, attempts, why))
+        return ParkOutcome.PARKED
+
+    @staticmethod
+    def _why_given_up(context: OrderlyContext, result: object, error: BaseException | None) -> str | None:
+        """Return why the call failed; None if it did not, or the consumer ends with its error."""
+        status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
+        if STEPS[context.auto_commit, status] is not QueueAction.PUT_BACK or (error is not None and ends_the_consumer(error)):
+            return None
+        return str(wrong) if not isinstance(wrong, BaseException) else f"{type(wrong).__name__}: {wrong}"
 
     def pause_ms(self, batch: list[MessageExt], attempts: int, context: OrderlyContext, wrong: BaseException | str | None) -> int:
         """Report that the batch has failed `attempts` times, `wrong` is why (None: the listener returned SUSPEND). Return the pause before

@@ -1,11 +1,13 @@
 """One grant of one queue: its fetched messages, its pull loop and its runner."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from lockstep.client.consumer.health import LaneHealth
 from lockstep.client.consumer.process_queue import ProcessQueue
+from lockstep.protocol.bodies import ReplayKey
 
 
 class Runner(Protocol):
@@ -23,6 +25,9 @@ class Runner(Protocol):
     def give_up(self) -> None:
         """Cancel the running call: its result no longer counts."""
 
+    def replay(self, keys: Sequence[ReplayKey]) -> None:
+        """Replay these parked keys, if the runner does that."""
+
     def lanes(self) -> LaneHealth | None:
         """Return the state of the queue's keys, if they are consumed in parallel."""
 
@@ -35,6 +40,8 @@ class Grant:
     """QueueOwnership.token."""
     messages: ProcessQueue
     alive: bool = True
+    pull_stops: int = 0
+    """The number of replays that can't end while the main flow is pulled."""
     pull_waits: bool = False
     """The pull loop waits for room, a resume or the link. Who makes room sets `pull_wake` if there is enough."""
     run_wake: asyncio.Event = field(default_factory=asyncio.Event)

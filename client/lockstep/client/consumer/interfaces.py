@@ -1,10 +1,11 @@
 """Protocols between a broker session, the workers of queues and a group's membership."""
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.ownership import QueueOwnership
-from lockstep.protocol.bodies import ListVersion, LockResult, StartPolicy
+from lockstep.protocol.bodies import ListVersion, LockResult, ReplayKey, StartPolicy
 
 
 class QueueHandler(Protocol):
@@ -30,6 +31,9 @@ class QueueHandler(Protocol):
 
     def report_gap(self, first: int | None, end: int | None) -> None:
         """Handle that retention removed the messages `first` ≤ offset < `end` before the group consumed them; with None it removed none."""
+
+    def replay(self, keys: Sequence[ReplayKey]) -> None:
+        """Handle that an operator wants these parked keys to be replayed or dropped."""
 
     def start_policy(self, topic: str) -> StartPolicy:
         """Return where the group begins in a queue of the topic in which it has no progress."""

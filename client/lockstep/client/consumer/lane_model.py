@@ -6,19 +6,24 @@ message, and finished ones above it are committed as done ranges, which the next
 """
 
 import asyncio
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.client.consumer.consume_model import HeldQueue
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.crew import Call, Crew
-from lockstep.client.consumer.failed_calls import FailedCalls
+from lockstep.client.consumer.failed_calls import FailedCalls, ParkOutcome
 from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.health import LaneHealth
 from lockstep.client.consumer.lanes import Lane, Lanes
 from lockstep.client.consumer.listener import ConsumeOrderlyStatus, Fence, OrderlyContext, read_result
 from lockstep.client.consumer.listener_calls import ListenerCalls
 from lockstep.client.consumer.ownership import OwnershipState
+from lockstep.client.consumer.parking import ParkedKeys
+from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
@@ -45,7 +50,9 @@ class LaneModel:
 
     def __init__(self, ctx: ConsumerContext, listener: ListenerCalls) -> None:
         self.ctx = ctx
-        self.crew: Crew[LaneCall] = Crew(ctx, listener)
+        self.by_key = ctx.config.order_by == "sharding_key"
+        # In the order of queues every queue may have its call.
+        self.crew: Crew[LaneCall] = Crew(ctx, listener, None if self.by_key else sys.maxsize)
         self._listener = listener
 
     def start(self) -> None:
@@ -67,7 +74,21 @@ class LaneModel:
 class LaneRunner:
     """One grant of one queue."""
 
-    __slots__ = ("_batch_count", "_crew", "_ctx", "_errors", "_failures", "_fence", "_lanes", "_messages", "_ownership", "grant", "queue")
+    __slots__ = (
+        "_batch_count",
+        "_by_key",
+        "_crew",
+        "_ctx",
+        "_errors",
+        "_failures",
+        "_fence",
+        "_lanes",
+        "_messages",
+        "_ownership",
+        "_parked",
+        "grant",
+        "queue",
+    )
 
     def __init__(self, model: LaneModel, queue: HeldQueue, grant: Grant) -> None:
         ctx = self._ctx = model.ctx
@@ -81,15 +102,33 @@ class LaneRunner:
         self._errors: dict[int, str] = {}
         """The offset of a failing batch → why its last call failed."""
         self._fence = Fence(ctx.group, queue.queue.topic, queue.queue.broker_name, queue.queue.queue_id, grant.token)
-        self._lanes = Lanes(ownership.offset, ownership.attempts, unkeyed_together=ctx.config.unkeyed == "together")
+        self._by_key = model.by_key
+        self._lanes = Lanes(
+            ownership.offset,
+            ownership.attempts,
+            unkeyed_together=ctx.config.unkeyed == "together",
+            by_key=model.by_key,
+            alone_after_failure=ctx.config.retry.on_exhausted == "park",
+        )
+        self._parked = ParkedKeys(ctx, queue, grant, self._pass_on)
         ownership.done_ranges = messages.done_ranges
 
     async def run(self) -> None:
-        grant, messages, lanes, boot_ms = self.grant, self._messages, self._lanes, self._ctx.host.clock.boot_ms
+        try:
+            await self._run()
+        finally:
+            self._parked.stop()
+
+    async def _run(self) -> None:
+        grant, messages, lanes, parked = self.grant, self._messages, self._lanes, self._parked
+        boot_ms = self._ctx.host.clock.boot_ms
         loop = asyncio.get_running_loop()
         while grant.alive:
-            if messages.waiting:
-                lanes.put(messages.take(messages.waiting))
+            parked.wake()
+            if messages.waiting and parked.may_take:
+                kept, left_out = parked.split(messages.take(messages.waiting))
+                lanes.put(kept)
+                self._leave_out(left_out)
             now_ms = boot_ms()
             due_ms = lanes.wake(now_ms)
             if lanes.ready and self._may_call(now_ms):
@@ -98,6 +137,13 @@ class LaneRunner:
             await grant.rest()
             if timer is not None:
                 timer.cancel()
+
+    def replay(self, keys: Sequence[ReplayKey]) -> None:
+        self._parked.start(keys)
+
+    def _pass_on(self, key: str, messages: Sequence[MessageExt]) -> None:
+        self._lanes.put_replayed(key, messages)
+        self.grant.run_wake.set()
 
     def _may_call(self, now_ms: int) -> bool:
         session = self.queue.session
@@ -133,12 +179,14 @@ class LaneRunner:
     def begin_call(self, now_ms: int) -> LaneCall | None:
         if not self._may_call(now_ms):
             return None  # a proof of life, resume() or the next grant wakes `run`
+        if not self._by_key and self.queue.calls:
+            return None  # the end of that call schedules the next one
         taken = self._lanes.take(self._batch_count)
         if taken is None:
             return None
         lane, batch = taken
         context = OrderlyContext(self.queue.queue, self._fence, self._lanes.attempts_at(batch[0].queue_offset), self._has_lapsed)
-        return LaneCall(self, batch, context, now_ms, self._lanes.ready, lane)
+        return LaneCall(self, batch, context, now_ms, self._by_key and self._lanes.ready, lane)
 
     def _has_lapsed(self) -> bool:
         return self._ctx.host.clock.boot_ms() >= self.queue.session.proof.deadline_ms
@@ -158,9 +206,8 @@ class LaneRunner:
             log.warning("result.was_stale", listener=self._ctx.listener_name, epoch=grant.token, queue=str(self.queue.queue), offset=offset)
             return
         if not call.context.auto_commit:
-            self._ctx.fail(
-                ConfigError(f'{self._ctx.group}: auto_commit=False can\'t be used with order_by="sharding_key": keys commit alone')
-            )
+            what = 'order_by="sharding_key"' if self._by_key else 'on_exhausted="park"'
+            self._ctx.fail(ConfigError(f"{self._ctx.group}: auto_commit=False can't be used with {what}: keys commit alone"))
         status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
         if wrong is None and not call.context.auto_commit:
             wrong = "the listener set auto_commit=False"
@@ -173,10 +220,17 @@ class LaneRunner:
         attempts = lanes.attempts_at(offset) + 1
         if await self._failures.dead_letter(batch, attempts, call.context, result, error, finish=True):
             self._finish(call)
+            self._note_progress()
+            return
+        outcome = ParkOutcome.NOT_NOW
+        if len(batch) == 1:  # otherwise each of its messages gets a call of its own first
+            outcome = await self._failures.park(batch[0], attempts, call.context, result, error)
+        if outcome is ParkOutcome.PARKED:
+            self._park(call)
         elif grant.alive:
             pause_ms = self._failures.pause_ms(batch, attempts, call.context, wrong)
             self._errors[offset] = self._failures.why
-            if self._ctx.config.retry.blocks(attempts):
+            if self._ctx.config.retry.blocks(attempts) or outcome is ParkOutcome.REFUSED:
                 lanes.block(call.lane, batch)
             else:
                 lanes.failed(call.lane, batch, self._ctx.host.clock.boot_ms() + pause_ms)
@@ -191,6 +245,8 @@ class LaneRunner:
             session.trigger()
             self.queue.forget_if_done()
             return
+        if not self._by_key and self._lanes.ready:
+            self._crew.schedule(self)
         offset = self._messages.commit_offset
         ownership.error = self._errors.get(offset)
         ownership.call_ended(grant.token, offset, self._lanes.attempts_at(offset))
@@ -199,7 +255,11 @@ class LaneRunner:
     def _finish(self, call: LaneCall) -> None:
         """Count the batch as done, and go on in its lane."""
         grant, messages = self.grant, self._messages
-        messages.finish(call.batch)
+        replay = self._parked.replays.get(call.lane.key) if self._parked.replays else None
+        if replay is None:
+            messages.finish(call.batch)
+        else:
+            replay.finished(call.batch)
         self._lanes.finished(call.lane, call.batch)
         if self._errors:
             self._errors.pop(call.batch[0].queue_offset, None)
@@ -207,6 +267,27 @@ class LaneRunner:
             grant.pull_wake.set()
         if self._lanes.ready:
             self._crew.note_waiting(self)
+
+    def _park(self, call: LaneCall) -> None:
+        """Leave out the key of the message, which was parked, and go on with the others."""
+        message = call.batch[0]
+        assert message.sharding_key is not None, "the broker has parked its key"
+        replayed = call.lane.key in self._parked.replays
+        self._parked.parked(message.sharding_key)
+        left_out = self._lanes.leave_out(message.sharding_key)
+        self._lanes.finished(call.lane, call.batch)
+        self._errors.pop(message.queue_offset, None)
+        if not replayed:
+            self._leave_out([message, *left_out])
+        self.grant.run_wake.set()
+
+    def _leave_out(self, left_out: list[MessageExt]) -> None:
+        """Let progress pass messages of parked keys."""
+        if left_out:
+            self._messages.finish(left_out)
+            if self.grant.pull_waits and self._messages.room():
+                self.grant.pull_wake.set()
+            self._note_progress()
 
     def _note_progress(self) -> None:
         """Commit by the next SYNC what is finished, while other calls of the queue run."""

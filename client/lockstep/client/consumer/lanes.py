@@ -32,11 +32,25 @@ class Lanes:
         offset: The committed offset, at which the grant begins.
         attempts: The number of failed calls of the batch that begins at that offset.
         unkeyed_together: Whether messages without a sharding key form one lane, in order, or each message its own.
+        by_key: Whether each key has a lane. If not, all messages are in one lane, except for those of `put_replayed`.
+        alone_after_failure: Whether a batch that has failed is repeated message by message.
     """
 
-    __slots__ = ("_blocked", "_failed", "_lanes", "_pausing", "_ready", "_sequence", "_unkeyed_together")
+    __slots__ = (
+        "_alone_after_failure",
+        "_blocked",
+        "_by_key",
+        "_failed",
+        "_lanes",
+        "_pausing",
+        "_ready",
+        "_sequence",
+        "_unkeyed_together",
+    )
 
-    def __init__(self, offset: int, attempts: int, *, unkeyed_together: bool) -> None:
+    def __init__(
+        self, offset: int, attempts: int, *, unkeyed_together: bool, by_key: bool = True, alone_after_failure: bool = False
+    ) -> None:
         self._lanes: dict[str | int | None, Lane] = {}
         self._ready: deque[Lane] = deque()
         self._pausing: list[tuple[int, int, Lane]] = []
@@ -46,6 +60,8 @@ class Lanes:
         self._failed: dict[int, int] = {offset: attempts} if attempts else {}
         """The offset at which a batch begins → the number of its failed calls."""
         self._unkeyed_together = unkeyed_together
+        self._by_key = by_key
+        self._alone_after_failure = alone_after_failure
 
     def __len__(self) -> int:
         """Return the number of lanes."""
@@ -71,6 +87,9 @@ class Lanes:
 
     def put(self, messages: Iterable[MessageExt]) -> None:
         """Add fetched messages, in queue order."""
+        if not self._by_key:
+            self._put_into(None, messages)
+            return
         lanes, ready = self._lanes, self._ready
         for message in messages:
             key: str | int | None = message.sharding_key
@@ -82,6 +101,27 @@ class Lanes:
                 ready.append(lane)
             lane.waiting.append(message)
 
+    def put_replayed(self, key: str, messages: Iterable[MessageExt]) -> None:
+        """Add messages of a key that is replayed, in queue order. They are in a lane of their own, whatever the unit of order is."""
+        self._put_into(key, messages)
+
+    def _put_into(self, key: str | None, messages: Iterable[MessageExt]) -> None:
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane(key)
+            self._ready.append(lane)
+        lane.waiting.extend(messages)
+
+    def leave_out(self, key: str) -> list[MessageExt]:
+        """Remove the waiting messages of a key from its lane and from the common one, and return them. No call of them runs."""
+        removed: list[MessageExt] = []
+        for lane in [lane for lane in (self._lanes.get(key), self._lanes.get(None)) if lane is not None]:
+            gone = [message for message in lane.waiting if message.sharding_key == key]
+            if gone:
+                removed += gone
+                lane.waiting = deque(message for message in lane.waiting if message.sharding_key != key)
+        return removed
+
     def take(self, count: int) -> tuple[Lane, list[MessageExt]] | None:
         """Return the next batch, of at most `count` messages of one lane; None if no lane is ready.
 
@@ -91,6 +131,8 @@ class Lanes:
             return None
         lane = self._ready.popleft()
         waiting = lane.waiting
+        if self._alone_after_failure and self._failed and waiting[0].queue_offset in self._failed:
+            count = 1
         return lane, [waiting.popleft() for _ in range(min(count, len(waiting)))]
 
     def finished(self, lane: Lane, batch: list[MessageExt]) -> None:

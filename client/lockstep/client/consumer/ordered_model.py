@@ -8,6 +8,7 @@ per message: an async listener is awaited in the queue's own task, which returns
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue
 from lockstep.client.consumer.context import ConsumerContext
@@ -17,6 +18,7 @@ from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, Fence
 from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer, ends_the_task
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import OwnershipState
+from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
@@ -182,6 +184,9 @@ class OrderedRunner:
         if self._listener.in_loop and self._queue.calls and self._task is not None:
             self._given_up = True
             self._task.cancel()
+
+    def replay(self, keys: Sequence[ReplayKey]) -> None:
+        pass
 
     def lanes(self) -> None:
         return None

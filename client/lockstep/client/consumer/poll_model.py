@@ -11,10 +11,12 @@ messages that were fetched under it are dropped.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from lockstep.client.consumer.consume_model import HeldQueue
 from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.ownership import OwnershipState
+from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 
@@ -197,6 +199,9 @@ class PollRunner:
         pass
 
     def give_up(self) -> None:
+        pass
+
+    def replay(self, keys: Sequence[ReplayKey]) -> None:
         pass
 
     def lanes(self) -> None:

@@ -45,7 +45,7 @@ async def pull(held: HeldQueue, grant: Grant, runner: Runner) -> None:
     config, queue, clock = ctx.config, held.queue, ctx.host.clock
     while grant.alive:
         room = messages.room()
-        if not room or ownership.state is not OwnershipState.HELD or ctx.paused or not link.up:
+        if not room or grant.pull_stops or ownership.state is not OwnershipState.HELD or ctx.paused or not link.up:
             grant.pull_waits = True
             grant.pull_wake.clear()
             await grant.pull_wake.wait()
@@ -117,6 +117,18 @@ def _take_in(held: HeldQueue, grant: Grant, runner: Runner, offset: int, respons
         grant.run_wake.set()
         return 0
     return EMPTY_PAUSE_MS if reply.next_begin_offset <= offset else 0
+
+
+def read_page(held: HeldQueue, response: Command, offset: int) -> tuple[list[MessageExt], int] | None:
+    """Return the matching messages of a response to a pull from `offset`, and the next offset; None if the pull was refused.
+
+    Raises RemoteProtocolError if they don't fit the request.
+    """
+    if response.code not in _PULL_CODES:
+        _refused(held, response)
+        return None
+    reply = from_plain(PullReply, response.fields)
+    return _read(held, response, reply, offset), reply.next_begin_offset
 
 
 def _read(held: HeldQueue, response: Command, reply: PullReply, offset: int) -> list[MessageExt]:

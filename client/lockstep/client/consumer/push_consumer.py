@@ -30,6 +30,7 @@ from lockstep.client.features import (
     CONSUMING_CONCURRENTLY,
     CONSUMING_IN_ORDER,
     CONSUMING_WITH_DEAD_LETTERS,
+    PARKING,
 )
 from lockstep.client.instance import Instance
 from lockstep.client.settings import takes_arguments_of
@@ -98,7 +99,7 @@ class PushConsumer(BaseConsumer):
             LocalProtocolError: Messages are to be dead-lettered, and the group name is too long for the topic `%DLQ%group`.
             StateError: The consumer has a listener.
         """
-        if self.config.retry.on_exhausted == "dlq":
+        if self.config.retry.on_exhausted != "block":
             dlq_topic(self.group)
         if not self.config.broadcasting and not is_allowed_when_ordered(word := strategy_spec(self.config.allocate)):
             raise ConfigError(
@@ -194,7 +195,8 @@ class PushConsumer(BaseConsumer):
         calls = ListenerCalls(ctx, self._listener, self._call_hooks)
         if self._is_concurrent:
             return ConcurrentModel(ctx, calls)
-        return LaneModel(ctx, calls) if self.config.order_by == "sharding_key" else OrderedModel(ctx, calls)
+        by_key = self.config.order_by == "sharding_key" or self.config.retry.on_exhausted == "park"
+        return LaneModel(ctx, calls) if by_key else OrderedModel(ctx, calls)
 
     def _features(self) -> tuple[str, ...]:
         if self.config.broadcasting:
@@ -202,6 +204,8 @@ class PushConsumer(BaseConsumer):
         if self._is_concurrent:
             return CONSUMING_CONCURRENTLY
         needed = CONSUMING_WITH_DEAD_LETTERS if self.config.retry.on_exhausted == "dlq" else CONSUMING_IN_ORDER
+        if self.config.retry.on_exhausted == "park":
+            return CONSUMING_WITH_DEAD_LETTERS + CONSUMING_BY_KEY + PARKING
         return needed if self.config.order_by == "queue" else needed + CONSUMING_BY_KEY
 
     def _contract(self) -> ConsumerGroup:

@@ -5,6 +5,7 @@ once; a call that still runs finishes, and until then the queue is not locked ag
 """
 
 import asyncio
+from collections.abc import Sequence
 
 from lockstep.client.consumer.consume_model import ConsumeModel
 from lockstep.client.consumer.context import ConsumerContext
@@ -16,7 +17,7 @@ from lockstep.client.consumer.listener import ConcurrentlyContext, OrderlyContex
 from lockstep.client.consumer.ownership import OwnershipState, QueueOwnership
 from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
 from lockstep.client.consumer.pull_loop import pull
-from lockstep.protocol.bodies import LockResult, StartPolicy
+from lockstep.protocol.bodies import LockResult, ReplayKey, StartPolicy
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
@@ -166,6 +167,11 @@ class QueueWorker:
         run = ctx.runs.spawn(runner.run(), f"{name} run")
         self._runs[run] = None
         run.add_done_callback(self._run_ended)
+        self.replay(result.replays or ())
+
+    def replay(self, keys: Sequence[ReplayKey]) -> None:
+        if self._runner is not None and keys:
+            self._runner.replay(keys)
 
     def fetch(self, grant: Grant, runner: Runner) -> None:
         """Pull from the grant's next offset on, and drop messages that were pulled for it before."""

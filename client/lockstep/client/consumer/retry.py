@@ -63,23 +63,28 @@ class OrderedRetry:
     nor a restart resets the count. No message is skipped. With order_by="sharding_key" all this applies to the key instead of the queue,
     and the count of a key that is not the oldest unfinished one begins again after a move.
 
+    With `on_exhausted="park"` the sharding key of the failed message is set aside: its messages from there on wait at the broker, and every
+    other message of the queue goes on. `lockstep park replay` brings the key back, in order, when the cause is removed. A failed batch is
+    called again message by message, so that the right key is parked. A message without a key can't be parked: it blocks, as with "block".
+
     The policy is part of the group's contract: all members must have the same.
 
     Raises:
-        ConfigError: A setting has the wrong type or is out of range, or `on_exhausted="dlq"` is given without `max_attempts`.
+        ConfigError: A setting has the wrong type or is out of range, or `on_exhausted` is "dlq" or "park" without `max_attempts`.
     """
 
     max_attempts: Annotated[int | None, Range(1)] = None
     """Failed calls of a batch before `on_exhausted` applies; None: unlimited."""
     backoff: Backoff = Backoff()
     """The pause between two calls."""
-    on_exhausted: Literal["block", "dlq"] = "block"
-    """"block": the queue waits for a new grant or `resume()`. "dlq": the batch goes to the dead-letter topic."""
+    on_exhausted: Literal["block", "dlq", "park"] = "block"
+    """"block": the queue waits for a new grant or `resume()`. "dlq": the batch goes to the dead-letter topic. "park": the message's key is
+    set aside."""
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if self.on_exhausted == "dlq" and self.max_attempts is None:
-            raise ConfigError('on_exhausted "dlq" needs max_attempts: unlimited attempts are never exhausted')
+        if self.on_exhausted != "block" and self.max_attempts is None:
+            raise ConfigError(f'on_exhausted "{self.on_exhausted}" needs max_attempts: unlimited attempts are never exhausted')
 
     def __str__(self) -> str:
         """Return the policy as members compare it."""
@@ -101,6 +106,10 @@ class OrderedRetry:
     def gives_up(self, attempts: int) -> bool:
         """Return whether the batch is dead-lettered after this many failed calls."""
         return self.on_exhausted == "dlq" and self.exhausted(attempts)
+
+    def parks(self, attempts: int) -> bool:
+        """Return whether the message's key is parked after this many failed calls."""
+        return self.on_exhausted == "park" and self.exhausted(attempts)
 
     def reports_blocked(self, attempts: int) -> bool:
         """Return whether QueueBlocked is reported after exactly this many failed calls."""

@@ -58,6 +58,14 @@ from lockstep.protocol.bodies.locks import (
     SyncReply,
     SyncResult,
 )
+from lockstep.protocol.bodies.parks import (
+    ParkAction,
+    ParkControlBody,
+    ParkControlReply,
+    ParkedKey,
+    ParkState,
+    ReplayKey,
+)
 from lockstep.protocol.bodies.routes import (
     BrokerAddress,
     ClusterInfo,
@@ -106,6 +114,11 @@ __all__ = [
     "MessageModel",
     "NameserverStanding",
     "OffsetRange",
+    "ParkAction",
+    "ParkControlBody",
+    "ParkControlReply",
+    "ParkState",
+    "ParkedKey",
     "ProducerGroup",
     "QueueFreeBody",
     "QueueOffset",
@@ -114,6 +127,7 @@ __all__ = [
     "RefusedLayout",
     "RegisterBody",
     "RegisterReply",
+    "ReplayKey",
     "ResetBody",
     "ResetReply",
     "SessionLockBody",

@@ -28,6 +28,8 @@ class QueueStatus:
     """Why the last call failed."""
     done: Ranges | None = None
     """Finished offsets above the committed one (done_ranges.py)."""
+    parked: int | None = None
+    """The number of its parked keys; None from an earlier version, which does not have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,8 @@ class ResetBody:
     topic: str
     queues: tuple[QueueOffset, ...]
     """The next offset to consume, within the bounds of the queue. Queues that are not listed stay unchanged."""
+    drop_parked: bool = False
+    """Forget the parked keys of the queues. Without it a queue with parked keys is not reset."""
 
 
 @dataclass(frozen=True, slots=True)

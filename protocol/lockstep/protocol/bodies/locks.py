@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from lockstep.protocol.bodies.heartbeat import ConsumeFromWhere, ListVersion
+from lockstep.protocol.bodies.parks import ReplayKey
 from lockstep.protocol.done_ranges import Ranges
 from lockstep.protocol.queue import MessageQueue
 
@@ -84,6 +85,8 @@ class LockResult:
     remark: str | None = None
     done: Ranges | None = None
     """Finished offsets above `offset`, which the new owner passes over (done_ranges.py)."""
+    replays: tuple[ReplayKey, ...] | None = None
+    """Parked keys that the owner has to replay or to drop, at most REPLAYS_MAX at a time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,9 @@ class PullHeader:
     generation: int | None = None
     """Native concurrent consumers: the generation of the progress from which they continue. A pull with another one fails with
     STALE_EPOCH."""
+    key: str | None = None
+    """Return only messages with this sharding key, whether it is parked or not; with an empty text those of every parked key. None:
+    leave out what is parked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ A = tags_code("A")
 
 
 def has(*names: bytes) -> Keep:
-    return lambda properties: any(b"\x02K\x01" + name in properties.split(b"\x03") for name in names)
+    return lambda properties, _: any(b"\x02K\x01" + name in properties.split(b"\x03") for name in names)
 
 
 async def store_with(keys: Iterable[bytes], *, body_bytes: int = 10, memory: bool = True, **settings: int) -> Store:
@@ -94,7 +94,7 @@ async def test_only_records_with_a_wanted_tag_are_examined() -> None:
     await confirmed(store)
     examined: list[bytes] = []
 
-    def note(properties: bytes) -> bool:
+    def note(properties: bytes, _: int) -> bool:
         examined.append(properties)
         return len(examined) > 1
 
@@ -126,7 +126,7 @@ def test_select_equals_a_plain_loop(records: list[tuple[int, bool, bool]], max_c
         examined += 1
         if passes:
             expected.append(row)
-    found = select(parts, list(map(len, rows)), lambda properties: properties == b"\x02yes", max_count, max_bytes)
+    found = select(parts, list(map(len, rows)), lambda properties, _: properties == b"\x02yes", max_count, max_bytes)
     assert (b"".join(found.parts), found.count, found.examined) == (b"".join(expected), len(expected), examined)
     assert found.examined_bytes == sum(map(len, rows[:examined]))
 

@@ -1,0 +1,140 @@
+"""Setting keys of ordered groups aside, and bringing them back (ordering.md 15): the rules of PARK, PARK_END and PARK_CONTROL."""
+
+from collections.abc import Iterator
+
+from lockstep.broker.group_state import GroupState
+from lockstep.broker.message_copy import one_line
+from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.broker.tables.park_table import ParkFilter
+from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkControlReply, ParkedKey, ParkState
+from lockstep.protocol.bodies.parks import LISTED_MAX
+from lockstep.protocol.errors import LocalProtocolError, ParkRefusedError
+from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply, ParkHeader
+
+PARKING_RETRY = "then park"
+"""How the retry policy ends in the contract of a group whose members park keys, and replay them."""
+_STATES = {ParkAction.REPLAY: ParkState.REPLAYING, ParkAction.DROP: ParkState.DROPPING}
+
+
+def queue_of(row: ParkedKey) -> QueueKey:
+    return row.group, row.topic, row.queue_id
+
+
+class Parking:
+    """Handles the requests about parked keys. Responses wait until the log is confirmed."""
+
+    def __init__(self, state: GroupState) -> None:
+        self._state = state
+
+    def accepts_epoch(self, connection: int, queue: QueueKey, epoch: int) -> bool:
+        """Return whether the connection is that of the session which holds the queue under this epoch."""
+        session = self._state.sessions.session_on(connection)
+        return session is not None and self._state.locks.accepts_epoch(queue, session.id, epoch)
+
+    def park(self, header: ParkHeader, key: bytes | None, wall_ms: int) -> None:
+        """Set a key aside, whose epoch was checked. `key`: that of the message at the header's offset.
+
+        Raises ParkRefusedError if the message has no key, or the table has no room for it.
+        """
+        queue = (header.consumer_group, header.topic, header.queue_id)
+        place = f"the message at offset {header.offset} of {header.topic} queue {header.queue_id}"
+        if key is None:
+            raise ParkRefusedError(f"{place} has no sharding key: nothing says which later messages have to wait for it")
+        try:
+            text = key.decode()
+        except UnicodeDecodeError:
+            raise ParkRefusedError(f"the sharding key of {place} is not UTF-8") from None
+        self._state.parks.park(queue, text, header.offset, header.attempts, one_line(header.reason), wall_ms)
+
+    def commit_replay(self, header: ParkEndHeader) -> ParkEndReply:
+        """Record the progress of a replay, whose epoch was checked, and end it if the request says so and nothing is left.
+
+        Raises LocalProtocolError for an offset beyond the queue, ParkRefusedError if the key is not replayed.
+        """
+        state, queue = self._state, (header.consumer_group, header.topic, header.queue_id)
+        end = state.bounds.end_offset(header.topic, header.queue_id)
+        if not (0 <= header.next <= end and 0 <= (header.pulled or 0) <= end):
+            at = f"{header.topic} queue {header.queue_id}"
+            raise LocalProtocolError(f"replay of {at}: next {header.next}, pulled {header.pulled}: the queue ends at {end}")
+        state.parks.commit_replay(queue, header.key, header.next)
+        if header.pulled is None:
+            return ParkEndReply()
+        return state.parks.end_replay(queue, header.key, max(header.pulled, self.least_end(queue)))
+
+    def end_unowned_drop(self, row: ParkedKey) -> None:
+        """End the drop of a key in a queue that nobody holds, if nothing of it is left below where the next owner begins."""
+        queue = queue_of(row)
+        if self._state.locks.holder(queue) is None:
+            self._state.parks.end_replay(queue, row.key, self.least_end(queue))
+
+    def filter(self, queue: QueueKey) -> ParkFilter | None:
+        """Return what is hidden from pulls of the main flow, or None."""
+        if queue not in self._state.parks:
+            return None
+        progress = self._state.progress.get(queue)
+        return self._state.parks.filter(queue, 0 if progress is None else progress.offset)
+
+    def note_passed(self, queue: QueueKey, end: int) -> None:
+        """Note that a pull of the main flow has left out what was hidden below `end`, whether it was answered or is held there."""
+        self._state.parks.note_passed(queue, end)
+
+    @property
+    def any_parked(self) -> bool:
+        """Return whether the broker has parked keys, of any group."""
+        return self._state.parks.count > 0
+
+    def least_end(self, queue: QueueKey) -> int:
+        """Return the offset up to which the group has passed over hidden messages for good: by its progress and by done ranges."""
+        progress = self._state.progress.get(queue)
+        if progress is None:
+            return 0
+        return max(progress.offset, progress.done[-1]) if progress.done else progress.offset
+
+    def control(self, body: ParkControlBody) -> ParkControlReply:
+        """List parked keys, or let them be replayed or dropped: all that are named, or none.
+
+        Raises LocalProtocolError if the request names no group, ParkRefusedError if a named key is not parked or can't change so.
+        """
+        rows = list(self._named(body))
+        if body.action is not ParkAction.LIST:
+            if body.group is None:
+                raise LocalProtocolError(f"{body.action.value}: expected a group")
+            if not rows and body.key is not None:
+                where = "" if body.topic is None else f" in {body.topic}"
+                raise ParkRefusedError(f"key {body.key!r} of group {body.group} is not parked{where}")
+            state = _STATES[body.action]
+            if state is ParkState.REPLAYING:
+                self._check_replays(body.group)
+            if body.key is None and state is ParkState.REPLAYING:
+                rows = [row for row in rows if row.state is not ParkState.DROPPING]
+            rows = self._change(rows, state)
+        return ParkControlReply(tuple(rows[:LISTED_MAX]), len(rows) > LISTED_MAX)
+
+    def _check_replays(self, group: str) -> None:
+        """Raise ParkRefusedError if the group's members would not replay a key."""
+        known = self._state.groups.get(group)
+        contract = None if known is None else known.contract
+        if contract is not None and not contract.retry.endswith(PARKING_RETRY):
+            raise ParkRefusedError(
+                f'the members of group {group} do not replay keys: their retry policy is "{contract.retry}". '
+                'Start them with on_exhausted="park", or drop the keys'
+            )
+
+    def _change(self, rows: list[ParkedKey], state: ParkState) -> list[ParkedKey]:
+        parks = self._state.parks
+        for row in rows:
+            parks.check_state(row, state)
+        changed = [parks.set_state(row, state) for row in rows]
+        for queue in dict.fromkeys(map(queue_of, rows)):
+            self._state.pending.notify_replays(queue)
+        return changed
+
+    def _named(self, body: ParkControlBody) -> Iterator[ParkedKey]:
+        for row in self._state.parks:
+            if (
+                row.state is not ParkState.ENDED
+                and body.group in (None, row.group)
+                and body.topic in (None, row.topic)
+                and body.key in (None, row.key)
+            ):
+                yield row

@@ -1,0 +1,69 @@
+"""PARK, PARK_END and PARK_CONTROL: keys of ordered groups that are set aside (ordering.md 15)."""
+
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.parked_copies import ParkedCopies
+from lockstep.broker.processors.send_back import SEND_BACK_LANE
+from lockstep.broker.store import ReadStatus, Store
+from lockstep.broker.tables.park_table import sharding_key_in
+from lockstep.protocol.bodies import ParkAction, ParkControlBody
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import BrokerSystemError, StaleEpochError
+from lockstep.protocol.headers.park import ParkEndHeader, ParkHeader
+from lockstep.protocol.names import check_group
+from lockstep.protocol.record import RecordView
+from lockstep.runtime.dispatch import handles
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import get_logger
+from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
+
+log = get_logger("broker.park")
+
+
+class ParkProcessor:
+    def __init__(self, host: Host, store: Store, coordination: Coordination, copies: ParkedCopies) -> None:
+        self._clock = host.clock
+        self._store = store
+        self._coordination = coordination
+        self._copies = copies
+
+    @handles(RequestCode.PARK, ParkHeader, lane=SEND_BACK_LANE)
+    async def park(self, request: Request) -> HandlerResult:
+        header: ParkHeader = request.header
+        check_group(header.consumer_group)
+        result = await self._store.read_or_wait(header.topic, header.queue_id, header.offset, 1, 1)
+        if request.endpoint.closed:
+            return NO_RESPONSE
+        self._check_epoch(request)
+        if result.status is not ReadStatus.FOUND:
+            raise BrokerSystemError(f"{header.topic} queue {header.queue_id} has no message at {header.offset}: {result.status.value}")
+        key = sharding_key_in(b"\x02" + RecordView(result.parts[0]).properties)
+        self._coordination.parking.park(header, key, self._clock.wall_ms())
+        facts = {"group": header.consumer_group, "topic": header.topic, "queue_id": header.queue_id, "offset": header.offset}
+        log_limited(log, "warning", "key.parked", **facts, key=repr(key), attempts=header.attempts, error=header.reason)
+        return PendingResponse(request.reply())
+
+    @handles(RequestCode.PARK_END, ParkEndHeader)
+    def end(self, request: Request) -> HandlerResult:
+        self._check_epoch(request)
+        return PendingResponse(request.reply(self._coordination.parking.commit_replay(request.header)))
+
+    @handles(RequestCode.PARK_CONTROL, None, ParkControlBody)
+    def control(self, request: Request) -> HandlerResult:
+        body: ParkControlBody = request.body
+        if body.group is not None:
+            check_group(body.group)
+        reply = self._coordination.parking.control(body)
+        if body.action is ParkAction.LIST:
+            return request.reply(body=reply)
+        facts = {"group": body.group, "topic": body.topic, "key": body.key, "keys": len(reply.keys), "peer": request.endpoint.peer}
+        if body.action is ParkAction.DROP:
+            self._copies.wake()
+        log.info("keys.replayed" if body.action is ParkAction.REPLAY else "keys.dropped", **facts)
+        return PendingResponse(request.reply(body=reply))
+
+    def _check_epoch(self, request: Request) -> None:
+        header: ParkHeader | ParkEndHeader = request.header
+        queue = (header.consumer_group, header.topic, header.queue_id)
+        if not self._coordination.parking.accepts_epoch(request.endpoint.id, queue, header.epoch):
+            raise StaleEpochError(f"epoch {header.epoch} of {queue[0]} at {queue[1]}:{queue[2]} is stale: drop the queue")
