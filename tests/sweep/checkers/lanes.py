@@ -170,6 +170,8 @@ def _kept(history: History) -> list[Violation]:
     deletions = Deletions(history)
     known: dict[QueueKey, list[_Done]] = {}
     sent: dict[QueueKey, set[int]] = {}
+    before_reset: dict[QueueKey, set[int]] = {}
+    """What was sent before the last reset, which counts again if a cut removes the reset."""
     calls = {call.call: call for call in history.of(CallBegan)}
     generations = {held: grant.generation for held, grant in holders(history).items()}
     handled: dict[tuple[QueueKey, int], dict[int, str | None]] = {}
@@ -183,10 +185,12 @@ def _kept(history: History) -> list[Violation]:
             for queue, commits in known.items():
                 if queue.broker == cuts[place]:
                     commits[:] = [one for one in commits if not _may_be_gone(brokers, one, place)]
+            for queue in [queue for queue in before_reset if queue.broker == cuts[place]]:
+                sent.setdefault(queue, set()).update(before_reset.pop(queue))
         if isinstance(event, ProgressReset | ResetSent):
             known.pop(event.queue, None)
             if isinstance(event, ProgressReset):
-                sent.pop(event.queue, None)
+                before_reset[event.queue] = sent.pop(event.queue, set())
         elif isinstance(event, CommitSent) and event.offset is not None:
             reported = sent.setdefault(event.queue, set())
             reported.update(_offsets(event.done))

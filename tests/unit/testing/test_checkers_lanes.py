@@ -4,7 +4,7 @@ import pytest
 
 from support.histories import C1, C2, B, HistoryBuilder
 from sweep.checkers.lanes import check
-from sweep.events import BrokerOpened, CallEnded, CommitSent, ConsumerStarted, PowerCut, ProcessEnded
+from sweep.events import BrokerOpened, CallEnded, CommitSent, ConsumerStarted, PowerCut, ProcessEnded, ProgressReset
 
 RESTARTED = ("B", 2)
 
@@ -34,3 +34,13 @@ def test_message_that_a_power_cut_removed_while_its_call_ran_is_not_missing(gene
     builder.add(CallEnded, 1.3, C1, call=1).add(BrokerOpened, 1.4, RESTARTED, flush="async", grace_ms=3_000)
     builder.granted(2, 2, C2, generation=generation).call(2.1, 2.2, 2, 5, where=C2, keys=("a",)).committed(2.5, 2, 0, C2, done=(5, 6))
     assert builder.granted(3, 3, generation=generation, done=(5, 6)).broken(check) == laws
+
+
+@pytest.mark.parametrize(("cut", "laws"), [(True, []), (False, ["K2"])])
+def test_ranges_from_before_a_reset_are_known_only_if_a_power_cut_removed_the_reset(cut: bool, laws: list[str]) -> None:
+    builder = lanes().call(1.1, 1.2, 1, 3, keys=("a",)).committed(1.3, 1, 0, done=(3, 4))
+    builder.add(ProgressReset, 1.4, B, offset=0, before=0)
+    if cut:
+        builder.add(ProcessEnded, 1.5, B, how="power").add(PowerCut, 1.5, ("B", 0))
+        builder.add(BrokerOpened, 1.6, RESTARTED, flush="async", grace_ms=3_000)
+    assert builder.granted(2, 2, C2, done=(3, 4)).broken(check) == laws
