@@ -66,6 +66,11 @@ def billed(_: Newcomer, process: Process) -> None:
         assert mine == [f"billed {order} {step}" for step in ("created", "paid", "shipped")]
 
 
+def invoiced(_: Newcomer, process: Process) -> None:
+    parked = "parked 1002 after 3 attempts: ValueError: customer 1002 has no address"
+    assert sorted(lines(process, 4)) == ["invoiced 1001 created", "invoiced 1001 paid", "invoiced 1001 shipped", parked]
+
+
 def mailed(_: Newcomer, process: Process) -> None:
     printed = [
         f"{order} {step} after retries: {int(step == 'paid')}" for order in ("1001", "1002") for step in ("created", "paid", "shipped")
@@ -150,6 +155,7 @@ PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "expensive.py": filtered,
     "charge.py": charged,
     "bill.py": billed,
+    "invoice.py": invoiced,
     "mail.py": mailed,
     "caches.py": forgotten,
     "report.py": reported,

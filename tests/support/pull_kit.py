@@ -9,7 +9,7 @@ from lockstep.broker.pull_fence import PullCheck
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.park_table import ParkFilter, ParkTable
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.protocol.bodies import Subscription
+from lockstep.protocol.bodies import ParkedKey, Subscription
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
@@ -45,6 +45,9 @@ class FakeCoordination:
 
     def filter(self, queue: QueueKey) -> ParkFilter | None:
         return self.parks.filter(queue)
+
+    def rows(self, queue: QueueKey) -> list[ParkedKey]:
+        return self.parks.rows(queue)
 
     def note_passed(self, queue: QueueKey, end: int) -> None:
         self.parks.note_passed(queue, end)

@@ -218,7 +218,7 @@ class Broker:
         processors = [
             SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, *sends, traced=config.trace_topic),
             SendBackProcessor(host, store, coordination, failed, self._gate),
-            ParkProcessor(host, store, coordination, copies),
+            ParkProcessor(store, coordination, copies),
             pulls,
             QueryProcessor(store, state.topics),
             topic,

@@ -130,6 +130,12 @@ def _check(store: Store, state: BrokerState, root: str) -> None:
     """Raise ExportError if RocketMQ's broker would lose something."""
     if store.damage.ranges or store.damage.message_count:
         raise ExportError(f"store {root} has damage (lockstep/damage), which RocketMQ's broker does not know: it can't be given back to it")
+    if state.coordination.state.parks.count:
+        groups = sorted({row.group for row in state.coordination.state.parks})
+        raise ExportError(
+            f"store {root} has parked keys, which RocketMQ's broker does not know (groups {', '.join(groups[:8])}): it would never deliver "
+            "their messages. Run this broker, replay or drop them with `lockstep park`, and consume what follows them"
+        )
     unknown = [
         format_delay(queue_delay_ms(queue_id))
         for queue_id in store.queue_ids(SCHEDULE_TOPIC)

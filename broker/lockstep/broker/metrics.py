@@ -14,6 +14,7 @@ from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.topic_table import NAMES_MAX
+from lockstep.protocol.bodies import ParkState
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.names import DLQ_PREFIX, is_system_topic
 from lockstep.protocol.record import RecordView
@@ -146,6 +147,18 @@ class BrokerMetrics:
         families.counter(
             "lockstep_queue_grants", "Locks granted since the start; each move of a queue counts.", ("consumer_group",), granted
         )
+        parked: Counter[tuple[str]] = Counter()
+        oldest_ms: dict[tuple[str], int] = {}
+        for row in list(coordination.state.parks):
+            if row.state is not ParkState.ENDED:
+                await slices.step()
+                parked[(row.group,)] += 1
+                oldest_ms[(row.group,)] = min(row.since_ms, oldest_ms.get((row.group,), row.since_ms))
+        text = "Keys that were set aside and wait, or are being replayed or dropped."
+        families.gauge("lockstep_parked_keys", text, ("consumer_group",), parked.items())
+        now_ms = self._store.now_ms()
+        ages = (((group,), max(0, now_ms - since_ms) / 1000) for (group,), since_ms in oldest_ms.items())
+        families.gauge("lockstep_parked_oldest_seconds", "Time since the first of them was set aside.", ("consumer_group",), ages)
         config = coordination.state.config
         for metric, text, value in (
             ("rocketmq_consumer_group_number", "Known groups.", len(coordination.state.activity)),

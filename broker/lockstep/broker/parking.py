@@ -74,6 +74,10 @@ class Parking:
         progress = self._state.progress.get(queue)
         return self._state.parks.filter(queue, 0 if progress is None else progress.offset)
 
+    def rows(self, queue: QueueKey) -> list[ParkedKey]:
+        """Return the rows of one queue."""
+        return self._state.parks.rows(queue)
+
     def note_passed(self, queue: QueueKey, end: int) -> None:
         """Note that a pull of the main flow has left out what was hidden below `end`, whether it was answered or is held there."""
         self._state.parks.note_passed(queue, end)

@@ -12,7 +12,8 @@ from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
-from lockstep.protocol.errors import ConfigError, LockstepError, StateError
+from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkedKey
+from lockstep.protocol.errors import ConfigError, LockstepError, ParkRefusedError, StateError
 from lockstep.runtime.host import Host
 from lockstep.testing.clock import TestClock
 from lockstep.testing.errors import NotReachedError, OnlySimulatedError, WorkerFailedError
@@ -238,7 +239,7 @@ class TestCluster:
         return report
 
     async def settled(self, group: str, *, timeout: float = 120) -> None:
-        """Wait until the group has consumed and committed all messages.
+        """Wait until the group has consumed and committed all messages, except for those of parked keys.
 
         Raises:
             NotReachedError: it has not after `timeout` seconds.
@@ -261,6 +262,36 @@ class TestCluster:
             if self.now >= end:
                 raise NotReachedError(f"group {group} has not settled after {timeout:g} s: {missing}\n{self._situation()}")
             await asyncio.sleep(LOOK_S)
+
+    async def parked(self, group: str) -> tuple[ParkedKey, ...]:
+        """Return what `lockstep park ls` prints: the keys of the group that were set aside.
+
+        Raises:
+            TransportError: no nameserver or broker responds.
+        """
+        return await self._control_parked(ParkControlBody(ParkAction.LIST, group))
+
+    async def replay(self, group: str, key: str | None = None) -> tuple[ParkedKey, ...]:
+        """Let the group's members replay a parked key, or all of them, as `lockstep park replay` does. Return the keys.
+
+        Raises:
+            ParkRefusedError: the key is not parked, or the members do not replay keys.
+            TransportError: no nameserver or broker responds.
+        """
+        return await self._control_parked(ParkControlBody(ParkAction.REPLAY, group, None, key))
+
+    async def _control_parked(self, body: ParkControlBody) -> tuple[ParkedKey, ...]:
+        admin = AdminClient(Host.current(), self.nameserver)
+        found: list[ParkedKey] = []
+        refused: ParkRefusedError | None = None
+        for broker in await admin.brokers():
+            try:
+                found += (await admin.control_parked(broker, body)).keys
+            except ParkRefusedError as error:
+                refused = error  # the key may be parked at another broker
+        if refused is not None and not found:
+            raise refused
+        return tuple(found)
 
     # ------------------------------------------------------------------------------------------------------------ processes
 

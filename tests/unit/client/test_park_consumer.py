@@ -23,7 +23,7 @@ from lockstep.client import (
     PushConsumer,
     QueueBlocked,
 )
-from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkedKey, ParkState
+from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkState
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 
@@ -78,13 +78,10 @@ async def send(cluster: TestCluster, count: int, keys: int, *, start: int = 0) -
         await producer.send_batch([Message(TOPIC, b"%d" % n, sharding_key=f"k{n % keys}") for n in range(start, start + count)])
 
 
-async def control(cluster: TestCluster, action: ParkAction, key: str | None = None) -> list[ParkedKey]:
-    """Send PARK_CONTROL to all brokers, and return the keys that they name."""
+async def drop(cluster: TestCluster, key: str) -> None:
     admin = AdminClient(Host.current(), cluster.nameserver)
-    found: list[ParkedKey] = []
-    for broker in await admin.brokers():
-        found += (await admin.control_parked(broker, ParkControlBody(action, GROUP, None, key))).keys
-    return found
+    (broker,) = await admin.brokers()
+    await admin.control_parked(broker, ParkControlBody(ParkAction.DROP, GROUP, None, key))
 
 
 both_orders = pytest.mark.parametrize("order_by", ["queue", "sharding_key"])
@@ -101,7 +98,7 @@ async def test_poisoned_key_is_set_aside_and_comes_back_in_order(lockstep_cluste
     await send(cluster, 100, 10)
     await cluster.until(lambda: len(worker.got) == 90, "every other key")
     await cluster.settled(GROUP)
-    (row,) = await control(cluster, ParkAction.LIST)
+    (row,) = await cluster.parked(GROUP)
     assert (row.key, row.state, row.attempts, row.error) == ("k3", ParkState.PARKED, 3, "RuntimeError: poisoned")
     assert worker.parked == [("k3", 3)]
 
@@ -109,14 +106,14 @@ async def test_poisoned_key_is_set_aside_and_comes_back_in_order(lockstep_cluste
     await send(cluster, 20, 10, start=100)
     await cluster.until(lambda: len(worker.got) == 108, "new messages of every other key")
     assert not worker.of_key("k3"), "new messages of a parked key wait as well"
-    await control(cluster, ParkAction.REPLAY, "k3")
+    await cluster.replay(GROUP, "k3")
     await cluster.until(lambda: len(worker.got) == 120, "the replay")
     await send(cluster, 20, 10, start=120)
     await cluster.until(lambda: len(worker.got) == 140, "the key in the main flow")
     for key in range(10):
         assert worker.of_key(f"k{key}") == list(range(key, 140, 10))
     assert [each.key for each in worker.events if isinstance(each, KeyResumed)] == ["k3"]
-    assert not await control(cluster, ParkAction.LIST)
+    assert not await cluster.parked(GROUP)
 
 
 @pytest.mark.lockstep(brokers=1)
@@ -130,7 +127,7 @@ async def test_dropped_key_goes_to_the_dead_letter_topic_and_continues_after_it(
     await send(cluster, 100, 10)
     await cluster.until(lambda: len(worker.got) == 90 and worker.parked, "every other key")
     poison.keys.clear()
-    await control(cluster, ParkAction.DROP, "k3")
+    await drop(cluster, "k3")
     await cluster.until(lambda: any(isinstance(each, KeyResumed) for each in worker.events), "the end of the drop")
     await send(cluster, 20, 10, start=100)
     await cluster.until(lambda: len(worker.got) == 110, "the key in the main flow")
@@ -159,14 +156,14 @@ async def test_key_that_fails_again_is_parked_again_where_it_fails(lockstep_clus
     await cluster.until(lambda: len(worker.got) == 30 and worker.parked, "every other key")
     poison.keys.clear()
     worker.work_s = 1.0
-    await control(cluster, ParkAction.REPLAY, "k0")
+    await cluster.replay(GROUP, "k0")
     await cluster.until(lambda: len(worker.of_key("k0")) == 3, "a part of the replay")
     poison.keys.add("k0")
     await cluster.until(lambda: len(worker.parked) == 2, "the second time")
-    (row,) = await control(cluster, ParkAction.LIST)
+    (row,) = await cluster.parked(GROUP)
     assert (row.state, row.next) == (ParkState.PARKED, 12)
     poison.keys.clear()
-    await control(cluster, ParkAction.REPLAY, "k0")
+    await cluster.replay(GROUP, "k0")
     await cluster.until(lambda: len(worker.of_key("k0")) == 10, "the rest")
     assert worker.of_key("k0") == list(range(0, 40, 4))
 
@@ -182,7 +179,7 @@ async def test_next_owner_goes_on_with_a_replay(lockstep_cluster: TestCluster, o
     await send(cluster, 80, 4)
     await cluster.until(lambda: len(one.got) == 60 and one.parked, "every other key")
     poison.keys.clear()
-    await control(cluster, ParkAction.REPLAY)
+    await cluster.replay(GROUP)
     await cluster.until(lambda: len(one.of_key("k0")) == 5, "a part of the replay")
     await cluster.kill("one")
     await cluster.start("other", other.run)
@@ -206,7 +203,7 @@ async def test_broker_that_is_killed_in_a_replay_knows_how_far_it_was(lockstep_c
     await send(cluster, 80, 4)
     await cluster.until(lambda: len(worker.got) == 60 and worker.parked, "every other key")
     poison.keys.clear()
-    await control(cluster, ParkAction.REPLAY)
+    await cluster.replay(GROUP)
     await cluster.until(lambda: len(worker.of_key("k0")) == 5, "a part of the replay")
     await cluster.kill("broker-a")
     await cluster.restart("broker-a")

@@ -12,7 +12,6 @@ from lockstep.protocol.headers.park import ParkEndHeader, ParkHeader
 from lockstep.protocol.names import check_group
 from lockstep.protocol.record import RecordView
 from lockstep.runtime.dispatch import handles
-from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
 from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
@@ -21,8 +20,7 @@ log = get_logger("broker.park")
 
 
 class ParkProcessor:
-    def __init__(self, host: Host, store: Store, coordination: Coordination, copies: ParkedCopies) -> None:
-        self._clock = host.clock
+    def __init__(self, store: Store, coordination: Coordination, copies: ParkedCopies) -> None:
         self._store = store
         self._coordination = coordination
         self._copies = copies
@@ -38,7 +36,7 @@ class ParkProcessor:
         if result.status is not ReadStatus.FOUND:
             raise BrokerSystemError(f"{header.topic} queue {header.queue_id} has no message at {header.offset}: {result.status.value}")
         key = sharding_key_in(b"\x02" + RecordView(result.parts[0]).properties)
-        self._coordination.parking.park(header, key, self._clock.wall_ms())
+        self._coordination.parking.park(header, key, self._store.now_ms())
         facts = {"group": header.consumer_group, "topic": header.topic, "queue_id": header.queue_id, "offset": header.offset}
         log_limited(log, "warning", "key.parked", **facts, key=repr(key), attempts=header.attempts, error=header.reason)
         return PendingResponse(request.reply())

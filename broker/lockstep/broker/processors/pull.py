@@ -28,7 +28,7 @@ from lockstep.broker.tables.long_poll_table import (
     LongPollTable,
     expression_bytes,
 )
-from lockstep.broker.tables.park_table import NOTHING_PARKED, KeyFilter
+from lockstep.broker.tables.park_table import KeyFilter, WaitingFilter
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import SQL92, TAG
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -365,10 +365,9 @@ class PullProcessor:
         if header.key:
             return wanted.also(KeyFilter(header.key).keep)
         queue = (header.consumer_group, header.topic, header.queue_id)
-        hidden = self._coordination.parking.filter(queue)
         if header.key is not None:
-            return wanted.also((hidden or NOTHING_PARKED).waits)
-        pull.hidden = hidden
+            return wanted.also(WaitingFilter(self._coordination.parking.rows(queue)).keep)
+        pull.hidden = hidden = self._coordination.parking.filter(queue)
         return wanted if hidden is None else wanted.also(hidden.keep)
 
     def _was_hidden_well(self, pull: Pull, end: int) -> bool:

@@ -13,7 +13,7 @@ No message may be in neither flow, and none in both. So a replay ends at an offs
 was hidden, and the row remains until the group's progress has passed that offset: a later owner may begin below it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -60,12 +60,11 @@ class KeyFilter:
 class ParkFilter:
     """What the rows of one queue hide. It never changes: after a change of the rows the table has another one."""
 
-    __slots__ = ("_upto", "_waiting")
+    __slots__ = ("_upto",)
 
     def __init__(self, rows: _Rows) -> None:
         self._upto = {key.encode(): row.upto if row.state is ParkState.ENDED else None for key, row in rows.items()}
         """Key → the end of the offsets that are hidden, or None if all are."""
-        self._waiting = {key.encode(): row.next for key, row in rows.items() if row.state is not ParkState.ENDED}
 
     def keep(self, properties: bytes, offset: int) -> bool:
         """Return whether a message is in the main flow."""
@@ -75,13 +74,18 @@ class ParkFilter:
         upto = self._upto[key]
         return upto is not None and offset >= upto
 
-    def waits(self, properties: bytes, offset: int) -> bool:
-        """Return whether a message waits for a replay."""
+
+class WaitingFilter:
+    """Lets pass what waits in the rows of one queue."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self, rows: Iterable[ParkedKey]) -> None:
+        self._next = {row.key.encode(): row.next for row in rows if row.state is not ParkState.ENDED}
+
+    def keep(self, properties: bytes, offset: int) -> bool:
         key = sharding_key_in(properties)
-        return key is not None and offset >= self._waiting.get(key, offset + 1)
-
-
-NOTHING_PARKED = ParkFilter({})
+        return key is not None and offset >= self._next.get(key, offset + 1)
 
 
 class ParkTable:
@@ -245,8 +249,10 @@ class ParkTable:
                 queue = (group, topic, queue_id)
                 rows = self._queues.setdefault(queue, {})
                 self.count += key not in rows
-                rows[key] = ParkedKey(*queue, key, offset, ParkState(state), attempts, error, since_ms, upto)
-                self._filters.pop(queue, None)
+                before, row = rows.get(key), ParkedKey(*queue, key, offset, ParkState(state), attempts, error, since_ms, upto)
+                rows[key] = row
+                if before is None or ParkState.ENDED in (before.state, row.state):  # otherwise it hides what it hid
+                    self._filters.pop(queue, None)
             case ("park.removed", group, topic, queue_id, key):
                 queue = (group, topic, queue_id)
                 rows = self._queues.get(queue, {})

@@ -110,16 +110,15 @@ class FailedCalls:
         status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
         if STEPS[context.auto_commit, status] is not QueueAction.PUT_BACK or (error is not None and ends_the_consumer(error)):
             return None
-        return str(wrong) if not isinstance(wrong, BaseException) else f"{type(wrong).__name__}: {wrong}"
+        return _reason(wrong)
 
     def pause_ms(self, batch: list[MessageExt], attempts: int, context: OrderlyContext, wrong: BaseException | str | None) -> int:
         """Report that the batch has failed `attempts` times, `wrong` is why (None: the listener returned SUSPEND). Return the pause before
         its next call in milliseconds."""
         ctx, retry, queue, offset = self._ctx, self._ctx.config.retry, self._queue.queue, batch[0].queue_offset
         place: dict[str, object] = {"queue": str(queue), "offset": offset}
-        why = "the listener returned SUSPEND_CURRENT_QUEUE_A_MOMENT"
+        why = _reason(wrong)
         if wrong is not None:
-            why = wrong if isinstance(wrong, str) else f"{type(wrong).__name__}: {wrong}"
             facts = {"attempts": attempts, "error": why}
             log.warning("call.failed", listener=ctx.listener_name, **place, **facts, exc_info=self._traceback(offset, wrong))
         self.why = why[:REASON_LENGTH_MAX]
@@ -143,3 +142,10 @@ class FailedCalls:
         if len(self._logged) > LOGGED_MAX:
             self._logged.popitem(last=False)
         return wrong
+
+
+def _reason(wrong: BaseException | str | None) -> str:
+    """Return why a call failed, in words."""
+    if wrong is None:
+        return "the listener returned SUSPEND_CURRENT_QUEUE_A_MOMENT"
+    return wrong if isinstance(wrong, str) else f"{type(wrong).__name__}: {wrong}"

@@ -163,7 +163,9 @@ class LaneRunner:
     def give_up(self) -> None:
         self._crew.give_up(self)
 
-    def lanes(self) -> LaneHealth:
+    def lanes(self) -> LaneHealth | None:
+        if not self._by_key:
+            return None
         oldest = self._messages.first_unfinished
         offset, key = (None, None) if oldest is None else (oldest.queue_offset, oldest.sharding_key)
         return LaneHealth(

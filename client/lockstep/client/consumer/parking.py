@@ -237,7 +237,7 @@ class ParkedKeys:
                 if replay.refused == REFUSED_ENDS_MAX:
                     self._grant.pull_stops += 1
                 return False
-            self.hidden[replay.key] = reply.upto
+            self._show_from(replay.key, reply.upto)
             self.replays.pop(replay.key, None)
             self._tasks.pop(replay, None)
         finally:
@@ -248,6 +248,12 @@ class ParkedKeys:
         self._ctx.report(KeyResumed(self._queue.queue, replay.key, reply.upto))
         self._queue.session.trigger()  # the response names the keys that had to wait for this one
         return True
+
+    def _show_from(self, key: str, upto: int) -> None:
+        """Pass the key's messages in the main flow on from an offset on. Forget earlier ends that the progress has passed."""
+        self.hidden[key] = upto
+        passed = self._grant.messages.commit_offset
+        self.hidden = {key: end for key, end in self.hidden.items() if end is None or end > passed}
 
     async def _commit_for_certain(self, replay: Replay) -> ParkEndReply:
         """Repeat the request until there is a response: the broker may have ended the replay although its response was lost."""
