@@ -1,5 +1,6 @@
 """What follows a failed call of an ordered listener, whatever the unit of order: a pause, reports, and the dead-letter topic."""
 
+import asyncio
 from collections import OrderedDict
 from enum import Enum
 
@@ -20,6 +21,8 @@ from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
 
+AGAIN_MS = 500
+"""Pause before a PARK without a response is sent again."""
 LOGGED_MAX = 100
 """The number of batches whose logged tracebacks are remembered."""
 
@@ -92,17 +95,31 @@ class FailedCalls:
         place: dict[str, object] = {"queue": str(queue), "offset": message.queue_offset}
         header = ParkHeader(ctx.group, queue.topic, queue.queue_id, grant.token, message.queue_offset, attempts, why[:REASON_LENGTH_MAX])
         try:
-            await self._queue.session.link.call(RequestCode.PARK, header)
+            if not await self._send_park(header):
+                return ParkOutcome.NOT_NOW
         except ParkRefusedError as refused:
             log.error("park.refused", group=ctx.group, **place, error=refused.remark, then="the message blocks what follows it")
             return ParkOutcome.REFUSED
-        except (TransportError, BrokerError) as failed:
+        except BrokerError as failed:
             log.warning("park.failed", **place, error=str(failed))
             return ParkOutcome.NOT_NOW
         key = message.sharding_key or ""
         log.error("key.parked", group=ctx.group, key=key, attempts=attempts, error=why, **place)
         ctx.report(KeyParked(queue, key, message.queue_offset, attempts, why))
         return ParkOutcome.PARKED
+
+    async def _send_park(self, header: ParkHeader) -> bool:
+        """Repeat the request until there is a response: if the key is parked, the message must not be called again. Return False if the
+        grant has ended."""
+        while self._grant.alive:
+            try:
+                await self._queue.session.link.call(RequestCode.PARK, header)
+            except TransportError as error:
+                log.debug("park.interrupted", queue=str(self._queue.queue), offset=header.offset, error=str(error))
+                await asyncio.sleep(AGAIN_MS / 1000)
+            else:
+                return True
+        return False
 
     @staticmethod
     def _why_given_up(context: OrderlyContext, result: object, error: BaseException | None) -> str | None:

@@ -256,11 +256,13 @@ class ParkedKeys:
         self.hidden = {key: end for key, end in self.hidden.items() if end is None or end > passed}
 
     async def _commit_for_certain(self, replay: Replay) -> ParkEndReply:
-        """Repeat the request until there is a response: the broker may have ended the replay although its response was lost."""
-        pulled = self._grant.messages.next_offset
+        """Repeat the request until there is a response: the broker may have ended the replay although its response was lost.
+
+        Each attempt names the next pull as of then. A broker that was started again does not know what earlier pulls have left out.
+        """
         while True:
             try:
-                return await self._commit(replay, pulled)
+                return await self._commit(replay, self._grant.messages.next_offset)
             except (ParkRefusedError, StaleEpochError):
                 raise
             except (TransportError, BrokerError) as error:
