@@ -17,7 +17,7 @@ from compare.facts import facts
 from compare.install import install
 from compare.plan import ROUNDS, ROW_OF, ROWS, SIZES, Row, check_sizes, chosen, measurements
 from compare.runner import Runner
-from compare.systems.all import SYSTEMS
+from compare.systems.all import BY_NAME, SYSTEMS
 from compare.systems.base import System
 from lockstep.protocol.errors import ConfigError
 
@@ -30,7 +30,7 @@ START_QUIET_S = 20.0
 def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
-        systems = {name: SYSTEMS[name] for name in chosen("--systems", options.systems, list(SYSTEMS))}
+        systems = {name: BY_NAME[name] for name in chosen("--systems", options.systems or ",".join(SYSTEMS), list(BY_NAME))}
         rows = [ROW_OF[name] for name in chosen("--works", options.works, list(ROW_OF))]
         sizes = check_sizes(options.sizes or SIZES)
         if options.markdown:
@@ -171,7 +171,7 @@ def say(text: str) -> None:
 def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="./scripts/compare", description="Measure the same work through lockstep and other systems.")
     options.add_argument("--install", action="store_true", help="first install what is missing of the systems, as far as that is possible")
-    options.add_argument("--systems", metavar="A,B", help=f"measure only these of {', '.join(SYSTEMS)}")
+    options.add_argument("--systems", metavar="A,B", help=f"measure only these of {', '.join(BY_NAME)} (default: all but the last)")
     options.add_argument("--works", metavar="A,B", help=f"measure only these of {', '.join(row.name for row in ROWS)}")
     options.add_argument("--sizes", type=numbers, metavar="A,B", help="sizes of message bodies in bytes (default: 100,1024)")
     options.add_argument("--rounds", type=positive, default=ROUNDS, help=f"how often everything is measured (default: {ROUNDS})")

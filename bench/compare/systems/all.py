@@ -8,6 +8,9 @@ from compare.systems.lockstep import LOCKSTEP
 from compare.systems.nats import NATS
 from compare.systems.rabbitmq import RABBITMQ
 from compare.systems.redis import REDIS
-from compare.systems.rocketmq import ROCKETMQ
+from compare.systems.rocketmq import AT_LOCKSTEP, ROCKETMQ
 
 SYSTEMS: Mapping[str, System] = {system.name: system for system in (LOCKSTEP, REDIS, NATS, RABBITMQ, AIOKAFKA, CONFLUENT, ROCKETMQ)}
+
+BY_NAME: Mapping[str, System] = {**SYSTEMS, AT_LOCKSTEP.name: AT_LOCKSTEP}
+"""The systems that `--systems` may name: also one that is no column of the table."""

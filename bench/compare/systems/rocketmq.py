@@ -2,9 +2,11 @@
 
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 from compare.children import ChildError, Children, free_ports
+from compare.systems import lockstep
 from compare.systems.base import CACHE, ROOT, Need, Server, System, class_path, jar_version, needs_java
 
 JARS = CACHE / "rocketmq"
@@ -98,3 +100,12 @@ ROCKETMQ = System(
     e2e_warmup=12_000,
     language="Java",
 )
+AT_LOCKSTEP = replace(
+    ROCKETMQ,
+    name="rocketmq_at_lockstep",
+    label="RocketMQ's Java client at lockstep",
+    server=lockstep.SERVER,
+    durability=lockstep.LOCKSTEP.durability,
+    needs=needs,
+)
+"""The same client program at lockstep's broker: beside ROCKETMQ it compares the two brokers."""
