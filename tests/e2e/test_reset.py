@@ -61,7 +61,7 @@ async def test_stopped_group_starts_at_the_reset_offset(cluster: Cluster) -> Non
     await cluster.until_handled(40)
     await cluster.stop("consumer-1")
     (queue,) = (await reset(cluster, "--to", "25", "--queue", "broker-a:0"))["queues"]
-    assert queue == {"queue": "orders@broker-a:0", "before": 40, "after": 25, "change": -15}
+    assert queue == {"queue": "orders@broker-a:0", "before": 40, "after": 25, "change": -15, "parked": 0}
     await cluster.consumer("consumer-2")
     await cluster.until_handled(15)
     assert [each.offset for each in cluster.handled_events() if each.consumer == "consumer-2"] == list(range(25, 40))

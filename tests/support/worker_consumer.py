@@ -10,7 +10,8 @@ SIGUSR2  print the held queues
     deaf                 ignores cancellation and continues for AMOUNT seconds
     wait                 awaits AMOUNT seconds
 
-With --give-up-after N a batch is dead-lettered after N failures. While the file --broken exists, every third order's events fail.
+With --give-up-after N a batch is dead-lettered after N failures, or with `--on-exhausted park` its key is parked. While the file --broken
+exists, every third order's events fail.
 """
 
 import argparse
@@ -185,7 +186,7 @@ def retry_of(options: argparse.Namespace) -> OrderedRetry:
     backoff = Backoff(first_ms=options.backoff_ms, factor=1.0)
     if options.give_up_after is None:
         return OrderedRetry(backoff=backoff)
-    return OrderedRetry(max_attempts=options.give_up_after, backoff=backoff, on_exhausted="dlq")
+    return OrderedRetry(max_attempts=options.give_up_after, backoff=backoff, on_exhausted=options.on_exhausted)
 
 
 def make(options: argparse.Namespace, worker: Worker) -> PushConsumer:
@@ -265,6 +266,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--suspend-ms", type=int, default=1_000)
     options.add_argument("--backoff-ms", type=int, default=100)
     options.add_argument("--give-up-after", type=int)
+    options.add_argument("--on-exhausted", default="dlq", choices=["dlq", "park"])
     options.add_argument("--broken")
     options.add_argument("--commit", default="interval")
     options.add_argument("--count-max", type=int, default=1_000)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
-from lockstep.admin.commands import broker, dlq, group, message, store, topic
+from lockstep.admin.commands import broker, dlq, group, message, park, store, topic
 from lockstep.admin.commands.bench import bench_command
 from lockstep.admin.commands.cluster import cluster_command
 from lockstep.admin.commands.doctor import doctor_command
@@ -53,6 +53,7 @@ app.command("up")(up_command)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(dlq.app, name="dlq")
+app.add_typer(park.app, name="park")
 app.command("cluster")(cluster_command)
 app.command("send")(send_command)
 app.command("tail")(tail_command)
@@ -69,6 +70,6 @@ def nameserver_command(context: typer.Context) -> None:
     raise typer.Exit(serve("nameserver", context.args))
 
 
-for each in (app, broker.app, broker.config_app, topic.app, group.app, dlq.app, message.app, store.app):
+for each in (app, broker.app, broker.config_app, topic.app, group.app, dlq.app, park.app, message.app, store.app):
     for command in each.registered_commands:
         command.cls = Command

@@ -236,10 +236,23 @@ class AdminClient:
         response = await self.request(broker, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(topic, queue_id, timestamp_ms))
         return from_plain(OffsetReply, response.fields).offset
 
-    async def pull(self, broker: BrokerAddress, topic: str, queue_id: int, offset: int, count: int) -> tuple[bytes, int]:
-        """Return stored records of one queue from an offset on, and the next offset to pull. Commits nothing and does not wait."""
+    async def pull(
+        self,
+        broker: BrokerAddress,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count: int,
+        *,
+        group: str = READER_GROUP,
+        key: str | None = None,
+    ) -> tuple[bytes, int]:
+        """Return stored records of one queue from an offset on, and the next offset to pull. Commits nothing and does not wait.
+
+        `key`: return only records with this sharding key; with an empty text only what waits for the replay of `group`'s parked keys.
+        """
         header = PullHeader(
-            READER_GROUP,
+            group,
             topic,
             queue_id,
             offset,
@@ -248,6 +261,7 @@ class AdminClient:
             subscription="*",
             expression_type="TAG",
             max_msg_bytes=PULL_BYTES_MAX,
+            key=key,
         )
         response = await self._call(broker.address, RequestCode.PULL_MESSAGE, to_plain(header))
         if response.code not in PULLED:
@@ -260,6 +274,7 @@ class AdminClient:
         return decode_body(ResetReply, (await self.request(broker, RequestCode.RESET_OFFSETS, body=encode_body(body))).body)
 
     async def control_parked(self, broker: BrokerAddress, body: ParkControlBody) -> ParkControlReply:
+        """List, replay or drop parked keys at one broker. Return the keys that were named, at most LISTED_MAX."""
         response = await self.request(broker, RequestCode.PARK_CONTROL, None, encode_body(body))
         return decode_body(ParkControlReply, response.body)
 

@@ -34,6 +34,8 @@ class QueueLine:
     error: str | None = None
     done: tuple[int, ...] = ()
     """Finished offsets above the committed one: bounds of ranges, as in done_ranges.py. They do not count as lag."""
+    parked: int | None = None
+    """The number of parked keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,7 @@ def _queue(broker: str, queue: QueueStatus, broadcasting: bool) -> QueueLine:
         queue.failing_ms,
         queue.error,
         queue.done or (),
+        queue.parked or 0,
     )
 
 

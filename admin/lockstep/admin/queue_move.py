@@ -8,12 +8,15 @@ in time, the hold ends and nothing has changed. Queues that are removed must hav
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from shlex import quote
 
 from lockstep.admin.client import AdminClient, broker_reasons, by_name
 from lockstep.admin.layout_publish import publish_layout
 from lockstep.admin.options import CommandError
+from lockstep.admin.parked import list_parked
 from lockstep.admin.topic_lag import TopicLag, read_lag
 from lockstep.admin.write_hold import WriteHold
 from lockstep.protocol.bodies import BrokerAddress
@@ -27,7 +30,7 @@ STEP_S = 0.05
 
 
 class NotConsumedError(CommandError):
-    """Nothing was changed: groups have not consumed what they must, or messages wait for their delay."""
+    """Nothing was changed: groups have not consumed what they must, or have parked keys, or messages wait for their delay."""
 
     def __init__(self, text: str, lag: TopicLag, waits_for: str) -> None:
         super().__init__(f"nothing was changed: {text}, or use --force")
@@ -73,7 +76,7 @@ async def put_in_order(
     `lost`: brokers that are gone for good, whose queues can't be consumed. Above a lag of `lag_max` the hold is not begun.
 
     Raises:
-        NotConsumedError: Groups lag, their lag is not known, or messages wait for their delay. Nothing was changed.
+        NotConsumedError: Groups lag, their lag is not known, they have parked keys, or messages wait for their delay. Nothing was changed.
         NotHeldError: A broker does not hold the writes. Nothing was changed.
         CommandError: See `publish_layout`.
     """
@@ -96,15 +99,17 @@ async def put_in_order(
 
 
 async def _lag_below(admin: AdminClient, topic: str, needs: Needs, lost: Collection[str], lag_max: int) -> TopicLag:
-    """Return the lag. Raise NotConsumedError if it is above the limit or unknown, or if messages wait at a broker that is emptied.
+    """Return the lag. Raise NotConsumedError if it is above the limit or unknown, if messages wait at a broker that is emptied, or if keys
+    are parked.
 
-    The messages that wait are counted after the lag. A call that fails puts its message among them before it commits, and while the writes
-    are held none of them is delivered: so none is missed.
+    The messages that wait are counted after the lag, and so are parked keys. A call that fails puts its message among them, or parks its
+    key, before it commits, and while the writes are held none of them is delivered: so none is missed.
     """
     lag = await read_lag(admin, needs.ordered, needs.every, lost)
     waiting = await _waiting(admin, needs.emptied - frozenset(lost))
-    if lag.unknown:
-        reasons = broker_reasons(lag.unknown)
+    parked, unreached = await _parked(admin, topic, needs.ordered | needs.every, lost)
+    if unknown := {**unreached, **lag.unknown}:
+        reasons = broker_reasons(unknown)
         text = f"the lag of groups in {topic} is unknown ({reasons}), and if a group lags, {needs.why}. Start the broker again"
         raise NotConsumedError(text, lag, f"{topic}: {reasons}")
     if lag.broadcasting or lag.total > lag_max:
@@ -113,7 +118,25 @@ async def _lag_below(admin: AdminClient, topic: str, needs: Needs, lost: Collect
         places = ", ".join(f"{count} at {name}" for name, count in waiting.items())
         text = f"messages wait for their delay or a retry ({places}), and one of {topic} would open a queue there again"
         raise NotConsumedError(f"{text}. Wait until they are delivered", lag, f"messages that wait for their delay or a retry: {places}")
+    if parked:
+        groups = ", ".join(f"{group}: {count}" for group, count in parked.items())
+        step = f"Replay or drop them (`lockstep park ls --topic {quote(topic)}` lists them)"
+        text = f"groups have parked keys in {topic} ({groups}), and {needs.why}. {step}"
+        raise NotConsumedError(text, lag, f"parked keys in {topic}: {groups}")
     return lag
+
+
+async def _parked(
+    admin: AdminClient, topic: str, queues: Collection[MessageQueue], lost: Collection[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the groups with parked keys in these queues of the topic, each with the number of keys, and the brokers of the queues that did
+    not respond, each with the reason."""
+    listed = await list_parked(admin, topic=topic, lost=lost)
+    owners = {queue.broker_name for queue in queues}
+    counts = Counter(each.row.group for each in listed.keys if each.queue in queues)
+    more = "at least " if owners & set(listed.cut) else ""
+    failed = {name: why for name, why in listed.failed.items() if name in owners}
+    return {group: f"{more}{count}" for group, count in counts.items()}, failed
 
 
 async def _waiting(admin: AdminClient, names: Collection[str]) -> dict[str, int]:

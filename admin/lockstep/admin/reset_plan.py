@@ -20,6 +20,8 @@ class Move:
     after: int
     first: int
     end: int
+    parked: int = 0
+    """The number of parked keys of the queue, which the reset forgets."""
 
     @property
     def change(self) -> int:
@@ -49,7 +51,7 @@ def plan_moves(
 
     Args:
         queues: The queues to reset.
-        lines: The group's present progress.
+        lines: The group's present progress and parked keys.
         ranges: The offsets that each queue holds.
         target: Where to reset to.
         by_time: For a target of kind "time", each queue's first message that was stored at that time or later.
@@ -57,7 +59,7 @@ def plan_moves(
     Raises:
         StateError: A queue does not contain the target offset, or is not known to its broker yet.
     """
-    before = {MessageQueue(line.topic, line.broker, line.queue_id): line.committed_offset for line in lines}
+    known = {MessageQueue(line.topic, line.broker, line.queue_id): (line.committed_offset, line.parked or 0) for line in lines}
     planned = []
     for queue in queues:
         held = offset_range(queue, ranges)
@@ -68,5 +70,6 @@ def plan_moves(
                 "To reset one queue only, add --queue BROKER:NUMBER"
             )
         after = max(held.min_offset, min(after, held.max_offset))
-        planned.append(Move(queue, before.get(queue), after, held.min_offset, held.max_offset))
+        before, parked = known.get(queue, (None, 0))
+        planned.append(Move(queue, before, after, held.min_offset, held.max_offset, parked))
     return tuple(planned)

@@ -135,4 +135,5 @@ class GroupStatusReader:
             failing_ms=None if failing is None else max(0, now_ms - failing.since_ms),
             error=None if failing is None else failing.error,
             done=None if progress is None else progress.done or None,
+            parked=state.parks.waiting_count(key),
         )

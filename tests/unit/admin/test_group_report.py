@@ -68,6 +68,13 @@ def test_messages_that_are_finished_above_the_committed_offset_are_no_lag() -> N
     assert [(line.committed_offset, line.lag, line.done) for line in made.queues] == [(2, 4, (4, 7, 8, 9))]
 
 
+def test_parked_keys_are_counted_for_brokers_that_were_reached() -> None:
+    """A broker of an earlier version parks none."""
+    queues = (replace(queue(), parked=2), queue(queue_id=1))
+    made = report("g", {"a": status(queues=queues)}, queues_at("a", "b"), {"b": "refused"})
+    assert [(line.broker, line.parked) for line in made.queues] == [("a", 2), ("a", 0), ("b", None)]
+
+
 def test_queues_are_sorted_by_topic_broker_and_id_with_all_values() -> None:
     at_b, at_a = (queue(queue_id=1, lease=40), queue()), (queue("zebra"), queue())
     made = report("g", {"b": status(queues=at_b), "a": status(queues=at_a)}, queues_at("a", "b"))

@@ -47,6 +47,11 @@ def test_offset_outside_the_queue_is_rejected(offset: int) -> None:
         plan(Target("offset", offset))
 
 
+def test_move_has_the_parked_keys_that_it_forgets() -> None:
+    found = plan_moves([Q], [replace(LINE, parked=2)], {Q: OffsetRange(0, 10, 100)}, Target("end"), {})
+    assert ([move.parked for move in found], plan(Target("end")).parked) == ([2], 0), "a broker that reports none has none"
+
+
 def test_group_without_progress_starts_at_the_first_message() -> None:
     assert (plan(Target("end"), before=None).before, plan(Target("end"), before=None).change) == (None, 90)
 

@@ -26,7 +26,7 @@ from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, Serv
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
-from lockstep.protocol.record import encode_record
+from lockstep.protocol.record import encode_record, split_records
 from support.broker_fakes import FakeEndpoint
 from support.pull_kit import LONG, Broker, turn
 
@@ -633,3 +633,23 @@ async def test_pulls_above_a_lowered_limit_end_in_several_turns_the_oldest_first
         given += [response.opaque for response in broker.endpoint.take()]
     assert (given, broker.pulls.excess_count) == (list(range(2 * TURN_HELD_MAX + 1)), 2 * TURN_HELD_MAX + 1)
     broker.pulls.stop()
+
+
+@pytest.mark.parametrize("key", ["", "k3"])
+@pytest.mark.parametrize(
+    "check", [PullCheck(stale=True), PullCheck(moved_to=7), PullCheck(may_commit=True)], ids=["stale", "moved", "free"]
+)
+async def test_pull_of_parked_messages_without_an_epoch_is_an_operator_s(key: str, check: PullCheck) -> None:
+    """It is neither fenced nor counted, commits nothing, and is told of no reset, of which a member would not learn then."""
+    broker = Broker()
+    broker.coordination.checks[None] = broker.coordination.checks[5] = check
+    broker.coordination.parks.park(("g", "t", 0), "k3", 0, 3, "failed", 1)
+    broker.store.append("t", 0, [encode_record(b"t", 0, b"x", b"__SHARDINGKEY\x01" + each, born_ms=1) for each in (b"k2", b"k3")])
+    broker.pull(0, key=key, sys_flag=SUBSCRIPTION | COMMIT_OFFSET, commit_offset=1)
+    response = await broker.response()
+    assert (response.code, len(split_records(response.body))) == (ResponseCode.SUCCESS, 1)
+    assert (broker.coordination.commits, broker.pulls.delivered) == ([], {})
+    broker.pull(0, key=key, epoch=5)
+    expected = ResponseCode.STALE_EPOCH if check.stale else ResponseCode.PULL_OFFSET_MOVED if check.moved_to else ResponseCode.SUCCESS
+    assert (await broker.response()).code == expected, "that of an owner is checked"
+    assert bool(broker.pulls.delivered) is (expected is ResponseCode.SUCCESS)

@@ -5,7 +5,7 @@ import pytest
 from lockstep.broker.classic.topic_changes import CreateTopicFields, TopicChanges, TopicConfig, TopicCounts, counts_of
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
-from lockstep.protocol.bodies import MessageModel
+from lockstep.protocol.bodies import MessageModel, ParkState
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, MessageIllegalError, NoPermissionError
 from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
 from lockstep.protocol.queue import TopicLayout
@@ -105,6 +105,32 @@ def test_keys_do_not_move_between_brokers_under_an_ordered_group(counts: tuple[i
         a.commit(queue_id, 1_000)
     with pytest.raises(NoPermissionError, match="lockstep topic alter"):
         world.put(*counts)
+
+
+@pytest.mark.parametrize("counts", [(4, 2), (6, 6), (2, 2)], ids=["closed", "added", "removed"])
+def test_keys_do_not_move_while_one_is_parked_also_if_the_group_has_stopped(counts: tuple[int, int]) -> None:
+    world = World()
+    world.commit(GROUP, 0, 1, 2, 3)
+    parks, queue = world.bench.c.state.parks, (GROUP, TOPIC, 3)
+    parks.park(queue, "k3", 7, 3, "failed", 1)
+    with pytest.raises(
+        NoPermissionError, match=rf"group {GROUP} has 1 parked keys in queues \d to 3 of topic {TOPIC}, and .*park ls {GROUP}"
+    ):
+        world.put(*counts)
+    assert world.counts() == (4, 4)
+    parks.set_state(parks.rows(queue)[0], ParkState.DROPPING)
+    with pytest.raises(NoPermissionError, match="1 parked keys"):
+        world.put(*counts)
+    parks.end_replay(queue, "k3", 0)
+    assert world.put(*counts) == counts
+
+
+def test_queues_without_parked_keys_are_removed() -> None:
+    world = World()
+    world.commit(GROUP, 0, 1, 2, 3)
+    world.put(4, 2)
+    world.bench.c.state.parks.park((GROUP, TOPIC, 1), "k3", 7, 3, "failed", 1)
+    assert world.put(2, 2) == (2, 2)
 
 
 def test_last_queue_to_write_to_is_not_closed() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from shlex import quote
 
 import typer
 
@@ -79,8 +80,10 @@ def _print(report: GroupReport) -> None:
     if report.settings is not None:
         overruled = f"; subscriptions replaced: {report.overruled_count}" if report.overruled_count else ""
         print_line(f"settings: {describe_settings(report.settings)}{overruled}")
+    columns = ["topic", "broker", ">queue", "owner", ">epoch", ">lease left", ">committed", ">max", ">lag", ">last commit", ">attempts"]
+    any_parked = any(line.parked for line in report.queues)
     print_table(
-        ["topic", "broker", ">queue", "owner", ">epoch", ">lease left", ">committed", ">max", ">lag", ">last commit", ">attempts"],
+        [*columns, ">parked"] if any_parked else columns,
         [
             (
                 line.topic,
@@ -94,6 +97,7 @@ def _print(report: GroupReport) -> None:
                 line.lag,
                 format_duration(line.committed_ago_ms),
                 line.attempts,
+                *([line.parked] if any_parked else []),
             )
             for line in report.queues
         ],
@@ -106,6 +110,8 @@ def _print(report: GroupReport) -> None:
         why = line.error or "its consumer did not report why"
         where = f"{line.topic} {line.broker} queue {line.queue_id}: offset {line.committed_offset}"
         print_line(f"{where} has been failing for {format_duration(line.failing_ms)}, {line.attempts} times: {why}")
+    if any_parked:
+        print_line(f"messages of the parked keys wait until they are replayed or dropped: `lockstep park ls {quote(report.group)}`")
     if report.members:
         _print_members(report)
     for conflict in report.conflicts:

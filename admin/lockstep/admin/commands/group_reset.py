@@ -1,6 +1,7 @@
 """lockstep group reset-offset: set the offsets from which a running or stopped group continues."""
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -8,6 +9,7 @@ import typer
 from lockstep.admin.client import AdminClient, broker_reasons, by_name, gather_results
 from lockstep.admin.group_query import read_group
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, run
+from lockstep.admin.parked import Waiting, count_waiting, list_parked, total_waiting
 from lockstep.admin.render import print_json, print_line, print_table
 from lockstep.admin.reset_plan import Move, plan_moves
 from lockstep.admin.targets import Target, parse_queue, parse_target
@@ -16,6 +18,9 @@ from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, Re
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
+
+QUEUES_SHOWN = 8
+"""The number of queues with parked keys that a refusal names."""
 
 
 def reset_command(
@@ -39,15 +44,21 @@ def reset_command(
     queue: Annotated[
         list[str] | None, typer.Option("--queue", metavar="BROKER:NUMBER", help="Reset only this queue; may be repeated. By default all.")
     ] = None,
+    drop_parked: Annotated[
+        bool,
+        typer.Option("--drop-parked", help="Forget the parked keys of the queues. Without it a reset is refused while there are some."),
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would change and change nothing.")] = False,
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
     """Set the offsets from which a group continues. Running members are fenced and continue from there without a restart."""
-    run(_reset(group, to, topic, tuple(queue or ()), dry_run, nameserver, as_json))
+    run(_reset(group, to, topic, tuple(queue or ()), drop_parked, dry_run, nameserver, as_json))
 
 
-async def _reset(group: str, to: str, topic: str | None, only: Sequence[str], dry_run: bool, nameserver: str, as_json: bool) -> None:
+async def _reset(
+    group: str, to: str, topic: str | None, only: Sequence[str], drop_parked: bool, dry_run: bool, nameserver: str, as_json: bool
+) -> None:
     check_group(group)
     host = Host.current()
     target = parse_target(to, host.clock.wall_ms())
@@ -55,22 +66,54 @@ async def _reset(group: str, to: str, topic: str | None, only: Sequence[str], dr
     admin = AdminClient(host, nameserver)
     async with admin.keep_connections():  # a target time asks for the offset of each queue
         plan = await _plan(admin, group, topic, selected, target)
+        parked = sum(move.parked for move in plan)
+        if parked and not drop_parked:
+            raise _parked(group, plan)
+        waiting = await _waiting(admin, group, topic, plan) if parked else Waiting(0, True)
     if not dry_run:
-        await _carry_out(admin, group, plan)
+        await _carry_out(admin, group, plan, drop_parked)
     if as_json:
-        rows = [{"queue": str(move.queue), "before": move.before, "after": move.after, "change": move.change} for move in plan]
-        print_json({"group": group, "done": not dry_run, "queues": rows})
+        rows = [
+            {"queue": str(move.queue), "before": move.before, "after": move.after, "change": move.change, "parked": move.parked}
+            for move in plan
+        ]
+        counted = {"parked_keys": parked, "waiting": waiting.count, "waiting_complete": waiting.complete}
+        print_json({"group": group, "done": not dry_run, "queues": rows, **counted})
         return
     columns = ["topic", "broker", ">queue", ">old offset", ">new offset", ">end offset", "messages"]
     print_table(columns, [_row(move) for move in plan])
     again, skipped = -sum(min(0, move.change) for move in plan), sum(max(0, move.change) for move in plan)
     counts = f"messages to consume again: {again}, messages to skip: {skipped}"
+    if drop_parked:
+        counts += f", parked keys to forget: {parked}, with {waiting} waiting messages"
     print_line(f"group {group}: {counts}" + ("; nothing was changed (--dry-run)" if dry_run else ""))
 
 
 def _row(move: Move) -> tuple[object, ...]:
     change = f"{-move.change} again" if move.change < 0 else f"{move.change} skipped" if move.change else None
     return move.queue.topic, move.queue.broker_name, move.queue.queue_id, move.before, move.after, move.end, change
+
+
+def _parked(group: str, plan: Sequence[Move]) -> CommandError:
+    """Return the error for a reset of queues with parked keys."""
+    counts = [f"{move.parked} in {move.queue.topic} {move.queue.broker_name}:{move.queue.queue_id}" for move in plan if move.parked]
+    listed = ", ".join(counts[:QUEUES_SHOWN]) + (" …" if len(counts) > QUEUES_SHOWN else "")
+    return CommandError(
+        f"nothing was changed: keys of group {group} are parked ({listed}), and a reset would deliver their messages again, or never. "
+        f"Replay or drop them (`lockstep park ls {quote(group)}` lists them), or forget them with --drop-parked"
+    )
+
+
+async def _waiting(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move]) -> Waiting:
+    """Return how many messages of the parked keys wait that the reset forgets."""
+    listed = await list_parked(admin, group, topic)
+    reset = {move.queue for move in plan}
+    keys = [each for each in listed.keys if each.queue in reset]
+    waiting, unread = await count_waiting(admin, keys)
+    if failed := {**unread, **listed.failed}:
+        raise CommandError(f"nothing was changed: the waiting messages of parked keys can't be counted: {broker_reasons(failed)}")
+    counted = total_waiting(waiting.values())
+    return Waiting(counted.count, counted.complete and not listed.cut)
 
 
 async def _plan(admin: AdminClient, group: str, topic: str | None, selected: set[tuple[str, int]], target: Target) -> tuple[Move, ...]:
@@ -124,13 +167,13 @@ async def _ranges(admin: AdminClient, brokers: dict[str, BrokerAddress], queues:
     return ranges
 
 
-async def _carry_out(admin: AdminClient, group: str, plan: Sequence[Move]) -> None:
+async def _carry_out(admin: AdminClient, group: str, plan: Sequence[Move], drop_parked: bool) -> None:
     """Reset broker by broker; each resets all its queues of a topic or none."""
     brokers = by_name(await admin.brokers())
     done: list[str] = []
     for topic, name in dict.fromkeys((move.queue.topic, move.queue.broker_name) for move in plan):
         own = [move for move in plan if (move.queue.topic, move.queue.broker_name) == (topic, name)]
-        body = ResetBody(group, topic, tuple(QueueOffset(move.queue.queue_id, move.after) for move in own))
+        body = ResetBody(group, topic, tuple(QueueOffset(move.queue.queue_id, move.after) for move in own), drop_parked)
         results = await gather_results({name: admin.reset(brokers[name], body)})
         if results.failed:
             so_far = f"{topic} was reset at {', '.join(done)} already" if done else "nothing was changed before"

@@ -49,7 +49,10 @@ def alter_command(
     ] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Change it even if groups have not consumed the messages: order per key ends, or messages are lost."),
+        typer.Option(
+            "--force",
+            help="Change it even if groups have not consumed the messages, or have parked keys: order per key ends, or messages are lost.",
+        ),
     ] = False,
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
@@ -57,7 +60,8 @@ def alter_command(
     """Change the number of queues of a topic, or move them to another broker.
 
     Later messages of a key may go to other queues. So that its order is kept, the brokers hold the writes to the topic until the ordered
-    groups have consumed it, for 20 s at the longest; sends wait meanwhile. If the groups lag too much, nothing is changed.
+    groups have consumed it, for 20 s at the longest; sends wait meanwhile. If the groups lag too much, or have parked keys in the topic,
+    nothing is changed.
     """
     if move_to is None:
         run(_alter(topic, (queues, write_queues, read_queues), tuple(broker or ()), force, nameserver, as_json))

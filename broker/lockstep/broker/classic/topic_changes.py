@@ -12,7 +12,8 @@ not in the count of those to write to.
 | a system topic                         | SYSTEM_ERROR, as in RocketMQ                                                            |
 
 If the number of queues to write to changes, keys move to other queues. So that is refused while a native group consumes the topic in order
-and may have messages before it (ordering.md 9.6): the broker knows only its own queues, and does not hold the writes of others.
+and may have messages before it (ordering.md 9.6): the broker knows only its own queues, and does not hold the writes of others. It is also
+refused while a group has parked keys in the topic.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -154,8 +155,10 @@ class TopicChanges:
         read, write = self._topics.own_read_count(layout), self._topics.own_write_count(layout)
         if asked.write != write:
             self._check_order(layout, read)
+            self._check_not_parked(asked.topic, range(read))
         if asked.read < read:
             self._check_consumed(asked.topic, range(asked.read, read))
+            self._check_not_parked(asked.topic, range(asked.read, read))
         self._topics.alter_own(asked.topic, asked.read, asked.write)
 
     def delete(self, topic: str) -> bool:
@@ -206,6 +209,17 @@ class TopicChanges:
                 raise NoPermissionError(
                     f"nothing was changed: queues {removed[0]} to {removed[-1]} of topic {topic} would be removed, and group {group} "
                     f"{what}. Wait until it has, or use `lockstep topic alter {topic} --force`"
+                )
+
+    def _check_not_parked(self, topic: str, queue_ids: range) -> None:
+        """Raise NoPermissionError if a group has parked keys in these queues: progress has passed their messages, which still wait."""
+        parks = self._coordination.state.parks
+        for group in dict.fromkeys(row.group for row in parks if row.topic == topic):
+            if count := sum(parks.waiting_count((group, topic, queue_id)) for queue_id in queue_ids):
+                raise NoPermissionError(
+                    f"nothing was changed: group {group} has {count} parked keys in queues {queue_ids[0]} to {queue_ids[-1]} of topic "
+                    f"{topic}, and their messages would be consumed out of order, or be lost. Replay or drop them "
+                    f"(`lockstep park ls {group}`)"
                 )
 
     def _consumers(self, topic: str) -> Iterator[str]:

@@ -331,6 +331,8 @@ class PullProcessor:
         check_group(header.consumer_group)
         check_topic(header.topic)
         self._topics.check_readable(header.topic, header.queue_id)
+        if pull.inspects:
+            return True
         key = (header.consumer_group, header.topic, header.queue_id)
         check = self._coordination.pulls.check(request.endpoint.id, key, header.epoch, header.generation, header.queue_offset)
         if check is None:
@@ -465,7 +467,7 @@ class PullProcessor:
             self.found_count += 1
         else:
             self.empty_count += 1
-        if result.status in _READ:
+        if result.status in _READ and not pull.inspects:
             self._count(request.header, result)
         request.respond(command, result.parts)
 

@@ -43,6 +43,13 @@ class Pull:
         self.failure: Exception | None = None
         """Why the pull can't be served; it fails with this error."""
 
+    @property
+    def inspects(self) -> bool:
+        """Return whether an operator looks at parked messages of the group: no member receives them, so the pull is neither fenced nor
+        counted, and tells no client of a reset."""
+        header: PullHeader = self.request.header
+        return header.key is not None and header.epoch is None
+
 
 def page_of(header: PullHeader, *, native: bool = True) -> tuple[int, int]:
     """Return how many messages and bytes one response carries at most: the client's values within the broker's limits.
