@@ -10,6 +10,7 @@ from lockstep.broker.coordination import Coordination
 from lockstep.broker.failed_messages import FailedMessages
 from lockstep.broker.message_copy import failed_copy
 from lockstep.broker.parking import queue_of
+from lockstep.broker.processors.pull_request import EVERY_MESSAGE, filter_of
 from lockstep.broker.processors.send import SendGate
 from lockstep.broker.store import ReadResult, Store
 from lockstep.broker.tables.park_table import KeyFilter
@@ -97,10 +98,14 @@ class ParkedCopies:
         return True
 
     async def _read(self, row: ParkedKey) -> ReadResult:
-        place, keep = (row.topic, row.queue_id, row.next), KeyFilter(row.key).keep
-        result = self._store.read(*place, max_count=COUNT_PER_TURN, max_bytes=BYTES_PER_TURN, keep=keep)
+        """Read the key's next messages that the group's subscription matches. The group has none if its last member has left for long."""
+        subscription = self._coordination.membership.subscription(row.group, row.topic)
+        wanted = EVERY_MESSAGE if subscription is None else filter_of(subscription.expression_type, subscription.expression)
+        wanted = wanted.also(KeyFilter(row.key).keep)
+        place, hashes, keep = (row.topic, row.queue_id, row.next), wanted.tag_hashes, wanted.keep
+        result = self._store.read(*place, max_count=COUNT_PER_TURN, max_bytes=BYTES_PER_TURN, tag_hashes=hashes, keep=keep)
         if result is None:
-            result = await self._store.read_cold(*place, max_count=COUNT_PER_TURN, max_bytes=BYTES_PER_TURN, keep=keep)
+            result = await self._store.read_cold(*place, max_count=COUNT_PER_TURN, max_bytes=BYTES_PER_TURN, tag_hashes=hashes, keep=keep)
         return result
 
     def _copy(self, row: ParkedKey, record: RecordView, position: int | None) -> ParkedKey:

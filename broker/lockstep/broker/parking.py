@@ -20,6 +20,11 @@ def queue_of(row: ParkedKey) -> QueueKey:
     return row.group, row.topic, row.queue_id
 
 
+LISTED_BYTES_MAX = 4 << 20
+ROW_BYTES = 512
+"""Bytes of the other fields of a row in a response, with the longest names of a group and a topic."""
+
+
 class Parking:
     """Handles the requests about parked keys. Responses wait until the log is confirmed."""
 
@@ -62,9 +67,13 @@ class Parking:
         return state.parks.end_replay(queue, header.key, max(header.pulled, self.least_end(queue)))
 
     def end_unowned_drop(self, row: ParkedKey) -> None:
-        """End the drop of a key in a queue that nobody holds, if nothing of it is left below where the next owner begins."""
+        """End the drop of a key in a queue that no session holds, if nothing of it is left below where the next owner begins.
+
+        A classic client knows nothing of parked keys: what its pulls have passed is known here.
+        """
         queue = queue_of(row)
-        if self._state.locks.holder(queue) is None:
+        holder = self._state.locks.holder(queue)
+        if holder is None or holder.held_by_classic:
             self._state.parks.end_replay(queue, row.key, self.least_end(queue))
 
     def filter(self, queue: QueueKey) -> ParkFilter | None:
@@ -112,7 +121,8 @@ class Parking:
             if body.key is None and state is ParkState.REPLAYING:
                 rows = [row for row in rows if row.state is not ParkState.DROPPING]
             rows = self._change(rows, state)
-        return ParkControlReply(tuple(rows[:LISTED_MAX]), len(rows) > LISTED_MAX)
+        listed = list(_first(rows))
+        return ParkControlReply(tuple(listed), len(listed) < len(rows))
 
     def _check_replays(self, group: str) -> None:
         """Raise ParkRefusedError if the group's members would not replay a key."""
@@ -142,3 +152,13 @@ class Parking:
                 and body.key in (None, row.key)
             ):
                 yield row
+
+
+def _first(rows: list[ParkedKey]) -> Iterator[ParkedKey]:
+    """Yield the rows that one response holds."""
+    size = 0
+    for row in rows[:LISTED_MAX]:
+        size += ROW_BYTES + len(row.key.encode()) + len(row.error.encode())
+        if size > LISTED_BYTES_MAX:
+            return
+        yield row

@@ -10,7 +10,7 @@ KEYS_PER_QUEUE_MAX = 1_000
 REPLAYS_MAX = 16
 """The number of keys of one queue that are replayed or dropped at the same time."""
 LISTED_MAX = 10_000
-"""The number of keys in one response to PARK_CONTROL."""
+"""The number of keys in one response to PARK_CONTROL. Fewer, if they have long keys and errors."""
 
 
 class ParkState(Enum):
@@ -74,7 +74,7 @@ class ParkControlReply:
 
     keys: tuple[ParkedKey, ...]
     more: bool = False
-    """There are more keys than LISTED_MAX."""
+    """There are more keys than one response holds."""
 
 
 @dataclass(frozen=True, slots=True)
