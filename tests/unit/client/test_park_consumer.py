@@ -2,14 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
-from lockstep.admin.client import AdminClient
+from lockstep.broker.config import FEATURES
 from lockstep.client import (
-    Backoff,
     ConfigError,
     ConsumerEvent,
     KeyParked,
@@ -17,74 +15,20 @@ from lockstep.client import (
     Message,
     MessageExt,
     MessageModel,
-    OrderedRetry,
     OrderlyContext,
     Producer,
     PushConsumer,
     QueueBlocked,
+    RequestCodeNotSupportedError,
+    sql,
 )
-from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkState
-from lockstep.runtime.host import Host
+from lockstep.client.broker_link import BrokerLink
+from lockstep.protocol.bodies import ParkState
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
 from lockstep.testing import TestCluster
-
-GROUP, TOPIC = "billing", "orders"
-PARK = OrderedRetry(max_attempts=3, on_exhausted="park", backoff=Backoff(first_ms=100, max_ms=100))
-
-
-@dataclass
-class Poison:
-    """What fails, for all members."""
-
-    keys: set[str] = field(default_factory=set)
-
-
-@dataclass
-class Worker:
-    """A member, with what its listener accepted."""
-
-    cluster: TestCluster
-    poison: Poison
-    order_by: str
-    work_s: float = 0.01
-    settings: dict[str, Any] = field(default_factory=dict)
-    got: list[MessageExt] = field(default_factory=list)
-    events: list[ConsumerEvent] = field(default_factory=list)
-
-    async def listen(self, messages: Sequence[MessageExt], context: OrderlyContext) -> None:
-        await asyncio.sleep(self.work_s)
-        if any(message.sharding_key in self.poison.keys for message in messages):
-            raise RuntimeError("poisoned")
-        self.got += messages
-
-    async def run(self) -> None:
-        settings = {"order_by": self.order_by, "retry": PARK, **self.settings}
-        consumer = PushConsumer(GROUP, nameserver=self.cluster.nameserver, **settings).subscribe(TOPIC)
-        consumer.on_event(self.events.append)
-        consumer.orderly(self.listen)
-        async with consumer:
-            await consumer.wait_closed()
-
-    @property
-    def parked(self) -> list[tuple[str, int]]:
-        return [(each.key, each.offset) for each in self.events if isinstance(each, KeyParked)]
-
-    def of_key(self, key: str | None) -> list[int]:
-        return [int(message.body) for message in self.got if message.sharding_key == key]
-
-
-async def send(cluster: TestCluster, count: int, keys: int, *, start: int = 0) -> None:
-    """Send the numbers from `start` on; number n has the key k(n mod keys)."""
-    async with Producer("shop", nameserver=cluster.nameserver) as producer:
-        await producer.send_batch([Message(TOPIC, b"%d" % n, sharding_key=f"k{n % keys}") for n in range(start, start + count)])
-
-
-async def drop(cluster: TestCluster, key: str) -> None:
-    admin = AdminClient(Host.current(), cluster.nameserver)
-    (broker,) = await admin.brokers()
-    await admin.control_parked(broker, ParkControlBody(ParkAction.DROP, GROUP, None, key))
-
-
-both_orders = pytest.mark.parametrize("order_by", ["queue", "sharding_key"])
+from support.fake_broker import frozen_cluster
+from support.park_kit import GROUP, PARK, TOPIC, Poison, Send, Worker, around_calls, both_orders, dead_letters, drop, poisoned, send
 
 
 @pytest.mark.lockstep(brokers=1)
@@ -234,6 +178,8 @@ async def test_message_without_a_key_blocks(lockstep_cluster: TestCluster) -> No
         await producer.send(Message(TOPIC, b"1"))
     async with consumer:
         await cluster.until(lambda: any(isinstance(each, QueueBlocked) for each in events), "the block")
+        (blocked,) = (each for each in events if isinstance(each, QueueBlocked))
+        assert blocked.error.startswith("RuntimeError: poisoned; its key is not parked: the message at offset 0 of orders queue 0 has no")
         assert not any(isinstance(each, KeyParked) for each in events)
         await cluster.advance(seconds=60)
         assert not got
@@ -259,3 +205,148 @@ def test_settings_that_contradict_park_are_refused() -> None:
     for settings in ({"message_model": MessageModel.BROADCASTING}, {"commit": "each"}):
         with pytest.raises(ConfigError, match='on_exhausted "park"'):
             PushConsumer(GROUP, nameserver="127.0.0.1:1", retry=PARK, **settings)
+
+
+@pytest.mark.lockstep(brokers=1)
+@both_orders
+async def test_paused_consumer_calls_nothing_in_a_replay_and_goes_on_with_it(lockstep_cluster: TestCluster, order_by: str) -> None:
+    cluster, poison = lockstep_cluster, Poison({"k3"})
+    worker = await poisoned(cluster, order_by, poison=poison, work_s=0.1)
+    poison.keys.clear()
+    await cluster.replay(GROUP)
+    await cluster.until(lambda: len(worker.of_key("k3")) == 3, "a part of the replay")
+    assert worker.consumer is not None
+    worker.consumer.pause()
+    await cluster.advance(seconds=5)
+    assert worker.of_key("k3") == [3, 13, 23, 33], "the call that ran has ended, and no other one has begun"
+    assert [(row.key, row.next) for row in await cluster.parked(GROUP)] == [("k3", 34)]
+    worker.consumer.resume()
+    await cluster.until(lambda: worker.resumed, "the end of the replay")
+    assert worker.of_key("k3") == list(range(3, 100, 10))
+
+
+@pytest.mark.lockstep(brokers=1)
+@both_orders
+async def test_replay_that_begins_while_the_consumer_is_paused_waits(lockstep_cluster: TestCluster, order_by: str) -> None:
+    cluster, poison = lockstep_cluster, Poison({"k3"})
+    worker = await poisoned(cluster, order_by, poison=poison)
+    poison.keys.clear()
+    assert worker.consumer is not None
+    worker.consumer.pause()
+    await cluster.replay(GROUP)
+    await cluster.advance(seconds=30)
+    assert not worker.of_key("k3")
+    worker.consumer.resume()
+    await cluster.until(lambda: worker.resumed, "the end of the replay")
+    assert worker.of_key("k3") == list(range(3, 100, 10))
+
+
+@pytest.mark.lockstep(brokers=1)
+@both_orders
+async def test_forty_keys_are_replayed_sixteen_at_a_time(lockstep_cluster: TestCluster, order_by: str) -> None:
+    """Those that fail again make room for the others at once, as those do that have ended."""
+    cluster = lockstep_cluster
+    poison = Poison({f"k{n}" for n in range(40)})
+    worker = await poisoned(cluster, order_by, poison=poison, count=200, keys=50)
+    poison.keys = {f"k{n}" for n in range(20)}
+    await cluster.replay(GROUP)
+    await cluster.until(lambda: len(worker.resumed) == 20 and len(worker.parked) == 60, "the end of all replays", timeout=10)
+    for key in range(50):
+        assert worker.of_key(f"k{key}") == ([] if key < 20 else list(range(key, 200, 50)))
+    rows = await cluster.parked(GROUP)
+    assert sorted((row.key, row.next, row.state) for row in rows) == sorted((f"k{n}", n, ParkState.PARKED) for n in range(20))
+
+
+@pytest.mark.lockstep(brokers=1)
+@both_orders
+async def test_end_that_a_constant_stream_refuses_three_times_is_accepted_then(
+    lockstep_cluster: TestCluster, order_by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time the replay has come as far as the main flow, a pull has passed another message of the key."""
+    cluster, poison = lockstep_cluster, Poison({"k3"})
+    refused: list[str] = []
+    sent = [103]
+
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+
+        async def send_before_each_end(link: BrokerLink, header: Any, request: Send) -> Command:
+            if header.pulled is not None:
+                for key in ("k3", "k4"):  # the second one ends a pull that was held
+                    await producer.send(Message(TOPIC, b"%d" % sent[0], sharding_key=key))
+                    sent[0] += 10
+                await asyncio.sleep(0.1)
+            response = await request()
+            if "until" in response.fields:
+                refused.append(response.fields["until"])
+            return response
+
+        around_calls(monkeypatch, RequestCode.PARK_END, send_before_each_end)
+        worker = await poisoned(cluster, order_by, poison=poison)
+        poison.keys.clear()
+        await cluster.replay(GROUP)
+        await cluster.until(lambda: worker.resumed, "the end of the replay")
+        assert len(refused) >= 3, "a pull is under way when the third end is refused, and may pass one more message"
+        await producer.send(Message(TOPIC, b"9999", sharding_key="k3"))
+        await cluster.until(lambda: worker.of_key("k3")[-1:] == [9999], "the key in the main flow")
+    of_key = [*range(3, 103, 10), *range(103, sent[0], 20), 9999]
+    assert worker.of_key("k3") == of_key
+    assert worker.of_key("k4") == [*range(4, 104, 10), *range(113, sent[0], 20)]
+
+
+@pytest.mark.lockstep(brokers=1)
+@both_orders
+async def test_key_that_is_dropped_in_its_replay_is_called_no_more(lockstep_cluster: TestCluster, order_by: str) -> None:
+    cluster, poison = lockstep_cluster, Poison({"k3"})
+    worker = await poisoned(cluster, order_by, poison=poison, work_s=1.0)
+    poison.keys.clear()
+    await cluster.replay(GROUP)
+    await cluster.until(lambda: len(worker.of_key("k3")) == 3, "a part of the replay")
+    await drop(cluster, "k3")
+    await cluster.until(lambda: worker.resumed, "the end of the drop")
+    letters = await dead_letters(cluster, 7)
+    accepted = worker.of_key("k3")
+    assert accepted + [each for each in letters if each not in accepted] == list(range(3, 100, 10))
+    assert len(accepted) <= 4, "the call that ran when the key was dropped was the last one"
+    await send(cluster, 20, 10, start=100)
+    await cluster.until(lambda: len(worker.of_key("k4")) == 12, "new messages")
+    await cluster.settled(GROUP)
+    assert worker.of_key("k3") == [*accepted, 103, 113]
+
+
+@pytest.mark.lockstep(brokers=1)
+@both_orders
+async def test_replay_brings_only_what_the_sql_expression_matches(lockstep_cluster: TestCluster, order_by: str) -> None:
+    cluster, poison = lockstep_cluster, Poison({"k1"})
+    await cluster.create_topic(TOPIC, queues=1)
+    worker = Worker(cluster, poison, order_by, expression=sql("size > 5"))
+    await cluster.start("a", worker.run)
+
+    async def send_sized(start: int) -> None:
+        async with Producer("shop", nameserver=cluster.nameserver) as producer:
+            for n in range(start, start + 40):
+                await producer.send(Message(TOPIC, b"%d" % n, sharding_key=f"k{n % 2}", properties={"size": str(n % 10)}))
+
+    await send_sized(0)
+    await cluster.until(lambda: worker.parked and len(worker.got) == 8, "every other key")
+    assert worker.parked == [("k1", 7)]
+    poison.keys.clear()
+    await cluster.replay(GROUP)
+    await cluster.until(lambda: worker.resumed, "the end of the replay")
+    await send_sized(40)
+    matching = [n for n in range(80) if n % 10 > 5]
+    await cluster.until(lambda: len(worker.got) == len(matching), "all that matches")
+    for key in range(2):
+        assert worker.of_key(f"k{key}") == [n for n in matching if n % 2 == key]
+
+
+async def test_member_that_parks_does_not_start_at_a_broker_that_cannot() -> None:
+    async with frozen_cluster() as cluster:
+        cluster["a"].features = tuple(name for name in FEATURES if name != "park")
+        consumer = PushConsumer(GROUP, nameserver=cluster.nameserver, host=cluster.host, retry=PARK).subscribe(TOPIC)
+
+        @consumer.orderly
+        async def listen(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+            """Accept everything."""
+
+        with pytest.raises(RequestCodeNotSupportedError, match="broker a lacks park"):
+            await consumer.start()

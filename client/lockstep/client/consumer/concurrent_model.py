@@ -135,6 +135,9 @@ class ConcurrentRunner:
     def replay(self, keys: Sequence[ReplayKey]) -> None:
         pass
 
+    def before_release(self) -> None:
+        pass
+
     def lanes(self) -> None:
         return None
 

@@ -12,7 +12,7 @@ from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, Order
 from lockstep.client.consumer.listener_calls import ends_the_consumer
 from lockstep.client.consumer.retry import clamp_suspend_ms
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import BrokerError, ParkRefusedError, TransportError
+from lockstep.protocol.errors import BrokerError, ParkRefusedError, StaleEpochError, TransportError
 from lockstep.protocol.headers.park import ParkHeader
 from lockstep.protocol.headers.send import DeadLetterHeader
 from lockstep.protocol.message import MessageExt
@@ -40,7 +40,7 @@ class ParkOutcome(Enum):
 class FailedCalls:
     """The failed calls of one grant."""
 
-    __slots__ = ("_ctx", "_grant", "_logged", "_queue", "why")
+    __slots__ = ("_ctx", "_grant", "_logged", "_queue", "_refusal", "why")
 
     def __init__(self, ctx: ConsumerContext, queue: HeldQueue, grant: Grant) -> None:
         self._ctx = ctx
@@ -48,6 +48,8 @@ class FailedCalls:
         self._grant = grant
         self.why = ""
         """Why the last call failed."""
+        self._refusal: str | None = None
+        """Why the broker has just refused to park a key."""
         self._logged: OrderedDict[int, type[BaseException]] = OrderedDict()
         """The types of the errors whose tracebacks were logged last, by the offset of their batch."""
 
@@ -99,6 +101,7 @@ class FailedCalls:
                 return ParkOutcome.NOT_NOW
         except ParkRefusedError as refused:
             log.error("park.refused", group=ctx.group, **place, error=refused.remark, then="the message blocks what follows it")
+            self._refusal = refused.remark
             return ParkOutcome.REFUSED
         except BrokerError as failed:
             log.warning("park.failed", **place, error=str(failed))
@@ -110,11 +113,20 @@ class FailedCalls:
 
     async def _send_park(self, header: ParkHeader) -> bool:
         """Repeat the request until there is a response: if the key is parked, the message must not be called again. Return False if the
-        grant has ended."""
+        grant has ended.
+
+        A refusal counts as a response only if it is the first one, or says that the key is not parked.
+        """
+        unsure = False
         while self._grant.alive:
             try:
                 await self._queue.session.link.call(RequestCode.PARK, header)
-            except TransportError as error:
+            except (ParkRefusedError, StaleEpochError):
+                raise
+            except (TransportError, BrokerError) as error:
+                unsure = unsure or isinstance(error, TransportError)
+                if not unsure:
+                    raise
                 log.debug("park.interrupted", queue=str(self._queue.queue), offset=header.offset, error=str(error))
                 await asyncio.sleep(AGAIN_MS / 1000)
             else:
@@ -138,6 +150,8 @@ class FailedCalls:
         if wrong is not None:
             facts = {"attempts": attempts, "error": why}
             log.warning("call.failed", listener=ctx.listener_name, **place, **facts, exc_info=self._traceback(offset, wrong))
+        if self._refusal is not None:
+            why, self._refusal = f"{why}; its key is not parked: {self._refusal}", None
         self.why = why[:REASON_LENGTH_MAX]
         if retry.reports_blocked(attempts):
             log.warning("queue.blocked", group=ctx.group, **place, key=batch[0].sharding_key, attempts=attempts, error=why)

@@ -28,6 +28,9 @@ class Runner(Protocol):
     def replay(self, keys: Sequence[ReplayKey]) -> None:
         """Replay these parked keys, if the runner does that."""
 
+    def before_release(self) -> None:
+        """Commit what has a request of its own: the queue may be released by the next request."""
+
     def lanes(self) -> LaneHealth | None:
         """Return the state of the queue's keys, if they are consumed in parallel."""
 

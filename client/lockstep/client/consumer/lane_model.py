@@ -110,7 +110,7 @@ class LaneRunner:
             by_key=model.by_key,
             alone_after_failure=ctx.config.retry.on_exhausted == "park",
         )
-        self._parked = ParkedKeys(ctx, queue, grant, self._pass_on)
+        self._parked = ParkedKeys(ctx, queue, grant, self._pass_on, self._lanes.take_back)
         ownership.done_ranges = messages.done_ranges
 
     async def run(self) -> None:
@@ -144,6 +144,9 @@ class LaneRunner:
     def _pass_on(self, key: str, messages: Sequence[MessageExt]) -> None:
         self._lanes.put_replayed(key, messages)
         self.grant.run_wake.set()
+
+    def before_release(self) -> None:
+        self._parked.commit_soon()
 
     def _may_call(self, now_ms: int) -> bool:
         session = self.queue.session
@@ -249,6 +252,8 @@ class LaneRunner:
             return
         if not self._by_key and self._lanes.ready:
             self._crew.schedule(self)
+        if ownership.state is not _HELD:
+            self._parked.commit_soon()
         offset = self._messages.commit_offset
         ownership.error = self._errors.get(offset)
         ownership.call_ended(grant.token, offset, self._lanes.attempts_at(offset))
@@ -279,7 +284,9 @@ class LaneRunner:
         left_out = self._lanes.leave_out(message.sharding_key)
         self._lanes.finished(call.lane, call.batch)
         self._errors.pop(message.queue_offset, None)
-        if not replayed:
+        if replayed:
+            self.queue.session.trigger()  # the response names the keys that had to wait for this one
+        else:
             self._leave_out([message, *left_out])
         self.grant.run_wake.set()
 

@@ -11,7 +11,7 @@ So calls of one key never overlap and take its messages in order (law K1), while
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from lockstep.protocol.message import MessageExt
 
@@ -121,6 +121,24 @@ class Lanes:
                 removed += gone
                 lane.waiting = deque(message for message in lane.waiting if message.sharding_key != key)
         return removed
+
+    def take_back(self, key: str) -> int:
+        """Remove the messages of a replayed key that wait for a call, and return their number. The call that runs goes on."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            return 0
+        count = len(lane.waiting)
+        for message in lane.waiting:
+            self._failed.pop(message.queue_offset, None)
+        lane.waiting.clear()
+        pausing = [each for each in self._pausing if each[2] is not lane]
+        if lane in self._ready or lane in self._blocked or len(pausing) < len(self._pausing):
+            self._ready = deque(each for each in self._ready if each is not lane)
+            self._blocked.pop(lane, None)
+            self._pausing = pausing
+            heapify(self._pausing)
+            del self._lanes[key]
+        return count
 
     def take(self, count: int) -> tuple[Lane, list[MessageExt]] | None:
         """Return the next batch, of at most `count` messages of one lane; None if no lane is ready.

@@ -188,6 +188,9 @@ class OrderedRunner:
     def replay(self, keys: Sequence[ReplayKey]) -> None:
         pass
 
+    def before_release(self) -> None:
+        pass
+
     def lanes(self) -> None:
         return None
 

@@ -19,6 +19,7 @@ from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.client.consumer.pull_loop import ERROR_PAUSE_MS, read_page
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, ParkRefusedError, RemoteProtocolError, StaleEpochError, TransportError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply
@@ -64,9 +65,17 @@ class ParkedKeys:
     """The parked keys of one grant of one queue, as its runner needs them.
 
     `pass_on` gets the messages of a replayed key, in order, and passes them to the listener. It calls `Replay.finished`, or `parked`.
+    `take_back` removes those that wait for a call, and returns their number.
     """
 
-    def __init__(self, ctx: ConsumerContext, queue: HeldQueue, grant: Grant, pass_on: Callable[[str, Sequence[MessageExt]], None]) -> None:
+    def __init__(
+        self,
+        ctx: ConsumerContext,
+        queue: HeldQueue,
+        grant: Grant,
+        pass_on: Callable[[str, Sequence[MessageExt]], None],
+        take_back: Callable[[str], int],
+    ) -> None:
         self.hidden: dict[str, int | None] = {}
         """Key → the offset below which its messages in the main flow are left out; None: all are."""
         self.replays: dict[str | int | None, Replay] = {}
@@ -75,6 +84,7 @@ class ParkedKeys:
         self._queue = queue
         self._grant = grant
         self._pass_on = pass_on
+        self._take_back = take_back
         self._tasks: dict[Replay, asyncio.Task[None]] = {}
         self._ending = 0
         """The number of requests to end a replay that have no response."""
@@ -110,7 +120,10 @@ class ParkedKeys:
         for each in keys:
             replay = self.replays.get(each.key)
             if replay is not None:
-                replay.drop = each.drop
+                if each.drop and not replay.drop:
+                    replay.drop = True
+                    replay.unfinished -= self._take_back(each.key)
+                    replay.wake.set()
                 continue
             replay = self.replays[each.key] = Replay(each.key, each.next, each.drop, next=each.next, committed=each.next)
             self.hidden[each.key] = None
@@ -123,6 +136,13 @@ class ParkedKeys:
             task.cancel()
         self._tasks.clear()
         self.replays.clear()
+
+    def commit_soon(self) -> None:
+        """Send what the replays have accepted now: the queue may be released by the next request, and the next owner begins there."""
+        link = self._queue.session.link
+        for replay in self.replays.values():
+            if link.up and not replay.drop and replay.committed < replay.next:
+                link.request(RequestCode.PARK_END, self._end_header(replay)).add_done_callback(_ignore)
 
     def wake(self) -> None:
         """Let the replays check again whether they may go on."""
@@ -140,8 +160,10 @@ class ParkedKeys:
         except ParkRefusedError as refused:  # such as one that another owner has parked again
             log.warning("replay.refused", **place, error=str(refused))
             self._tasks.pop(replay, None)
+            self._take_back(replay.key)
             self.parked(replay.key)
             self._let_pull(replay)
+            self._queue.session.trigger()
 
     async def _step(self, replay: Replay) -> bool:
         """Read and pass on one page of the key's messages, or try to end the replay. Return whether it has ended."""
@@ -216,15 +238,20 @@ class ParkedKeys:
             if replay.committed < replay.next and self._queue.session.link.up:
                 try:
                     await self._commit(replay)
-                except TransportError:
-                    pass  # the progress is committed later
+                except (ParkRefusedError, StaleEpochError):
+                    raise
+                except (TransportError, BrokerError) as error:  # the progress is committed later: the page is with the listener
+                    log.debug("replay.commit_failed", queue=str(self._queue.queue), key=replay.key, error=str(error))
 
     async def _commit(self, replay: Replay, pulled: int | None = None) -> ParkEndReply:
-        queue, offset = self._queue.queue, replay.next
-        header = ParkEndHeader(self._ctx.group, queue.topic, queue.queue_id, self._grant.token, replay.key, offset, pulled)
+        header = self._end_header(replay, pulled)
         response = await self._queue.session.link.call(RequestCode.PARK_END, header)
-        replay.committed = offset
+        replay.committed = header.next
         return from_plain(ParkEndReply, response.fields)
+
+    def _end_header(self, replay: Replay, pulled: int | None = None) -> ParkEndHeader:
+        queue = self._queue.queue
+        return ParkEndHeader(self._ctx.group, queue.topic, queue.queue_id, self._grant.token, replay.key, replay.next, pulled)
 
     async def _end(self, replay: Replay) -> bool:
         """Ask the broker to end the replay where it is. Return whether it has."""
@@ -275,3 +302,9 @@ class ParkedKeys:
             replay.refused = 0
             self._grant.pull_stops -= 1
             self._grant.pull_wake.set()
+
+
+def _ignore(future: "asyncio.Future[Command]") -> None:
+    """Take the error of a request whose result is not needed."""
+    if not future.cancelled():
+        future.exception()

@@ -204,6 +204,9 @@ class PollRunner:
     def replay(self, keys: Sequence[ReplayKey]) -> None:
         pass
 
+    def before_release(self) -> None:
+        pass
+
     def lanes(self) -> None:
         return None
 

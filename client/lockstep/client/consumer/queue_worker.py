@@ -98,6 +98,8 @@ class QueueWorker:
 
     def unwant(self, drain_ms: int) -> None:
         """Drain the queue, then release it: list or layout took it away, or the consumer stops."""
+        if self._runner is not None:
+            self._runner.before_release()
         self.ownership.unwant(self.ctx.host.clock.boot_ms(), drain_ms)
         self.session.changed(self.ownership, urgent=True)
         if self.ownership.state is OwnershipState.DRAINING:
