@@ -71,6 +71,71 @@ def test_blocked_lane_waits_for_resume_and_keeps_its_attempts() -> None:
     assert (keys_of(lanes), lanes.attempts_at(0)) == ([[0]], 3)
 
 
+def taken(lanes: Lanes, count: int = 1) -> tuple[Lane, list[MessageExt]]:
+    found = lanes.take(count)
+    assert found is not None
+    return found
+
+
+def test_batch_that_failed_is_repeated_message_by_message_if_the_right_key_is_to_be_parked() -> None:
+    lanes = Lanes(0, 0, unkeyed_together=True, by_key=False, alone_after_failure=True)
+    lanes.put([at(0, "a"), at(1, "b"), at(2, "a"), at(3, "b")])
+    lane, batch = taken(lanes, 3)
+    lanes.failed(lane, batch, 0)
+    lanes.wake(0)
+    lane, batch = taken(lanes, 3)
+    assert [each.queue_offset for each in batch] == [0]
+    lanes.finished(lane, batch)
+    assert [each.queue_offset for each in taken(lanes, 3)[1]] == [1, 2, 3], "no call that began with it has failed"
+
+
+def test_key_that_is_left_out_takes_its_messages_from_its_own_lane_or_from_the_common_one() -> None:
+    for by_key in (True, False):
+        lanes = Lanes(0, 0, unkeyed_together=True, by_key=by_key)
+        lanes.put([at(0, "a"), at(1, "b"), at(2, "a"), at(3, None), at(4, "a")])
+        lane, batch = taken(lanes)
+        assert [each.queue_offset for each in lanes.leave_out("a")] == [2, 4]
+        lanes.finished(lane, batch)
+        assert sorted(offset for each in keys_of(lanes, count=8) for offset in each) == [1, 3]
+
+
+def test_replayed_key_has_a_lane_of_its_own_beside_the_common_one() -> None:
+    lanes = Lanes(0, 0, unkeyed_together=True, by_key=False)
+    lanes.put([at(10, "b"), at(11, None)])
+    lanes.put_replayed("a", [at(0, "a"), at(2, "a")])
+    assert keys_of(lanes, count=8) == [[10, 11], [0, 2]]
+
+
+@pytest.mark.parametrize("state", ["ready", "pausing", "blocked"])
+def test_messages_that_wait_for_a_call_are_taken_back_whatever_their_lane_waits_for(state: str) -> None:
+    lanes = Lanes(0, 0, unkeyed_together=True)
+    lanes.put_replayed("a", [at(0, "a"), at(2, "a")])
+    if state != "ready":
+        lane, batch = taken(lanes)
+        if state == "pausing":
+            lanes.failed(lane, batch, 500)
+        else:
+            lanes.block(lane, batch)
+    lanes.put([at(5, "b")])
+    assert lanes.take_back("a") == 2
+    assert (len(lanes), lanes.blocked_keys, lanes.wake(1_000), lanes.attempts_at(0)) == (1, [], None, 0)
+    lanes.resume()
+    assert keys_of(lanes) == [[5]]
+    lanes.put([at(8, "a")])
+    assert keys_of(lanes) == [[8]], "the key has a lane again"
+    assert lanes.take_back("c") == 0
+
+
+def test_call_that_runs_when_its_key_is_taken_back_is_the_last_one() -> None:
+    lanes = Lanes(0, 0, unkeyed_together=True)
+    lanes.put_replayed("a", [at(0, "a"), at(2, "a"), at(4, "a")])
+    lane, batch = taken(lanes)
+    assert lanes.take_back("a") == 2
+    assert not lanes.ready
+    lanes.finished(lane, batch)
+    assert (len(lanes), lanes.ready) == (0, False)
+
+
 def test_ranges_of_an_earlier_owner_are_reported_again_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a later message of a key could be known as finished, and an earlier one not: it would come again after the later one."""
     monkeypatch.setattr(done_ranges, "RANGES_MAX", 2)
