@@ -20,7 +20,7 @@ from lockstep.client.consumer.lanes import Lane, Lanes
 from lockstep.client.consumer.listener import ConsumeOrderlyStatus, Fence, OrderlyContext, read_result
 from lockstep.client.consumer.listener_calls import ListenerCalls
 from lockstep.client.consumer.ownership import OwnershipState
-from lockstep.client.consumer.parking import ParkedKeys
+from lockstep.client.consumer.parking import ParkedKeys, Replay
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
@@ -43,6 +43,8 @@ class LaneCall(Call):
     runner: "LaneRunner"
     context: OrderlyContext
     lane: Lane
+    replay: Replay | None
+    """The replay whose messages these are; None: they are of the main flow."""
 
 
 class LaneModel:
@@ -139,6 +141,10 @@ class LaneRunner:
                 timer.cancel()
 
     def replay(self, keys: Sequence[ReplayKey]) -> None:
+        for each in keys:
+            if each.key not in self._parked.replays:
+                # A PARK without a response may have parked the key: then its messages of the main flow are still here.
+                self._leave_out(self._lanes.leave_out(each.key))
         self._parked.start(keys)
 
     def _pass_on(self, key: str, messages: Sequence[MessageExt]) -> None:
@@ -190,8 +196,9 @@ class LaneRunner:
         if taken is None:
             return None
         lane, batch = taken
+        replay = self._parked.replays.get(lane.key) if self._parked.replays else None
         context = OrderlyContext(self.queue.queue, self._fence, self._lanes.attempts_at(batch[0].queue_offset), self._has_lapsed)
-        return LaneCall(self, batch, context, now_ms, self._by_key and self._lanes.ready, lane)
+        return LaneCall(self, batch, context, now_ms, self._by_key and self._lanes.ready, lane, replay)
 
     def _has_lapsed(self) -> bool:
         return self._ctx.host.clock.boot_ms() >= self.queue.session.proof.deadline_ms
@@ -227,20 +234,35 @@ class LaneRunner:
             self._finish(call)
             self._note_progress()
             return
-        outcome = ParkOutcome.NOT_NOW
-        if len(batch) == 1:  # otherwise each of its messages gets a call of its own first
+        outcome, due = ParkOutcome.NOT_NOW, self._due(call, batch)
+        if len(due) == len(batch) == 1:  # otherwise each of its messages gets a call of its own first
             outcome = await self._failures.park(batch[0], attempts, call.context, result, error)
+        if not grant.alive:
+            return  # it has ended while the response was awaited, and its messages are gone
         if outcome is ParkOutcome.PARKED:
             self._park(call)
-        elif grant.alive:
+        elif due := self._due(call, due):
             pause_ms = self._failures.pause_ms(batch, attempts, call.context, wrong)
             self._errors[offset] = self._failures.why
             if self._ctx.config.retry.blocks(attempts) or outcome is ParkOutcome.REFUSED:
-                lanes.block(call.lane, batch)
+                lanes.block(call.lane, due)
             else:
-                lanes.failed(call.lane, batch, self._ctx.host.clock.boot_ms() + pause_ms)
-            grant.run_wake.set()  # for the timer of the pause
+                lanes.failed(call.lane, due, self._ctx.host.clock.boot_ms() + pause_ms)
+        else:
+            lanes.finished(call.lane, batch)
+        grant.run_wake.set()  # for the timer of the pause
         self._note_progress()
+
+    def _due(self, call: LaneCall, batch: list[MessageExt]) -> list[MessageExt]:
+        """Return the messages of a failed batch that are called again. The others are left out: the replay of their key has begun while the
+        call ran, or the replay whose messages they are has ended, or is dropped."""
+        if call.replay is not None:
+            if call.replay.drop:
+                call.replay.left_out(len(batch))
+            return batch if self._parked.replays.get(call.lane.key) is call.replay and not call.replay.drop else []
+        due, left_out = self._parked.split(batch)
+        self._leave_out(left_out)
+        return due
 
     def last_call_ended(self) -> None:
         """Release the queue if it drains, as no call works on it, and acquire it again if this grant has ended."""
@@ -262,11 +284,10 @@ class LaneRunner:
     def _finish(self, call: LaneCall) -> None:
         """Count the batch as done, and go on in its lane."""
         grant, messages = self.grant, self._messages
-        replay = self._parked.replays.get(call.lane.key) if self._parked.replays else None
-        if replay is None:
+        if call.replay is None:
             messages.finish(call.batch)
         else:
-            replay.finished(call.batch)
+            call.replay.finished(call.batch)
         self._lanes.finished(call.lane, call.batch)
         if self._errors:
             self._errors.pop(call.batch[0].queue_offset, None)
@@ -279,15 +300,16 @@ class LaneRunner:
         """Leave out the key of the message, which was parked, and go on with the others."""
         message = call.batch[0]
         assert message.sharding_key is not None, "the broker has parked its key"
-        replayed = call.lane.key in self._parked.replays
+        replayed = message.sharding_key in self._parked.replays
         self._parked.parked(message.sharding_key)
-        left_out = self._lanes.leave_out(message.sharding_key)
+        waiting = self._lanes.leave_out(message.sharding_key)
         self._lanes.finished(call.lane, call.batch)
         self._errors.pop(message.queue_offset, None)
         if replayed:
+            # What waits is of the replay. That may have begun while the call, of the main flow, ran.
+            waiting = []
             self.queue.session.trigger()  # the response names the keys that had to wait for this one
-        else:
-            self._leave_out([message, *left_out])
+        self._leave_out(waiting if call.replay is not None else [message, *waiting])
         self.grant.run_wake.set()
 
     def _leave_out(self, left_out: list[MessageExt]) -> None:

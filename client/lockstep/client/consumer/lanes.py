@@ -113,13 +113,16 @@ class Lanes:
         lane.waiting.extend(messages)
 
     def leave_out(self, key: str) -> list[MessageExt]:
-        """Remove the waiting messages of a key from its lane and from the common one, and return them. No call of them runs."""
+        """Remove the waiting messages of a key from its lane and from the common one, and return them. A call that runs goes on."""
         removed: list[MessageExt] = []
         for lane in [lane for lane in (self._lanes.get(key), self._lanes.get(None)) if lane is not None]:
             gone = [message for message in lane.waiting if message.sharding_key == key]
             if gone:
                 removed += gone
                 lane.waiting = deque(message for message in lane.waiting if message.sharding_key != key)
+                self._emptied(lane)
+        for message in removed:
+            self._failed.pop(message.queue_offset, None)
         return removed
 
     def take_back(self, key: str) -> int:
@@ -131,14 +134,18 @@ class Lanes:
         for message in lane.waiting:
             self._failed.pop(message.queue_offset, None)
         lane.waiting.clear()
+        self._emptied(lane)
+        return count
+
+    def _emptied(self, lane: Lane) -> None:
+        """Remove a lane from which messages were removed if none waits, and no call of it runs."""
         pausing = [each for each in self._pausing if each[2] is not lane]
-        if lane in self._ready or lane in self._blocked or len(pausing) < len(self._pausing):
+        if not lane.waiting and (lane in self._ready or lane in self._blocked or len(pausing) < len(self._pausing)):
             self._ready = deque(each for each in self._ready if each is not lane)
             self._blocked.pop(lane, None)
             self._pausing = pausing
             heapify(self._pausing)
-            del self._lanes[key]
-        return count
+            del self._lanes[lane.key]
 
     def take(self, count: int) -> tuple[Lane, list[MessageExt]] | None:
         """Return the next batch, of at most `count` messages of one lane; None if no lane is ready.

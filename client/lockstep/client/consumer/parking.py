@@ -57,7 +57,11 @@ class Replay:
     def finished(self, batch: Sequence[MessageExt]) -> None:
         """Count messages as accepted. They are those of the lane, in order."""
         self.next = batch[-1].queue_offset + 1
-        self.unfinished -= len(batch)
+        self.left_out(len(batch))
+
+    def left_out(self, count: int) -> None:
+        """Wait for so many messages no more."""
+        self.unfinished -= count
         self.wake.set()
 
 
@@ -122,8 +126,7 @@ class ParkedKeys:
             if replay is not None:
                 if each.drop and not replay.drop:
                     replay.drop = True
-                    replay.unfinished -= self._take_back(each.key)
-                    replay.wake.set()
+                    replay.left_out(self._take_back(each.key))
                 continue
             replay = self.replays[each.key] = Replay(each.key, each.next, each.drop, next=each.next, committed=each.next)
             self.hidden[each.key] = None
