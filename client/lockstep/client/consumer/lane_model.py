@@ -22,6 +22,7 @@ from lockstep.client.consumer.listener_calls import ListenerCalls
 from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.client.consumer.parking import ParkedKeys, Replay
 from lockstep.protocol.bodies import ReplayKey
+from lockstep.protocol.done_ranges import Ranges
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
@@ -99,7 +100,7 @@ class LaneRunner:
         self.queue = queue
         self.grant = grant
         self._ownership = ownership = queue.ownership
-        self._messages = messages = grant.messages
+        self._messages = grant.messages
         self._failures = FailedCalls(ctx, queue, grant)
         self._errors: dict[int, str] = {}
         """The offset of a failing batch → why its last call failed."""
@@ -113,7 +114,7 @@ class LaneRunner:
             alone_after_failure=ctx.config.retry.on_exhausted == "park",
         )
         self._parked = ParkedKeys(ctx, queue, grant, self._pass_on, self._lanes.take_back)
-        ownership.done_ranges = messages.done_ranges
+        ownership.done_ranges = self._done_ranges
 
     async def run(self) -> None:
         try:
@@ -140,12 +141,17 @@ class LaneRunner:
             if timer is not None:
                 timer.cancel()
 
+    def _done_ranges(self, offset: int) -> Ranges:
+        """Return the done ranges above `offset`; none while a PARK has no response. Pulls may have left the key out between two finished
+        messages, and a broker that has lost the request would not know why."""
+        return () if self._parked.unsure else self._messages.done_ranges(offset)
+
     def replay(self, keys: Sequence[ReplayKey]) -> None:
-        for each in keys:
+        for each in self._parked.startable(keys):
             if each.key not in self._parked.replays:
-                # A PARK without a response may have parked the key: then its messages of the main flow are still here.
+                # An earlier PARK may have parked the key: then its messages of the main flow are still here.
                 self._leave_out(self._lanes.leave_out(each.key))
-        self._parked.start(keys)
+            self._parked.start(each)
 
     def _pass_on(self, key: str, messages: Sequence[MessageExt]) -> None:
         self._lanes.put_replayed(key, messages)
@@ -236,7 +242,11 @@ class LaneRunner:
             return
         outcome, due = ParkOutcome.NOT_NOW, self._due(call, batch)
         if len(due) == len(batch) == 1:  # otherwise each of its messages gets a call of its own first
-            outcome = await self._failures.park(batch[0], attempts, call.context, result, error)
+            self._parked.park_begins(batch[0])
+            try:
+                outcome = await self._failures.park(batch[0], attempts, call.context, result, error)
+            finally:
+                self._parked.park_ended(batch[0])
         if not grant.alive:
             return  # it has ended while the response was awaited, and its messages are gone
         if outcome is ParkOutcome.PARKED:

@@ -84,6 +84,8 @@ class ParkedKeys:
         """Key → the offset below which its messages in the main flow are left out; None: all are."""
         self.replays: dict[str | int | None, Replay] = {}
         """By key. The type is that of the keys of lanes."""
+        self.unsure: dict[int, str | None] = {}
+        """The offset of a message whose PARK has no response yet → its key. It is not known whether the key is parked."""
         self._ctx = ctx
         self._queue = queue
         self._grant = grant
@@ -92,6 +94,8 @@ class ParkedKeys:
         self._tasks: dict[Replay, asyncio.Task[None]] = {}
         self._ending = 0
         """The number of requests to end a replay that have no response."""
+        self._waits = False
+        """Whether a replay waits for the response to a PARK."""
 
     @property
     def may_take(self) -> bool:
@@ -119,19 +123,37 @@ class ParkedKeys:
             task.cancel()
             self._let_pull(replay)
 
-    def start(self, keys: Sequence[ReplayKey]) -> None:
-        """Replay or drop these keys as well, if that is not under way."""
-        for each in keys:
-            replay = self.replays.get(each.key)
-            if replay is not None:
-                if each.drop and not replay.drop:
-                    replay.drop = True
-                    replay.left_out(self._take_back(each.key))
-                continue
-            replay = self.replays[each.key] = Replay(each.key, each.next, each.drop, next=each.next, committed=each.next)
-            self.hidden[each.key] = None
-            name = f"{self._ctx.group} {self._queue.queue} replay"
-            self._tasks[replay] = self._ctx.tasks.spawn(self._run(replay), name)
+    def startable(self, keys: Sequence[ReplayKey]) -> list[ReplayKey]:
+        """Return those of the keys that may be replayed or dropped now. A key waits whose PARK has no response yet: the repeated request
+        could change what its replay has begun with."""
+        unsure = set(self.unsure.values())
+        found = [each for each in keys if each.key not in unsure]
+        self._waits = self._waits or len(found) < len(keys)
+        return found
+
+    def start(self, key: ReplayKey) -> None:
+        """Replay or drop this key as well, if that is not under way."""
+        replay = self.replays.get(key.key)
+        if replay is not None:
+            if key.drop and not replay.drop:
+                replay.drop = True
+                replay.left_out(self._take_back(key.key))
+            return
+        replay = self.replays[key.key] = Replay(key.key, key.next, key.drop, next=key.next, committed=key.next)
+        self.hidden[key.key] = None
+        name = f"{self._ctx.group} {self._queue.queue} replay"
+        self._tasks[replay] = self._ctx.tasks.spawn(self._run(replay), name)
+
+    def park_begins(self, message: MessageExt) -> None:
+        """Note that a PARK is sent for this message."""
+        self.unsure[message.queue_offset] = message.sharding_key
+
+    def park_ended(self, message: MessageExt) -> None:
+        """Note that the PARK has a response, or is given up."""
+        del self.unsure[message.queue_offset]
+        if self._waits:
+            self._waits = False
+            self._queue.session.trigger()
 
     def stop(self) -> None:
         """End the replays, because the grant has ended. The next owner goes on with them."""
