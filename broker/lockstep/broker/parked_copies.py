@@ -85,7 +85,7 @@ class ParkedCopies:
             return True
         if result.next_offset <= row.next:
             if position is None:
-                self._coordination.parking.end_unowned_drop(row)
+                self._coordination.parking.end_unpolled_drop(row)
             return False
         self._gate.check()
         for part in result.parts:

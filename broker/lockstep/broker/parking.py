@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from lockstep.broker.group_state import GroupState
 from lockstep.broker.message_copy import one_line
-from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.broker.tables.lock_table import Lock, QueueKey
 from lockstep.broker.tables.park_table import ParkFilter
 from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkControlReply, ParkedKey, ParkState
 from lockstep.protocol.bodies.parks import LISTED_MAX
@@ -66,15 +66,29 @@ class Parking:
             return ParkEndReply()
         return state.parks.end_replay(queue, header.key, max(header.pulled, self.least_end(queue)))
 
-    def end_unowned_drop(self, row: ParkedKey) -> None:
-        """End the drop of a key in a queue that no session holds, if nothing of it is left below where the next owner begins.
+    def end_unpolled_drop(self, row: ParkedKey) -> None:
+        """End the drop of a key if no owner asks for that, and nothing of it is left below where the next owner begins.
 
-        A classic client knows nothing of parked keys: what its pulls have passed is known here.
+        Nobody holds the queue, or a member does that does not replay keys. If nobody does, an epoch that was freed ends as well: a member
+        that renewed it would go on leaving the key out.
         """
         queue = queue_of(row)
         holder = self._state.locks.holder(queue)
-        if holder is None or holder.held_by_classic:
-            self._state.parks.end_replay(queue, row.key, self.least_end(queue))
+        if holder is not None and self._replays_keys(row.group, holder):
+            return
+        reply = self._state.parks.end_replay(queue, row.key, self.least_end(queue))
+        if reply.upto is not None and holder is None:
+            self._state.end_grant(queue)
+
+    def _replays_keys(self, group: str, holder: Lock) -> bool:
+        """Return whether the holder of a queue replays and drops keys, or is not known well enough to say that it does not."""
+        if holder.session is None:
+            return False
+        known, session = self._state.groups.get(group), self._state.sessions.get(holder.session)
+        if known is None or session is None or known.members.get(session.client_id) != session.id:
+            return True
+        contract = known.contract_of(session.client_id)
+        return contract is None or contract.retry.endswith(PARKING_RETRY)
 
     def filter(self, queue: QueueKey) -> ParkFilter | None:
         """Return what is hidden from pulls of the main flow, or None."""

@@ -403,7 +403,7 @@ class PullProcessor:
         return filter_of(subscription.expression_type, subscription.expression)
 
     def _deliver(self, pull: Pull, result: ReadResult) -> None:
-        parking = self._coordination.parking.any_parked and pull.request.header.key is None
+        parking = pull.request.header.key is None and (pull.hidden is not None or self._coordination.parking.any_parked)
         if parking and not self._was_hidden_well(pull, result.next_offset):
             self._serve_soon([pull])
             return
