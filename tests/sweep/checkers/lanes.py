@@ -197,8 +197,9 @@ def _kept(history: History) -> list[Violation]:
             if event.offset >= full.get(event.queue, inf):
                 del full[event.queue]
             all_ranges = joined((offset, offset + 1) for offset in sorted(reported) if offset >= event.offset)
-            if len(all_ranges) >= NEARLY_FULL:
-                full[event.queue] = min(full.get(event.queue, all_ranges[-1]), all_ranges[-1])
+            for ranges in (all_ranges, event.done):
+                if len(ranges) >= NEARLY_FULL:
+                    full[event.queue] = min(full.get(event.queue, ranges[-1]), ranges[-1])
         elif isinstance(event, CallEnded) and event.result is CallResult.SUCCESS and (event.queue, event.epoch) in generations:
             call, generation = calls[event.call], generations[event.queue, event.epoch]
             for (offset, _), key in zip(call.messages, call.keys, strict=True):
