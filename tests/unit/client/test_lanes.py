@@ -99,6 +99,17 @@ def test_key_that_is_left_out_takes_its_messages_from_its_own_lane_or_from_the_c
         assert sorted(offset for each in keys_of(lanes, count=8) for offset in each) == [1, 3]
 
 
+@pytest.mark.parametrize("by_key", [True, False])
+def test_lane_does_not_exist_without_messages(by_key: bool) -> None:
+    lanes = Lanes(0, 0, unkeyed_together=True, by_key=by_key)
+    lanes.put([])
+    assert not lanes.ready
+    lanes.put([at(0, "a"), at(1, "a")])
+    assert [each.queue_offset for each in lanes.leave_out("a")] == [0, 1]
+    assert not lanes.ready
+    assert len(lanes) == 0
+
+
 def test_replayed_key_has_a_lane_of_its_own_beside_the_common_one() -> None:
     lanes = Lanes(0, 0, unkeyed_together=True, by_key=False)
     lanes.put([at(10, "b"), at(11, None)])

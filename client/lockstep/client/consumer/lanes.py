@@ -9,7 +9,7 @@ So calls of one key never overlap and take its messages in order (law K1), while
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
@@ -85,7 +85,7 @@ class Lanes:
         """Return the number of failed calls of the batch that begins at `offset`."""
         return self._failed.get(offset, 0)
 
-    def put(self, messages: Iterable[MessageExt]) -> None:
+    def put(self, messages: Sequence[MessageExt]) -> None:
         """Add fetched messages, in queue order."""
         if not self._by_key:
             self._put_into(None, messages)
@@ -101,11 +101,13 @@ class Lanes:
                 ready.append(lane)
             lane.waiting.append(message)
 
-    def put_replayed(self, key: str, messages: Iterable[MessageExt]) -> None:
+    def put_replayed(self, key: str, messages: Sequence[MessageExt]) -> None:
         """Add messages of a key that is replayed, in queue order. They are in a lane of their own, whatever the unit of order is."""
         self._put_into(key, messages)
 
-    def _put_into(self, key: str | None, messages: Iterable[MessageExt]) -> None:
+    def _put_into(self, key: str | None, messages: Sequence[MessageExt]) -> None:
+        if not messages:
+            return  # such as when all that was fetched is left out
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane(key)
