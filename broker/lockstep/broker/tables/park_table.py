@@ -13,6 +13,7 @@ No message may be in neither flow, and none in both. So a replay ends at an offs
 was hidden, and the row remains until the group's progress has passed that offset: a later owner may begin below it.
 """
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -60,11 +61,13 @@ class KeyFilter:
 class ParkFilter:
     """What the rows of one queue hide. It never changes: after a change of the rows the table has another one."""
 
-    __slots__ = ("_upto",)
+    __slots__ = ("_upto", "first_end")
 
     def __init__(self, rows: _Rows) -> None:
         self._upto = {key.encode(): row.upto if row.state is ParkState.ENDED else None for key, row in rows.items()}
         """Key → the end of the offsets that are hidden, or None if all are."""
+        self.first_end = min((upto for upto in self._upto.values() if upto is not None), default=sys.maxsize)
+        """The lowest of these ends: the progress that ends a row."""
 
     def keep(self, properties: bytes, offset: int) -> bool:
         """Return whether a message is in the main flow."""
@@ -136,13 +139,18 @@ class ParkTable:
         rows = self._queues.get(queue)
         if rows is None:
             return None
-        for row in [row for row in rows.values() if row.state is ParkState.ENDED and row.upto <= progress]:
-            self._record(("park.removed", *queue, row.key))
-        if queue not in self._queues:
-            return None
-        if queue not in self._filters:
-            self._filters[queue] = ParkFilter(rows)
-        return self._filters[queue]
+        found = self._filter_of(queue, rows)
+        if found.first_end <= progress:
+            for row in [row for row in rows.values() if row.state is ParkState.ENDED and row.upto <= progress]:
+                self._record(("park.removed", *queue, row.key))
+            return self._filter_of(queue, rows) if rows else None
+        return found
+
+    def _filter_of(self, queue: QueueKey, rows: _Rows) -> ParkFilter:
+        found = self._filters.get(queue)
+        if found is None:
+            found = self._filters[queue] = ParkFilter(rows)
+        return found
 
     def note_passed(self, queue: QueueKey, end: int) -> None:
         """Note that a pull of the main flow has left out what was hidden below `end`, whether it was answered or is held there."""
