@@ -291,6 +291,14 @@ def test_replay_ends_only_where_nothing_has_passed_its_key(state: ParkState, by:
     assert table.end_replay(QUEUE, "a", 10) == reply, "a repeated request has the same response"
 
 
+@pytest.mark.parametrize(("state", "least", "until"), [(S.DROPPING, 1_010, 1_010), (S.DROPPING, 1_011, None), (S.REPLAYING, 1_011, 1_011)])
+def test_drop_that_is_far_from_its_end_names_none(state: ParkState, least: int, until: int | None) -> None:
+    """Its owner would stop to pull the main flow after three refused ends, for as long as the broker copies."""
+    table = table_of(("a", 10, state))
+    assert table.end_replay(QUEUE, "a", least) == ParkEndReply(until=until)
+    assert got(table, "a").state is state
+
+
 def test_pulls_from_before_the_first_row_do_not_count() -> None:
     """What they have passed of the key, they have returned."""
     table = ParkTable(Journal())

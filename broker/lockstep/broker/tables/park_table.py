@@ -30,6 +30,9 @@ from lockstep.protocol.properties import SHARDING_KEY
 KEYS_MAX = 200_000
 """The number of parked keys of all groups: 100 MB if each has a long key and a long error."""
 
+NEAR_OFFSETS = 1_000
+"""A drop that is this far from its end, or further, goes on for a while: the owner need not stop to pull for it."""
+
 _NAME = f"\x02{SHARDING_KEY}\x01".encode()
 _LEAVING = (ParkState.REPLAYING, ParkState.DROPPING)
 _Rows = dict[str, ParkedKey]
@@ -215,7 +218,8 @@ class ParkTable:
             return ParkEndReply(upto=0 if ended is None else ended.upto)
         least = max(least, self._passed.get(queue, 0))
         if row.next < least:
-            return ParkEndReply(until=least)
+            far = row.state is ParkState.DROPPING and least - row.next > NEAR_OFFSETS
+            return ParkEndReply() if far else ParkEndReply(until=least)
         return ParkEndReply(upto=self._put(replace(row, state=ParkState.ENDED, upto=row.next)).upto)
 
     def _leaving(self, queue: QueueKey, key: str) -> ParkedKey | None:

@@ -284,10 +284,8 @@ class ParkedKeys:
         try:
             reply = await self._commit_for_certain(replay)
             if reply.upto is None:
-                replay.least = reply.until or 0
-                replay.refused += 1
-                if replay.refused == REFUSED_ENDS_MAX:
-                    self._grant.pull_stops += 1
+                if reply.until is not None:
+                    self._note_refusal(replay, reply.until)
                 return False
             self._show_from(replay.key, reply.upto)
             self.replays.pop(replay.key, None)
@@ -300,6 +298,12 @@ class ParkedKeys:
         self._ctx.report(KeyResumed(self._queue.queue, replay.key, reply.upto))
         self._queue.session.trigger()  # the response names the keys that had to wait for this one
         return True
+
+    def _note_refusal(self, replay: Replay, until: int) -> None:
+        replay.least = until
+        replay.refused += 1
+        if replay.refused == REFUSED_ENDS_MAX:
+            self._grant.pull_stops += 1
 
     def _show_from(self, key: str, upto: int) -> None:
         """Pass the key's messages in the main flow on from an offset on. Forget earlier ends that the progress has passed."""

@@ -37,7 +37,7 @@ class ParkEndHeader:
 
 @dataclass(frozen=True, slots=True)
 class ParkEndReply:
-    """The response to PARK_END."""
+    """The response to PARK_END. Without a value the replay goes on, and so does a drop that is far from its end."""
 
     until: int | None = None
     """The replay has not ended: pulls of the main flow have left the key out up to this offset. Replay it up to here, and try again."""
