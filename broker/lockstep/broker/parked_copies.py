@@ -80,6 +80,8 @@ class ParkedCopies:
         row = self._parks.get(queue, known.key)
         if self._stopping or row is None or row.state is ParkState.ENDED or (position is None and row.state is not ParkState.DROPPING):
             return False
+        if position is not None and not await self._begins_below(row, position):
+            return False
         result = await self._read(row)
         if self._parks.get(queue, row.key) is not row:
             return True
@@ -96,6 +98,14 @@ class ParkedCopies:
                 row = self._copy(row, record, position)
         self._parks.advance(row, result.next_offset)
         return True
+
+    async def _begins_below(self, row: ParkedKey, position: int) -> bool:
+        """Return whether the queue has messages from `next` on whose records begin below this position."""
+        first, end = self._store.bounds(row.topic, row.queue_id)
+        if (offset := max(row.next, first)) >= end:
+            return False
+        entry = await self._store.queue_entry(row.topic, row.queue_id, offset)
+        return entry is None or entry[0] < position  # None: it is lost, and later ones may not be
 
     async def _read(self, row: ParkedKey) -> ReadResult:
         """Read the key's next messages that the group's subscription matches. The group has none if its last member has left for long."""
