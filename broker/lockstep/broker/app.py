@@ -160,7 +160,7 @@ class Broker:
         recovery = await store.recover(state)
         server = self._build(store, state, budget.connections_max)
         assert self._copies is not None
-        self._maintenance = StoreMaintenance(host, store, state, self._copies)
+        self._maintenance = StoreMaintenance(host, store, state, self._copies.copy_before)
         await server.bind()
         self.addresses = await advertise(server.addresses, config.advertised(), config.nameservers())
         store.store_host = store_host_of(self.address, store.store_id)
@@ -338,6 +338,7 @@ class Broker:
         """Begin leases and background work, when the port is open."""
         assert self._maintenance is not None
         assert self._leases is not None
+        assert self._copies is not None
         state.coordination.port_opened(self._host.clock.boot_ms())
         self._leases.start()
         self._effects.run_slice()
@@ -346,7 +347,7 @@ class Broker:
             "snapshots": maintenance.keep_snapshots(),
             "retention": maintenance.keep_retention(),
             "scrub": maintenance.keep_scrubbed(),
-            "dropped keys": maintenance.keep_dropping(),
+            "dropped keys": self._copies.keep_dropping(),
         }
         for name, loop in loops.items():
             self._maintenance_tasks.append(self._tasks.spawn(loop, f"broker.{name}"))
@@ -485,6 +486,8 @@ class Broker:
         clean = self._marked and not self._failed
         if self._maintenance is not None:
             self._maintenance.stop()
+            if self._copies is not None:
+                self._copies.stop()
             await asyncio.gather(*self._maintenance_tasks, return_exceptions=True)
         await self._tasks.cancel_all()
         if clean and self._maintenance is not None:

@@ -2,13 +2,12 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
 from lockstep.broker.coordination import TICK_MS_MAX, Coordination
 from lockstep.broker.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
-from lockstep.broker.parked_copies import ParkedCopies
 from lockstep.broker.pending_effects import PendingEffects
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
@@ -173,20 +172,17 @@ class LeaseTimer:
 class StoreMaintenance:
     """Snapshots, retention and scrub of the store. The loops end after `stop`: a snapshot is never interrupted half-way."""
 
-    def __init__(self, host: Host, store: Store, state: BrokerState, copies: ParkedCopies) -> None:
+    def __init__(
+        self, host: Host, store: Store, state: BrokerState, before_removal: Callable[[int], Awaitable[None]] | None = None
+    ) -> None:
         self._clock = host.clock
-        self._copies = copies
+        self._before_removal = before_removal
         self._store = store
         self._state = state
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
         self._stopping.set()
-        self._copies.stop()
-
-    async def keep_dropping(self) -> None:
-        """Copy the messages of parked keys that are dropped."""
-        await self._copies.keep_dropping()
 
     async def keep_snapshots(self) -> None:
         """Write a snapshot whenever one is due."""
@@ -204,7 +200,7 @@ class StoreMaintenance:
         config = self._state.coordination.state.config
         while await self._sleep(RETENTION_MS):
             now_ms = self._store.safe_now_ms()
-            moved = await self._store.retention(now_ms, self._copies.copy_before)
+            moved = await self._store.retention(now_ms, self._before_removal)
             if moved:
                 await self._move_groups(moved)
             await self._forget_sequences(now_ms)

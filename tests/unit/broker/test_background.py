@@ -256,7 +256,7 @@ class Aged:
     def safe_now_ms(self) -> int:
         return self._on.c.state.activity.today * DAY_MS
 
-    async def retention(self, now_ms: int) -> list[tuple[str, int, int]]:
+    async def retention(self, now_ms: int, before_removal: object = None) -> list[tuple[str, int, int]]:
         return []
 
     def disk_status(self) -> None:

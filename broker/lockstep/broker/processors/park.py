@@ -54,10 +54,10 @@ class ParkProcessor:
         reply = self._coordination.parking.control(body)
         if body.action is ParkAction.LIST:
             return request.reply(body=reply)
-        facts = {"group": body.group, "topic": body.topic, "key": body.key, "keys": len(reply.keys), "peer": request.endpoint.peer}
+        facts = {"action": body.action.value, "group": body.group, "topic": body.topic, "key": body.key}
+        log.info("parked_keys.changed", **facts, keys=len(reply.keys), peer=request.endpoint.peer)
         if body.action is ParkAction.DROP:
             self._copies.wake()
-        log.info("keys.replayed" if body.action is ParkAction.REPLAY else "keys.dropped", **facts)
         return PendingResponse(request.reply(body=reply))
 
     def _check_epoch(self, request: Request) -> None:
