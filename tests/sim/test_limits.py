@@ -8,8 +8,8 @@ from sweep.faults import every_fault
 from sweep.run import Run
 from sweep.worlds import draw
 
-OWN_TASKS = 7
-"""The tasks of a broker without clients: leases, registration, flushing, snapshots, delays, statistics."""
+OWN_TASKS = 8
+"""The tasks of a broker without clients: leases, registration, flushing, snapshots, retention, scrub, delays, dropped keys, statistics."""
 
 
 class MeasuredRun(Run):

@@ -60,6 +60,10 @@ class Pending:
     client_id: str = ""
     number: int = 0
     """The number of messages of a send, or the number that a HEART_BEAT's session gives to the connection."""
+    sharding_key: str | None = None
+    """That of a replay."""
+    listing: bool = False
+    """PARK_CONTROL lists keys."""
     lost: str = ""
     """The name by which the loss of the response is counted; empty if it is not counted."""
 

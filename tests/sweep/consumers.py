@@ -25,6 +25,7 @@ from lockstep.runtime.host import Host
 from lockstep.testing.simulation import Process
 from sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ConsumerStopped, QueueGapSeen
 from sweep.history import CallResult
+from sweep.parking import key_fails
 from sweep.runner import Runner
 from sweep.settings import Setting
 from sweep.universe import Universe
@@ -133,8 +134,9 @@ class GroupRunner(Runner[PushConsumer]):
         """Return the further facts of ConsumerStarted."""
         setting = self._universe.setting
         attempts_max = setting.attempts_max if setting.exhausted == "dlq" else None
+        parks = setting.attempts_max if setting.exhausted == "park" else None
         lanes = setting.concurrency if setting.order_by == "sharding_key" else None
-        return {"threaded": setting.threaded, "attempts_max": attempts_max, "lanes": lanes}
+        return {"threaded": setting.threaded, "attempts_max": attempts_max, "lanes": lanes, "parks": parks}
 
     async def _consume(self, consumer: PushConsumer) -> None:
         async with asyncio.TaskGroup() as group:
@@ -162,7 +164,7 @@ class GroupRunner(Runner[PushConsumer]):
         if isinstance(event, QueueGap):
             queue = self._key(event.queue)
             self._universe.history.append(QueueGapSeen(*self._universe.origin(), queue, event.first, event.end))
-        elif isinstance(event, QueueBlocked) and self._universe.setting.exhausted == "block":
+        elif isinstance(event, QueueBlocked) and self._universe.setting.exhausted in ("block", "park"):
             asyncio.get_running_loop().call_later(self._random.uniform(0.2, 3), self._unblock)
 
     def _unblock(self) -> None:
@@ -198,6 +200,8 @@ class GroupRunner(Runner[PushConsumer]):
     def _poisoned(self, messages: Sequence[MessageExt]) -> bool:
         """Return whether a message makes every call fail: only until the calm, if attempts have no limit or block the queue."""
         setting, poison = self._universe.setting, self._universe.poison
+        if not self._universe.calm and any(key_fails(setting, message.sharding_key, self._universe.loop.now) for message in messages):
+            return True
         dead_lettered = setting.attempts_max is not None and setting.exhausted == "dlq"
         return bool(poison) and (dead_lettered or not self._universe.calm) and any(message.body in poison for message in messages)
 
@@ -269,4 +273,4 @@ def ordered_retry(setting: Setting) -> OrderedRetry:
     backoff = Backoff(50, 1.0)
     if setting.attempts_max is None:
         return OrderedRetry(backoff=backoff)
-    return OrderedRetry(setting.attempts_max, backoff, "block" if setting.exhausted == "block" else "dlq")
+    return OrderedRetry(setting.attempts_max, backoff, setting.exhausted)

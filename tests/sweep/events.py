@@ -7,6 +7,7 @@ A *member* of a broadcasting group is a consumer machine: its progress is on its
 """
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sweep.history import CallResult, Event, ItemVerdict, QueueKey, SendOutcome
 
@@ -86,6 +87,11 @@ class CalmBegan(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class QueuesConsumed(Event):
+    """In the calm: the progress of every group has reached the end of every queue. Keys may be parked, and no operator brings them back."""
+
+
+@dataclass(frozen=True, slots=True)
 class MessageStored(Event):
     """Final reading: one message of a broker's log, after the last restart. `queue.group` is empty."""
 
@@ -117,6 +123,7 @@ class CopyStored(Event):
     """Its reconsume times: one more than those of the message that was sent back."""
     origin: str
     """ORIGIN_MESSAGE_ID: broker and log place of the message that was sent."""
+    key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +212,8 @@ class _Grant(Event):
     session: str | None
     done: tuple[int, ...] = field(default=(), kw_only=True)
     """Finished offsets above `offset`, as bounds of ranges."""
+    replays: tuple[tuple[str, int, bool], ...] = field(default=(), kw_only=True)
+    """(key, offset, drop) of the parked keys that the owner has to replay from there on, or to drop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +316,8 @@ class PullReceived(Event):
     gap: tuple[int, int] | None = None
     response_t: float = 0.0
     """When the broker wrote it."""
+    key: str | None = None
+    """The pull was for the messages of this key only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,6 +440,100 @@ class DeadLetterResponded(Event):
     client: int
 
 
+# ------------------------------------------------------------------------------- written by the recorder: parked keys
+
+
+class ParkedRow(NamedTuple):
+    """One parked key, as the response to PARK_CONTROL has it."""
+
+    queue: QueueKey
+    key: str
+    next: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Park(Event):
+    """PARK: the message at `offset` has failed for the last time, and its key is set aside."""
+
+    queue: QueueKey
+    epoch: int
+    offset: int
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParkSent(_Park):
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParkResponded(_Park):
+    code: int
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParkReceived(_Park):
+    code: int
+    request_t: float
+
+
+@dataclass(frozen=True, slots=True)
+class _ParkEnd(Event):
+    """PARK_END: a replay has accepted all messages of the key below `next`."""
+
+    queue: QueueKey
+    epoch: int
+    key: str
+    next: int
+    ends: bool
+    """The replay is to end there."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkEndSent(_ParkEnd):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class _ParkEnded(_ParkEnd):
+    code: int
+    until: int | None
+    """The replay has not ended, and has to reach this offset."""
+    upto: int | None
+    """The replay has ended: the key is in the main flow again from there. 0 if the broker has forgotten that."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkEndResponded(_ParkEnded):
+    client: int
+
+
+@dataclass(frozen=True, slots=True)
+class ParkEndReceived(_ParkEnded):
+    request_t: float
+
+
+@dataclass(frozen=True, slots=True)
+class ParkControlSent(Event):
+    """An operator wrote PARK_CONTROL: "list", "replay" or "drop". It may be executed whether or not its response arrives."""
+
+    broker: str
+    action: str
+    group: str
+    key: str | None
+    """None: every key."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedListed(Event):
+    """A broker responded to "list": these are its parked keys."""
+
+    broker: str
+    rows: tuple[ParkedRow, ...]
+
+
 # ------------------------------------------------------ written by the recorder: resets, layouts, clients without a session
 
 
@@ -545,6 +650,8 @@ class ConsumerStarted(Event):
     """The time of TIMESTAMP on the universe's clock."""
     lanes: int | None = None
     """order_by="sharding_key": the number of calls at a time. None: each queue has one."""
+    parks: int | None = None
+    """on_exhausted="park": the number of failed calls after which a key is parked. None: keys are not parked."""
 
 
 @dataclass(frozen=True, slots=True)

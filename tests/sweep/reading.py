@@ -103,4 +103,4 @@ def _found(universe: Universe, queue: QueueKey, message: MessageExt) -> Event:
     place = (*universe.origin(), queue, message.queue_offset, message.body)
     if queue.topic in universe.setting.topics:
         return MessageStored(*place, message.sharding_key, message.stored_ms / 1_000 - EPOCH_S)
-    return CopyStored(*place, message.reconsume_times, message.all_properties.get(ORIGIN_MESSAGE_ID, ""))
+    return CopyStored(*place, message.reconsume_times, message.all_properties.get(ORIGIN_MESSAGE_ID, ""), message.sharding_key)

@@ -17,12 +17,14 @@ from sweep.checkers import CHECKERS
 from sweep.checkers.violation import Violation
 from sweep.classic_consumer import classic_main
 from sweep.consumer_process import consumer_main
-from sweep.events import CalmBegan
+from sweep.events import CalmBegan, QueuesConsumed
 from sweep.faults import FAULTS
 from sweep.history import History
 from sweep.journal import LogRecorder
 from sweep.late_groups import start_next_group
 from sweep.operators import OPERATOR, recreate_main
+from sweep.parking import OPERATOR as PARK_OPERATOR
+from sweep.parking import bring_back_main, operator_main
 from sweep.producers import producer_main
 from sweep.reading import read_everything
 from sweep.services import creator_main, make_broker, make_nameserver
@@ -36,6 +38,8 @@ CALM_SENDING_S = 20.0
 """How long producers continue in the calm."""
 CONSUMED_WITHIN_S = 150.0
 """The longest time from the calm until every queue is consumed: session timeout, back-offs and drains, with a margin."""
+BROUGHT_BACK_WITHIN_S = 150.0
+"""The longest time from then until no key is parked, and every queue is consumed again."""
 RECREATED_AGAIN_S = 4.0
 """The time after which a deletion that was pending in a paused broker's socket has been executed."""
 UNCOMMITTED_S = 10.0
@@ -122,6 +126,8 @@ class Run:
             self.storm.cut_off(universe.consumers[0], next(iter(universe.brokers.values())))
         for address in (*universe.producers, *universe.consuming):
             universe.start(address)
+        if self.setting.exhausted == "park":
+            universe.launch(PARK_OPERATOR, "admin", operator_main(universe))
         self.wait(3.0)
 
     def _created(self) -> bool:
@@ -162,6 +168,9 @@ class Run:
             self._wait_alive(LOOK_S)
             if self._all_ended() and not unconsumed(universe):
                 universe.record_reached("all consumed", f"{self.loop.now - calm_s:.0f} s after the calm")
+                universe.history.append(QueuesConsumed(self.loop.now, "", 0))
+                if self.setting.exhausted == "park":
+                    self._bring_keys_back()
                 break
         else:
             if not self._all_ended():
@@ -170,6 +179,19 @@ class Run:
             left = "; ".join(unconsumed(universe)) or "everything is consumed"
             universe.record_violation("every queue is consumed", f"{CONSUMED_WITHIN_S:.0f} s after the calm: {left}")
         check_sends_recover(universe, calm_s)
+
+    def _bring_keys_back(self) -> None:
+        """Let the operator replay or drop every parked key."""
+        universe, began_s = self.universe, self.loop.now
+        operator = universe.launch(PARK_OPERATOR, "admin", bring_back_main(universe))
+        while self.loop.now < began_s + BROUGHT_BACK_WITHIN_S:
+            self._wait_alive(LOOK_S)
+            if not operator.alive and not unconsumed(universe):
+                universe.record_reached("all parked keys brought back", f"within {self.loop.now - began_s:.0f} s")
+                return
+        rows = [str(row) for broker in universe.open_brokers() for row in broker.state.coordination.state.parks]
+        left = "; ".join([*unconsumed(universe), *rows[:5]])
+        universe.record_violation("every parked key comes back", f"{BROUGHT_BACK_WITHIN_S:.0f} s after the replays began: {left}")
 
     def _restart_consumers(self) -> None:
         """Restart each group's consumer: a listener with manual commit commits with its next call, and no call would follow."""

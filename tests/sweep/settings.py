@@ -110,9 +110,16 @@ class Setting:
     poison_share: float = 0.0
     """The share of the storm's messages on which every call fails, also in the calm."""
     attempts_max: int | None = None
-    """In ordered groups, the failed calls after which a batch is dead-lettered, or blocks its queue; None for no limit."""
-    exhausted: str = "dlq"
-    """The action after that: "dlq" or "block"."""
+    """In ordered groups, the failed calls after which a batch is dead-lettered, or blocks its queue, or its key is parked; None for no
+    limit."""
+    exhausted: Literal["dlq", "block", "park"] = "dlq"
+    """The action after that: "dlq", "block" or "park"."""
+    failing_keys: float = 0.0
+    """The share of keys of which every call fails for some time in the storm, once or twice."""
+    control_every_s: float = 4.0
+    """The mean time between two actions of the operator who replays and drops parked keys."""
+    drop_share: float = 0.0
+    """The share of keys that the operator drops instead of replaying them."""
 
     concurrent: bool = False
     """The group MAILING consumes the topic too."""

@@ -7,7 +7,7 @@ needs them.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from lockstep.protocol.bodies import LockVerdict
 from lockstep.protocol.codec.plain import unpack_plain
@@ -37,6 +37,15 @@ from sweep.events import (
     LockGranted,
     LockRefused,
     LockSent,
+    ParkControlSent,
+    ParkedListed,
+    ParkedRow,
+    ParkEndReceived,
+    ParkEndResponded,
+    ParkEndSent,
+    ParkReceived,
+    ParkResponded,
+    ParkSent,
     ProgressReset,
     ProgressResponded,
     ProofReceived,
@@ -61,6 +70,14 @@ _VERDICTS = {
     LockVerdict.WAIT: ItemVerdict.WAIT,
 }
 _PULL_CODES = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
+
+
+class _Also(TypedDict):
+    """The further facts of a grant."""
+
+    done: tuple[int, ...]
+    replays: tuple[tuple[str, int, bool], ...]
+
 
 Origin = tuple[float, str, int]
 """The first three facts of an event: when, and in which process."""
@@ -179,11 +196,11 @@ def _handle_lock_response(frame: Frame, pending: Pending) -> Events:
             renewal = item.epoch is not None
             if not renewal:
                 pending.lost = "LOCK with a grant"
-            done = _done(given)
+            also: _Also = {"done": _done(given), "replays": tuple(_replays(given))}
             yield LockGranted(
-                *frame.server, key, epoch, offset, generation, attempts, session, client, renewal, grace_ms, pending.t, done=done
+                *frame.server, key, epoch, offset, generation, attempts, session, client, renewal, grace_ms, pending.t, **also
             )
-            yield GrantReceived(*frame.client, key, epoch, offset, generation, attempts, session, renewal, grace_ms, done=done)
+            yield GrantReceived(*frame.client, key, epoch, offset, generation, attempts, session, renewal, grace_ms, **also)
             continue
         yield LockRefused(*frame.server, key, item.epoch, verdict, session, client)
         yield PlaceReached(*frame.server, f"LOCK returned {verdict.value}", str(key))
@@ -244,6 +261,10 @@ def _done(item: dict[str, Any]) -> tuple[int, ...]:
     return tuple(item.get("done") or ())
 
 
+def _replays(item: dict[str, Any]) -> Iterator[tuple[str, int, bool]]:
+    return ((each["key"], each["next"], each.get("drop", False)) for each in item.get("replays") or ())
+
+
 def _facts(
     origin: Origin, frame: Frame, item: Item, by: str
 ) -> tuple[float, str, int, QueueKey, int | None, int | None, int | None, int, bool, str, str | None]:
@@ -259,7 +280,9 @@ def _queue_free(frame: Frame) -> Events:
 
 
 def _pull(frame: Frame, pend: Pend) -> Events:
-    pend().items.append(Item(frame.field_key("consumerGroup"), frame.fields.get("epoch"), offset=frame.fields["queueOffset"]))
+    pending = pend()
+    pending.items.append(Item(frame.field_key("consumerGroup"), frame.fields.get("epoch"), offset=frame.fields["queueOffset"]))
+    pending.sharding_key = frame.fields.get("key")
     yield from ()
 
 
@@ -270,7 +293,7 @@ def _handle_pull_response(frame: Frame, pending: Pending) -> Events:
     gap = None if first is None or end is None else (first, end)
     next_offset = fields.get("nextBeginOffset") if code in _PULL_CODES else None
     assert item.offset is not None
-    yield PullReceived(*frame.client, item.key, item.epoch, code, item.offset, next_offset, pending.t, gap, frame.now)
+    yield PullReceived(*frame.client, item.key, item.epoch, code, item.offset, next_offset, pending.t, gap, frame.now, pending.sharding_key)
     if code == ResponseCode.STALE_EPOCH and item.epoch is not None:
         yield StaleReceived(*frame.client, item.key, item.epoch, "PULL", frame.link.session)
 
@@ -388,6 +411,62 @@ def _handle_dead_letter_response(frame: Frame, pending: Pending) -> Events:
     yield DeadLetterResponded(*frame.server, item.key, item.epoch, item.offset, advance, code, pending.request, client)
 
 
+# ------------------------------------------------------------------------------------------------------------------ parked keys
+
+
+def _park(frame: Frame, pend: Pend) -> Events:
+    fields, pending = frame.fields, pend()
+    item = Item(frame.field_key("consumerGroup"), fields["epoch"], offset=fields["offset"])
+    pending.items.append(item)
+    yield ParkSent(*frame.client, item.key, fields["epoch"], fields["offset"], pending.request, fields.get("attempts", 0))
+
+
+def _handle_park_response(frame: Frame, pending: Pending) -> Events:
+    ((item),) = pending.items
+    pending.lost = "PARK" if frame.ok else ""
+    assert item.epoch is not None
+    assert item.offset is not None
+    code = frame.command.code
+    yield ParkResponded(*frame.server, item.key, item.epoch, item.offset, pending.request, code, frame.link.client.number)
+    yield ParkReceived(*frame.client, item.key, item.epoch, item.offset, pending.request, code, pending.t)
+
+
+def _park_end(frame: Frame, pend: Pend) -> Events:
+    fields, pending = frame.fields, pend()
+    ends = fields.get("pulled") is not None
+    item = Item(frame.field_key("consumerGroup"), fields["epoch"], offset=fields["next"], released=ends)
+    pending.items.append(item)
+    pending.sharding_key = fields["key"]
+    yield ParkEndSent(*frame.client, item.key, fields["epoch"], fields["key"], fields["next"], ends)
+
+
+def _handle_park_end_response(frame: Frame, pending: Pending) -> Events:
+    ((item),) = pending.items
+    pending.lost = "" if not frame.ok else "the end of a replay" if item.released else "the progress of a replay"
+    assert item.epoch is not None
+    assert item.offset is not None
+    assert pending.sharding_key is not None
+    key, code, client = pending.sharding_key, frame.command.code, frame.link.client.number
+    until, upto = (frame.fields.get("until"), frame.fields.get("upto")) if frame.ok else (None, None)
+    yield ParkEndResponded(*frame.server, item.key, item.epoch, key, item.offset, item.released, code, until, upto, client)
+    yield ParkEndReceived(*frame.client, item.key, item.epoch, key, item.offset, item.released, code, until, upto, pending.t)
+    if code == ResponseCode.STALE_EPOCH:
+        yield StaleReceived(*frame.client, item.key, item.epoch, "PARK_END", frame.link.session)
+
+
+def _park_control(frame: Frame, pend: Pend) -> Events:
+    body, pending = frame.body(), pend()
+    pending.listing = body["action"] == "list"
+    yield ParkControlSent(*frame.client, frame.link.broker, body["action"], body.get("group") or "", body.get("key"))
+
+
+def _handle_park_control_response(frame: Frame, pending: Pending) -> Events:
+    if frame.ok and pending.listing:
+        rows = tuple(ParkedRow(frame.item_key(row), row["key"], row["next"], row["state"]) for row in frame.body()["keys"])
+        yield ParkedListed(*frame.server, frame.link.broker, rows)
+    pending.lost = "PARK_CONTROL" if frame.ok and not pending.listing else ""
+
+
 # -------------------------------------------------------------------------------------------- layouts, clients without a session
 
 
@@ -438,6 +517,9 @@ REQUESTS: dict[int, Callable[[Frame, Pend], Events]] = {
     RequestCode.SEND_MESSAGE: _send_message,
     RequestCode.CONSUMER_SEND_MSG_BACK: _send_back,
     RequestCode.DEAD_LETTER: _dead_letter,
+    RequestCode.PARK: _park,
+    RequestCode.PARK_END: _park_end,
+    RequestCode.PARK_CONTROL: _park_control,
     RequestCode.UPDATE_AND_CREATE_TOPIC: _layout,
 }
 RESPONSES: dict[int, Callable[[Frame, Pending], Events]] = {
@@ -455,6 +537,9 @@ RESPONSES: dict[int, Callable[[Frame, Pending], Events]] = {
     DELAYED: _handle_delayed_response,
     RequestCode.CONSUMER_SEND_MSG_BACK: _handle_send_back_response,
     RequestCode.DEAD_LETTER: _handle_dead_letter_response,
+    RequestCode.PARK: _handle_park_response,
+    RequestCode.PARK_END: _handle_park_end_response,
+    RequestCode.PARK_CONTROL: _handle_park_control_response,
 }
 """By the request's code."""
 PUSHES: dict[int, Callable[[Frame], Events]] = {RequestCode.QUEUE_FREE: _queue_free}

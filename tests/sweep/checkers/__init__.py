@@ -14,7 +14,7 @@
 | D1 delays | delays | R5 of concurrent groups | concurrent |
 | B1–B4 broadcasting | broadcast, members | R5 of broadcasting groups | broadcast |
 | P1 pull consumers | readers, concurrent | O5, R5 of pull consumers | readers |
-| K1–K3 order and progress by key | lanes | | |
+| K1–K3 order and progress by key | lanes | P-K1–P-K3 parked keys | parks |
 | L1 clients without a session | classic | R8 a damaged log is refused | rot |
 | a server ends only for a known cause | services | T1 every stored message is in the layout | layouts |
 | R9 a send ends by its deadline | deadlines | T2 topics have a limit | layouts |
@@ -42,6 +42,7 @@ from sweep.checkers import (
     layouts,
     log,
     ownership,
+    parks,
     progress,
     readers,
     rot,
@@ -67,6 +68,7 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "subscriptions": subscriptions.check,
     "keys": keys.check,
     "lanes": lanes.check,
+    "parks": parks.check,
     "log": log.check,
     "layouts": layouts.check,
     "sends": sends.check,

@@ -9,7 +9,8 @@
 
 The time counts from when the first call's message was acknowledged. A fault of kind "late" (segments that may be lost at any
 time) counts for the whole run; others count for `FAULT_S`, starts and stops of clients and brokers for `CHANGE_S`. Groups that consume by
-key are left out: they have a number of calls at a time over all queues.
+key are left out: they have a number of calls at a time over all queues. So are those that park keys: their first call may be one of a
+replay.
 """
 
 from bisect import bisect_left, bisect_right
@@ -69,7 +70,7 @@ class Handover:
 
 
 def check(history: History) -> list[Violation]:
-    by_key = {event.group for event in history.of(ConsumerStarted) if event.lanes is not None}
+    by_key = {event.group for event in history.of(ConsumerStarted) if event.lanes is not None or event.parks is not None}
     found = [
         Violation("O7", one.until, f"{one.text}: {one.seconds:.3f} s after {one.since:.3f}, at most {one.limit_s:.1f} s ({one.cause})")
         for one in handovers(history)

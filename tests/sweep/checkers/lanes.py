@@ -34,8 +34,13 @@ NEARLY_FULL = 2 * RANGES_MAX - 32
 
 
 def check(history: History) -> list[Violation]:
-    groups = {event.group for event in history.of(ConsumerStarted) if event.lanes is not None}
+    groups = {event.group for event in history.of(ConsumerStarted) if event.lanes is not None or event.parks is not None}
     return [*_Calls(history).run(), *_kept(history)] if groups else []
+
+
+def _parking(history: History) -> set[str]:
+    """Return the groups that park keys."""
+    return {event.group for event in history.of(ConsumerStarted) if event.parks is not None}
 
 
 @dataclass(slots=True)
@@ -63,9 +68,13 @@ class _Calls:
         self.history = history
         self.messages = Messages(history)
         self.passes = Passes(history, self.messages)
+        parking = _parking(history)
         self.runs: dict[QueueEpoch, _EpochRun] = {
-            held: _EpochRun(grant.offset, grant.done) for held, grant in holders(history).items() if not grant.renewal
+            held: _EpochRun(grant.offset, grant.done)
+            for held, grant in holders(history).items()
+            if not grant.renewal and grant.queue.group not in parking
         }
+        """Without those of groups that park keys: parks.py checks which messages they get, and what they commit."""
         self.limits: dict[tuple[int, str], int] = {}
         self.calls: dict[int, CallBegan] = {}
         self.running: dict[int, CallBegan] = {}
@@ -177,6 +186,7 @@ def _kept(history: History) -> list[Violation]:
     handled: dict[tuple[QueueKey, int], dict[int, str | None]] = {}
     """(queue, generation) → offset → key of the messages that were handled. A call may end after the power cut that removed its messages:
     their offsets have other messages in the next generation."""
+    parking = _parking(history)
     full: dict[QueueKey, int] = {}
     """The lowest offset from which the broker may have dropped ranges, because there were too many."""
     found = []
@@ -201,6 +211,8 @@ def _kept(history: History) -> list[Violation]:
                 if len(ranges) >= NEARLY_FULL:
                     full[event.queue] = min(full.get(event.queue, ranges[-1]), ranges[-1])
         elif isinstance(event, CallEnded) and event.result is CallResult.SUCCESS and (event.queue, event.epoch) in generations:
+            if event.queue.group in parking:
+                continue  # a replay is ahead of the progress, which passes its key
             call, generation = calls[event.call], generations[event.queue, event.epoch]
             for (offset, _), key in zip(call.messages, call.keys, strict=True):
                 handled.setdefault((event.queue, generation), {})[offset] = key

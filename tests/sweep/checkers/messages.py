@@ -118,12 +118,20 @@ class Passes:
             if found is not None and (f"{DLQ_PREFIX}{sent.queue.group}", found.body) in there:
                 key = sent.queue, sent.offset
                 self._dead_letters[key] = min(sent.t, self._dead_letters.get(key, inf))
+        parking = {consumer.group for consumer in history.of(ConsumerStarted) if consumer.parks is not None}
+        for copy in history.of(CopyStored) if parking else ():
+            group = copy.queue.topic.removeprefix(DLQ_PREFIX)
+            if group in parking and copy.queue.topic.startswith(DLQ_PREFIX):
+                for found in messages.places.get(copy.body, ()):
+                    if found.queue.broker == copy.queue.broker:
+                        key = found.queue._replace(group=group), found.offset
+                        self._dead_letters[key] = -inf  # parks.py checks why and in which order dropped keys are copied
         self._pull_times: dict[tuple[int, QueueKey], list[float]] = {}
         """(process, queue) → times of the pull responses that named the position of the process."""
         for pull in history.of(PullReceived):
             if pull.gap is not None:
                 self._gaps.setdefault(pull.queue, []).append(pull.gap)
-            if pull.code in _POSITION_CODES:
+            if pull.code in _POSITION_CODES and pull.key is None:
                 self._pull_times.setdefault((pull.process, pull.queue), []).append(pull.t)
         self._skipped = _skipped(history)
 

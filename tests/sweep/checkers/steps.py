@@ -50,8 +50,10 @@ class _Steps:
             for held, grant in holders(history).items()
             if not grant.renewal
         }
-        self.by_key = {(event.process, event.group) for event in history.of(ConsumerStarted) if event.lanes is not None}
-        """The consumers whose calls lanes.py checks."""
+        self.by_key = {
+            (event.process, event.group) for event in history.of(ConsumerStarted) if event.lanes is not None or event.parks is not None
+        }
+        """The consumers whose calls lanes.py and parks.py check."""
         self.calls: dict[int, CallBegan] = {}
         self.found: list[Violation] = []
 

@@ -6,6 +6,8 @@ from sweep.events import (
     DelayedSendResponded,
     FrameResponded,
     LockGranted,
+    ParkEndResponded,
+    ParkResponded,
     ProgressResponded,
     SendBackResponded,
     WallClockJumped,
@@ -140,4 +142,24 @@ def cut_at_copy(storm: Storm) -> None:
     _cut_at(storm, storm.random.choice(kinds), reset_connection=storm.random.random() < 0.7, skip=storm.random.randrange(3))
 
 
-KINDS = (partition, one_way, isolate, reset, cut_at_response, silence, slow_link, wall_jump, drift, cut_at_copy, wall_glitch, wall_set)
+def cut_at_park(storm: Storm) -> None:
+    """Lose a response about a parked key."""
+    kind = storm.random.choice([ParkResponded, ParkEndResponded])
+    _cut_at(storm, kind, reset_connection=storm.random.random() < 0.7, skip=storm.random.randrange(3))
+
+
+KINDS = (
+    partition,
+    one_way,
+    isolate,
+    reset,
+    cut_at_response,
+    silence,
+    slow_link,
+    wall_jump,
+    drift,
+    cut_at_copy,
+    wall_glitch,
+    wall_set,
+    cut_at_park,
+)
