@@ -11,7 +11,7 @@ SIGUSR2  print the held queues
     wait                 awaits AMOUNT seconds
 
 With --give-up-after N a batch is dead-lettered after N failures, or with `--on-exhausted park` its key is parked. While the file --broken
-exists, every third order's events fail.
+exists, the events of the --broken-orders fail, or every third order's.
 """
 
 import argparse
@@ -83,6 +83,7 @@ class Worker:
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
         self.broken = None if options.broken is None else Path(options.broken)
+        self.broken_orders = None if options.broken_orders is None else {int(order) for order in options.broken_orders.split(",")}
         self.trouble = Trouble(options.trouble, options.everywhere)
         self.file = os.open(options.file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
@@ -100,10 +101,17 @@ class Worker:
         )
         os.write(self.file, (handled_event.line() + "\n").encode())
 
+    def is_broken(self, message: MessageExt) -> bool:
+        if self.broken is None:
+            return False
+        order = json.loads(message.body)["order"]
+        fails = order % BROKEN_EVERY == 0 if self.broken_orders is None else order in self.broken_orders
+        return fails and self.broken.exists()
+
     async def handle(self, messages: Sequence[MessageExt], context: OrderlyContext) -> Any:
         begun_us = now_us()
         for message in messages:
-            if self.broken is not None and json.loads(message.body)["order"] % BROKEN_EVERY == 0 and self.broken.exists():
+            if self.is_broken(message):
                 say("listener.failed", attempt=context.attempt, **place(message, context))
                 raise RuntimeError("broken")
             kind = self.trouble.at(message, context)
@@ -268,6 +276,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--give-up-after", type=int)
     options.add_argument("--on-exhausted", default="dlq", choices=["dlq", "park"])
     options.add_argument("--broken")
+    options.add_argument("--broken-orders")
     options.add_argument("--commit", default="interval")
     options.add_argument("--count-max", type=int, default=1_000)
     options.add_argument("--bytes-max", type=int, default=100 << 20)
