@@ -117,6 +117,19 @@ def test_replayed_key_has_a_lane_of_its_own_beside_the_common_one() -> None:
     assert keys_of(lanes, count=8) == [[10, 11], [0, 2]]
 
 
+def test_replays_leave_every_second_call_to_the_common_lane() -> None:
+    lanes = Lanes(0, 0, unkeyed_together=True, by_key=False)
+    for number in range(3):
+        lanes.put_replayed(f"a{number}", [at(10 * number + n, f"a{number}") for n in range(2)])
+    lanes.put([at(100 + n, None) for n in range(5)])
+    found = []
+    while lanes.ready:
+        lane, batch = taken(lanes)
+        found += [each.queue_offset for each in batch]
+        lanes.finished(lane, batch)
+    assert found == [0, 100, 10, 101, 20, 102, 1, 103, 11, 104, 21]
+
+
 @pytest.mark.parametrize("state", ["ready", "pausing", "blocked"])
 def test_messages_that_wait_for_a_call_are_taken_back_whatever_their_lane_waits_for(state: str) -> None:
     lanes = Lanes(0, 0, unkeyed_together=True)

@@ -259,6 +259,26 @@ async def test_forty_keys_are_replayed_sixteen_at_a_time(lockstep_cluster: TestC
 
 @pytest.mark.lockstep(brokers=1)
 @both_orders
+async def test_replays_hold_up_other_keys_by_one_call_at_most(lockstep_cluster: TestCluster, order_by: str) -> None:
+    """In the order of queues, one call works on a queue at a time: sixteen replays and the main flow take turns."""
+    cluster, poison = lockstep_cluster, Poison({f"k{n}" for n in range(16)})
+    worker = await poisoned(cluster, order_by, poison=poison, count=640, keys=32)
+    poison.keys.clear()
+    await cluster.replay(GROUP)
+    await cluster.until(lambda: any(worker.of_key(key) for key in ("k0", "k1")), "the first replayed messages")
+    before = len(worker.got)
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        await producer.send_batch([Message(TOPIC, b"%d" % n, sharding_key="other") for n in range(50)])
+    await cluster.until(lambda: len(worker.of_key("other")) == 50, "the messages of another key")
+    if order_by == "queue":
+        assert len(worker.got) - before <= 2 * 50 + 20, "every second call"
+    await cluster.until(lambda: len(worker.resumed) == 16, "the end of all replays")
+    for key in range(32):
+        assert worker.of_key(f"k{key}") == list(range(key, 640, 32))
+
+
+@pytest.mark.lockstep(brokers=1)
+@both_orders
 async def test_end_that_a_constant_stream_refuses_three_times_is_accepted_then(
     lockstep_cluster: TestCluster, order_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ class Lanes:
         "_lanes",
         "_pausing",
         "_ready",
+        "_replay_taken",
         "_sequence",
         "_unkeyed_together",
     )
@@ -61,6 +62,8 @@ class Lanes:
         """The offset at which a batch begins → the number of its failed calls."""
         self._unkeyed_together = unkeyed_together
         self._by_key = by_key
+        self._replay_taken = False
+        """Whether the batch that was taken last is of a replay; not by key only."""
         self._alone_after_failure = alone_after_failure
 
     def __len__(self) -> int:
@@ -157,10 +160,22 @@ class Lanes:
         if not self._ready:
             return None
         lane = self._ready.popleft()
+        if not self._by_key:
+            lane = self._in_turn(lane)
         waiting = lane.waiting
         if self._alone_after_failure and self._failed and waiting[0].queue_offset in self._failed:
             count = 1
         return lane, [waiting.popleft() for _ in range(min(count, len(waiting)))]
+
+    def _in_turn(self, lane: Lane) -> Lane:
+        """Return the common lane instead of a second replay after another, if it is ready: any number of replays take every second call."""
+        common = self._lanes.get(None)
+        if lane is not common and common is not None and self._replay_taken and common in self._ready:
+            self._ready.remove(common)
+            self._ready.appendleft(lane)
+            lane = common
+        self._replay_taken = lane is not common
+        return lane
 
     def finished(self, lane: Lane, batch: list[MessageExt]) -> None:
         """Go on in the lane after a batch that is done."""
