@@ -118,7 +118,7 @@ WORLDS: Mapping[str, World] = {
             **{"kill_consumer": 3, "kill_in_call": 1, "stop_consumer": 3, "pause_consumer": 2, "pause_in_call": 1, "long_pause": 1},
             **{"power_consumer": 1, "kill_broker": 3, "stop_broker": 1, "pause_broker": 1, "power_broker": 2, "power_twice": 1},
             **{"kill_at_write": 2, "power_at_write": 1, "everything": 1, "slow_disk": 1},
-            **{"reset": 2, "partition": 2, "one_way": 1, "isolate": 1, "slow_link": 2, "cut_at_response": 1, "cut_at_park": 3},
+            **{"reset": 2, "partition": 2, "one_way": 1, "isolate": 1, "slow_link": 2, "cut_at_response": 1, "cut_at_park": 6},
         },
         {
             "exhausted": ("park",),
@@ -127,7 +127,7 @@ WORLDS: Mapping[str, World] = {
             "commit": ("interval",),
             "manual": (False,),
             "storm_s": (40.0, 60.0, 90.0),
-            "failing_keys": (0.2, 0.5),
+            "failing_keys": (0.3, 0.6),
             "control_every_s": (1.0, 3.0),
             "drop_share": (0.0, 0.1, 0.3),
             "concurrency": (2, 5, 20),
