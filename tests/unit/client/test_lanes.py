@@ -1,11 +1,12 @@
 """Lanes: whatever the interleaving of calls, each key's messages are taken in order, one batch at a time, and none is lost."""
 
+from collections import deque
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from lockstep.client.consumer.lanes import Lane, Lanes
 from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
@@ -295,6 +296,109 @@ class FewRanges(LaneRuns):
 
 TestFewRanges = FewRanges.TestCase
 TestFewRanges.settings = examples(1_000)
+
+
+class ParkedLanes(RuleBasedStateMachine):
+    """Any interleaving of calls with keys that are left out, replayed and taken back: no message is lost, or called twice at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.next = 0
+        self.inside: dict[int, str | None] = {}
+        """The offsets that are in the lanes, or called."""
+        self.calls: list[Running] = []
+
+    @initialize(by_key=st.booleans())
+    def begin(self, by_key: bool) -> None:
+        self.lanes = Lanes(0, 0, unkeyed_together=True, by_key=by_key, alone_after_failure=True)
+        self.by_key = by_key
+
+    def some(self, keys: list[str | None]) -> list[MessageExt]:
+        messages = [at(self.next + number, key) for number, key in enumerate(keys)]
+        self.next += len(keys)
+        self.inside |= {each.queue_offset: each.sharding_key for each in messages}
+        return messages
+
+    @rule(keys=st.lists(st.sampled_from(["a", "b", None]), max_size=5))
+    def put(self, keys: list[str | None]) -> None:
+        self.lanes.put(self.some(keys))
+
+    @rule(key=st.sampled_from("ab"), count=st.integers(0, 3))
+    def replay(self, key: str, count: int) -> None:
+        self.lanes.put_replayed(key, self.some([key] * count))
+
+    @rule(count=st.integers(1, 3))
+    def call(self, count: int) -> None:
+        assert self.lanes.ready == (self.lanes._ready != deque())
+        taken = self.lanes.take(count)
+        if taken is not None:
+            lane, batch = taken
+            assert batch
+            assert all(call.lane is not lane for call in self.calls), "one batch of a lane at a time"
+            self.calls.append(Running(lane, batch))
+
+    @precondition(lambda self: self.calls)
+    @rule(data=st.data(), how=st.sampled_from(["ok", "ok", "fail", "block"]))
+    def end(self, data: st.DataObject, how: str) -> None:
+        call = self.calls.pop(data.draw(st.integers(0, len(self.calls) - 1)))
+        if how == "fail":
+            self.lanes.failed(call.lane, call.batch, data.draw(st.integers(0, 3)))
+        elif how == "block":
+            self.lanes.block(call.lane, call.batch)
+        else:
+            for each in call.batch:
+                del self.inside[each.queue_offset]
+            self.lanes.finished(call.lane, call.batch)
+
+    @rule(now_ms=st.integers(0, 3))
+    def wake(self, now_ms: int) -> None:
+        self.lanes.wake(now_ms)
+
+    @rule()
+    def resume(self) -> None:
+        self.lanes.resume()
+
+    @rule(key=st.sampled_from("ab"))
+    def leave_out(self, key: str) -> None:
+        removed = [each.queue_offset for each in self.lanes.leave_out(key)]
+        called = {each.queue_offset for call in self.calls for each in call.batch}
+        assert sorted(removed) == sorted(offset for offset, of in self.inside.items() if of == key and offset not in called)
+        for offset in removed:
+            del self.inside[offset]
+
+    @rule(key=st.sampled_from("ab"))
+    def take_back(self, key: str) -> None:
+        waiting = [each.queue_offset for each in (self.lanes._lanes[key].waiting if key in self.lanes._lanes else ())]
+        assert self.lanes.take_back(key) == len(waiting)
+        for offset in waiting:
+            del self.inside[offset]
+
+    @invariant()
+    def every_message_waits_in_one_lane_or_is_called(self) -> None:
+        if not hasattr(self, "lanes"):
+            return
+        found = [each.queue_offset for lane in self.lanes._lanes.values() for each in lane.waiting]
+        found += [each.queue_offset for call in self.calls for each in call.batch]
+        assert sorted(found) == sorted(self.inside)
+        pausing = [each[2] for each in self.lanes._pausing]
+        held = [*self.lanes._ready, *self.lanes._blocked, *pausing, *(call.lane for call in self.calls)]
+        assert len(held) == len(set(map(id, held))) == len(self.lanes), "each lane waits for one thing"
+
+    def teardown(self) -> None:
+        """Let everything be called to its end."""
+        if not hasattr(self, "lanes"):
+            return
+        for call in self.calls:
+            self.lanes.finished(call.lane, call.batch)
+        self.lanes.resume()
+        self.lanes.wake(3)
+        while (taken := self.lanes.take(2)) is not None:
+            self.lanes.finished(*taken)
+        assert len(self.lanes) == 0
+
+
+TestParkedLanes = ParkedLanes.TestCase
+TestParkedLanes.settings = examples(200)
 
 
 @given(st.lists(st.sampled_from(["a", "b", None])), st.integers(1, 4))
