@@ -243,6 +243,23 @@ async def test_replay_that_begins_while_the_consumer_is_paused_waits(lockstep_cl
 
 @pytest.mark.lockstep(brokers=1)
 @both_orders
+async def test_drop_ends_while_the_consumer_is_paused(lockstep_cluster: TestCluster, order_by: str) -> None:
+    """Else every later message of the key would go to the dead-letter topic until it is resumed."""
+    cluster, poison = lockstep_cluster, Poison({"k3"})
+    worker = await poisoned(cluster, order_by, poison=poison)
+    poison.keys.clear()
+    assert worker.consumer is not None
+    worker.consumer.pause()
+    await drop(cluster, "k3")
+    await cluster.until(lambda: worker.resumed, "the end of the drop", timeout=20)
+    await send(cluster, 20, 10, start=100)
+    worker.consumer.resume()
+    await cluster.until(lambda: len(worker.got) == 110, "new messages of each key")
+    assert worker.of_key("k3") == [103, 113]
+
+
+@pytest.mark.lockstep(brokers=1)
+@both_orders
 async def test_forty_keys_are_replayed_sixteen_at_a_time(lockstep_cluster: TestCluster, order_by: str) -> None:
     """Those that fail again make room for the others at once, as those do that have ended."""
     cluster = lockstep_cluster

@@ -218,8 +218,12 @@ class ParkedKeys:
         return False
 
     async def _until_allowed(self, replay: Replay) -> None:
-        """Wait until the queue is held, the consumer is not paused and the broker is connected."""
-        while self._queue.ownership.state is not OwnershipState.HELD or self._ctx.paused or not self._queue.session.link.up:
+        """Wait until the queue is held, the consumer is not paused and the broker is connected. A pause holds up no drop: it calls nothing."""
+        while (
+            self._queue.ownership.state is not OwnershipState.HELD
+            or (self._ctx.paused and not replay.drop)
+            or not self._queue.session.link.up
+        ):
             replay.wake.clear()
             await replay.wake.wait()
 
