@@ -218,7 +218,7 @@ class ParkedKeys:
         return False
 
     async def _until_allowed(self, replay: Replay) -> None:
-        """Wait until the queue is held, the consumer is not paused and the broker is connected. A pause holds up no drop: it calls nothing."""
+        """Wait until the queue is held, the broker is connected, and the consumer is not paused. A drop does not wait for a resume."""
         while (
             self._queue.ownership.state is not OwnershipState.HELD
             or (self._ctx.paused and not replay.drop)
