@@ -48,7 +48,7 @@ def handled(cluster: Cluster, order: int) -> list[tuple[str, int]]:
 
 
 async def test_poisoned_order_among_a_thousand_comes_back_in_order_over_kills_in_its_replay(cluster: Cluster, report: Report) -> None:
-    """The member that replays it is killed, then the broker, while the next member goes on with the replay."""
+    """The member that replays it is killed, then the broker while the next member goes on, and that member."""
     orders, steps, more, poisoned = 1_000, 4, 40, 7
     broken = broken_in(cluster)
     await cluster.servers(*QUICK, queues=2, brokers=["broker-a"])
@@ -66,31 +66,34 @@ async def test_poisoned_order_among_a_thousand_comes_back_in_order_over_kills_in
     await cluster.until("they are stored", lambda: len(cluster.acks("more")) == more)
     await cluster.stop(*members)
     broken.unlink()
-    slow = {f"slow-{number}": parking(broken, str(poisoned), *BY_KEY, "--work-ms", "60") for number in range(2)}
+    slow = {f"slow-{number}": parking(broken, str(poisoned), *BY_KEY, "--work-ms", "300") for number in range(2)}
     for name, options in slow.items():
         await cluster.consumer(name, *options)
     await cluster.until_held(2, *slow)
     assert not handled(cluster, poisoned), "it waits, also for other members"
     await cluster.command("park", "replay", "billing", str(poisoned))
-    await cluster.until("a part of the replay", lambda: len(handled(cluster, poisoned)) >= 4)
+    await cluster.until("a part of the replay", lambda: len(handled(cluster, poisoned)) >= 3)
     ((first, _), *_) = handled(cluster, poisoned)
     await cluster.kill(first)
     (other,) = slow.keys() - {first}
-    await cluster.until("the next member goes on", lambda: len([1 for name, _ in handled(cluster, poisoned) if name == other]) >= 4)
+    await cluster.until("the next member goes on", lambda: other in dict(handled(cluster, poisoned)))
     await cluster.kill("broker-a")
     await cluster.restart("broker-a")
+    done = len(handled(cluster, poisoned))
+    await cluster.until("it goes on after the broker", lambda: len(handled(cluster, poisoned)) > done + 1)
+    assert await parked(cluster), "the replay is under way"
+    await cluster.kill(other)
+    await cluster.consumer("fast", *parking(broken, str(poisoned), *BY_KEY))
     await until_parked(cluster)
+    await cluster.until_lag(0)
     accepted = handled(cluster, poisoned)
     expected = [*range(steps), *range(more)]
-    assert [step for name, step in accepted if name == first] == expected[: len([1 for name, _ in accepted if name == first])]
-    of_other = [step for name, step in accepted if name == other]
     repeats = len(accepted) - len(expected)
-    report(f"{repeats} of {len(expected)} events repeated over the kills of a member and of the broker")
-    assert of_other[-1] == more - 1
-    assert 0 <= repeats <= 4, "at most what was not committed: a call of each kill, and what was on its way"
+    report(f"{repeats} of {len(expected)} events repeated over the kills of two members and of the broker")
+    assert list(dict(accepted)) == [first, other, "fast"]
+    assert 0 <= repeats <= 6, "at most what was not committed: a call of each kill, and what was on its way"
     assert without_repeats([step for _, step in accepted], repeats) == expected
     await cluster.finish_producer("more", ordered=False)
-    await cluster.until_lag(0)
 
 
 def without_repeats(steps: list[int], repeats: int) -> list[int]:
@@ -105,7 +108,7 @@ def without_repeats(steps: list[int], repeats: int) -> list[int]:
 
 
 async def test_two_orders_are_replayed_at_once_while_one_of_fifty_hangs_and_the_others_go_on(cluster: Cluster) -> None:
-    """A call of one order takes 3 s. Both replays, and all other orders, come to their end meanwhile."""
+    """A call of one order does not return. Both replays, and all other orders, come to their end all the same."""
     broken = broken_in(cluster)
     await cluster.servers(*QUICK, queues=1, brokers=["broker-a"])
     await cluster.consumer("consumer-1", *parking(broken, "3,4", *BY_KEY))
@@ -115,22 +118,23 @@ async def test_two_orders_are_replayed_at_once_while_one_of_fifty_hangs_and_the_
     await until_parked(cluster, "3", "4")
     await cluster.stop("consumer-1")
     broken.unlink()
-    await cluster.consumer("consumer-2", *parking(broken, "3,4", *BY_KEY, "--work-ms", "30", "--trouble", "wait:3", "--armed"))
+    await cluster.consumer("consumer-2", *parking(broken, "3,4", *BY_KEY, "--work-ms", "30", "--trouble", "wait:600", "--armed"))
     await cluster.until_held(1, "consumer-2")
     await cluster.finish_producer()
     await cluster.producer("again", "--keys", "50", "--first", "100", "--steps", "2", "--pause-ms", "1")
     await cluster.until_heard("consumer-2", "trouble.begun")
     await cluster.command("park", "replay", "billing", "--all")
     await cluster.until("all but the hanging order", lambda: len(cluster.handled_events()) == 50 * 4 + 49 * 2)
-    assert not cluster.reported_events("consumer-2", "trouble.ended")
     calls = sorted((each for each in cluster.handled_events() if each.order in (3, 4)), key=lambda each: each.begun_us)
     for order in (3, 4):
         assert handled(cluster, order) == [("consumer-2", step) for step in range(4)]
     assert [each.order for each in calls] != sorted(each.order for each in calls), "the replays take turns"
-    await cluster.until_heard("consumer-2", "trouble.ended")
     await cluster.finish_producer("again")
+    await until_parked(cluster)
+    assert not cluster.reported_events("consumer-2", "trouble.ended")
+    await cluster.kill("consumer-2")
+    await cluster.consumer("consumer-3", *parking(broken, "3,4", *BY_KEY))
     await cluster.until_lag(0)
-    assert not await parked(cluster)
 
 
 async def test_classic_member_gets_nothing_of_a_parked_order(cluster: Cluster) -> None:
