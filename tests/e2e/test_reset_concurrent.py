@@ -98,7 +98,7 @@ async def test_stopped_group_continues_at_the_first_message_of_a_time(cluster: C
     stored = [json.loads(line) for line in (await cluster.command("tail", "orders", "--from-start", "--count", "5", "--json")).splitlines()]
     moment = stored[2]["stored_at"]
     assert stored[1]["stored_at"] < moment, "each was sent by a command of its own"
-    expected = {"queue": "orders@broker-a:0", "before": 5, "after": 2, "change": -3}
+    expected = {"queue": "orders@broker-a:0", "before": 5, "after": 2, "change": -3, "parked": 0}
     assert (await reset(cluster, "--to", moment, "--dry-run"))["queues"] == [expected]
     assert (await reset(cluster, "--to", moment.removesuffix("Z")))["queues"] == [expected], "without a zone it is UTC"
     await member(cluster, "two")
