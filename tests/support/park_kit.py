@@ -96,10 +96,10 @@ async def poisoned(
     return worker
 
 
-async def send(cluster: TestCluster, count: int, keys: int, *, start: int = 0) -> None:
+async def send(cluster: TestCluster, count: int, keys: int, *, start: int = 0, tags: str | None = None) -> None:
     """Send the numbers from `start` on; number n has the key k(n mod keys)."""
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
-        await producer.send_batch([Message(TOPIC, b"%d" % n, sharding_key=f"k{n % keys}") for n in range(start, start + count)])
+        await producer.send_batch([Message(TOPIC, b"%d" % n, sharding_key=f"k{n % keys}", tags=tags) for n in range(start, start + count)])
 
 
 async def drop(cluster: TestCluster, key: str | None = None) -> tuple[ParkedKey, ...]:

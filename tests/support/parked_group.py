@@ -3,15 +3,19 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.parked import Parked, list_parked
-from lockstep.client import Backoff, Message, MessageExt, OrderedRetry, OrderlyContext, Producer, PushConsumer
+from lockstep.client import Backoff, MessageExt, OrderedRetry, OrderlyContext, PushConsumer
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
+from support import park_kit
 
-GROUP, TOPIC = "billing", "orders"
+GROUP, TOPIC = park_kit.GROUP, park_kit.TOPIC
+send = partial(park_kit.send, tags="t")
+"""Send numbers as messages with the tag `t`: see park_kit.send."""
 
 
 @dataclass
@@ -60,12 +64,6 @@ class Group:
         await send(self.cluster, count, keys)
         await self.cluster.settled(self.name)
         assert {each.row.key for each in await self.parked()} == set(poisoned)
-
-
-async def send(cluster: TestCluster, count: int, keys: int, *, start: int = 0) -> None:
-    """Send the numbers from `start` on; number n has the key k(n mod keys)."""
-    async with Producer("shop", nameserver=cluster.nameserver) as producer:
-        await producer.send_batch([Message(TOPIC, b"%d" % n, sharding_key=f"k{n % keys}", tags="t") for n in range(start, start + count)])
 
 
 async def until_parked(group: Group, *keys: str) -> None:

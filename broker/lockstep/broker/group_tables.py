@@ -8,7 +8,7 @@ from lockstep.broker.journal import Change, Journal
 from lockstep.broker.tables.activity_table import ActivityTable
 from lockstep.broker.tables.group import Group
 from lockstep.broker.tables.group_table import GroupTable
-from lockstep.broker.tables.lock_table import FencingCounter, LockTable
+from lockstep.broker.tables.lock_table import FencingCounter, LockTable, QueueKey
 from lockstep.broker.tables.park_table import ParkTable
 from lockstep.broker.tables.progress_table import ProgressTable
 from lockstep.broker.tables.session_table import SessionTable
@@ -113,6 +113,11 @@ class GroupTables:
     def record(self, change: Change) -> None:
         """Apply and journal one change of a broker-wide fact."""
         self.journal.record(change, self.apply)
+
+    def accepts_epoch(self, connection: int, key: QueueKey, epoch: int) -> bool:
+        """Return whether the connection is that of a session which may commit to the queue under this epoch."""
+        session = self.sessions.session_on(connection)
+        return session is not None and self.locks.accepts_epoch(key, session.id, epoch)
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Return whether the layout has this readable queue at this broker."""

@@ -160,8 +160,8 @@ class LockSync:
 
     def is_dead_lettered(self, connection: int, key: QueueKey, epoch: int, offset: int) -> bool | None:
         """Return whether progress has passed the message already. None if the epoch is not valid."""
-        session, progress = self._state.sessions.session_on(connection), self._state.progress.get(key)
-        if session is None or progress is None or not self._state.locks.accepts_epoch(key, session.id, epoch):
+        progress = self._state.progress.get(key)
+        if progress is None or not self._state.accepts_epoch(connection, key, epoch):
             return None
         return progress.offset > offset or contains(progress.done, offset)
 

@@ -6,7 +6,7 @@ from lockstep.broker.group_state import GroupState
 from lockstep.broker.message_copy import one_line
 from lockstep.broker.tables.lock_table import Lock, QueueKey
 from lockstep.broker.tables.park_table import ParkFilter
-from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkControlReply, ParkedKey, ParkState
+from lockstep.protocol.bodies import ConsumerGroup, ParkAction, ParkControlBody, ParkControlReply, ParkedKey, ParkState
 from lockstep.protocol.bodies.parks import LISTED_MAX
 from lockstep.protocol.errors import LocalProtocolError, ParkRefusedError
 from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply, ParkHeader
@@ -30,11 +30,6 @@ class Parking:
 
     def __init__(self, state: GroupState) -> None:
         self._state = state
-
-    def accepts_epoch(self, connection: int, queue: QueueKey, epoch: int) -> bool:
-        """Return whether the connection is that of the session which holds the queue under this epoch."""
-        session = self._state.sessions.session_on(connection)
-        return session is not None and self._state.locks.accepts_epoch(queue, session.id, epoch)
 
     def park(self, header: ParkHeader, key: bytes | None, wall_ms: int) -> None:
         """Set a key aside, whose epoch was checked. `key`: that of the message at the header's offset.
@@ -88,7 +83,7 @@ class Parking:
         if known is None or session is None or known.members.get(session.client_id) != session.id:
             return True
         contract = known.contract_of(session.client_id)
-        return contract is None or contract.retry.endswith(PARKING_RETRY)
+        return contract is None or _replays(contract)
 
     def filter(self, queue: QueueKey) -> ParkFilter | None:
         """Return what is hidden from pulls of the main flow, or None."""
@@ -142,7 +137,7 @@ class Parking:
         """Raise ParkRefusedError if the group's members would not replay a key."""
         known = self._state.groups.get(group)
         contract = None if known is None else known.contract
-        if contract is not None and not contract.retry.endswith(PARKING_RETRY):
+        if contract is not None and not _replays(contract):
             raise ParkRefusedError(
                 f'the members of group {group} do not replay keys: their retry policy is "{contract.retry}". '
                 'Start them with on_exhausted="park", or drop the keys'
@@ -166,6 +161,11 @@ class Parking:
                 and body.key in (None, row.key)
             ):
                 yield row
+
+
+def _replays(contract: ConsumerGroup) -> bool:
+    """Return whether members with this contract replay and drop keys."""
+    return contract.retry.endswith(PARKING_RETRY)
 
 
 def _first(rows: list[ParkedKey]) -> Iterator[ParkedKey]:

@@ -97,7 +97,7 @@ def test_message_whose_key_cannot_be_parked_is_refused(key: str | bytes | None, 
 
 def test_only_the_session_that_holds_the_queue_under_this_epoch_parks_and_replays() -> None:
     bench, member = holding()
-    epoch, accepts = member.held[0], bench.c.parking.accepts_epoch
+    epoch, accepts = member.held[0], bench.c.state.accepts_epoch
     assert accepts(member.connection, KEY, epoch)
     other = Client(bench, "b", ordered(retry=PARKS))
     other.connect()

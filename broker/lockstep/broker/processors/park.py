@@ -4,13 +4,13 @@ from lockstep.broker.coordination import Coordination
 from lockstep.broker.parked_copies import ParkedCopies
 from lockstep.broker.processors.send_back import SEND_BACK_LANE
 from lockstep.broker.store import ReadStatus, Store
+from lockstep.broker.store.predicates import stored_properties
 from lockstep.broker.tables.park_table import sharding_key_in
 from lockstep.protocol.bodies import ParkAction, ParkControlBody
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerSystemError, StaleEpochError
 from lockstep.protocol.headers.park import ParkEndHeader, ParkHeader
 from lockstep.protocol.names import check_group
-from lockstep.protocol.record import RecordView
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
@@ -35,7 +35,8 @@ class ParkProcessor:
         self._check_epoch(request)
         if result.status is not ReadStatus.FOUND:
             raise BrokerSystemError(f"{header.topic} queue {header.queue_id} has no message at {header.offset}: {result.status.value}")
-        key = sharding_key_in(b"\x02" + RecordView(result.parts[0]).properties)
+        data = result.parts[0]
+        key = sharding_key_in(stored_properties(data, 0, len(data)))
         self._coordination.parking.park(header, key, self._store.now_ms())
         facts = {"group": header.consumer_group, "topic": header.topic, "queue_id": header.queue_id, "offset": header.offset}
         log_limited(log, "warning", "key.parked", **facts, key=repr(key), attempts=header.attempts, error=header.reason)
@@ -63,5 +64,5 @@ class ParkProcessor:
     def _check_epoch(self, request: Request) -> None:
         header: ParkHeader | ParkEndHeader = request.header
         queue = (header.consumer_group, header.topic, header.queue_id)
-        if not self._coordination.parking.accepts_epoch(request.endpoint.id, queue, header.epoch):
+        if not self._coordination.state.accepts_epoch(request.endpoint.id, queue, header.epoch):
             raise StaleEpochError(f"epoch {header.epoch} of {queue[0]} at {queue[1]}:{queue[2]} is stale: drop the queue")

@@ -22,7 +22,7 @@ class ParkHeader:
 
 @dataclass(frozen=True, slots=True)
 class ParkEndHeader:
-    """PARK_END (30012): commits the progress of a replay, and ends it if `upto` is given."""
+    """PARK_END (30012): commits the progress of a replay, and ends it if `pulled` is given."""
 
     consumer_group: str
     topic: str
