@@ -161,19 +161,9 @@ def replay_waits_for(report: GroupReport | None, queues: Iterable[MessageQueue])
     if report is None or not any(member.connected and member.session is not None for member in report.members):
         name = "" if report is None else f"of group {report.group} "
         found.append(f'no member {name}that replays keys is connected: start one with on_exhausted="park"')
-    return found + _held_by_classic(report, queues, "replays no keys")
-
-
-def drop_waits_for(report: GroupReport | None, queues: Iterable[MessageQueue]) -> list[str]:
-    """Return what keeps the drop of keys in these queues from ending."""
-    return _held_by_classic(report, queues, "ends no drop")
-
-
-def _held_by_classic(report: GroupReport | None, queues: Iterable[MessageQueue], why: str) -> list[str]:
     wanted = frozenset(queues)
-    lines = () if report is None else report.queues
-    return [
-        f"{line.topic} {line.broker}:{line.queue_id} is held by {line.owner}, a client of RocketMQ, which {why}"
-        for line in lines
-        if line.classic_lease_left_ms is not None and MessageQueue(line.topic, line.broker, line.queue_id) in wanted
-    ]
+    for line in () if report is None else report.queues:
+        if line.classic_lease_left_ms is not None and MessageQueue(line.topic, line.broker, line.queue_id) in wanted:
+            place = f"{line.topic} {line.broker}:{line.queue_id}"
+            found.append(f"{place} is held by {line.owner}, a client of RocketMQ, which replays no keys")
+    return found

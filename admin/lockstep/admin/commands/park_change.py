@@ -10,7 +10,7 @@ import typer
 from lockstep.admin.client import AdminClient, broker_reasons, failure_summary
 from lockstep.admin.group_query import read_group
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
-from lockstep.admin.parked import ParkedKeys, change_parked, drop_waits_for, list_parked, replay_waits_for
+from lockstep.admin.parked import ParkedKeys, change_parked, list_parked, replay_waits_for
 from lockstep.admin.render import print_json, print_line, print_table
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkState
@@ -114,10 +114,10 @@ async def _change(action: ParkAction, group: str, key: str | None, every: bool, 
         changed = await change_parked(admin, listed, ParkControlBody(action, group, topic, key))
         report, _ = await read_group(admin, group)
     queues = [each.queue for each in changed.keys]
-    waits_for = replay_waits_for(report, queues) if action is ParkAction.REPLAY else drop_waits_for(report, queues)
+    waits_for = replay_waits_for(report, queues) if action is ParkAction.REPLAY and queues else []
     failed = {**listed.failed, **changed.failed}
     if as_json:
-        _print_json(action, group, listed, changed, waits_for if queues else [], failed)
+        _print_json(action, group, listed, changed, waits_for, failed)
     elif queues or not failed:
         _print(action, group, listed, changed, waits_for)
     if failed:
