@@ -57,6 +57,9 @@ class LoopThreads:
     def start_daemon(self, function: Callable[[], None], name: str) -> None:
         raise NotImplementedError
 
+    def ident(self) -> int:
+        raise NotImplementedError
+
     def close(self) -> None:
         pass
 

@@ -56,7 +56,7 @@ def dataclasses_in(*modules: types.ModuleType) -> list[type]:
 
 HEADERS = dataclasses_in(admin, clients, offsets, park, pull, routes, send, tools)
 BODY_MODULES = [
-    import_module(f"lockstep.protocol.bodies.{name}") for name in ("heartbeat", "locks", "routes", "groups", "brokers", "parks")
+    import_module(f"lockstep.protocol.bodies.{name}") for name in ("heartbeat", "locks", "routes", "groups", "brokers", "parks", "running")
 ]
 BODIES = [*dataclasses_in(*BODY_MODULES), queue.LayoutVersion, queue.LayoutEntry, queue.TopicLayout]
 
@@ -206,6 +206,7 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.RESET_OFFSETS: (None, bodies.ResetReply),
     R.PARK_END: (park.ParkEndReply, None),
     R.PARK_CONTROL: (None, bodies.ParkControlReply),
+    R.GET_CONSUMER_RUNNING_INFO: (None, bodies.RunningInfo),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.UPDATE_BROKER_CONFIG: (None, bodies.SettingChanges),
     R.GET_BROKER_CONFIG: (None, bodies.BrokerSettings),

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from lockstep.protocol.bodies import HeartbeatBody, HeartbeatReply, QueueFreeBody, RegisterReply
+from lockstep.protocol.bodies import HeartbeatBody, HeartbeatReply, QueueFreeBody, RegisterReply, RunningInfo
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError, broker_error
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
+from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
@@ -46,6 +47,8 @@ class LinkHooks:
     notice: Callable[["BrokerLink", NotifyHeader], None]
     queue_free: Callable[["BrokerLink", QueueFreeBody], None]
     layouts_changed: Callable[[Sequence[TopicLayout]], None]
+    running_info: Callable[["BrokerLink", RunningInfoHeader], RunningInfo | None]
+    """Returns what a consumer of this instance is doing; None if the group has none."""
     unreachable: Callable[["BrokerLink"], None]
     """A connect failed: the route is to be requested again."""
 
@@ -210,6 +213,13 @@ class BrokerLink:
             self.why_down = reason
             self._hooks.down(self)
 
+    def _running_info(self, command: Command) -> Command:
+        header = from_plain(RunningInfoHeader, command.fields)
+        info = self._hooks.running_info(self, header)
+        if info is None:
+            return command.reply(ResponseCode.CONSUMER_NOT_ONLINE, f"this client has no member of group {header.consumer_group}")
+        return command.reply(body=encode_body(info))
+
     def _inbound(self, command: Command, endpoint: Endpoint) -> None:
         try:
             if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
@@ -218,6 +228,8 @@ class BrokerLink:
                 self._hooks.queue_free(self, decode_body(QueueFreeBody, command.body))
             elif command.code == RequestCode.LAYOUTS_CHANGED:
                 self._hooks.layouts_changed(decode_body(RegisterReply, command.body).layouts)
+            elif command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+                endpoint.send(self._running_info(command))
             elif not command.is_oneway:
                 remark = f"a client does not handle requests of code {command.code}"
                 endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))

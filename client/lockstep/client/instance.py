@@ -23,6 +23,7 @@ from lockstep.protocol.bodies import (
     HeartbeatReply,
     ProducerGroup,
     QueueFreeBody,
+    RunningInfo,
     SyncBody,
 )
 from lockstep.protocol.codes import RequestCode
@@ -38,6 +39,7 @@ from lockstep.protocol.errors import (
     TransportError,
 )
 from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHeader
+from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
@@ -85,6 +87,8 @@ class ConsumerHooks:
     """A running member was refused (SUBSCRIPTION_CONFLICT, DUPLICATE_CLIENT_ID): no further heartbeat names it."""
     on_failed: Callable[[BaseException], None] = _ignore
     """A task of the shared client died: the session is no longer kept alive."""
+    running_info: Callable[[BrokerLink, RunningInfoHeader], RunningInfo | None] = lambda _, __: None
+    """Returns what the consumer is doing; None if that is not known."""
 
 
 @dataclass(slots=True)
@@ -235,6 +239,7 @@ class Instance:
             notice=self._notice,
             queue_free=self._queue_free,
             layouts_changed=self._layouts_changed,
+            running_info=self._running_info,
             unreachable=lambda _: self.watch.refresh_soon(),
         )
         return BrokerLink(self.host, name, lambda: self.routes.address(name), hooks, request_timeout_ms=self.config.request_timeout_ms)
@@ -272,6 +277,10 @@ class Instance:
         for group, queues in by_group.items():
             if group in self._consumers:
                 self._consumers[group].hooks.on_queue_free(link, QueueFreeBody(tuple(queues)))
+
+    def _running_info(self, link: BrokerLink, header: RunningInfoHeader) -> RunningInfo | None:
+        consumer = self._consumers.get(header.consumer_group)
+        return None if consumer is None else consumer.hooks.running_info(link, header)
 
     def _layouts_changed(self, layouts: Sequence[TopicLayout]) -> None:
         for layout in layouts:

@@ -60,6 +60,10 @@ class Threads(Protocol):
         """Run the function in a thread that nothing else uses and that ends with the process."""
         ...
 
+    def ident(self) -> int:
+        """Return the identifier of the calling thread, as in `sys._current_frames()`."""
+        ...
+
     def close(self) -> None:
         """Wait for the calls that run in the pool."""
         ...
@@ -105,6 +109,9 @@ class PoolThreads:
             jobs = SimpleQueue()
             threading.Thread(target=self._serve, args=(jobs,), daemon=True).start()
         jobs.put((function, name))
+
+    def ident(self) -> int:
+        return threading.get_ident()
 
     def _serve(self, jobs: "SimpleQueue[tuple[Callable[[], None], str]]") -> None:
         """Run one job after the other in a daemon thread. It stays idle in between unless enough others are."""

@@ -50,7 +50,7 @@ async def test_batch_that_arrives_in_the_turn_in_which_the_last_task_ends_is_cal
     host = SimpleNamespace(clock=SimpleNamespace(boot_ms=lambda: 0))
     ctx: Any = SimpleNamespace(host=host, config=SimpleNamespace(concurrency=1), runs=Tasks(), group="g")
     listener: Any = SimpleNamespace(listener=listen, in_loop=True, running=0, watch=None)
-    crew: Crew[Call] = Crew(ctx, listener)
+    crew: Crew[Call] = Crew(ctx, listener, ctx.config.concurrency)
     crew._slice_end_ms = 5
     runner = Runner()
 

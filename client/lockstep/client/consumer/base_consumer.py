@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
+from lockstep.client.broker_link import BrokerLink
 from lockstep.client.client import Client
 from lockstep.client.consumer.broker_sessions import BrokerSessions
 from lockstep.client.consumer.config import ConsumerConfig
@@ -20,12 +21,16 @@ from lockstep.client.consumer.events import ConsumerEvent
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
 from lockstep.client.consumer.joining import join
 from lockstep.client.consumer.membership import Membership
+from lockstep.client.consumer.ownership import GrantPolicy
+from lockstep.client.consumer.running_info import oldest_call, running_queue
 from lockstep.client.consumer.subscription import Expression, SqlExpression, tag_filter_of
 from lockstep.client.features import FILTERING_BY_SQL, check_features
 from lockstep.client.instance import ConsumerHooks, Instance
-from lockstep.protocol.bodies import ConsumerGroup
+from lockstep.protocol.bodies import ConsumerGroup, RunningInfo
 from lockstep.protocol.errors import StateError, SubscriptionConflictError, TransportError
+from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.names import check_group, check_topic
+from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.log import get_logger
 
@@ -214,6 +219,34 @@ class BaseConsumer(ABC):
             queue_count=membership.queue_count,
             on_refused=lambda link, error: self._fail(error),
             on_failed=self._fail,
+            running_info=self._running_info,
+        )
+
+    def _running_info(self, link: BrokerLink, header: RunningInfoHeader) -> RunningInfo:
+        """Return what a broker is told that asks on behalf of an operator."""
+        ctx, model, membership, instance = self._ctx, self._model, self._membership, self._instance
+        assert ctx is not None
+        assert model is not None
+        assert membership is not None
+        assert instance is not None
+        now_ms = instance.host.clock.boot_ms()
+        worker = None
+        if header.topic is not None and header.queue_id is not None:
+            worker = membership.worker(MessageQueue(header.topic, link.name, header.queue_id))
+        call, queue = oldest_call(model, worker, now_ms, with_stack=header.jstack_enable)
+        locked = worker is not None and ctx.policy is GrantPolicy.LOCKED
+        return RunningInfo(
+            client_id=instance.client_id,
+            group=self.group,
+            state=self.state.value,
+            paused=ctx.paused,
+            listener=ctx.listener_name,
+            calls=sum(1 for _ in model.running_calls()),
+            concurrency=model.concurrency,
+            proof_left_ms=max(0, worker.session.proof.deadline_ms - now_ms) if worker is not None and locked else None,
+            queue=None if worker is None else running_queue(worker, now_ms),
+            oldest=call,
+            oldest_queue=queue,
         )
 
     async def _undo_start(self, instance: Instance, *, refused: bool) -> None:

@@ -10,14 +10,14 @@ a call that runs longer than `consume_timeout_ms` are sent back, and its result 
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from lockstep.client.consumer.consume_model import HeldQueue
+from lockstep.client.consumer.consume_model import HeldQueue, ListenerCall
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.crew import Call, Crew
 from lockstep.client.consumer.events import MessageDeadLettered
-from lockstep.client.consumer.grant import Grant
+from lockstep.client.consumer.grant import Grant, RunnerStatus
 from lockstep.client.consumer.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_result
 from lockstep.client.consumer.listener_calls import ListenerCalls
 from lockstep.client.consumer.ownership import OwnershipState
@@ -61,7 +61,8 @@ class ConcurrentModel:
     """The consume model of `@consumer.concurrently`: the calls of one consumer."""
 
     def __init__(self, ctx: ConsumerContext, listener: ListenerCalls) -> None:
-        self.crew: Crew[ConcurrentCall] = Crew(ctx, listener)
+        self.concurrency: int | None = ctx.config.concurrency
+        self.crew: Crew[ConcurrentCall] = Crew(ctx, listener, ctx.config.concurrency)
         self.ctx = ctx
         self._listener = listener
 
@@ -77,6 +78,9 @@ class ConcurrentModel:
 
     def tasks(self, queue: HeldQueue | None = None) -> "list[asyncio.Task[None]]":
         return self.crew.tasks(queue)
+
+    def running_calls(self) -> Iterable[ListenerCall]:
+        return self.crew.running_calls()
 
     def unassigned(self, queue: MessageQueue) -> None:
         pass
@@ -138,8 +142,8 @@ class ConcurrentRunner:
     def before_release(self) -> None:
         pass
 
-    def lanes(self) -> None:
-        return None
+    def status(self) -> RunnerStatus:
+        return RunnerStatus()
 
     def is_over(self) -> bool:
         return not self.grant.alive

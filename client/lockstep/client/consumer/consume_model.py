@@ -1,12 +1,14 @@
 """How a consumer consumes the queues that it holds: in order, concurrently, or by polls."""
 
 import asyncio
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.grant import Grant, Runner
 from lockstep.client.consumer.interfaces import QueueHandler, QueueSession
 from lockstep.client.consumer.listener import ConcurrentlyContext, OrderlyContext
+from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 
 SLICE_MS = 5
@@ -39,8 +41,26 @@ class HeldQueue(QueueHandler, Protocol):
         """Send a heartbeat, because the broker does not know the group's subscription."""
 
 
+class ListenerCall(NamedTuple):
+    """A running call of the listener, for reports."""
+
+    queue: HeldQueue
+    context: OrderlyContext | ConcurrentlyContext
+    started_ms: int
+    """The boot time."""
+    batch: Sequence[MessageExt]
+    """Its messages; empty if they were dropped with their grant."""
+    task: "asyncio.Task[None] | None"
+    """The task that awaits it."""
+    thread: int | None
+    """The identifier of the daemon thread in which it runs; None if it is awaited on the loop."""
+
+
 class ConsumeModel(Protocol):
     """How the messages of held queues are consumed. RocketMQ: ConsumeMessageService."""
+
+    concurrency: int | None
+    """The number of calls that may run over all queues; None if each queue has its own."""
 
     def start(self) -> None:
         """Start. The group is joined, and queues will be held."""
@@ -53,6 +73,9 @@ class ConsumeModel(Protocol):
 
     def tasks(self, queue: HeldQueue | None = None) -> list["asyncio.Task[None]"]:
         """Return the tasks in which the listener runs, for any queue or for this one, except those of runners."""
+
+    def running_calls(self) -> Iterable[ListenerCall]:
+        """Return the calls of the listener that run, under any grant."""
 
     def unassigned(self, queue: MessageQueue) -> None:
         """Handle that the queue is no longer this member's, whether it was ever held or not."""

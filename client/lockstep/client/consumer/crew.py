@@ -6,10 +6,11 @@ from its result, is up to the runner of its queue (CrewRunner): concurrent group
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue
+from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue, ListenerCall
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.listener import ConcurrentlyContext, OrderlyContext
 from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer, ends_the_task
@@ -63,9 +64,9 @@ class _Caller(Generic[CallT]):
 class Crew(Generic[CallT]):
     """The calls of one consumer."""
 
-    def __init__(self, ctx: ConsumerContext, listener: ListenerCalls, concurrency: int | None = None) -> None:
+    def __init__(self, ctx: ConsumerContext, listener: ListenerCalls, concurrency: int) -> None:
         self._ctx = ctx
-        self._concurrency = ctx.config.concurrency if concurrency is None else concurrency
+        self._concurrency = concurrency
         self._listener = listener
         self._boot_ms = ctx.host.clock.boot_ms
         self._ready: OrderedDict[CrewRunner[CallT], None] = OrderedDict()
@@ -87,6 +88,13 @@ class Crew(Generic[CallT]):
     def calls(self) -> list[CallT]:
         """Return the calls that run."""
         return [caller.call for caller in self._callers.values() if caller.call is not None]
+
+    def running_calls(self) -> Iterator[ListenerCall]:
+        """Yield the calls that run, for reports."""
+        for task, caller in self._callers.items():
+            if (call := caller.call) is not None and not call.ended:
+                thread = self._listener.threads.get(call.context)
+                yield ListenerCall(call.runner.queue, call.context, call.started_ms, call.batch, task, thread)
 
     def tasks(self, queue: HeldQueue | None = None) -> "list[asyncio.Task[None]]":
         """Return the tasks, or those that call the listener for this queue."""

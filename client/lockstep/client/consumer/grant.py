@@ -10,6 +10,20 @@ from lockstep.client.consumer.process_queue import ProcessQueue
 from lockstep.protocol.bodies import ReplayKey
 
 
+@dataclass(frozen=True, slots=True)
+class RunnerStatus:
+    """What a runner is doing, for reports."""
+
+    lanes: LaneHealth | None = None
+    """The queue's keys, if they are consumed in parallel."""
+    blocked: bool = False
+    """The listener is not called any more, because attempts are exhausted; with `lanes`, with messages of some keys."""
+    again_ms: int | None = None
+    """The boot time at which a failed batch is called again; None if none waits for its backoff."""
+    uncommitted: int = 0
+    """Messages that wait for a commit by the application."""
+
+
 class Runner(Protocol):
     """Consumes the messages of one grant, in one task."""
 
@@ -31,8 +45,8 @@ class Runner(Protocol):
     def before_release(self) -> None:
         """Commit what has a request of its own: the queue may be released by the next request."""
 
-    def lanes(self) -> LaneHealth | None:
-        """Return the state of the queue's keys, if they are consumed in parallel."""
+    def status(self) -> RunnerStatus:
+        """Return what it is doing."""
 
 
 @dataclass(slots=True, eq=False)

@@ -7,14 +7,14 @@ message, and finished ones above it are committed as done ranges, which the next
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lockstep.client.consumer.consume_model import HeldQueue
+from lockstep.client.consumer.consume_model import HeldQueue, ListenerCall
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.crew import Call, Crew
 from lockstep.client.consumer.failed_calls import FailedCalls, ParkOutcome
-from lockstep.client.consumer.grant import Grant
+from lockstep.client.consumer.grant import Grant, RunnerStatus
 from lockstep.client.consumer.health import LaneHealth
 from lockstep.client.consumer.lanes import Lane, Lanes
 from lockstep.client.consumer.listener import ConsumeOrderlyStatus, Fence, OrderlyContext, read_result
@@ -55,7 +55,8 @@ class LaneModel:
         self.ctx = ctx
         self.by_key = ctx.config.order_by == "sharding_key"
         # In the order of queues every queue may have its call.
-        self.crew: Crew[LaneCall] = Crew(ctx, listener, None if self.by_key else sys.maxsize)
+        self.concurrency: int | None = ctx.config.concurrency if self.by_key else None
+        self.crew: Crew[LaneCall] = Crew(ctx, listener, sys.maxsize if self.concurrency is None else self.concurrency)
         self._listener = listener
 
     def start(self) -> None:
@@ -69,6 +70,9 @@ class LaneModel:
 
     def tasks(self, queue: HeldQueue | None = None) -> "list[asyncio.Task[None]]":
         return self.crew.tasks(queue)
+
+    def running_calls(self) -> Iterable[ListenerCall]:
+        return self.crew.running_calls()
 
     def unassigned(self, queue: MessageQueue) -> None:
         pass
@@ -178,9 +182,11 @@ class LaneRunner:
     def give_up(self) -> None:
         self._crew.give_up(self)
 
-    def lanes(self) -> LaneHealth | None:
-        if not self._by_key:
-            return None
+    def status(self) -> RunnerStatus:
+        lanes = self._lanes
+        return RunnerStatus(self._lane_health() if self._by_key else None, bool(lanes.blocked_keys), lanes.due_ms)
+
+    def _lane_health(self) -> LaneHealth:
         oldest = self._messages.first_unfinished
         offset, key = (None, None) if oldest is None else (oldest.queue_offset, oldest.sharding_key)
         return LaneHealth(

@@ -80,6 +80,11 @@ class Lanes:
         """Return the keys of the blocked lanes; None for messages without a key."""
         return [lane.key if isinstance(lane.key, str) else None for lane in self._blocked]
 
+    @property
+    def due_ms(self) -> int | None:
+        """Return when the first pause of a lane is over, or None."""
+        return self._pausing[0][0] if self._pausing else None
+
     def most_attempts(self, offset: int) -> int:
         """Return the highest number of failed calls of a batch that begins at `offset` or later."""
         return max((attempts for begin, attempts in self._failed.items() if begin >= offset), default=0)
@@ -201,7 +206,7 @@ class Lanes:
         """Make lanes ready whose pause is over. Return when the next one is due, or None."""
         while self._pausing and self._pausing[0][0] <= now_ms:
             self._ready.append(heappop(self._pausing)[2])
-        return self._pausing[0][0] if self._pausing else None
+        return self.due_ms
 
     def resume(self) -> None:
         """Make all blocked lanes ready."""

@@ -22,7 +22,7 @@ ListenerResult = tuple[object, BaseException | None]
 class ListenerCalls:
     """One listener. Consume models await it on the loop themselves, without a coroutine between, or call `in_thread`."""
 
-    __slots__ = ("_ctx", "in_loop", "listener", "running", "watch")
+    __slots__ = ("_ctx", "in_loop", "listener", "running", "threads", "watch")
 
     def __init__(self, ctx: ConsumerContext, listener: Listener, hooks: Sequence[ConsumeHook]) -> None:
         self._ctx = ctx
@@ -30,6 +30,8 @@ class ListenerCalls:
         """The listener with its hooks."""
         self.running = 0
         """The number of calls that run, which the models count."""
+        self.threads: dict[Context, int] = {}
+        """The contexts of calls in daemon threads → the identifiers of these threads."""
         self.in_loop = is_async(listener)
         self.watch = LoopWatch(ctx.host, ctx.listener_name, lambda: self.in_loop and self.running > 0)
 
@@ -39,10 +41,12 @@ class ListenerCalls:
         outcome: asyncio.Future[ListenerResult] = loop.create_future()
 
         def work() -> None:
+            self.threads[context] = self._ctx.host.threads.ident()
             try:
                 result: ListenerResult = (self.listener(batch, context), None)
             except BaseException as error:  # listener: handled on the loop, like an async one's
                 result = (None, error)
+            del self.threads[context]
             calls.end(key)
             try:
                 loop.call_soon_threadsafe(_give, outcome, result)

@@ -8,12 +8,13 @@ per message: an async listener is awaited in the queue's own task, which returns
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from weakref import WeakSet
 
-from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue
+from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue, ListenerCall
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.failed_calls import FailedCalls
-from lockstep.client.consumer.grant import Grant
+from lockstep.client.consumer.grant import Grant, RunnerStatus
 from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, Fence, OrderlyContext, QueueAction, read_result
 from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer, ends_the_task
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
@@ -32,9 +33,13 @@ _HELD = OwnershipState.HELD
 class OrderedModel:
     """The consume model of `@consumer.orderly`."""
 
+    concurrency: int | None = None
+
     def __init__(self, ctx: ConsumerContext, listener: ListenerCalls) -> None:
         self._ctx = ctx
         self._listener = listener
+        self._runners: WeakSet[OrderedRunner] = WeakSet()
+        """The runners whose tasks run, and some that have ended."""
 
     def start(self) -> None:
         self._listener.watch.start()
@@ -43,10 +48,16 @@ class OrderedModel:
         self._listener.watch.stop()
 
     def runner(self, queue: HeldQueue, grant: Grant) -> "OrderedRunner":
-        return OrderedRunner(self._ctx, self._listener, queue, grant)
+        runner = OrderedRunner(self._ctx, self._listener, queue, grant)
+        self._runners.add(runner)
+        return runner
 
     def tasks(self, queue: HeldQueue | None = None) -> "list[asyncio.Task[None]]":
         return []
+
+    def running_calls(self) -> Iterator[ListenerCall]:
+        for runner in self._runners:
+            yield from runner.running_calls()
 
     def unassigned(self, queue: MessageQueue) -> None:
         pass
@@ -56,6 +67,8 @@ class OrderedRunner:
     """One grant of one queue."""
 
     __slots__ = (
+        "__weakref__",
+        "_again_ms",
         "_blocked",
         "_ctx",
         "_failures",
@@ -78,6 +91,8 @@ class OrderedRunner:
         self._messages = grant.messages
         self._ownership = queue.ownership
         self._session = queue.session
+        self._again_ms: int | None = None
+        """When a failed batch is called again."""
         self._blocked = False
         """Attempts are exhausted: the listener is not called until `resume()` or the next grant."""
         self._given_up = False
@@ -191,8 +206,15 @@ class OrderedRunner:
     def before_release(self) -> None:
         pass
 
-    def lanes(self) -> None:
-        return None
+    def status(self) -> RunnerStatus:
+        uncommitted = self._messages.taken - (len(self._messages.batch) if self._queue.calls else 0)
+        return RunnerStatus(None, self._blocked, self._again_ms, uncommitted)
+
+    def running_calls(self) -> Iterator[ListenerCall]:
+        """Yield the call that runs."""
+        for context, started_ms in self._queue.calls.items():
+            if isinstance(context, OrderlyContext) and context.fence.epoch == self._grant.token:
+                yield ListenerCall(self._queue, context, started_ms, self._messages.batch, self._task, self._listener.threads.get(context))
 
     def _cancel_handled(self) -> None:
         """Record that a call that was given up has ended, as a failed one: the task goes on."""
@@ -247,13 +269,14 @@ class OrderedRunner:
     async def _pause(self, pause_ms: int) -> None:
         """Wait between two calls of one batch, at most until the grant ends."""
         grant, boot_ms = self._grant, self._ctx.host.clock.boot_ms
-        until_ms = boot_ms() + pause_ms
+        until_ms = self._again_ms = boot_ms() + pause_ms
         while grant.alive and (left_ms := until_ms - boot_ms()) > 0:
             try:
                 async with asyncio.timeout(left_ms / 1000):
                     await grant.rest()
             except TimeoutError:
                 pass
+        self._again_ms = None
 
     async def _wait_committed(self) -> None:
         """With commit="each": wait until the broker has confirmed the commit."""

@@ -11,10 +11,10 @@ messages that were fetched under it are dropped.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from lockstep.client.consumer.consume_model import HeldQueue
-from lockstep.client.consumer.grant import Grant
+from lockstep.client.consumer.consume_model import HeldQueue, ListenerCall
+from lockstep.client.consumer.grant import Grant, RunnerStatus
 from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.message import MessageExt
@@ -25,6 +25,8 @@ _HELD = OwnershipState.HELD
 
 class PollModel:
     """The consume model of a pull consumer. `changed` is set at each event that a poll or a commit may wait for."""
+
+    concurrency: int | None = None
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
@@ -58,6 +60,9 @@ class PollModel:
 
     def tasks(self, queue: HeldQueue | None = None) -> "list[asyncio.Task[None]]":
         return []
+
+    def running_calls(self) -> Iterable[ListenerCall]:
+        return ()
 
     def unassigned(self, queue: MessageQueue) -> None:
         """Forget the queue's seek and pause: they belong to this assignment."""
@@ -207,8 +212,8 @@ class PollRunner:
     def before_release(self) -> None:
         pass
 
-    def lanes(self) -> None:
-        return None
+    def status(self) -> RunnerStatus:
+        return RunnerStatus(uncommitted=max(0, self.grant.messages.commit_offset - self.queue.ownership.offset))
 
     @property
     def was_moved_back(self) -> bool:

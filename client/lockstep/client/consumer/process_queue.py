@@ -137,6 +137,11 @@ class ProcessQueue:
         return batch
 
     @property
+    def batch(self) -> list[MessageExt]:
+        """Return the batch that was taken last, if it is not finished."""
+        return self._messages[self._batch : self._next]
+
+    @property
     def batch_attempts(self) -> int:
         """Return the number of failed calls of the batch that was taken last."""
         return self._attempts if self._attempts and self._messages[self._batch].queue_offset == self._failed_offset else 0

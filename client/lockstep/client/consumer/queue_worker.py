@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from lockstep.client.consumer.consume_model import ConsumeModel
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import QueueAssigned, QueueGap, QueueRevoked
-from lockstep.client.consumer.grant import Grant, Runner
+from lockstep.client.consumer.grant import Grant, Runner, RunnerStatus
 from lockstep.client.consumer.health import QueueHealth
 from lockstep.client.consumer.interfaces import GroupHandler, QueueSession
 from lockstep.client.consumer.listener import ConcurrentlyContext, OrderlyContext
@@ -125,9 +125,14 @@ class QueueWorker:
             self.grant.wake()
         self.cancel_calls()
 
+    @property
+    def runner_status(self) -> RunnerStatus:
+        """Return what the runner of the current grant is doing."""
+        return RunnerStatus() if self._runner is None else self._runner.status()
+
     def health(self, now_ms: int) -> QueueHealth:
         ownership, grant = self.ownership, self.grant
-        lanes = None if self._runner is None else self._runner.lanes()
+        lanes = self.runner_status.lanes
         attempts = ownership.attempts if lanes is None else max(ownership.attempts, lanes.attempts)
         return QueueHealth(
             self.queue,

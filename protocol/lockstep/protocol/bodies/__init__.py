@@ -16,6 +16,7 @@ from lockstep.protocol.bodies.groups import (
     GroupStatus,
     GroupStatusReply,
     GroupSummary,
+    JoinRefusal,
     MemberStatus,
     QueueOffset,
     QueueStatus,
@@ -77,6 +78,7 @@ from lockstep.protocol.bodies.routes import (
     TopicList,
     TopicRoute,
 )
+from lockstep.protocol.bodies.running import RunningCall, RunningInfo, RunningQueue
 
 __all__ = [
     "CONTRACT_VERSION_MAX",
@@ -102,6 +104,7 @@ __all__ = [
     "GroupView",
     "HeartbeatBody",
     "HeartbeatReply",
+    "JoinRefusal",
     "Limits",
     "ListVersion",
     "LockBatchBody",
@@ -130,6 +133,9 @@ __all__ = [
     "ReplayKey",
     "ResetBody",
     "ResetReply",
+    "RunningCall",
+    "RunningInfo",
+    "RunningQueue",
     "SessionLockBody",
     "SessionLockReply",
     "SettingChange",

@@ -30,6 +30,12 @@ class QueueStatus:
     """Finished offsets above the committed one (done_ranges.py)."""
     parked: int | None = None
     """The number of its parked keys; None from an earlier version, which does not have them."""
+    listed_owner: str | None = None
+    """The member to which the member list gives the queue; None if there is none, or the list does not decide (ordering.md 5.5)."""
+    owner_grace_ms: int | None = None
+    """How long the owner, whose connection is lost, may still come back; None while it is connected, and for classic holders."""
+    held_offset: int | None = None
+    """The offset at which a pull of the group is held: its subscription matches no message before it. None if no pull is held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +51,17 @@ class MemberStatus:
     contract's, as far as the broker knows since its start."""
     contract_version: int = 0
     """The version of the member's contract; the group's `contract` is the newest one."""
+    grace_left_ms: int | None = None
+    """How long the member, whose connection is lost, may still come back; None while it is connected, and for classic members."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRefusal:
+    """A client that was not admitted to the group."""
+
+    client_id: str
+    ago_ms: int
+    remark: str
 
 
 class SubscriptionPolicy(Enum):
@@ -79,6 +96,12 @@ class GroupStatus:
     """None if no settings were stored."""
     overruled_count: int = 0
     """Since the broker's start: members with subscriptions that replaced others (`subscription_policy` classic)."""
+    refusals: tuple[JoinRefusal, ...] | None = None
+    """The last clients that were not admitted, the newest last."""
+    grants: int | None = None
+    """Grants of queues since the broker's start."""
+    suspended_ms: int | None = None
+    """How long no queue is granted yet, because the last start may have lost grants (ordering.md 8)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,10 @@ class RunningInfoHeader:
     consumer_group: str
     client_id: str
     jstack_enable: bool = False
+    """Return the stacks of running calls as well."""
+    topic: str | None = None
+    """The queue to report on, in requests to members of lockstep's SDK."""
+    queue_id: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

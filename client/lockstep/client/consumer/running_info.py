@@ -1,0 +1,72 @@
+"""What a consumer reports of itself: GET_CONSUMER_RUNNING_INFO. RocketMQ: DefaultMQPushConsumerImpl.consumerRunningInfo."""
+
+from lockstep.client.consumer.consume_model import ConsumeModel, ListenerCall
+from lockstep.client.consumer.listener import OrderlyContext
+from lockstep.client.consumer.ownership import OwnershipState
+from lockstep.client.consumer.queue_worker import QueueWorker
+from lockstep.client.consumer.stacks import stack_of_task, stack_of_thread
+from lockstep.protocol.bodies import RunningCall, RunningQueue
+
+Oldest = tuple[RunningCall | None, str | None]
+"""A call, and its queue as text."""
+
+
+def running_queue(worker: QueueWorker, now_ms: int) -> RunningQueue:
+    """Return what the consumer knows of one queue."""
+    health, status, grant, ownership = worker.health(now_ms), worker.runner_status, worker.grant, worker.ownership
+    lanes = health.lanes
+    polled = ownership.running and not worker.calls and status.uncommitted > 0
+    return RunningQueue(
+        topic=health.queue.topic,
+        queue_id=health.queue.queue_id,
+        state=health.state,
+        offset=health.offset,
+        committed_offset=health.committed_offset,
+        fetched=health.fetched_count,
+        full=grant is not None and not grant.messages.room(),
+        uncommitted=status.uncommitted,
+        polled_ms=now_ms - worker.polled_ms if polled else None,
+        attempts=health.attempts if lanes is None else max(health.attempts, lanes.attempts),
+        blocked=status.blocked and lanes is None,
+        blocked_keys=() if lanes is None else lanes.blocked_keys,
+        again_ms=None if status.again_ms is None else max(0, status.again_ms - now_ms),
+        drain_ms=_drain_ms(worker, now_ms),
+        keys=None if lanes is None else lanes.count,
+        oldest_key=None if lanes is None else lanes.oldest_key,
+    )
+
+
+def _drain_ms(worker: QueueWorker, now_ms: int) -> int | None:
+    at_ms = worker.ownership.drain_at_ms
+    return None if worker.ownership.state is not OwnershipState.DRAINING or at_ms is None else max(0, at_ms - now_ms)
+
+
+def oldest_call(model: ConsumeModel, worker: QueueWorker | None, now_ms: int, *, with_stack: bool) -> Oldest:
+    """Return the call that has run longest in the worker's queue; or, if none runs there and no further call may start, in any queue."""
+    calls = list(model.running_calls())
+    here = [call for call in calls if call.queue is worker]
+    if not here and model.concurrency is not None and len(calls) >= model.concurrency:
+        here = calls
+    call = min(here, key=lambda each: each.started_ms, default=None)
+    if call is None:
+        return None, None
+    return _running_call(call, now_ms, with_stack=with_stack), str(call.queue.queue)
+
+
+def _running_call(call: ListenerCall, now_ms: int, *, with_stack: bool) -> RunningCall:
+    first = call.batch[0] if call.batch else None
+    attempts = call.context.attempt if isinstance(call.context, OrderlyContext) else 0 if first is None else first.reconsume_times
+    return RunningCall(
+        ran_ms=now_ms - call.started_ms,
+        offset=-1 if first is None else first.queue_offset,
+        count=len(call.batch),
+        attempts=attempts,
+        key=None if first is None else first.sharding_key,
+        stack=_stack(call) if with_stack else (),
+    )
+
+
+def _stack(call: ListenerCall) -> tuple[str, ...]:
+    if call.thread is not None:
+        return stack_of_thread(call.thread)
+    return () if call.task is None else stack_of_task(call.task)
