@@ -222,7 +222,7 @@ class Broker:
             pulls,
             QueryProcessor(store, state.topics),
             topic,
-            ClientProcessor(host, coordination, group_topics, topic, budget, connections),
+            ClientProcessor(host, coordination, group_topics, topic, budget, connections, pulls.held_offset),
             GroupsProcessor(coordination, connections, budget),
             ConsumeStatsProcessor(host, coordination, store, state.topics, budget),
             RelayProcessor(coordination, connections, store),

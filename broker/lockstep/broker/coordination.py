@@ -155,6 +155,7 @@ class Coordination:
         self.state.sessions.restart_timeouts(now_ms, now_ms + self.state.promised_grace_ms)
         self._start_grace(now_ms)
         self._opened_ms = now_ms
+        self.state.start_grace_ends_ms = now_ms + self.state.promised_grace_ms
 
     def _start_grace(self, now_ms: int) -> None:
         self._ticked_ms = now_ms
@@ -213,7 +214,7 @@ class Coordination:
             state.retained_contracts = {}
             for group in state.groups:
                 state.drop_unused_contract(group.name)
-        if now_ms >= self._opened_ms + state.promised_grace_ms:
+        if state.start_grace_ends_ms is not None and now_ms >= state.start_grace_ends_ms:
             self._end_start_grace()
         return self._next_due_ms(now_ms)
 
@@ -228,10 +229,9 @@ class Coordination:
                 state.pending.notify_group_free(group)
 
     def _next_due_ms(self, now_ms: int) -> int:
-        assert self._opened_ms is not None
         dues = [now_ms + TICK_MS_MAX, self.membership.next_due_ms(), self.legacy.next_due_ms()]
         if self.state.grants_suspended or self.state.promised_grace_ms > self.state.config.disconnect_grace_ms:
-            dues.append(self._opened_ms + self.state.promised_grace_ms)
+            dues.append(self.state.start_grace_ends_ms)
         return max(now_ms + 1, min(due for due in dues if due is not None))
 
     def set_day(self, wall_ms: int) -> bool:

@@ -5,6 +5,7 @@ A queue is freed, a grant ended and a contract dropped only here, so that the ot
 
 from lockstep.broker.group_limits import GroupLimits
 from lockstep.broker.group_tables import CoordinationConfig, GroupTables, QueueBounds
+from lockstep.broker.join_refusals import JoinRefusals
 from lockstep.broker.journal import Journal
 from lockstep.broker.pending_effects import PendingEffects
 from lockstep.broker.tables.lock_table import QueueKey
@@ -23,6 +24,7 @@ class GroupState(GroupTables):
         super().__init__(config, layouts, bounds, journal)
         self.limits = GroupLimits(self)
         self.pending = PendingEffects(self)
+        self.refusals = JoinRefusals()
         self.override_counts: dict[str, int] = {}
         """Group → how often a member's subscriptions replaced those of the others, since the start (ordering.md 11.4)."""
         self.retained_contracts: dict[str, None] = {}
@@ -59,6 +61,7 @@ class GroupState(GroupTables):
         self.locks.drop_group(group)
         self.groups.drop_group(group)
         self.settings.drop_group(group)
+        self.refusals.drop_group(group)
         self.override_counts.pop(group, None)
         self.retained_contracts.pop(group, None)
 

@@ -38,9 +38,9 @@ class GroupStatusReader:
         """Return the status of a group, read at once, or None if the group is unknown. `address` names the peer of a connection."""
         found = [self.read_member(group, client_id, now_ms, address) for client_id in self.member_ids(group)]
         queues = [self.read_queue(key, now_ms) for key in self.queue_keys_of(group)]
-        return self.combine(group, [member for member in found if member is not None], queues)
+        return self.combine(group, [member for member in found if member is not None], queues, now_ms)
 
-    def combine(self, name: str, members: Sequence[MemberStatus], queues: Sequence[QueueStatus]) -> GroupStatus | None:
+    def combine(self, name: str, members: Sequence[MemberStatus], queues: Sequence[QueueStatus], now_ms: int) -> GroupStatus | None:
         """Return the status made of the results of `read_member` and `read_queue`, or None if the group is unknown."""
         state = self._state
         if name not in state.activity:
@@ -53,7 +53,15 @@ class GroupStatusReader:
             queues=tuple(queues),
             settings=state.settings.get(name),
             overruled_count=state.override_counts.get(name, 0),
+            refusals=state.refusals.of(name, now_ms) or None,
+            grants=state.locks.grant_counts[name],
+            suspended_ms=self._suspended_ms(now_ms),
         )
+
+    def _suspended_ms(self, now_ms: int) -> int | None:
+        """Return for how long no queue is granted yet, because the last start may have lost grants; None if queues are granted."""
+        ends_ms = self._state.start_grace_ends_ms
+        return max(0, ends_ms - now_ms) if self._state.grants_suspended and ends_ms is not None else None
 
     def summary(self, name: str, lag: int) -> GroupSummary:
         """Return the summary of a group. `lag`: the sum of `lag_of` its queues."""
@@ -89,7 +97,15 @@ class GroupStatusReader:
             heard_ago_ms=max(0, now_ms - heard_ms),
             subscriptions=None if group.contract is not None and group.contract.subscriptions == declared else declared,
             contract_version=group.member_versions.get(client_id, 0),
+            grace_left_ms=self._grace_left_ms(session_id, now_ms),
         )
+
+    def _grace_left_ms(self, session_id: str | None, now_ms: int) -> int | None:
+        """Return how long a session that has lost its connection may still come back; None if it has one."""
+        session = self._state.sessions.get(session_id)
+        if session is None or session.connection is not None:
+            return None
+        return max(0, self._state.sessions.due_ms(session) - now_ms)
 
     def connection_of(self, name: str, client_id: str) -> int | None:
         """Return the connection of a member, or None if the client is no member or has no connection now."""
@@ -120,7 +136,8 @@ class GroupStatusReader:
         """Return the status of one queue of one group."""
         state = self._state
         lock, progress, committed_ms = state.locks.get(key), state.progress.get(key), state.progress.committed_ms(key)
-        failing = state.progress.failing(key)
+        failing, group = state.progress.failing(key), state.groups.get(key[0])
+        decided = group is not None and state.decides_owners(group)
         return QueueStatus(
             topic=key[1],
             queue_id=key[2],
@@ -136,4 +153,6 @@ class GroupStatusReader:
             error=None if failing is None else failing.error,
             done=None if progress is None else progress.done or None,
             parked=state.parks.waiting_count(key),
+            listed_owner=state.owner(group, key[1], key[2]) if group is not None and decided else None,
+            owner_grace_ms=self._grace_left_ms(lock.session, now_ms) if lock is not None and lock.held else None,
         )

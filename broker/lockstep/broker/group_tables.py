@@ -95,6 +95,8 @@ class GroupTables:
         """Durable: a suffix of the log is assumed to be lost, and no queue is granted for the grace (ordering.md 8.5)."""
         self.promised_grace_ms = 0
         """Durable: the longest grace that a client may still rely on. Above the configured one only after a start with a shorter one."""
+        self.start_grace_ends_ms: int | None = None
+        """When the grace of the last start is over, during which suspended grants remain so; None before the port is open."""
         self.classic_connections: dict[str, int] = {}
         """Client id of a classic member → its current connection."""
 

@@ -75,7 +75,7 @@ class GroupMembers:
         if session is None:
             return None
         pairs = zip(body.consumers, heartbeat.contracts, strict=True)
-        refused = [error for entry, contract in pairs if (error := self._join_or_refuse(session, entry, contract))]
+        refused = [error for entry, contract in pairs if (error := self._join_or_refuse(session, entry, contract, now_ms))]
         named = {entry.group: None for entry in body.consumers}
         for group in self._state.groups.groups_of_session(session.id):
             if group.name not in named:
@@ -96,16 +96,23 @@ class GroupMembers:
             state.pending.close_connection(bound.older_connection, "a newer connection of its session took over")
         return bound.session
 
-    def _join_or_refuse(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> BrokerError | None:
+    def _join_or_refuse(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup, now_ms: int) -> BrokerError | None:
         """Join the group. Return why it can't be joined, or None."""
+        refusal: BrokerError | None
         try:
             self._check_room(entry.group, session.client_id, offered)
         except BrokerError as error:
-            return error
-        try:
-            return self._join(session, entry, offered)
-        finally:
-            self._state.forget_if_empty(entry.group)
+            refusal = error
+        else:
+            try:
+                refusal = self._join(session, entry, offered)
+            finally:
+                self._state.forget_if_empty(entry.group)
+        if refusal is None:
+            self._state.refusals.forget_client(entry.group, session.client_id)
+        elif entry.group in self._state.activity:
+            self._state.refusals.record(entry.group, session.client_id, refusal.remark, now_ms)
+        return refusal
 
     def _check_room(self, name: str, client_id: str, offered: ConsumerGroup) -> None:
         """Raise NoPermissionError above a limit, ServiceNotAvailableError if the disk is too full for a new group or member."""

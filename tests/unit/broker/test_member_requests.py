@@ -6,11 +6,11 @@ from typing import Any, cast
 import pytest
 
 from lockstep.broker.classic.connections import Client
-from lockstep.broker.classic.relay import MEMBER_MS, RelayProcessor
+from lockstep.broker.classic.relay import MEMBER_MS, NATIVE_MEMBER_MS, RelayProcessor
 from lockstep.broker.classic.replies import PRODUCER_MS, ReplyProcessor
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import JSON, Command
-from lockstep.protocol.errors import MemberTimeoutError, RequestTimeoutError, SystemBusyError
+from lockstep.protocol.errors import MemberTimeoutError, RequestCodeNotSupportedError, RequestTimeoutError, SystemBusyError
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.runtime.clock import Clock
@@ -107,3 +107,30 @@ async def test_reply_to_a_producer_that_reads_too_slowly_is_refused() -> None:
     header = SendMessageHeader("repliers", "DefaultCluster_REPLY_TOPIC", 0, properties="REPLY_TO_CLIENT\x01m")
     with pytest.raises(SystemBusyError, match="client m reads too slowly"):
         replies.send_reply(Request(Command(324, 5, codec=JSON), cast(Any, endpoint), header, b"answer"))
+
+
+def native_client_on(endpoint: SilentEndpoint) -> Connections:
+    return Connections(Client(cast(Any, endpoint), "m", True, "PYTHON", 1, 0, ("asking",)))
+
+
+async def test_native_member_is_given_three_seconds_and_answers_native_tools_only() -> None:
+    endpoint = SilentEndpoint()
+    relay = RelayProcessor(cast(Any, Groups()), cast(Any, native_client_on(endpoint)), cast(Any, None))
+    header = RunningInfoHeader("g", "m", True, "orders", 0)
+    asking = asyncio.create_task(relay.running_info(Request(Command(307), cast(Any, endpoint), header)))
+    await asyncio.sleep(0)
+    code, timeout_ms, future = endpoint.requests[-1]
+    assert (code, timeout_ms) == (RequestCode.GET_CONSUMER_RUNNING_INFO, NATIVE_MEMBER_MS)
+    future.set_exception(RequestTimeoutError("silence"))
+    with pytest.raises(MemberTimeoutError, match="within 3 s"):
+        await asking
+    with pytest.raises(RequestCodeNotSupportedError, match="use `lockstep why GROUP`"):
+        await relay.running_info(Request(Command(307, codec=JSON), cast(Any, endpoint), header))
+
+
+async def test_native_tool_is_sent_to_the_tools_of_a_classic_member() -> None:
+    endpoint = SilentEndpoint()
+    relay = RelayProcessor(cast(Any, Groups()), cast(Any, client_on(endpoint)), cast(Any, None))
+    with pytest.raises(RequestCodeNotSupportedError, match="ask it by `mqadmin consumerStatus -g g`"):
+        await relay.running_info(Request(Command(307), cast(Any, endpoint), RunningInfoHeader("g", "m")))
+    assert endpoint.requests == []

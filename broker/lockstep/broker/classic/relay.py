@@ -1,4 +1,4 @@
-"""Requests of RocketMQ's tools that the broker passes on to a member, and its response. RocketMQ: AdminBrokerProcessor.callConsumer.
+"""Requests of tools that the broker passes on to a member, and its response. RocketMQ: AdminBrokerProcessor.callConsumer.
 
 A member has at most one such request of a code at a time, so that a member which does not respond holds back no one but those who ask it.
 """
@@ -35,12 +35,15 @@ RELAY_LANE = "relay"
 """The lane of requests that wait for a member. They use no thread of the host."""
 MEMBER_MS = 10_000
 """How long a member may take to respond. RocketMQ: the same."""
+NATIVE_MEMBER_MS = 3_000
+"""How long a member of lockstep's SDK may take. Its event loop responds at once, unless something blocks it, which is then the answer."""
 UNKNOWN_TO = {"CPP": (RequestCode.CONSUME_MESSAGE_DIRECTLY, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT)}
 """Language → requests that its client never responds to."""
 
 
 class RelayProcessor:
-    """Passes requests on to members of RocketMQ's clients."""
+    """Passes requests on to members: those of RocketMQ's tools to members of its clients, and GET_CONSUMER_RUNNING_INFO of lockstep's own
+    tools to members of its SDK."""
 
     def __init__(self, coordination: Coordination, connections: ClientConnections, store: Store) -> None:
         self._coordination = coordination
@@ -49,11 +52,18 @@ class RelayProcessor:
         self._outstanding: set[tuple[int, int]] = set()
         """(connection, code) of the requests without a response."""
 
-    @handles(RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader, lane=RELAY_LANE, native=False, classic=True)
+    @handles(RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader, lane=RELAY_LANE, classic=True)
     async def running_info(self, request: Request) -> HandlerResult:
+        """Return what a member reports of itself. RocketMQ's clients and the SDK have bodies, and tools, of their own."""
         header: RunningInfoHeader = request.header
-        member = self._member(header.consumer_group, header.client_id)
-        return _relayed(request, await self._ask(member, RequestCode.GET_CONSUMER_RUNNING_INFO, header))
+        member, code = self._member(header.consumer_group, header.client_id), RequestCode.GET_CONSUMER_RUNNING_INFO
+        if not request.is_native:
+            _check_knows(member, code)
+        elif not member.is_native:
+            raise RequestCodeNotSupportedError(
+                f"client {member.client_id} is one of RocketMQ's: ask it by `mqadmin consumerStatus -g {header.consumer_group}`"
+            )
+        return _relayed(request, await self._ask(member, code, header, timeout_ms=NATIVE_MEMBER_MS if member.is_native else MEMBER_MS))
 
     @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeDirectlyHeader, lane=QUERY_LANE, native=False, classic=True)
     async def consume_directly(self, request: Request) -> HandlerResult:
@@ -78,7 +88,9 @@ class RelayProcessor:
         return RunInLane(RELAY_LANE, partial(self._consume, request, member, passed_on, record))
 
     async def _consume(self, request: Request, member: Client, header: ConsumeDirectlyHeader, record: bytes) -> HandlerResult:
-        return _relayed(request, await self._ask(member, RequestCode.CONSUME_MESSAGE_DIRECTLY, header, record))
+        code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+        _check_knows(member, code)
+        return _relayed(request, await self._ask(member, code, header, record))
 
     @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatusHeader, lane=RELAY_LANE, native=False, classic=True)
     async def consumer_status(self, request: Request) -> HandlerResult:
@@ -107,19 +119,18 @@ class RelayProcessor:
             raise BrokerSystemError(f"group {group} has no member {client_id} that is connected to this broker")
         return member
 
-    async def _ask(self, member: Client, code: RequestCode, header: object, body: bytes = b"") -> Command:
+    async def _ask(self, member: Client, code: RequestCode, header: object, body: bytes = b"", timeout_ms: int = MEMBER_MS) -> Command:
         """Send a request to a member and return its response. Raise BrokerError if there is none."""
-        _check_knows(member, code)
         key = member.endpoint.id, int(code)
         if key in self._outstanding:
             raise SystemBusyError(f"client {member.client_id} has not responded to another {code_name(code)} yet: repeat it later")
         self._outstanding.add(key)
         try:
             fields = CODECS[member.endpoint.codec].write_fields(header)
-            return await member.endpoint.request(code, fields, body, timeout_ms=MEMBER_MS)
+            return await member.endpoint.request(code, fields, body, timeout_ms=timeout_ms)
         except RequestTimeoutError:
             raise MemberTimeoutError(
-                f"client {member.client_id} did not respond to {code_name(code)} within {MEMBER_MS // 1000} s"
+                f"client {member.client_id} did not respond to {code_name(code)} within {timeout_ms // 1000} s"
             ) from None
         except TransportError as error:
             raise BrokerSystemError(f"client {member.client_id} did not respond to {code_name(code)}: {error}") from None
@@ -131,7 +142,7 @@ def _check_knows(member: Client, code: RequestCode) -> None:
     """Raise RequestCodeNotSupportedError if the client has no response to a request."""
     if member.is_native:
         raise RequestCodeNotSupportedError(
-            f"client {member.client_id} is one of lockstep's SDK, which does not handle {code_name(code)}: use `lockstep group show`"
+            f"client {member.client_id} is one of lockstep's SDK, which does not handle {code_name(code)}: use `lockstep why GROUP`"
         )
     if code in UNKNOWN_TO.get(member.language, ()):
         raise RequestCodeNotSupportedError(

@@ -1,5 +1,8 @@
 """HEART_BEAT, UNREGISTER_CLIENT, member lists, group status. RocketMQ: ClientManageProcessor, ConsumerManageProcessor."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.delayed_delivery import GroupTopics
@@ -7,6 +10,7 @@ from lockstep.broker.heartbeats import HeartbeatCache
 from lockstep.broker.processors.pull_request import check_given, filter_of
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import CheckClientConfigBody, ConsumerGroup, GroupStatusReply, HeartbeatBody
 from lockstep.protocol.codec.plain import PackedList, pack_around, pack_plain
 from lockstep.protocol.codes import RequestCode
@@ -42,14 +46,17 @@ class ClientProcessor:
         creator: TopicProcessor,
         budget: TurnBudget | None = None,
         connections: ClientConnections | None = None,
+        held_offset: Callable[[QueueKey], int | None] = lambda _: None,
     ) -> None:
-        """`budget` limits what lanes do in one turn of the loop. `connections` keeps what the clients' HEART_BEATs say."""
+        """`budget` limits what lanes do in one turn of the loop. `connections` keeps what the clients' HEART_BEATs say. `held_offset`
+        returns the offset at which a pull of a group is held at a queue."""
         self._budget = TurnBudget(LANE_ITEMS_PER_TURN) if budget is None else budget
         self._clock = host.clock
         self._coordination = coordination
         self._topics = topics
         self._creator = creator
         self._connections = ClientConnections(coordination) if connections is None else connections
+        self._held_offset = held_offset
         self._heartbeats = HeartbeatCache()
 
     @handles(RequestCode.HEART_BEAT, None, bytes, body_bytes_max=HEARTBEAT_BYTES_MAX, classic=True)
@@ -120,17 +127,18 @@ class ClientProcessor:
         queues, members = list[bytes](), list[bytes]()
         for key in coordination.status.queue_keys_of(group):
             await self._budget.take()
-            queues.append(pack_plain(to_plain(coordination.status.read_queue(key, self._clock.boot_ms()))))
+            status = coordination.status.read_queue(key, self._clock.boot_ms())
+            queues.append(pack_plain(to_plain(replace(status, held_offset=self._held_offset(key)))))
         for client_id in coordination.status.member_ids(group):
             await self._budget.take()
             member = coordination.status.read_member(group, client_id, self._clock.boot_ms(), self._connections.peer)
             if member is not None:
                 await self._budget.take(len(member.subscriptions or ()) // TOPICS_PER_ITEM)
                 members.append(pack_plain(to_plain(member)))
-        status = coordination.status.combine(group, [], [])
-        if status is None:
+        found = coordination.status.combine(group, [], [], self._clock.boot_ms())
+        if found is None:
             raise SubscriptionGroupNotExistError(f"group {group} is unknown at {coordination.state.config.broker_name}")
-        plain = to_plain(GroupStatusReply((), status))
+        plain = to_plain(GroupStatusReply((), found))
         plain["status"] |= {"queues": PackedList(queues), "members": PackedList(members)}
         return request.reply(body=pack_around(plain))
 

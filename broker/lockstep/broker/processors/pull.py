@@ -21,6 +21,7 @@ from lockstep.broker.effects import StalePulls
 from lockstep.broker.processors.cold_reads import ColdReads
 from lockstep.broker.processors.pull_request import Filter, Pull, check_given, filter_of, page_of, unsupported_filter
 from lockstep.broker.store import ReadResult, ReadStatus, Store
+from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.long_poll_table import (
     HELD_MAX,
     HELD_PER_GROUP_MAX,
@@ -197,6 +198,10 @@ class PullProcessor:
         self._found += self._take(LongPollTable.take_all)
         while self._found:
             self._serve_found()
+
+    def held_offset(self, queue: QueueKey) -> int | None:
+        """Return the highest offset at which a pull of the group is held at the queue: its subscription matches no message before it."""
+        return max((pull.offset for pull in self._holds.held_by(*queue)), default=None)
 
     def _expire(self) -> None:
         self._deadline.cancel()
