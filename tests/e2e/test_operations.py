@@ -89,6 +89,7 @@ def test_every_command_of_operations_md_works_as_described(tmp_path: Path) -> No
     assert "topic orders is deleted" in responses["topic delete orders"]
     assert "messages to consume again: 0, messages to skip: 0" in responses["group reset-offset billing --topic payments --to beginning"]
     assert "lag: 1" in responses["group show billing"]
+    assert "because  group billing has no member" in responses["why billing"]
     assert (
         "messages to consume again: 0, messages to skip: 1; nothing was changed"
         in responses["group reset-offset billing --to end --dry-run"]

@@ -12,6 +12,7 @@ from lockstep.admin.commands.doctor import doctor_command
 from lockstep.admin.commands.send import send_command
 from lockstep.admin.commands.tail import tail_command
 from lockstep.admin.commands.up import up_command
+from lockstep.admin.commands.why import why_command
 from lockstep.admin.servers import serve
 from lockstep.admin.version import describe_version
 
@@ -60,6 +61,7 @@ app.command("tail")(tail_command)
 app.add_typer(message.app, name="message")
 app.command("bench")(bench_command)
 app.command("doctor")(doctor_command)
+app.command("why")(why_command)
 app.add_typer(store.app, name="store")
 app.add_typer(broker.app, name="broker")
 

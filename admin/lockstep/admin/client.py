@@ -26,6 +26,7 @@ from lockstep.protocol.bodies import (
     ParkControlReply,
     ResetBody,
     ResetReply,
+    RunningInfo,
     SettingChanges,
     TopicList,
     TopicOffsets,
@@ -46,6 +47,7 @@ from lockstep.protocol.headers.routes import (
     HoldWritesHeader,
     HoldWritesReply,
 )
+from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
@@ -286,6 +288,10 @@ class AdminClient:
     async def delete_group(self, broker: BrokerAddress, group: str) -> None:
         """Remove a group and its progress at one broker. Does nothing if the broker does not know the group."""
         await self.request(broker, RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader(group, clean_offset=True))
+
+    async def running_info(self, broker: BrokerAddress, header: RunningInfoHeader) -> RunningInfo:
+        """Return what a member reports of itself, whom its broker asks. Raise MemberTimeoutError if it does not respond within 3 s."""
+        return decode_body(RunningInfo, (await self.request(broker, RequestCode.GET_CONSUMER_RUNNING_INFO, header)).body)
 
     async def broker_status(self, broker: BrokerAddress) -> BrokerStatus:
         """Return a broker's report about itself."""

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from shlex import quote
 
-from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, MemberStatus, QueueStatus, Subscription
+from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, JoinRefusal, MemberStatus, QueueStatus, Subscription
 from lockstep.protocol.done_ranges import count
 from lockstep.protocol.queue import MessageQueue
 
@@ -36,6 +36,12 @@ class QueueLine:
     """Finished offsets above the committed one: bounds of ranges, as in done_ranges.py. They do not count as lag."""
     parked: int | None = None
     """The number of parked keys."""
+    listed_owner: str | None = None
+    """The member to which the broker's member list gives the queue; None if there is none, or that list does not decide."""
+    owner_grace_ms: int | None = None
+    """How long the owner, whose connection is lost, may still come back; None while it is connected."""
+    held_offset: int | None = None
+    """The offset at which a pull of the group is held; None if none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,8 @@ class MemberLine:
     """Brokers that have queues of the group's topics and don't list this member: it gets none of their queues."""
     contract_version: int = 0
     """The version of its contract."""
+    grace_left_ms: int | None = None
+    """How long the member, which some broker has lost, may still come back; None while every broker that lists it is connected to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,12 @@ class GroupReport:
     """How often a member's subscriptions replaced those of others: the highest count of any broker."""
     contract_version: int = 0
     """The version of the newest contract."""
+    refusals: tuple[JoinRefusal, ...] = ()
+    """The last clients that a broker did not admit, the newest first."""
+    grants: Mapping[str, int] = field(default_factory=dict)
+    """Broker → grants of the group's queues since its start."""
+    suspended_ms: Mapping[str, int] = field(default_factory=dict)
+    """Broker → how long it does not grant any queue yet, because its last start may have lost grants."""
 
     @property
     def lag(self) -> int | None:
@@ -137,7 +151,20 @@ def report(
         next((status.settings for status in statuses.values() if status.settings is not None), None),
         max((status.overruled_count for status in statuses.values()), default=0),
         0 if first is None else first.contract_version,
+        _refusals(statuses.values()),
+        {broker: status.grants for broker, status in statuses.items() if status.grants is not None},
+        {broker: status.suspended_ms for broker, status in statuses.items() if status.suspended_ms is not None},
     )
+
+
+def _refusals(statuses: Collection[GroupStatus]) -> tuple[JoinRefusal, ...]:
+    """Return the newest refusal of each client that is no member anywhere."""
+    members = {member.client_id for status in statuses for member in status.members}
+    newest: dict[str, JoinRefusal] = {}
+    for each in sorted((each for status in statuses for each in status.refusals or ()), key=lambda each: each.ago_ms):
+        if each.client_id not in members:
+            newest.setdefault(each.client_id, each)
+    return tuple(newest.values())
 
 
 def update_command(settings: GroupSettings) -> str:
@@ -182,6 +209,9 @@ def _queue(broker: str, queue: QueueStatus, broadcasting: bool) -> QueueLine:
         queue.error,
         queue.done or (),
         queue.parked or 0,
+        queue.listed_owner,
+        queue.owner_grace_ms,
+        queue.held_offset,
     )
 
 
@@ -206,6 +236,7 @@ def _member(by_broker: Mapping[str, MemberStatus], expected: Iterable[str], cont
         subscription,
         tuple(broker for broker in expected if broker not in by_broker),
         max(member.contract_version for member in by_broker.values()),
+        max((member.grace_left_ms for member in by_broker.values() if member.grace_left_ms is not None), default=None),
     )
 
 

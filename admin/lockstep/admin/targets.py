@@ -52,6 +52,15 @@ def parse_queue(text: str) -> tuple[str, int]:
     return found[1], int(found[2])
 
 
+def parse_topic_queue(text: str) -> tuple[str, str | None, int] | None:
+    """Return "orders:3" as (topic, None, queue id), and "orders@broker-a:3" as (topic, broker name, queue id); None for other text."""
+    found = QUEUE.fullmatch(text)
+    if found is None:
+        return None
+    topic, _, broker = found[1].partition("@")
+    return topic, broker or None, int(found[2])
+
+
 def _parse(text: str, now_ms: int) -> Target | None:
     if text in ("beginning", "end"):
         return Target(text)

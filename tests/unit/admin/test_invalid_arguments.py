@@ -67,6 +67,7 @@ ARGUMENTS = {
     ("tail",): ["nothing"],
     ("bench",): ["--count", "100", "--nameserver", "127.0.0.1:1"],
     ("doctor",): [],
+    ("why",): ["billing", "orders:0"],
     ("up",): [],
     ("store", "check"): ["nowhere"],
     ("store", "inspect"): ["nowhere"],

@@ -62,7 +62,7 @@ async def _show(message_id: str, broker: str | None, nameserver: str, as_json: b
     host, offset = parse_id(message_id, Host.current().clock.wall_ms())
     admin = AdminClient(Host.current(), nameserver)
     searched = brokers_to_search(await admin.brokers(), broker)
-    message, owner = await _find(admin, searched, message_id.upper(), host, offset)
+    message, owner = await find_by_offset_id(admin, searched, message_id.upper(), host, offset)
     group_tracks = await tracks(admin, owner, message) if with_tracks else []
     if as_json:
         print_json(message_json(message) | ({"track": [_track_json(each) for each in group_tracks]} if with_tracks else {}))
@@ -114,7 +114,7 @@ def brokers_to_search(brokers: Sequence[BrokerAddress], name: str | None) -> lis
     return list(brokers)
 
 
-async def _find(
+async def find_by_offset_id(
     admin: AdminClient, searched: Sequence[BrokerAddress], message_id: str, host: str, offset: int
 ) -> tuple[MessageExt, BrokerAddress]:
     """Return the message with this id and its broker. Raise CommandError if there is none, or if several brokers have one."""

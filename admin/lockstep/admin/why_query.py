@@ -1,0 +1,147 @@
+"""Collect what `lockstep why` explains: two looks at the group at its brokers, and one question to the members that matter."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lockstep.admin.client import AdminClient, by_name, gather_results
+from lockstep.admin.group_query import read_group
+from lockstep.admin.group_report import GroupReport, QueueLine
+from lockstep.admin.parked import list_parked
+from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, state_of
+from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, ParkedKey, RunningInfo
+from lockstep.protocol.errors import LockstepError, MemberTimeoutError, SystemBusyError
+from lockstep.protocol.headers.tools import RunningInfoHeader
+
+LOOKS_APART_MS = 1_000
+"""The time between the two looks: ten times what a commit of a running consumer takes."""
+ASKED_MAX = 16
+"""Queues about which members are asked. Those that stand come first."""
+
+QueuePlace = tuple[str, str, int]
+"""(topic, broker, queue id)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A member's report, or why there is none."""
+
+    info: RunningInfo | None = None
+    silent: bool = False
+    failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why the queues of a group move or not."""
+
+    explanations: tuple[Explanation, ...]
+    """Of the queues that were looked at in detail: those that stand come first."""
+    states: Mapping[QueuePlace, QueueState]
+    """Of all queues."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Broker → why its request failed."""
+
+
+def place_of(line: QueueLine) -> QueuePlace:
+    return line.topic, line.broker, line.queue_id
+
+
+async def diagnose(
+    admin: AdminClient, group: str, wanted: Callable[[QueueLine], bool], missing: Callable[[Mapping[str, str]], LockstepError]
+) -> Diagnosis:
+    """Look at the group twice, and explain its `wanted` queues.
+
+    Raise TransportError if no nameserver responds, and what `missing` returns if no broker knows the group; it gets why brokers failed.
+    """
+    async with admin.keep_connections():
+        first, results = await read_group(admin, group)
+        if first is None:
+            raise missing(results.failed)
+        clock = admin.host.clock
+        began_ms = clock.monotonic_ms()
+        await asyncio.sleep(LOOKS_APART_MS / 1000)
+        second, results = await read_group(admin, group)
+        if second is None:
+            raise missing(results.failed)
+        between_ms = clock.monotonic_ms() - began_ms
+        brokers = by_name(await admin.brokers())
+        earlier = {place_of(line): line for line in first.queues}
+        lines = [line for line in second.queues if wanted(line)]
+        states = {place_of(line): state_of(line, earlier.get(place_of(line))) for line in lines}
+        chosen = sorted(lines, key=lambda line: _urgency(states[place_of(line)]))[:ASKED_MAX]
+        answers = await _ask(admin, second, chosen, brokers, states)
+        parked, statuses = await asyncio.gather(_parked(admin, group, chosen), _statuses(admin, chosen, brokers))
+    explanations = [
+        explain(
+            second,
+            Facts(
+                line=line,
+                before=earlier.get(place_of(line)),
+                between_ms=between_ms,
+                granted=second.grants.get(line.broker, 0) - first.grants.get(line.broker, second.grants.get(line.broker, 0)),
+                info=answers[place_of(line)].info,
+                silent=answers[place_of(line)].silent,
+                no_info=answers[place_of(line)].failed,
+                parked=tuple(row for broker, row in parked if (row.topic, broker, row.queue_id) == place_of(line)),
+                disk_refusal=statuses[line.broker].disk_refusal if line.broker in statuses else None,
+            ),
+        )
+        for line in chosen
+    ]
+    return Diagnosis(tuple(explanations), states, results.failed)
+
+
+def _urgency(state: QueueState) -> int:
+    return [QueueState.STANDS, QueueState.UNKNOWN, QueueState.MOVES, QueueState.IDLE].index(state)
+
+
+async def _ask(
+    admin: AdminClient,
+    report: GroupReport,
+    lines: Sequence[QueueLine],
+    brokers: Mapping[str, BrokerAddress],
+    states: Mapping[QueuePlace, QueueState],
+) -> dict[QueuePlace, Answer]:
+    """Ask the member of each queue that stands. A member is asked about one queue after another, and about no further one if it is
+    silent."""
+    by_member: dict[tuple[str, str], list[QueueLine]] = {}
+    answers: dict[QueuePlace, Answer] = {}
+    for line in lines:
+        member = asked_member(report, line) if states[place_of(line)] is QueueState.STANDS else None
+        if member is None or line.broker not in brokers:
+            answers[place_of(line)] = Answer()
+        else:
+            by_member.setdefault((member, line.broker), []).append(line)
+
+    async def ask(member: str, queues: Sequence[QueueLine]) -> None:
+        answer = Answer()
+        for line in queues:
+            if not answer.silent:
+                header = RunningInfoHeader(report.group, member, True, line.topic, line.queue_id)
+                answer = await _answer(admin, brokers[line.broker], header)
+            answers[place_of(line)] = answer
+
+    await asyncio.gather(*(ask(member, queues) for (member, _), queues in by_member.items()))
+    return answers
+
+
+async def _answer(admin: AdminClient, broker: BrokerAddress, header: RunningInfoHeader) -> Answer:
+    try:
+        return Answer(info=await admin.running_info(broker, header))
+    except (MemberTimeoutError, SystemBusyError):  # busy: it has not responded to somebody else's question either
+        return Answer(silent=True)
+    except LockstepError as error:
+        return Answer(failed=" ".join(str(error).split()))
+
+
+async def _parked(admin: AdminClient, group: str, lines: Sequence[QueueLine]) -> list[tuple[str, ParkedKey]]:
+    """Return (broker, row) of the group's parked keys, if any of the queues has some."""
+    if not any(line.parked for line in lines):
+        return []
+    return [(each.broker.name, each.row) for each in (await list_parked(admin, group)).keys]
+
+
+async def _statuses(admin: AdminClient, lines: Sequence[QueueLine], brokers: Mapping[str, BrokerAddress]) -> Mapping[str, BrokerStatus]:
+    names = dict.fromkeys(line.broker for line in lines if line.reached and line.broker in brokers)
+    return (await gather_results({name: admin.broker_status(brokers[name]) for name in names})).values

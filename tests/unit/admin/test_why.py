@@ -1,0 +1,211 @@
+"""From facts to the cause that explains why a queue does not move: the order of the causes, and what each says."""
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.admin.group_report import report
+from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, key_explanation, state_of
+from lockstep.protocol.bodies import (
+    ConsumerGroup,
+    GroupSettings,
+    GroupStatus,
+    JoinRefusal,
+    ListVersion,
+    MemberStatus,
+    ParkedKey,
+    ParkState,
+    QueueStatus,
+    RunningCall,
+    RunningInfo,
+    RunningQueue,
+    Subscription,
+)
+from lockstep.protocol.queue import MessageQueue
+
+GROUP, TOPIC, BROKER = "billing", "orders", "broker-a"
+QUEUE = MessageQueue(TOPIC, BROKER, 0)
+CONTRACT = ConsumerGroup(GROUP, (Subscription(TOPIC),), ordered=True)
+A, B = MemberStatus("a", "01234567", "10.0.0.1:1", True, 100), MemberStatus("b", "89abcdef", "10.0.0.2:1", True, 100)
+HELD = QueueStatus(TOPIC, 0, "a", 7, 1, 5, 25, 0, 9_000, None, parked=0, listed_owner="a")
+FREE = replace(HELD, owner=None)
+STATUS = GroupStatus(GROUP, ListVersion(1, 1), CONTRACT, (A, B), (HELD,), grants=1)
+AT_A = RunningQueue(TOPIC, 0, "held", 5, 5, 10, False)
+INFO = RunningInfo("a", GROUP, "running", False, "shop.bill", 0, None, 2_000, AT_A)
+CALL = RunningCall(61_000, 5, 1, 0, "k1", ("app/shop.py:7 in bill",))
+RUNS = replace(INFO, calls=1, oldest=CALL, oldest_queue=str(QUEUE))
+
+
+def explained(status: GroupStatus, /, **facts: object) -> Explanation:
+    made = report(GROUP, {BROKER: status}, [QUEUE])
+    (line,) = made.queues
+    return explain(made, replace(Facts(line), **facts))  # type: ignore[arg-type]
+
+
+def with_queue(queue: QueueStatus) -> GroupStatus:
+    return replace(STATUS, queues=(queue,))
+
+
+def at_the_member(**changes: object) -> RunningInfo:
+    return replace(INFO, queue=replace(AT_A, **changes))  # type: ignore[arg-type]
+
+
+GRACE = replace(A, connected=False, grace_left_ms=1_500)
+REFUSAL = JoinRefusal("c", 4_000, "group billing has another contract")
+BACKOFF = at_the_member(again_ms=4_000, attempts=2)
+
+CAUSES = {
+    "consumption off": ("consumption_disabled", replace(STATUS, settings=GroupSettings(GROUP, consume_enable=False)), {"info": RUNS}),
+    "nobody": ("no_member", replace(STATUS, members=(), queues=(FREE,)), {}),
+    "nobody but a refused one": ("member_refused", replace(STATUS, members=(), queues=(FREE,), refusals=(REFUSAL,)), {}),
+    "suspended": ("grants_suspended", replace(STATUS, queues=(FREE,), suspended_ms=2_000), {}),
+    "suspended, but held again": ("listener_runs", replace(STATUS, suspended_ms=2_000), {"info": RUNS}),
+    "classic owner": ("classic_owner", with_queue(replace(HELD, owner="java", classic_lease_left_ms=900)), {}),
+    "owner in its grace": ("owner_in_grace", replace(with_queue(replace(HELD, owner_grace_ms=1_500)), members=(GRACE, B)), {}),
+    "owner has left": ("owner_left", replace(with_queue(replace(HELD, listed_owner="b")), members=(B,)), {}),
+    "listed member in its grace": ("listed_in_grace", replace(with_queue(FREE), members=(GRACE, B)), {}),
+    "draining": ("draining", with_queue(replace(HELD, listed_owner="b")), {"info": at_the_member(state="draining", drain_ms=8_000)}),
+    "silent": ("member_silent", STATUS, {"silent": True}),
+    "paused": ("paused", STATUS, {"info": replace(RUNS, paused=True)}),
+    "not wanted": ("not_wanted", with_queue(FREE), {"info": replace(INFO, queue=None)}),
+    "not acquired": ("not_acquired", with_queue(FREE), {"info": at_the_member(state="wanted", fetched=0)}),
+    "blocked": ("blocked", STATUS, {"info": at_the_member(blocked=True)}),
+    "blocked key": ("key_blocked", STATUS, {"info": replace(RUNS, queue=replace(AT_A, blocked_keys=(None, "k2")))}),
+    "call": ("listener_runs", STATUS, {"info": RUNS}),
+    "calls elsewhere": ("all_calls_busy", STATUS, {"info": replace(RUNS, oldest_queue="bills@broker-a:0", calls=4, concurrency=4)}),
+    "backoff": ("backoff", with_queue(replace(HELD, attempts=2, failing_ms=9_000, error="E: x")), {"info": BACKOFF}),
+    "backoff of a key": ("backoff", STATUS, {"info": BACKOFF}),
+    "no commit": ("uncommitted", STATUS, {"info": at_the_member(uncommitted=3)}),
+    "no second poll": ("polled", STATUS, {"info": at_the_member(uncommitted=3, polled_ms=70_000)}),
+    "span": ("span_full", STATUS, {"info": at_the_member(keys=3, full=True, oldest_key="k1")}),
+    "not proven": ("not_proven", STATUS, {"info": replace(INFO, proof_left_ms=0)}),
+    "not asked, and failing": ("failing", with_queue(replace(HELD, attempts=2, failing_ms=9_000, error="E: x")), {"no_info": "old"}),
+    "not asked": ("member_not_asked", STATUS, {"no_info": "request code 307 is not supported"}),
+}
+
+
+@pytest.mark.parametrize(("name", "status", "facts"), CAUSES.values(), ids=CAUSES)
+def test_each_situation_has_its_cause(name: str, status: GroupStatus, facts: dict[str, object]) -> None:
+    found = explained(status, **facts)
+    assert (found.state, found.explained) == (QueueState.STANDS, True)
+    assert found.because is not None
+    assert found.because.name == name
+    assert not found.because.text.endswith(".")
+    assert found.summary == f"{QUEUE} of group {GROUP} stands at offset 5: 20 messages wait; the last commit was 9.0 s ago"
+
+
+def test_queue_is_not_explained_without_a_fact() -> None:
+    found = explained(STATUS, info=INFO)
+    assert (found.state, found.because, found.also, found.explained) == (QueueState.STANDS, None, (), False)
+
+
+def test_further_causes_follow_the_first() -> None:
+    found = explained(with_queue(replace(HELD, listed_owner="b")), info=replace(RUNS, paused=True))
+    assert found.because is not None
+    assert [found.because.name, *(each.name for each in found.also)] == ["draining", "paused", "listener_runs"]
+
+
+def test_member_that_is_not_connected_to_this_broker_is_missing() -> None:
+    other = MessageQueue(TOPIC, "broker-b", 0)
+    statuses = {
+        BROKER: replace(STATUS, members=(A,)),
+        "broker-b": replace(STATUS, members=(B,), queues=(replace(FREE, listed_owner=None),)),
+    }
+    made = report(GROUP, statuses, [QUEUE, other])
+    (line,) = [line for line in made.queues if line.broker == "broker-b"]
+    made = replace(made, members=tuple(member for member in made.members if member.client_id == "a"))
+    found = explain(made, Facts(line))
+    assert found.because is not None
+    assert (found.because.name, found.because.text) == ("member_missing", "a is not connected to broker broker-b, but to others")
+
+
+def test_broker_that_was_not_reached_is_the_cause() -> None:
+    made = report(GROUP, {}, [QUEUE], [BROKER])
+    found = explain(made, Facts(made.queues[0]))
+    assert (found.state, found.summary) == (QueueState.UNKNOWN, f"{QUEUE} of group {GROUP} is not known")
+    assert found.because is not None
+    assert found.because.name == "broker_unreached"
+
+
+def test_call_of_an_earlier_grant_has_no_offset() -> None:
+    found = explained(with_queue(FREE), info=replace(RUNS, oldest=replace(CALL, offset=-1, key=None), queue=replace(AT_A, state="wanted")))
+    assert found.because is not None
+    assert found.because.text == "the listener shop.bill has been running for 61 s under an earlier grant in a"
+    assert found.because.step == "look at app/shop.py:7 in bill"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "state"),
+    [
+        (HELD, HELD, QueueState.STANDS),
+        (HELD, replace(HELD, committed_offset=6), QueueState.MOVES),
+        (HELD, replace(HELD, done=(7, 9)), QueueState.MOVES),
+        (HELD, replace(HELD, max_offset=26), QueueState.STANDS),
+        (HELD, replace(HELD, committed_offset=25), QueueState.IDLE),
+        (replace(HELD, committed_offset=6), HELD, QueueState.STANDS),
+    ],
+)
+def test_queue_moves_if_more_is_finished_than_before(before: QueueStatus, after: QueueStatus, state: QueueState) -> None:
+    lines = [report(GROUP, {BROKER: with_queue(each)}, [QUEUE]).queues[0] for each in (before, after)]
+    assert state_of(lines[1], lines[0]) is state
+
+
+@pytest.mark.parametrize(
+    ("arrived", "words"),
+    [(0, "20 messages wait, which are consumed in 2.0 s at this rate"), (10, "30 messages wait, and as many or more arrive")],
+)
+def test_moving_queue_says_when_it_will_be_done(arrived: int, words: str) -> None:
+    before = report(GROUP, {BROKER: with_queue(replace(HELD, committed_offset=5, max_offset=35))}, [QUEUE]).queues[0]
+    after = with_queue(replace(HELD, committed_offset=15, max_offset=35 + arrived))
+    found = explained(after, before=before, between_ms=1_000)
+    assert found.summary == f"{QUEUE} of group {GROUP} moves: 10 messages/s were consumed while it was looked at; {words}"
+    assert (found.because, found.explained) == (None, True)
+
+
+def test_messages_that_no_subscription_matches_do_not_wait() -> None:
+    """A pull passes over them, and the next commit, too. If the member has fetched some, these are not among them."""
+    passed = with_queue(replace(HELD, held_offset=25))
+    assert explained(passed, info=at_the_member(fetched=0)).state is QueueState.IDLE
+    assert explained(passed, info=at_the_member(fetched=1)).state is QueueState.STANDS
+    assert explained(passed, info=at_the_member(fetched=0, uncommitted=1)).state is QueueState.STANDS
+    assert explained(with_queue(replace(HELD, held_offset=24)), info=at_the_member(fetched=0)).state is QueueState.STANDS
+    assert explained(passed).state is QueueState.STANDS, "its member was not asked"
+
+
+def test_remarks_are_made_whether_the_queue_moves_or_not() -> None:
+    row = ParkedKey(GROUP, TOPIC, 0, "k9", 3, ParkState.PARKED, 4, "E: x", 0)
+    idle = replace(with_queue(replace(HELD, committed_offset=25)), refusals=(REFUSAL,))
+    found = explained(idle, parked=(row,) * 9, granted=3, between_ms=1_000, disk_refusal="the disk is full")
+    assert [each.name for each in found.also] == ["parked", "not_settled", "member_refused", "sends_refused"]
+    assert found.also[0].text == "parked keys, whose messages wait: k9, k9, k9, k9, k9, k9, k9, k9 and 1 more"
+    assert not explained(idle, granted=2, between_ms=1_000).also[1:]
+    assert "sends_refused" not in [each.name for each in explained(STATUS, disk_refusal="the disk is full").also]
+
+
+def test_refusal_of_a_client_that_is_a_member_by_now_is_not_told() -> None:
+    assert explained(replace(STATUS, refusals=(replace(REFUSAL, client_id="a"),))).also == ()
+
+
+def test_member_that_can_answer_is_asked() -> None:
+    def asked(queue: QueueStatus, *members: MemberStatus) -> str | None:
+        made = report(GROUP, {BROKER: replace(with_queue(queue), members=members)}, [QUEUE])
+        return asked_member(made, made.queues[0])
+
+    assert asked(HELD, A, B) == "a"
+    assert asked(replace(HELD, listed_owner="b"), A, B) == "a"
+    assert asked(replace(FREE, listed_owner="b"), A, B) == "b"
+    assert asked(replace(HELD, owner_grace_ms=1_000), GRACE, B) is None
+    assert asked(replace(HELD, owner="gone", listed_owner="b"), A, B) == "b"
+    assert asked(HELD, replace(A, session=None), B) is None, "a client of RocketMQ has no such report"
+
+
+def test_parked_key_is_explained_by_its_row() -> None:
+    row = ParkedKey(GROUP, TOPIC, 0, "k 9", 3, ParkState.PARKED, 4, "ValueError: no such account", 0)
+    found = key_explanation(GROUP, QUEUE, [row])
+    assert found is not None
+    assert found.summary == f"{QUEUE} of group {GROUP}: key k 9 is parked at offset 3"
+    assert found.because is not None
+    assert found.because.text == "its message failed 4 times: ValueError: no such account"
+    assert found.because.step == "remove the cause, then run `lockstep park replay billing 'k 9'`"
+    assert key_explanation(GROUP, QUEUE, [replace(row, state=ParkState.ENDED)]) is None
+    assert key_explanation(GROUP, QUEUE, []) is None

@@ -1,0 +1,380 @@
+"""lockstep why: each situation is produced in a cluster, and its cause is named first."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from lockstep.admin.client import AdminClient
+from lockstep.admin.options import CommandError
+from lockstep.admin.why import QueueState
+from lockstep.client import (
+    Backoff,
+    ConsumeOrderlyStatus,
+    MessageExt,
+    OrderedRetry,
+    OrderlyContext,
+    PullConsumer,
+    sql,
+)
+from lockstep.client.consumer.listener import ConcurrentlyContext
+from lockstep.protocol.bodies import GroupSettings, MessageModel
+from lockstep.protocol.errors import SubscriptionConflictError
+from lockstep.runtime.host import Host
+from lockstep.testing import TestCluster
+from support.why_kit import GROUP, TOPIC, Member, accept, cause, explanations, hang, send
+
+pytestmark = pytest.mark.lockstep(brokers=1)
+
+FAST = Backoff(first_ms=100, max_ms=100)
+
+
+async def ready(cluster: TestCluster, *, queues: int = 1) -> None:
+    await cluster.create_topic(TOPIC, queues=queues)
+
+
+async def start(cluster: TestCluster, name: str, member: Member) -> Member:
+    """Start a member, and return it when it holds its queues."""
+    await cluster.start(name, member.run)
+    await cluster.settled(GROUP)
+    return member
+
+
+async def broken(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+    raise ValueError("no such account")
+
+
+async def test_queue_without_waiting_messages_has_nothing_to_do(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster))
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.advance(seconds=2)
+    (found,) = await explanations(lockstep_cluster)
+    assert (found.state, found.because, found.also) == (QueueState.IDLE, None, ())
+    assert found.summary == f"{TOPIC}@broker-a:0 of group {GROUP} has nothing to do: all messages below offset 10 are consumed"
+
+
+async def test_queue_that_moves_says_how_long_it_will_take(lockstep_cluster: TestCluster) -> None:
+    async def slow(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        await asyncio.sleep(0.1)
+
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, slow))
+    await send(lockstep_cluster, 1_000)
+    await lockstep_cluster.advance(seconds=2)
+    (found,) = await explanations(lockstep_cluster)
+    assert (found.state, found.because) == (QueueState.MOVES, None)
+    assert "10 messages/s were consumed while it was looked at" in found.summary
+    assert "which are consumed in" in found.summary
+
+
+async def test_unknown_group(lockstep_cluster: TestCluster) -> None:
+    with pytest.raises(CommandError, match="unknown"):
+        await explanations(lockstep_cluster)
+
+
+async def test_running_call_is_shown_with_its_stack(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hang))
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.advance(seconds=100)
+    (found,) = await explanations(lockstep_cluster)
+    assert found.state is QueueState.STANDS
+    assert found.summary.startswith(f"{TOPIC}@broker-a:0 of group {GROUP} stands at offset 0: 10 messages wait")
+    because = found.because
+    assert because is not None
+    assert because.name == "listener_runs"
+    assert because.text.startswith("the listener support.why_kit.hang has been running for 101 s on offset 0 (key k0) in ")
+    assert any(place.endswith(" in hang") and place.startswith("support/why_kit.py:") for place in because.stack), because.stack
+    assert because.step == f"look at {because.stack[-1]}"
+
+
+async def test_call_in_a_thread_is_shown_with_its_stack(lockstep_cluster: TestCluster) -> None:
+    """The simulator has no threads that run beside the loop: the listener asks about itself while it runs."""
+    seen: list[tuple[str, ...]] = []
+
+    def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        import threading
+
+        from lockstep.client.consumer.stacks import stack_of_thread
+
+        seen.append(stack_of_thread(threading.get_ident()))
+
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, plain))
+    await send(lockstep_cluster, 1)
+    await lockstep_cluster.until(lambda: seen, "a call")
+    assert any(" in test_call_in_a_thread_is_shown_with_its_stack.<locals>.plain" in place for place in seen[0]), seen
+
+
+async def test_call_of_another_queue_that_takes_all_concurrency_is_named(lockstep_cluster: TestCluster) -> None:
+    async def concurrent(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> None:
+        await asyncio.Event().wait()
+
+    await ready(lockstep_cluster, queues=2)
+    member = Member(lockstep_cluster, concurrent, {"concurrency": 1}, concurrent=True)  # type: ignore[arg-type]
+    await lockstep_cluster.start("a", member.run)
+    await lockstep_cluster.advance(seconds=3)
+    await send(lockstep_cluster, 20, keys=10)
+    await lockstep_cluster.advance(seconds=5)
+    found = await explanations(lockstep_cluster)
+    names = sorted(each.because.name for each in found if each.because is not None)
+    assert names == ["all_calls_busy", "listener_runs"]
+    busy = next(each.because for each in found if each.because is not None and each.because.name == "all_calls_busy")
+    assert busy.text.startswith("all 1 calls that ")
+
+
+async def test_silent_member_is_the_finding(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hang))
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.advance(seconds=1)
+    await lockstep_cluster.pause("a")
+    because = await cause(lockstep_cluster)
+    assert because.name == "member_silent"
+    assert "did not respond within 3 s; the broker last received something from it" in because.text
+    await lockstep_cluster.resume("a")
+
+
+async def test_group_without_members(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster))
+    await lockstep_cluster.stop("a")
+    await send(lockstep_cluster, 10)
+    assert (await cause(lockstep_cluster)).name == "no_member"
+
+
+async def test_owner_that_died_is_in_its_grace_and_then_gone(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hang))
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.advance(seconds=1)
+    await lockstep_cluster.kill("a")
+    because = await cause(lockstep_cluster)
+    assert because.name == "owner_in_grace"
+    assert "has lost its connection; it may come back for another" in because.text
+    await lockstep_cluster.advance(seconds=4)
+    assert (await cause(lockstep_cluster)).name == "no_member"
+
+
+async def test_consumption_that_is_switched_off(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster))
+    admin = AdminClient(Host.current(), lockstep_cluster.nameserver)
+    (broker,) = await admin.brokers()
+    await admin.configure(broker, GroupSettings(GROUP, consume_enable=False))
+    await send(lockstep_cluster, 10)
+    because = await cause(lockstep_cluster)
+    assert because.name == "consumption_disabled"
+    assert because.step == f"allow it with `lockstep group update {GROUP} --consume`"
+
+
+async def test_member_that_was_refused_is_shown_beside_the_others_and_alone(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster))
+    refused = Member(lockstep_cluster, settings={"retry": OrderedRetry(max_attempts=3)})
+
+    async def is_refused() -> None:
+        with pytest.raises(SubscriptionConflictError):
+            await refused.run()
+
+    await lockstep_cluster.start("b", is_refused)
+    await lockstep_cluster.until(lambda: lockstep_cluster.state("b") == "stopped", "the refusal")
+    (found,) = await explanations(lockstep_cluster)
+    assert [each.name for each in found.also] == ["member_refused"]
+    assert "retry" in found.also[0].text
+    await lockstep_cluster.stop("a")
+    await send(lockstep_cluster, 10)
+    assert (await cause(lockstep_cluster)).name == "member_refused"
+
+
+async def test_backoff_after_a_failure(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, broken, {"retry": OrderedRetry(backoff=Backoff(first_ms=30_000))}))
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.advance(seconds=2)
+    because = await cause(lockstep_cluster)
+    assert because.name == "backoff"
+    assert because.text.startswith("offset 0 has failed 1 times for ")
+    assert "ValueError: no such account. It is called again in 2" in because.text
+
+
+async def test_exhausted_attempts_block_the_queue(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, broken, {"retry": OrderedRetry(max_attempts=2, backoff=FAST)}))
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.advance(seconds=5)
+    because = await cause(lockstep_cluster)
+    assert because.name == "blocked"
+    assert "is not called any more: offset 0 has failed 2 times" in because.text
+
+
+async def test_paused_consumer(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    member = await start(lockstep_cluster, "a", Member(lockstep_cluster))
+    member.started.pause()
+    await send(lockstep_cluster, 10)
+    assert (await cause(lockstep_cluster)).name == "paused"
+
+
+async def test_messages_without_a_manual_commit(lockstep_cluster: TestCluster) -> None:
+    async def never_commits(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
+        context.auto_commit = False
+        return ConsumeOrderlyStatus.SUCCESS
+
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, never_commits))
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.advance(seconds=2)
+    because = await cause(lockstep_cluster)
+    assert because.name == "uncommitted"
+    assert because.text.startswith("10 messages were passed to the listener ")
+
+
+async def test_polled_messages_that_were_not_committed(lockstep_cluster: TestCluster) -> None:
+    async def polls_once() -> None:
+        async with PullConsumer(GROUP, nameserver=lockstep_cluster.nameserver, auto_commit=False).subscribe(TOPIC) as consumer:
+            await consumer.poll(timeout_ms=60_000)
+            await asyncio.Event().wait()
+
+    await ready(lockstep_cluster)
+    await lockstep_cluster.start("a", polls_once)
+    await lockstep_cluster.advance(seconds=2)
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.advance(seconds=5)
+    because = await cause(lockstep_cluster)
+    assert because.name == "polled"
+    assert "which" in because.text
+    assert "has not committed, nor polled again" in because.text
+
+
+async def test_one_key_holds_the_span(lockstep_cluster: TestCluster) -> None:
+    async def hangs_on_k0(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        if messages[0].sharding_key == "k0":
+            await asyncio.Event().wait()
+
+    await ready(lockstep_cluster)
+    settings = {"order_by": "sharding_key", "concurrency": 5, "queue_span_max": 20}
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hangs_on_k0, settings))
+    await send(lockstep_cluster, 200, keys=10)
+    await lockstep_cluster.advance(seconds=5)
+    (found,) = await explanations(lockstep_cluster)
+    assert found.because is not None
+    assert found.because.name == "listener_runs"
+    assert "(key k0)" in found.because.text
+    assert [each.name for each in found.also] == ["span_full"]
+    assert "key k0 at offset 0 is unfinished" in found.also[0].text
+
+
+async def test_blocked_key_is_named(lockstep_cluster: TestCluster) -> None:
+    async def fails_on_k0(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        if messages[0].sharding_key == "k0":
+            raise ValueError("no such account")
+
+    await ready(lockstep_cluster)
+    settings = {"order_by": "sharding_key", "concurrency": 5, "retry": OrderedRetry(max_attempts=2, backoff=FAST)}
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, fails_on_k0, settings))
+    await send(lockstep_cluster, 20, keys=10)
+    await lockstep_cluster.advance(seconds=5)
+    because = await cause(lockstep_cluster)
+    assert because.name == "key_blocked"
+    assert "is not called any more for: k0" in because.text
+
+
+async def test_parked_keys_are_a_remark(lockstep_cluster: TestCluster) -> None:
+    async def fails_on_k0(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        if messages[0].sharding_key == "k0":
+            raise ValueError("no such account")
+
+    await ready(lockstep_cluster)
+    settings = {"retry": OrderedRetry(max_attempts=2, on_exhausted="park", backoff=FAST)}
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, fails_on_k0, settings))
+    await send(lockstep_cluster, 20, keys=10)
+    await lockstep_cluster.advance(seconds=5)
+    (found,) = await explanations(lockstep_cluster)
+    assert [each.name for each in found.also] == ["parked"]
+    assert "whose messages wait: k0" in found.also[0].text
+
+
+async def test_filter_that_passes_nothing_is_no_standstill(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hang, expression=sql("amount > 100")))
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.advance(seconds=2)
+    (found,) = await explanations(lockstep_cluster)
+    assert found.state is QueueState.IDLE
+    assert "except 10 that its subscription does not match" in found.summary
+
+
+async def test_queue_that_is_drained_for_another_member(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster, queues=2)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hang, {"drain_timeout_ms": 600_000}))
+    await send(lockstep_cluster, 40, keys=20)
+    await lockstep_cluster.advance(seconds=1)
+    await lockstep_cluster.start("b", Member(lockstep_cluster, accept, {"drain_timeout_ms": 600_000}).run)
+    await lockstep_cluster.advance(seconds=10)
+    found = {each.because.name for each in await explanations(lockstep_cluster) if each.because is not None}
+    assert found == {"listener_runs", "draining"}
+
+
+async def test_power_cut_suspends_grants(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hang))
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.advance(seconds=1)
+    await lockstep_cluster.cut_power("broker-a")
+    await lockstep_cluster.restart("broker-a")
+    seen = set()
+    for _ in range(5):
+        try:
+            (found,) = await explanations(lockstep_cluster)
+        except CommandError:
+            continue
+        seen.add(None if found.because is None else found.because.name)
+    assert "grants_suspended" in seen
+
+
+async def test_broker_that_is_away(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hang))
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.kill("broker-a")
+    with pytest.raises(CommandError, match=r"unknown: \{'broker-a'"):
+        await explanations(lockstep_cluster)
+
+
+async def test_topic_to_which_no_member_subscribes_any_more(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster))
+    await send(lockstep_cluster, 5)
+    await lockstep_cluster.advance(seconds=2)
+    await lockstep_cluster.stop("a")
+    await lockstep_cluster.create_topic("bills", queues=1)
+    await lockstep_cluster.start("b", Member(lockstep_cluster, topic="bills").run)
+    await send(lockstep_cluster, 5)
+    await lockstep_cluster.advance(seconds=5)
+    because = await cause(lockstep_cluster)
+    assert because.text == f"no member of the group subscribes to {TOPIC}"
+
+
+async def test_broadcasting_group_is_not_explained_by_a_broker(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await lockstep_cluster.start("a", Member(lockstep_cluster, settings={"message_model": MessageModel.BROADCASTING}).run)
+    await lockstep_cluster.advance(seconds=5)
+    (found,) = await explanations(lockstep_cluster)
+    assert found.because is not None
+    assert (found.state, found.because.name) == (QueueState.UNKNOWN, "broadcasting")
+
+
+async def test_asking_takes_no_longer_than_the_looks_and_the_limit(lockstep_cluster: TestCluster) -> None:
+    """A member that is silent is asked once, however many of its queues stand."""
+    await ready(lockstep_cluster, queues=8)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hang))
+    await send(lockstep_cluster, 80, keys=40)
+    await lockstep_cluster.advance(seconds=1)
+    await lockstep_cluster.pause("a")
+    began = lockstep_cluster.now
+    found = await explanations(lockstep_cluster)
+    assert lockstep_cluster.now - began < 5
+    assert {each.because.name for each in found if each.because is not None} == {"member_silent"}
+    await lockstep_cluster.resume("a")
