@@ -24,6 +24,7 @@ from sweep.mutants import (
     restarts,
     sends,
     sums,
+    why,
 )
 from sweep.mutants.registry import MUTANTS, Mutant, switched_off
 
@@ -54,4 +55,5 @@ __all__ = [
     "sends",
     "sums",
     "switched_off",
+    "why",
 ]

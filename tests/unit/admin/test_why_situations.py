@@ -107,6 +107,18 @@ async def test_call_in_a_thread_is_shown_with_its_stack(lockstep_cluster: TestCl
     assert any(" in test_call_in_a_thread_is_shown_with_its_stack.<locals>.plain" in place for place in seen[0]), seen
 
 
+async def test_call_that_has_run_longest_is_the_one_that_is_named(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hang, {"order_by": "sharding_key", "concurrency": 5}))
+    await send(lockstep_cluster, 1, keys=1)
+    await lockstep_cluster.advance(seconds=5)
+    await send(lockstep_cluster, 2, keys=2)
+    await lockstep_cluster.advance(seconds=5)
+    because = await cause(lockstep_cluster)
+    assert because.name == "listener_runs"
+    assert "on offset 0 (key k0)" in because.text
+
+
 async def test_call_of_another_queue_that_takes_all_concurrency_is_named(lockstep_cluster: TestCluster) -> None:
     async def concurrent(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> None:
         await asyncio.Event().wait()

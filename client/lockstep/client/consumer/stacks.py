@@ -5,7 +5,7 @@ import asyncio
 import sys
 from collections.abc import Iterable
 from pathlib import PurePath
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 FRAMES_MAX = 12
@@ -27,7 +27,7 @@ def stack_of_task(task: "asyncio.Task[Any]") -> tuple[str, ...]:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None) or getattr(awaited, "ag_frame", None)
         if frame is None:
             break
-        places.append((frame.f_code, frame.f_lineno, frame.f_globals.get("__name__", "")))
+        places.append(_place(frame))
         awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None) or getattr(awaited, "ag_await", None)
     return _shown(places)
 
@@ -37,9 +37,13 @@ def stack_of_thread(ident: int) -> tuple[str, ...]:
     places: list[Place] = []
     frame = sys._current_frames().get(ident)
     while frame is not None and len(places) < WALKED_MAX:
-        places.append((frame.f_code, frame.f_lineno, frame.f_globals.get("__name__", "")))
+        places.append(_place(frame))
         frame = frame.f_back
     return _shown(reversed(places))
+
+
+def _place(frame: FrameType) -> Place:
+    return frame.f_code, frame.f_lineno, frame.f_globals.get("__name__", "")
 
 
 def _shown(places: Iterable[Place]) -> tuple[str, ...]:
