@@ -118,7 +118,7 @@ async def test_member_of_the_sdk_is_listed_but_is_asked_nothing(cluster: Cluster
         assert found["subscriptionTable"]["orders"]["subString"] == "*"
         asked = {"consumerGroup": "cg", "clientId": "sdk@1", "jstackEnable": "false"}
         assert await refused(tool, 307, asked, "lockstep's SDK") == 3
-        assert await refused(tool, 223, {**ORDERS, "clientAddr": ""}, "lockstep group show") == 3
+        assert await refused(tool, 223, {**ORDERS, "clientAddr": ""}, "lockstep why") == 3
 
 
 async def test_producers_are_listed_while_they_are_connected(tool: JavaWire, new_peer: NewPeer) -> None:
