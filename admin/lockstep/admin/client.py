@@ -22,6 +22,7 @@ from lockstep.protocol.bodies import (
     GroupSettings,
     GroupStatusReply,
     OffsetRange,
+    Overview,
     ParkControlBody,
     ParkControlReply,
     ResetBody,
@@ -296,6 +297,10 @@ class AdminClient:
     async def broker_status(self, broker: BrokerAddress) -> BrokerStatus:
         """Return a broker's report about itself."""
         return decode_body(BrokerStatus, (await self.request(broker, RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+
+    async def overview(self, broker: BrokerAddress) -> Overview:
+        """Return the figures of a whole broker."""
+        return decode_body(Overview, (await self.request(broker, RequestCode.OVERVIEW)).body)
 
     async def settings(self, broker: BrokerAddress) -> BrokerSettings:
         """Return all settings of a broker."""

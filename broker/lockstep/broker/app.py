@@ -27,12 +27,14 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.broker.coordination import next_term
 from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
 from lockstep.broker.failed_messages import FailedMessages
+from lockstep.broker.figures import Figures
 from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.nameserver_registration import BrokerIdentity, NameserverRegistration, RegistrationRefusedError, RegistrationState
 from lockstep.broker.parked_copies import ParkedCopies
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
+from lockstep.broker.processors.overview import OverviewProcessor
 from lockstep.broker.processors.park import ParkProcessor
 from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
@@ -214,6 +216,7 @@ class Broker:
         self._copies = copies = ParkedCopies(store, coordination, failed, self._gate)
         sends = delays, holds, failed, config.cluster
         status = StatusProcessor(coordination, self.status)
+        figures = Figures(store, state, pulls)
         changes = TopicChanges(state.topics, coordination, holds, topic.check_disk, store)
         processors = [
             SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, *sends, traced=config.trace_topic),
@@ -226,6 +229,7 @@ class Broker:
             GroupsProcessor(coordination, connections, budget),
             ConsumeStatsProcessor(host, coordination, store, state.topics, budget),
             RelayProcessor(coordination, connections, store),
+            OverviewProcessor(coordination, figures, store, budget, self.status, self._connection_count, lambda: pulls.held_count),
             ResetProcessor(coordination, connections, store, state.topics, budget),
             ReplyProcessor(connections, host.clock),
             status,
@@ -249,7 +253,7 @@ class Broker:
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken
         state.on_topic_changed += [pulls.topic_changed, topic.topic_changed]
-        self._metrics = BrokerMetrics(config, store, state, pulls)
+        self._metrics = BrokerMetrics(config, store, state, pulls, figures)
         return server
 
     async def _wait_until_known(self) -> None:
@@ -425,7 +429,10 @@ class Broker:
         if self._metrics is None or not self._opened or self._server is None:
             return b""
         states = {} if self._registration is None else self._registration.states()
-        return await self._metrics.render(states, len(self._server.endpoints))
+        return await self._metrics.render(states, self._connection_count())
+
+    def _connection_count(self) -> int:
+        return 0 if self._server is None else len(self._server.endpoints)
 
     async def _close_admin_port(self) -> None:
         if self.admin_port is not None:

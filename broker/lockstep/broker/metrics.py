@@ -4,81 +4,53 @@ A metric has RocketMQ 5's name if its meaning is the same, or else `lockstep_…
 show` reports those.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.figures import Figures
 from lockstep.broker.nameserver_registration import RegistrationState
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
-from lockstep.broker.store import Store, StoreCorruptError
-from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.broker.store import Store
 from lockstep.broker.tables.topic_table import NAMES_MAX
-from lockstep.protocol.bodies import ParkState
-from lockstep.protocol.errors import SystemBusyError
-from lockstep.protocol.names import DLQ_PREFIX, is_system_topic
-from lockstep.protocol.record import RecordView
-from lockstep.runtime.metrics import MetricFamilies, Slices
-
-LATENCY_QUEUES_MAX = 1_000
-"""The maximum number of queues with lag for which one scrape reads the oldest message: one read each, from disk if it is old."""
-READS_PER_SLICE = 50
-"""The number of messages read in one turn of the loop."""
-READ_BYTES = 1
-"""The first message is always returned, and no other is needed."""
+from lockstep.protocol.bodies import FlowFigures, GroupFigures, TopicFigures
+from lockstep.protocol.names import DLQ_PREFIX
+from lockstep.runtime.metrics import MetricFamilies
 
 
 class BrokerMetrics:
     """Renders all metrics of one broker."""
 
-    def __init__(self, config: BrokerConfig, store: Store, state: BrokerState, pulls: PullProcessor) -> None:
+    def __init__(self, config: BrokerConfig, store: Store, state: BrokerState, pulls: PullProcessor, figures: Figures) -> None:
         self._labels = {"cluster": config.cluster, "node_type": "broker", "node_id": config.name}
         self._store = store
         self._state = state
         self._pulls = pulls
+        self._figures = figures
 
     async def render(self, registrations: dict[str, RegistrationState], connection_count: int) -> bytes:
-        """Return all metrics as text. `registrations` maps each nameserver to the state of the broker's registration there.
-
-        No turn of the loop reads more than a slice of the tables.
-        """
+        """Return all metrics as text. `registrations` maps each nameserver to the state of the broker's registration there."""
         families = MetricFamilies(self._labels)
         groups = self._state.coordination.status.groups()
-        await self._topics(families, groups)
-        behind = await self._lag(families, groups)
-        await self._latency(families, behind)
-        await self._groups(families, groups)
+        self._topics(families, await self._figures.topics(), groups)
+        self._flows(families, await self._figures.flows(groups))
+        self._groups(families, await self._figures.groups(groups))
+        self._limits(families)
         self._log(families)
         rows = [((address,), float(state is RegistrationState.ACCEPTED)) for address, state in registrations.items()]
         families.gauge("lockstep_registered", "1 if this nameserver has accepted the broker.", ("nameserver",), rows)
         families.gauge("lockstep_connections", "Open connections.", rows=[((), connection_count)])
         return await families.render()
 
-    async def _topics(self, families: MetricFamilies, groups: Sequence[str]) -> None:
-        stored: dict[str, tuple[int, int]] = {}
+    def _topics(self, families: MetricFamilies, topics: Sequence[TopicFigures], groups: Sequence[str]) -> None:
         dead = dict.fromkeys(groups, 0)  # 0 too: a series that begins with 1 has not increased
-        slices = Slices()
-        for topic, count, size in self._store.queue_totals():
-            await slices.step()
-            if not is_system_topic(topic):
-                before = stored.get(topic, (0, 0))
-                stored[topic] = before[0] + count, before[1] + size
-                if topic.startswith(DLQ_PREFIX):
-                    dead[topic.removeprefix(DLQ_PREFIX)] = stored[topic][0]
+        dead |= {each.topic.removeprefix(DLQ_PREFIX): each.messages for each in topics if each.topic.startswith(DLQ_PREFIX)}
         text = "Messages stored since the topic's first queue was created. Survives restarts."
-        families.counter("rocketmq_messages_in", text, ("topic",), (((topic,), count) for topic, (count, _) in stored.items()))
-        rows = (((topic,), size) for topic, (_, size) in stored.items())
+        families.counter("rocketmq_messages_in", text, ("topic",), (((each.topic,), each.messages) for each in topics))
+        rows = (((each.topic,), each.size) for each in topics)
         families.counter("rocketmq_throughput_in", "Bytes stored since the start.", ("topic",), rows)
         text = "Messages dead-lettered since the group's first one. Survives restarts."
         families.counter("rocketmq_send_to_dlq_messages", text, ("consumer_group",), (((group,), count) for group, count in dead.items()))
-        names = ("topic", "consumer_group")
-        given = list(self._pulls.delivered.items())
-        families.counter("rocketmq_messages_out", "Messages returned to consumers.", names, ((key, each.messages) for key, each in given))
-        families.counter(
-            "rocketmq_throughput_out", "Bytes returned to consumers, as stored.", names, ((key, each.size) for key, each in given)
-        )
-        text = "Messages that the subscriptions of consumers did not match."
-        families.counter("lockstep_filtered_messages", text, names, ((key, each.filtered) for key, each in given))
         layouts = self._state.layouts
         families.gauge("rocketmq_topic_number", "Topics of the cluster.", rows=[((), layouts.user_count)])
         families.gauge("lockstep_topics_max", "The maximum number of topics.", rows=[((), self._state.topics.topics_max)])
@@ -87,78 +59,39 @@ class BrokerMetrics:
         text = "The number of topic names above which not even a group's topics are created."
         families.gauge("lockstep_topic_names_limit", text, rows=[((), NAMES_MAX)])
 
-    async def _lag(self, families: MetricFamilies, groups: Sequence[str]) -> list[QueueKey]:
-        """Add the lag of each group and topic. Return the queues with lag, LATENCY_QUEUES_MAX at most."""
-        coordination, bounds = self._state.coordination, self._store.bounds
-        lag: Counter[tuple[str, str]] = Counter()
-        behind: list[QueueKey] = []
-        slices = Slices()
-        for group in groups:
-            await slices.step()
-            for topic in coordination.state.progress.topics_of_group(group):
-                for queue_id, progress in coordination.state.progress.progress_in_topic(group, topic):
-                    await slices.step()
-                    missing = progress.lag(bounds(topic, queue_id)[1])
-                    lag[topic, group] += missing
-                    if missing and len(behind) < LATENCY_QUEUES_MAX:
-                        behind.append((group, topic, queue_id))
+    def _flows(self, families: MetricFamilies, flows: Sequence[FlowFigures]) -> None:
         names = ("topic", "consumer_group")
-        families.gauge("rocketmq_consumer_lag_messages", "Messages stored and not committed yet.", names, lag.items())
-        return behind
-
-    async def _latency(self, families: MetricFamilies, behind: Iterable[QueueKey]) -> None:
-        """Add the age of the oldest uncommitted message of each group and topic."""
-        now_ms = self._store.now_ms()
-        worst: dict[tuple[str, str], int] = {}
-        slices = Slices(READS_PER_SLICE)
-        for group, topic, queue_id in behind:
-            await slices.step()
-            progress = self._state.coordination.state.progress.get((group, topic, queue_id))
-            if progress is None:
-                continue  # its topic has been deleted
-            offset = max(progress.offset, self._store.bounds(topic, queue_id)[0])
-            try:
-                read = await self._store.read_or_wait(topic, queue_id, offset, 1, READ_BYTES)
-            except (OSError, StoreCorruptError, SystemBusyError):
-                continue  # a pull of it fails with the reason; the other metrics are still reported
-            if read.parts:
-                record = RecordView(b"".join(read.parts))
-                age_ms = now_ms - self._store.stored_ms(record.physical_offset, record.store_ms)
-                worst[topic, group] = max(worst.get((topic, group), 0), age_ms)
-        names = ("topic", "consumer_group")
+        given = [each for each in flows if (each.topic, each.group) in self._pulls.delivered]
+        rows = (((each.topic, each.group), each.given) for each in given)
+        families.counter("rocketmq_messages_out", "Messages returned to consumers.", names, rows)
+        rows = (((each.topic, each.group), each.given_size) for each in given)
+        families.counter("rocketmq_throughput_out", "Bytes returned to consumers, as stored.", names, rows)
+        rows = (((each.topic, each.group), each.filtered) for each in given)
+        families.counter("lockstep_filtered_messages", "Messages that the subscriptions of consumers did not match.", names, rows)
+        rows = (((each.topic, each.group), each.lag) for each in flows if each.lag is not None)
+        families.gauge("rocketmq_consumer_lag_messages", "Messages stored and not committed yet.", names, rows)
         text = "Milliseconds since the oldest uncommitted message was stored."
-        families.gauge("rocketmq_consumer_lag_latency", text, names, worst.items())
+        rows = (((each.topic, each.group), each.oldest_ms) for each in flows if each.oldest_ms is not None)
+        families.gauge("rocketmq_consumer_lag_latency", text, names, rows)
 
-    async def _groups(self, families: MetricFamilies, groups: Sequence[str]) -> None:
-        coordination = self._state.coordination
-        members: list[tuple[tuple[str], int]] = []
-        held: list[tuple[tuple[str], int]] = []
-        slices = Slices()
-        for name in groups:
-            await slices.step()
-            # 0 too: an alert on a missing series never fires.
-            members.append(((name,), coordination.membership.member_count(name)))
-            if (count := coordination.status.held_count(name)) is not None:
-                held.append(((name,), count))
-        text = "Members of the group; 0 if the broker knows it and it has none."
-        families.gauge("rocketmq_consumer_connections", text, ("consumer_group",), members)
+    def _groups(self, families: MetricFamilies, groups: Sequence[GroupFigures]) -> None:
+        text = "Members of the group; 0 if the broker knows it and it has none."  # an alert on a missing series never fires
+        families.gauge("rocketmq_consumer_connections", text, ("consumer_group",), (((each.group,), each.members) for each in groups))
+        held = (((each.group,), each.held) for each in groups if each.held is not None)
         families.gauge("lockstep_queues_held", "Queues whose lock a member holds.", ("consumer_group",), held)
-        granted = (((group,), count) for group, count in dict(coordination.state.locks.grant_counts).items())
+        granted = (((each.group,), each.grants) for each in groups if each.grants)
         families.counter(
             "lockstep_queue_grants", "Locks granted since the start; each move of a queue counts.", ("consumer_group",), granted
         )
-        parked: Counter[tuple[str]] = Counter()
-        oldest_ms: dict[tuple[str], int] = {}
-        for row in list(coordination.state.parks):
-            if row.state is not ParkState.ENDED:
-                await slices.step()
-                parked[(row.group,)] += 1
-                oldest_ms[(row.group,)] = min(row.since_ms, oldest_ms.get((row.group,), row.since_ms))
         text = "Keys that were set aside and wait, or are being replayed or dropped."
-        families.gauge("lockstep_parked_keys", text, ("consumer_group",), parked.items())
+        parked = [each for each in groups if each.parked_since_ms is not None]
+        families.gauge("lockstep_parked_keys", text, ("consumer_group",), (((each.group,), each.parked) for each in parked))
         now_ms = self._store.now_ms()
-        ages = (((group,), max(0, now_ms - since_ms) / 1000) for (group,), since_ms in oldest_ms.items())
+        ages = (((each.group,), max(0, now_ms - (each.parked_since_ms or 0)) / 1000) for each in parked)
         families.gauge("lockstep_parked_oldest_seconds", "Time since the first of them was set aside.", ("consumer_group",), ages)
+
+    def _limits(self, families: MetricFamilies) -> None:
+        coordination = self._state.coordination
         config = coordination.state.config
         for metric, text, value in (
             ("rocketmq_consumer_group_number", "Known groups.", len(coordination.state.activity)),

@@ -100,6 +100,7 @@ class RequestCode(IntEnum):
     PARK = 30011
     PARK_END = 30012
     PARK_CONTROL = 30013
+    OVERVIEW = 30014
 
 
 class ResponseCode(IntEnum):

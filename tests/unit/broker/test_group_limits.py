@@ -8,6 +8,7 @@ import pytest
 
 from lockstep.broker.background import StoreMaintenance
 from lockstep.broker.coordination import Coordination
+from lockstep.broker.figures import Figures
 from lockstep.broker.journal import Journal
 from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.processors.topic import TopicProcessor
@@ -444,7 +445,7 @@ async def test_scrape_reads_at_most_a_slice_of_entries_per_turn(monkeypatch: pyt
     class Config:
         cluster = name = "c"
 
-    metrics = BrokerMetrics(Config(), Store(), State(), Pulls())  # type: ignore[arg-type]
+    metrics = BrokerMetrics(Config(), Store(), State(), Pulls(), Figures(Store(), State(), Pulls()))  # type: ignore[arg-type]
     monkeypatch.setattr(BrokerMetrics, "_log", lambda self, figures: None)
     scrape = asyncio.ensure_future(metrics.render({}, 0))
     while not scrape.done():

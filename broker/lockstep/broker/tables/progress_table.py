@@ -157,6 +157,10 @@ class ProgressTable:
         found, progress = self._failing.get(key), self.get(key)
         return found if found is not None and progress is not None and found.offset == progress.offset else None
 
+    def failing_keys(self) -> list[QueueKey]:
+        """Return the queues of which `failing` returns something."""
+        return [key for key in self._failing if self.failing(key) is not None]
+
     def groups(self) -> list[str]:
         return list(self._groups)
 

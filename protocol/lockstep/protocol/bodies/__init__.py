@@ -59,6 +59,7 @@ from lockstep.protocol.bodies.locks import (
     SyncReply,
     SyncResult,
 )
+from lockstep.protocol.bodies.overview import FlowFigures, GroupFigures, Overview, TopicFigures
 from lockstep.protocol.bodies.parks import (
     ParkAction,
     ParkControlBody,
@@ -96,7 +97,9 @@ __all__ = [
     "ConsumerGroup",
     "CreateTopicReply",
     "DataVersion",
+    "FlowFigures",
     "FreeQueue",
+    "GroupFigures",
     "GroupSettings",
     "GroupStatus",
     "GroupStatusReply",
@@ -117,6 +120,7 @@ __all__ = [
     "MessageModel",
     "NameserverStanding",
     "OffsetRange",
+    "Overview",
     "ParkAction",
     "ParkControlBody",
     "ParkControlReply",
@@ -147,6 +151,7 @@ __all__ = [
     "SyncItem",
     "SyncReply",
     "SyncResult",
+    "TopicFigures",
     "TopicList",
     "TopicOffsets",
     "TopicRoute",

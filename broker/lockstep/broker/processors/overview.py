@@ -1,0 +1,69 @@
+"""OVERVIEW: the figures of the whole broker, for tools that show them as they change."""
+
+from collections.abc import Callable, Iterable
+
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.figures import Figures
+from lockstep.broker.processors.query import QUERY_LANE
+from lockstep.broker.store import Store
+from lockstep.protocol.bodies import BrokerStatus, Overview
+from lockstep.protocol.codec.plain import PackedList, pack_around, pack_plain
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.fields import to_plain
+from lockstep.runtime.dispatch import handles
+from lockstep.runtime.request import HandlerResult, Request
+from lockstep.runtime.turn import TurnBudget
+
+LOOKED_UP_MAX = 50
+"""Queues of which one OVERVIEW looks up the oldest message: it is requested every few seconds."""
+
+
+class OverviewProcessor:
+    """Handles OVERVIEW. `connection_count` returns the number of open connections, `held_count` that of held pulls."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        figures: Figures,
+        store: Store,
+        budget: TurnBudget,
+        status: Callable[[], BrokerStatus],
+        connection_count: Callable[[], int],
+        held_count: Callable[[], int],
+    ) -> None:
+        self._coordination = coordination
+        self._figures = figures
+        self._store = store
+        self._budget = budget
+        self._status = status
+        self._connection_count = connection_count
+        self._held_count = held_count
+
+    @handles(RequestCode.OVERVIEW, lane=QUERY_LANE)
+    async def overview(self, request: Request) -> HandlerResult:
+        groups = self._coordination.status.groups()
+        topics = await self._packed(await self._figures.topics())
+        flows = await self._packed(await self._figures.flows(groups, looked_up_max=LOOKED_UP_MAX))
+        found = await self._packed(await self._figures.groups(groups))
+        appended = self._store.writer.append_latency
+        plain = to_plain(
+            Overview(
+                status=self._status(),
+                connections=self._connection_count(),
+                held_pulls=self._held_count(),
+                unsynced_bytes=self._store.writer.unsynced_bytes,
+                append_counts=tuple(appended.counts),
+                append_total_us=appended.total_us,
+                topics=(),
+                groups=(),
+                flows=(),
+            )
+        )
+        return request.reply(body=pack_around(plain | {"topics": topics, "groups": found, "flows": flows}))
+
+    async def _packed(self, rows: Iterable[object]) -> PackedList:
+        packed = []
+        for row in rows:
+            await self._budget.take()
+            packed.append(pack_plain(to_plain(row)))
+        return PackedList(packed)
