@@ -17,7 +17,7 @@ from support.spark_table import SparkCluster, Table
 KILLS = 4
 ROWS = 20_000
 KEYS = 50
-START_S = 120.0
+START_S = 300.0
 LOOK_S = 0.05
 
 
