@@ -11,6 +11,7 @@ from lockstep.admin.commands.cluster import cluster_command
 from lockstep.admin.commands.doctor import doctor_command
 from lockstep.admin.commands.send import send_command
 from lockstep.admin.commands.tail import tail_command
+from lockstep.admin.commands.top import top_command
 from lockstep.admin.commands.up import up_command
 from lockstep.admin.commands.why import why_command
 from lockstep.admin.servers import serve
@@ -62,6 +63,7 @@ app.add_typer(message.app, name="message")
 app.command("bench")(bench_command)
 app.command("doctor")(doctor_command)
 app.command("why")(why_command)
+app.command("top")(top_command)
 app.add_typer(store.app, name="store")
 app.add_typer(broker.app, name="broker")
 

@@ -68,6 +68,7 @@ ARGUMENTS = {
     ("bench",): ["--count", "100", "--nameserver", "127.0.0.1:1"],
     ("doctor",): [],
     ("why",): ["billing", "orders:0"],
+    ("top",): ["--once", "--interval", "0.5"],
     ("up",): [],
     ("store", "check"): ["nowhere"],
     ("store", "inspect"): ["nowhere"],

@@ -1,0 +1,208 @@
+"""Rates and totals of a cluster from two looks at its brokers (OVERVIEW). Pure.
+
+A rate is the difference of two counters of one broker by that broker's own clock. If it was started again in between, a counter has
+fallen, or a look is missing, there is no rate: None, never 0 and never a negative one.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from lockstep.protocol.bodies import FlowFigures, GroupFigures, Overview
+from lockstep.protocol.names import DLQ_PREFIX, group_of_topic
+
+MINUTE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRates:
+    """One broker."""
+
+    broker: str
+    reason: str | None
+    """Why it did not respond; None if it did. Then everything below is None."""
+    stored_s: float | None = None
+    """Messages stored per second."""
+    given_s: float | None = None
+    """Messages returned to consumers per second."""
+    lag: int | None = None
+    connections: int | None = None
+    unsynced_bytes: int | None = None
+    free_bytes: int | None = None
+    total_bytes: int | None = None
+    refusal: str | None = None
+    """Why sends are refused."""
+    up_ms: int | None = None
+    term: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRates:
+    """One group, over all brokers that responded."""
+
+    group: str
+    kind: str
+    """ordered, concurrent or broadcasting; "-" if no broker knows, because it has no members."""
+    members: int
+    """At the broker that lists most."""
+    held: int | None
+    """Queues that are held; None for a group without locks."""
+    lag: int | None
+    """None for a broadcasting group."""
+    oldest_ms: int | None
+    given_s: float | None
+    """Messages returned to its consumers per second."""
+    gone_ms: int | None
+    """When the lag is gone at the present rates; None if it grows, or is 0."""
+    grants_min: float | None
+    """Grants of its queues per minute."""
+    failing: int
+    parked: int
+    dead_letters: int
+    consume_enable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRates:
+    """The cluster at one moment."""
+
+    brokers: tuple[BrokerRates, ...]
+    groups: tuple[GroupRates, ...]
+    """The one with the largest lag first."""
+
+
+Looks = Mapping[str, Overview | str]
+"""Broker → its figures, or why it did not respond."""
+
+
+def rates(before: Looks, now: Looks) -> ClusterRates:
+    """Return the rates between two looks, and the totals of the second."""
+    pairs = {name: _Pair(_figures(before.get(name)), figures) for name, figures in now.items() if isinstance(figures, Overview)}
+    brokers = [_broker(name, pairs.get(name), now[name]) for name in sorted(now)]
+    names = sorted({each.group for pair in pairs.values() for each in pair.now.groups})
+    groups = [_group(name, list(pairs.values())) for name in names]
+    groups.sort(key=lambda each: (-(each.lag or 0), each.group))
+    return ClusterRates(tuple(brokers), tuple(groups))
+
+
+def _figures(look: Overview | str | None) -> Overview | None:
+    return look if isinstance(look, Overview) else None
+
+
+class _Pair:
+    """Two looks at one broker."""
+
+    def __init__(self, before: Overview | None, now: Overview) -> None:
+        same = before is not None and before.status.term == now.status.term and before.status.up_ms < now.status.up_ms
+        self.now = now
+        self.before = before if same else None
+        self.took_ms = 0 if before is None else now.status.up_ms - before.status.up_ms
+        self.groups = {each.group: each for each in now.groups}
+        self.flows = _by_group(now.flows)
+        self.groups_before = {} if self.before is None else {each.group: each for each in self.before.groups}
+        self.flows_before = {} if self.before is None else {(each.topic, each.group): each for each in self.before.flows}
+
+    def rate(self, before: int | None, now: int) -> float | None:
+        """Return the rise of a counter per second."""
+        if self.before is None or before is None or now < before:
+            return None
+        return (now - before) * 1000 / self.took_ms
+
+    def given(self, flows: Iterable[FlowFigures]) -> float | None:
+        """Return the messages of these flows per second. A flow that is new has begun at 0."""
+        if self.before is None:
+            return None
+        known = [(self.flows_before.get((each.topic, each.group)), each) for each in flows]
+        return _sum(self.rate(0 if before is None else before.given, each.given) for before, each in known)
+
+    def stored(self, topics: Iterable[str]) -> float | None:
+        """Return the messages stored in these topics per second."""
+        if self.before is None:
+            return None
+        wanted = frozenset(topics)
+        before = {each.topic: each.messages for each in self.before.topics}
+        return _sum(self.rate(before.get(each.topic, 0), each.messages) for each in self.now.topics if each.topic in wanted)
+
+
+def _by_group(flows: Iterable[FlowFigures]) -> dict[str, list[FlowFigures]]:
+    found: dict[str, list[FlowFigures]] = {}
+    for each in flows:
+        found.setdefault(each.group, []).append(each)
+    return found
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum; None if any value is not known."""
+    total = 0.0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total
+
+
+def _broker(name: str, pair: _Pair | None, look: Overview | str) -> BrokerRates:
+    if pair is None:
+        return BrokerRates(name, look if isinstance(look, str) else None)
+    now, status = pair.now, pair.now.status
+    return BrokerRates(
+        broker=name,
+        reason=None,
+        stored_s=pair.stored(each.topic for each in now.topics if group_of_topic(each.topic) is None),
+        given_s=pair.given(now.flows),
+        lag=sum(each.lag or 0 for each in now.flows if not _is_broadcasting(pair.groups.get(each.group))),
+        connections=now.connections,
+        unsynced_bytes=now.unsynced_bytes,
+        free_bytes=status.disk_free_bytes,
+        total_bytes=status.disk_total_bytes,
+        refusal=status.disk_refusal,
+        up_ms=status.up_ms,
+        term=status.term,
+    )
+
+
+def _is_broadcasting(group: GroupFigures | None) -> bool:
+    return group is not None and bool(group.broadcasting)
+
+
+def _group(name: str, pairs: list[_Pair]) -> GroupRates:
+    here = [(pair, pair.groups[name]) for pair in pairs if name in pair.groups]
+    flows = [(pair, pair.flows.get(name, [])) for pair, _ in here]
+    broadcasting = any(each.broadcasting for _, each in here)
+    lag = None if broadcasting else sum(flow.lag or 0 for _, each in flows for flow in each)
+    given_s = _sum(pair.given(each) for pair, each in flows)
+    stored_s = _sum(pair.stored(flow.topic for flow in each if flow.lag is not None) for pair, each in flows)
+    held = [each.held for _, each in here if each.held is not None]
+    return GroupRates(
+        group=name,
+        kind=_kind([each for _, each in here]),
+        members=max(each.members for _, each in here),
+        held=sum(held) if held else None,
+        lag=lag,
+        oldest_ms=None if broadcasting else max((flow.oldest_ms for _, each in flows for flow in each if flow.oldest_ms), default=None),
+        given_s=given_s,
+        gone_ms=_gone_ms(lag, given_s, stored_s),
+        grants_min=_grants_min(here),
+        failing=sum(each.failing for _, each in here),
+        parked=sum(each.parked for _, each in here),
+        dead_letters=sum(each.messages for pair in pairs for each in pair.now.topics if each.topic == DLQ_PREFIX + name),
+        consume_enable=all(each.consume_enable for _, each in here),
+    )
+
+
+def _kind(figures: Iterable[GroupFigures]) -> str:
+    known = next((each for each in figures if each.ordered is not None), None)
+    if known is None:
+        return "-"
+    return "broadcasting" if known.broadcasting else "ordered" if known.ordered else "concurrent"
+
+
+def _gone_ms(lag: int | None, given_s: float | None, stored_s: float | None) -> int | None:
+    if not lag or given_s is None or stored_s is None or given_s <= stored_s:
+        return None
+    return int(lag * 1000 / (given_s - stored_s))
+
+
+def _grants_min(here: Iterable[tuple[_Pair, GroupFigures]]) -> float | None:
+    known = [(pair, pair.groups_before.get(each.group), each) for pair, each in here]
+    rate = _sum(pair.rate(0 if before is None else before.grants, each.grants) if pair.before else None for pair, before, each in known)
+    return None if rate is None else rate * MINUTE_MS / 1000

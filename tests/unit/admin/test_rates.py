@@ -1,0 +1,128 @@
+"""Rates between two looks at a cluster: never negative, and unknown rather than 0."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lockstep.admin.commands.top import BARS, TREND_CELLS, Sort, keep_trends, ordered, remarks, trend_text
+from lockstep.admin.rates import GroupRates, Looks, rates
+from lockstep.protocol.bodies import BrokerStatus, FlowFigures, GroupFigures, Overview, TopicFigures
+
+STATUS = BrokerStatus("broker-a", "c", "0123", 7, {}, 0, 100_000, 1, 1_000, 500, 10, ())
+GROUP = GroupFigures("billing", True, False, 2, 4, 10, 0, 0, None, True)
+FLOW = FlowFigures("orders", "billing", 100, 2_500, 1_000, 9_000, 0)
+
+
+def look(up_ms: int, *, stored: int = 2_000, given: int = 1_000, lag: int | None = 100, grants: int = 10, term: int = 7) -> Overview:
+    return Overview(
+        replace(STATUS, up_ms=up_ms, term=term),
+        5,
+        3,
+        2_048,
+        (),
+        0,
+        (TopicFigures("orders", 4, stored, 0), TopicFigures("%DLQ%billing", 1, 3, 0)),
+        (replace(GROUP, grants=grants),),
+        (replace(FLOW, given=given, lag=lag),),
+    )
+
+
+def test_rates_are_by_the_brokers_own_clock() -> None:
+    found = rates({"a": look(100_000)}, {"a": look(102_000, stored=2_100, given=1_300, grants=11, lag=80)})
+    (broker,), (group,) = found.brokers, found.groups
+    assert (broker.stored_s, broker.given_s, broker.lag, broker.connections, broker.unsynced_bytes) == (50, 150, 80, 5, 2_048)
+    assert (group.given_s, group.lag, group.oldest_ms, group.grants_min) == (150, 80, 2_500, 30)
+    assert group.gone_ms == 800, "it consumes 100/s more than arrive"
+    assert (group.kind, group.members, group.held, group.dead_letters) == ("ordered", 2, 4, 3)
+
+
+def test_lag_that_grows_is_never_gone() -> None:
+    (group,) = rates({"a": look(0)}, {"a": look(1_000, stored=2_500, given=1_100)}).groups
+    assert group.gone_ms is None
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        ({}, "a missing look"),
+        ({"a": "refused"}, "a look without a response"),
+        ({"a": look(100_000, term=6)}, "another term"),
+        ({"a": look(200_000)}, "a start of the broker"),
+    ],
+)
+def test_rate_over_a_gap_is_unknown(before: Looks, why: str) -> None:
+    found = rates(before, {"a": look(102_000, stored=9_000, given=9_000)})
+    (broker,), (group,) = found.brokers, found.groups
+    assert (broker.stored_s, broker.given_s, group.given_s, group.grants_min, group.gone_ms) == (None, None, None, None, None), why
+    assert (broker.lag, group.lag) == (100, 100), "totals are known"
+
+
+def test_falling_counter_has_no_rate() -> None:
+    """Such as that of a topic that was deleted and made again."""
+    found = rates({"a": look(0, stored=500)}, {"a": look(1_000, stored=400)})
+    assert found.brokers[0].stored_s is None
+
+
+def test_broker_that_does_not_respond_is_unknown_and_not_0() -> None:
+    found = rates({"a": look(0), "b": look(0)}, {"a": look(1_000, given=1_100), "b": "the connection was refused"})
+    assert [(each.broker, each.reason, each.lag) for each in found.brokers] == [("a", None, 100), ("b", "the connection was refused", None)]
+    assert [each.given_s for each in found.groups] == [100], "of the brokers that responded"
+
+
+def test_groups_are_summed_over_brokers() -> None:
+    now = {"a": look(1_000, given=1_100, lag=5), "b": look(9_000, given=1_200, lag=7)}
+    (group,) = rates({"a": look(0), "b": look(8_000)}, now).groups
+    assert (group.lag, group.held, group.given_s, group.dead_letters) == (12, 8, 300, 6)
+
+
+def test_broadcasting_group_has_no_lag() -> None:
+    shown = replace(look(0), groups=(replace(GROUP, broadcasting=True, held=None),))
+    found = rates({}, {"a": shown})
+    assert (found.groups[0].kind, found.groups[0].lag, found.groups[0].held, found.brokers[0].lag) == ("broadcasting", None, None, 0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 10_000), st.integers(6, 8), st.integers(0, 10_000)), min_size=2, max_size=6)
+)
+def test_no_rate_is_negative(looks: list[tuple[int, int, int, int]]) -> None:
+    overviews = [look(up_ms, stored=stored, given=given, term=term) for up_ms, given, term, stored in looks]
+    for before, now in pairwise(overviews):
+        found = rates({"a": before}, {"a": now})
+        values = [found.brokers[0].stored_s, found.brokers[0].given_s, found.groups[0].given_s, found.groups[0].grants_min]
+        assert all(value is None or value >= 0 for value in values)
+
+
+def group(name: str, **values: object) -> GroupRates:
+    made = GroupRates(name, "ordered", 1, 1, 0, None, None, None, None, 0, 0, 0, True)
+    return replace(made, **values)  # type: ignore[arg-type]
+
+
+def test_groups_are_shown_in_the_order_that_is_asked_for() -> None:
+    groups = [group("a", lag=5, given_s=1.0), group("b", lag=9, grants_min=2.0), group("c", given_s=7.0)]
+    assert [each.group for each in ordered(groups, Sort.BEHIND)] == ["b", "a", "c"]
+    assert [each.group for each in ordered(groups, Sort.RATE)] == ["c", "a", "b"]
+    assert [each.group for each in ordered(groups, Sort.MOVES)] == ["b", "a", "c"]
+
+
+def test_remarks_name_what_needs_attention() -> None:
+    assert remarks(group("a")) == []
+    bad = group("a", failing=2, parked=3, dead_letters=1_000, consume_enable=False, members=0, lag=4)
+    expected = ["queues that fail: 2", "parked keys: 3", "dead letters: 1,000", "consumption is switched off", "no member"]
+    assert remarks(bad) == expected
+
+
+@given(st.lists(st.integers(0, 1_000_000), max_size=60))
+def test_trend_has_its_highest_value_as_full_bar(lags: list[int]) -> None:
+    text = trend_text(lags)
+    assert len(text) <= TREND_CELLS
+    assert (BARS[-1] in text) == (max(lags, default=0) > 0)
+
+
+def test_trends_of_groups_that_are_gone_are_forgotten() -> None:
+    trends: dict[str, object] = {}
+    keep_trends(trends, [group("a", lag=3), group("b")])  # type: ignore[arg-type]
+    keep_trends(trends, [group("a", lag=None)])  # type: ignore[arg-type]
+    assert {name: list(lags) for name, lags in trends.items()} == {"a": [3, 0]}  # type: ignore[call-overload]
