@@ -54,8 +54,8 @@ async def main() -> None:
         print("dead letter:", letter["body"], "from", letter["origin_topic"], "because", letter["reason"])
         mended.set()
         replayed = await lockstep("dlq", "replay", GROUP)
-        print("handed out again:", replayed["count"])
         await all_sent.wait()
+        print("handed out again:", replayed["count"])
 
 
 asyncio.run(main())

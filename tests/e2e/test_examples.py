@@ -26,8 +26,8 @@ TOLD = {
         "nobody@nowhere fails, retry 1",
         "given up after 2 attempts: the listener returned RECONSUME_LATER",
         "dead letter: nobody@nowhere from mails because the listener returned RECONSUME_LATER",
-        "handed out again: 1",
         "mailed to nobody@nowhere",
+        "handed out again: 1",
     ],
 }
 ELSEWHERE = {"inconsistent_subscription.py", "test_shop.py"}
