@@ -1,6 +1,7 @@
 """Messages and contexts as a consumer passes them to a listener, for unit tests that need no broker."""
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from lockstep.client.consumer.listener import ConcurrentlyContext, Fence, OrderlyContext
 from lockstep.protocol.errors import LocalProtocolError
@@ -11,7 +12,9 @@ from lockstep.protocol.record import BORN_HOST_AT, HOSTS, OFFSETS, QUEUE_OFFSET_
 from lockstep.runtime.host import Host
 
 HOST = pack_host("127.0.0.1:10911")
-FIRST_EPOCH = (1 << 32) + 1
+FIRST_GENERATION = (1 << 32) + 1
+"""The generation of a group's first progress in a queue."""
+FIRST_EPOCH = (1 << 32) + 2
 """The fencing token of the first owner of a queue."""
 OFFSET_MAX = 2**63 - 1
 
@@ -61,7 +64,15 @@ def message(
 
 
 def orderly_context(
-    messages: Sequence[MessageExt], *, group: str = "test", attempt: int = 0, epoch: int = FIRST_EPOCH, cancelled: bool = False
+    messages: Sequence[MessageExt],
+    *,
+    group: str = "test",
+    attempt: int = 0,
+    epoch: int = FIRST_EPOCH,
+    generation: int = FIRST_GENERATION,
+    order_by: Literal["queue", "sharding_key"] = "queue",
+    unkeyed: Literal["together", "alone"] = "together",
+    cancelled: bool = False,
 ) -> OrderlyContext:
     """Return the context with which an ordered listener is called with these messages, which are of one queue.
 
@@ -69,11 +80,11 @@ def orderly_context(
         messages: The messages of the call.
         group: The consumer group.
         attempt: How often this batch has failed before.
-        epoch: The fencing token.
+        epoch, generation, order_by, unkeyed: As in Fence.
         cancelled: Whether the result of the call may no longer be accepted (`context.cancelled`).
     """
     queue = _queue_of(messages)
-    fence = Fence(group, queue.topic, queue.broker_name, queue.queue_id, epoch)
+    fence = Fence(group, queue.topic, queue.broker_name, queue.queue_id, epoch, generation, order_by, unkeyed)
     return OrderlyContext(queue, fence, attempt, lambda: cancelled)
 
 

@@ -28,7 +28,7 @@ from lockstep.protocol.queue import MessageQueue
 
 S = ConsumeOrderlyStatus
 SUSPEND = S.SUSPEND_CURRENT_QUEUE_A_MOMENT
-FENCE = Fence("g", "t", "broker-a", 3, (12 << 32) + 7)
+FENCE = Fence("g", "t", "broker-a", 3, (12 << 32) + 7, (12 << 32) + 5)
 
 
 def context(lapsed: bool = False) -> OrderlyContext:
@@ -98,8 +98,9 @@ def test_status_result_is_returned_unchanged() -> None:
     assert [read_result(status) for status in S] == [(status, None) for status in S]
 
 
-def test_fence_is_immutable_and_its_epoch_is_a_string_in_json() -> None:
-    assert json.loads(FENCE.to_json()) == {"group": "g", "topic": "t", "broker": "broker-a", "queue": 3, "epoch": str((12 << 32) + 7)}
+def test_fence_is_immutable_and_its_numbers_are_strings_in_json() -> None:
+    numbers = {"queue": 3, "epoch": str((12 << 32) + 7), "generation": str((12 << 32) + 5)}
+    assert json.loads(FENCE.to_json()) == {"group": "g", "topic": "t", "broker": "broker-a", **numbers}
     with pytest.raises(AttributeError):
         FENCE.epoch = 1  # type: ignore[misc]
 

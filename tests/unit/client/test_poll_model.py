@@ -48,7 +48,7 @@ class Queue:
         self.own.want()
         response = LockResult("reports", "orders", self.queue.queue_id, LockVerdict.OK, generation=1)
         self.own.handle_lock_response(self.own.grant_requested(), response)
-        self.grant = Grant(1, ProcessQueue(0, 0, FlowLimits(1_000, 1 << 30, 1 << 30)))
+        self.grant = Grant(1, None, ProcessQueue(0, 0, FlowLimits(1_000, 1 << 30, 1 << 30)))
         clock = SimpleNamespace(boot_ms=lambda: 0)
         held = SimpleNamespace(
             queue=self.queue,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.client import LocalProtocolError, Message, MessageExt, MessageQueue, Producer, PullConsumer
+from lockstep.client import Fence, LocalProtocolError, Message, MessageExt, MessageQueue, Producer, PullConsumer
 from lockstep.testing import TestCluster, concurrently_context, message, orderly_context
 
 FIELDS = (
@@ -58,13 +58,11 @@ def test_message_that_could_not_be_stored_is_rejected(wrong: dict[str, object]) 
 
 def test_contexts_belong_to_the_queue_of_their_messages() -> None:
     batch = [message("orders", b"body", queue_id=3, queue_offset=at) for at in (5, 6)]
-    orderly = orderly_context(batch, group="billing", attempt=2, epoch=9)
+    orderly = orderly_context(batch, group="billing", attempt=2, epoch=9, generation=7, order_by="sharding_key", unkeyed="alone")
     assert orderly.queue == MessageQueue("orders", "broker-a", 3)
     assert (orderly.attempt, orderly.auto_commit, orderly.cancelled.is_set()) == (2, True, False)
-    assert (orderly.fence.group, orderly.fence.topic, orderly.fence.broker, orderly.fence.queue, orderly.fence.epoch) == (
-        *("billing", "orders", "broker-a"),
-        *(3, 9),
-    )
+    assert orderly.fence == Fence("billing", "orders", "broker-a", 3, 9, 7, "sharding_key", "alone")
+    assert orderly_context(batch).fence.generation < orderly_context(batch).fence.epoch, "progress begins before the first grant"
     concurrently = concurrently_context(batch, cancelled=True)
     assert (concurrently.queue, concurrently.ack_index, concurrently.cancelled.is_set()) == (orderly.queue, 1, True)
     for wrong in ([], [batch[0], message("orders", b"body", queue_id=4)]):

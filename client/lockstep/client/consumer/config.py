@@ -115,6 +115,11 @@ class ConsumerConfig(BaseConsumerConfig):
         """Return whether `message_model` is BROADCASTING: every member consumes every message."""
         return self.message_model is MessageModel.BROADCASTING
 
+    @property
+    def in_lanes(self) -> bool:
+        """Return whether an ordered listener gets keys out of the order of their queue: each in its own lane, or parked ones later."""
+        return self.order_by == "sharding_key" or self.retry.on_exhausted == "park"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullConsumerConfig(BaseConsumerConfig):

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.grant import Grant, Runner
 from lockstep.client.consumer.interfaces import QueueHandler, QueueSession
-from lockstep.client.consumer.listener import ConcurrentlyContext, OrderlyContext
+from lockstep.client.consumer.listener import ConcurrentlyContext, Fence, OrderlyContext
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 
@@ -79,3 +79,18 @@ class ConsumeModel(Protocol):
 
     def unassigned(self, queue: MessageQueue) -> None:
         """Handle that the queue is no longer this member's, whether it was ever held or not."""
+
+
+def fence_of(queue: HeldQueue, grant: Grant) -> Fence:
+    """Return the fence of the calls under a grant of an ordered group."""
+    config, place = queue.ctx.config, queue.queue
+    return Fence(
+        queue.ctx.group,
+        place.topic,
+        place.broker_name,
+        place.queue_id,
+        grant.token,
+        grant.generation or 0,
+        "sharding_key" if config.in_lanes else "queue",
+        config.unkeyed,
+    )

@@ -55,6 +55,8 @@ class Grant:
 
     token: int
     """QueueOwnership.token."""
+    generation: int | None
+    """QueueOwnership.generation."""
     messages: ProcessQueue
     alive: bool = True
     pull_stops: int = 0

@@ -10,14 +10,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lockstep.client.consumer.consume_model import HeldQueue, ListenerCall
+from lockstep.client.consumer.consume_model import HeldQueue, ListenerCall, fence_of
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.crew import Call, Crew
 from lockstep.client.consumer.failed_calls import FailedCalls, ParkOutcome
 from lockstep.client.consumer.grant import Grant, RunnerStatus
 from lockstep.client.consumer.health import LaneHealth
 from lockstep.client.consumer.lanes import Lane, Lanes
-from lockstep.client.consumer.listener import ConsumeOrderlyStatus, Fence, OrderlyContext, read_result
+from lockstep.client.consumer.listener import ConsumeOrderlyStatus, OrderlyContext, read_result
 from lockstep.client.consumer.listener_calls import ListenerCalls
 from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.client.consumer.parking import ParkedKeys, Replay
@@ -108,7 +108,7 @@ class LaneRunner:
         self._failures = FailedCalls(ctx, queue, grant)
         self._errors: dict[int, str] = {}
         """The offset of a failing batch → why its last call failed."""
-        self._fence = Fence(ctx.group, queue.queue.topic, queue.queue.broker_name, queue.queue.queue_id, grant.token)
+        self._fence = fence_of(queue, grant)
         self._by_key = model.by_key
         self._lanes = Lanes(
             ownership.offset,

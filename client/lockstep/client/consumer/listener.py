@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Literal
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
@@ -66,7 +67,7 @@ STEPS: dict[tuple[bool, ConsumeOrderlyStatus], QueueAction] = {
 class Fence:
     """The fencing token of a call, for conditional writes to the user's own store: reject a write with a lower epoch than was seen.
 
-    Epochs are comparable only within one (group, topic, broker, queue).
+    Epochs and generations are comparable only within one (group, topic, broker, queue). Both have up to 63 bits.
     """
 
     group: str
@@ -74,10 +75,21 @@ class Fence:
     broker: str
     queue: int
     epoch: int
+    """Rises with each owner of the queue, and when a grant is ended."""
+    generation: int
+    """Rises when the group's progress in the queue begins anew: a reset, a topic that was created again, or offsets that may name other
+    messages than before, because the broker lost the end of its log. A change of the owner does not raise it. Within a generation an offset
+    names one message. 0 in broadcasting, where members have no common progress."""
+    order_by: Literal["queue", "sharding_key"] = "queue"
+    """In what the offsets of the calls rise: in the queue, or only within each sharding key (order_by="sharding_key", on_exhausted="park").
+    In the second case what is stored under the fence must be per (queue, key)."""
+    unkeyed: Literal["together", "alone"] = "together"
+    """Whether messages without a sharding key are in order with each other, as if they had one key, or each is alone."""
 
     def to_json(self) -> str:
-        """Return it as JSON. The epoch is a string: it has more digits than a JSON reader's double may hold."""
-        return json.dumps({"group": self.group, "topic": self.topic, "broker": self.broker, "queue": self.queue, "epoch": str(self.epoch)})
+        """Return the token as JSON. Epoch and generation are strings: they have more digits than a JSON reader's double may hold."""
+        numbers = {"queue": self.queue, "epoch": str(self.epoch), "generation": str(self.generation)}
+        return json.dumps({"group": self.group, "topic": self.topic, "broker": self.broker, **numbers})
 
     def __str__(self) -> str:
         return self.to_json()

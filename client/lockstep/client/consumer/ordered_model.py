@@ -11,11 +11,11 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from weakref import WeakSet
 
-from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue, ListenerCall
+from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue, ListenerCall, fence_of
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.failed_calls import FailedCalls
 from lockstep.client.consumer.grant import Grant, RunnerStatus
-from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, Fence, OrderlyContext, QueueAction, read_result
+from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, OrderlyContext, QueueAction, read_result
 from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer, ends_the_task
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import OwnershipState
@@ -115,7 +115,7 @@ class OrderedRunner:
         boot_ms, proof, listener, calls = ctx.host.clock.boot_ms, session.proof, self._listener, queue.calls
         batch_count, each = ctx.config.batch_count, ctx.config.commit == "each"
         call, in_loop = listener.listener, listener.in_loop
-        fence = Fence(ctx.group, queue.queue.topic, queue.queue.broker_name, queue.queue.queue_id, grant.token)
+        fence = fence_of(queue, grant)
         slice_end_ms = boot_ms() + SLICE_MS
         self._task = asyncio.current_task()
 

@@ -195,8 +195,7 @@ class PushConsumer(BaseConsumer):
         calls = ListenerCalls(ctx, self._listener, self._call_hooks)
         if self._is_concurrent:
             return ConcurrentModel(ctx, calls)
-        by_key = self.config.order_by == "sharding_key" or self.config.retry.on_exhausted == "park"
-        return LaneModel(ctx, calls) if by_key else OrderedModel(ctx, calls)
+        return LaneModel(ctx, calls) if self.config.in_lanes else OrderedModel(ctx, calls)
 
     def _features(self) -> tuple[str, ...]:
         if self.config.broadcasting:

@@ -161,7 +161,8 @@ class QueueWorker:
     def granted(self, result: LockResult) -> None:
         ctx, ownership = self.ctx, self.ownership
         limits = FlowLimits(ctx.config.queue_count_max, ctx.config.queue_bytes_max, ctx.config.queue_span_max)
-        self.grant = grant = Grant(ownership.token, ProcessQueue(result.offset, result.attempts, limits, result.done or ()))
+        messages = ProcessQueue(result.offset, result.attempts, limits, result.done or ())
+        self.grant = grant = Grant(ownership.token, ownership.generation, messages)
         log.info(
             "queue.assigned", group=ctx.group, queue=str(self.queue), **self.ownership.names, offset=result.offset, attempts=result.attempts
         )
