@@ -1,8 +1,8 @@
-"""Payments that are booked exactly once and in order although a worker is killed: fencing in a database.
+"""Payments that are booked exactly once and in order although a worker is killed: an inbox in the database.
 
 Two workers share the queues of `payments` and book into one SQLite file. One is killed with SIGKILL; the other takes its queues over and
-receives again the messages that the first had not committed. The ledger rejects an earlier owner (`epoch`) and stores the next offset to
-book (`next_offset`), so that each payment is booked once.
+receives again the messages that the first had not committed. The inbox, a table of the ledger, rejects an earlier owner and passes over
+what is booked already, so that each payment is booked once.
 
     lockstep up &
     python examples/ledger.py
@@ -19,14 +19,13 @@ from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
-from lockstep.client import ConsumeOrderlyStatus, Message, MessageExt, OrderlyContext, Producer, PushConsumer, run
+from lockstep.client import Message, MessageExt, OrderlyContext, Producer, PushConsumer, run
+from lockstep.client.inbox import Inbox
 
 NAMESERVER = os.environ.get("LOCKSTEP_NAMESERVER", "127.0.0.1:9876")
 TOPIC, ACCOUNTS, AFTER_THE_KILL = "payments", 20, 200
-SCHEMA = """
-CREATE TABLE progress (queue TEXT PRIMARY KEY, epoch BIGINT NOT NULL, next_offset BIGINT NOT NULL);
-CREATE TABLE booked (account TEXT NOT NULL, number INTEGER NOT NULL, worker TEXT NOT NULL);
-"""
+INBOX = Inbox("ledger")
+SCHEMA = (*INBOX.schema, "CREATE TABLE booked (account TEXT NOT NULL, number INTEGER NOT NULL, worker TEXT NOT NULL)")
 
 
 def connect(file: str) -> sqlite3.Connection:
@@ -38,17 +37,10 @@ def worker(name: str, file: str) -> None:
     consumer.subscribe(TOPIC)
 
     @consumer.orderly
-    def book(messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
-        queue, epoch = str(context.queue), context.fence.epoch
+    def book(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
         with closing(connect(file)) as db, db:  # one transaction
-            db.execute("INSERT OR IGNORE INTO progress VALUES (?, 0, 0)", (queue,))
-            if not db.execute("UPDATE progress SET epoch = ?1 WHERE queue = ?2 AND epoch <= ?1", (epoch, queue)).rowcount:
-                return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT  # a later owner has booked payments
-            for message in messages:
-                step = (message.queue_offset + 1, queue, message.queue_offset)
-                if db.execute("UPDATE progress SET next_offset = ? WHERE queue = ? AND next_offset <= ?", step).rowcount:
-                    db.execute("INSERT INTO booked VALUES (?, ?, ?)", (message.sharding_key, int(message.body), name))
-        return ConsumeOrderlyStatus.SUCCESS
+            for message in INBOX.new(db, messages, context):
+                db.execute("INSERT INTO booked VALUES (?, ?, ?)", (message.sharding_key, int(message.body), name))
 
     run(consumer)
 
@@ -87,7 +79,7 @@ async def pay_and_kill(workers: Sequence[asyncio.subprocess.Process], file: str)
 async def main() -> None:
     file = str(Path(tempfile.mkdtemp(prefix="ledger-")) / "ledger.db")
     with closing(connect(file)) as db:
-        db.executescript(SCHEMA)
+        db.executescript(";".join(SCHEMA))
     workers = [await hire("worker-1", file), await hire("worker-2", file)]
     try:
         sent = await pay_and_kill(workers, file)

@@ -57,6 +57,7 @@ from lockstep.client.consumer.subscription import (
 )
 from lockstep.client.errors import (
     BatchSendError,
+    FencedError,
     NotDurableError,
     Outcome,
     PrecedingSendError,
@@ -169,6 +170,7 @@ __all__ = [
     "Consuming",
     "DuplicateClientIdError",
     "Fence",
+    "FencedError",
     "FlushDiskTimeoutError",
     "GivenId",
     "KeyParked",

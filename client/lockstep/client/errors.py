@@ -80,5 +80,15 @@ class NotDurableError(SendError):
         super().__init__(f"{short.queue} offset {short.queue_offset}: stored with {short.status.value}, not as durably as required")
 
 
+class FencedError(LockstepError):
+    """A later owner of the queue has written to the database, so this call may not. `Inbox` raises it; the call fails, and does not count.
+
+    If no other member runs, the database knows a higher epoch than the broker has given: it is used with another cluster as well.
+    """
+
+    def __init__(self, group: str, lane: str, epoch: int) -> None:
+        super().__init__(f"{group}: {lane} has been written under a later epoch than {epoch}: another member owns its queue now")
+
+
 def _words(outcome: Outcome) -> str:
     return "not stored" if outcome is Outcome.NOT_STORED else "in an unknown state: it may be stored, once"
