@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "runtime": 1, "broker": 2, "nameserver": 2, "client": 2, "admin": 3, "testing": 3, "dashboard": 3, "spark": 3}
-FLOORS["tests"] = 4
+FLOORS |= {"otel": 3, "taskiq": 3, "tests": 4}
 """`tests/sweep` is checked like a root."""
 BESIDE = ["spark/pyspark_lockstep"]
 """Packages of the wheel outside of the namespace: Spark looks for modules of this name."""

@@ -16,12 +16,13 @@ PRINTED = {
     "python -m pytest -q test_shop_api.py": "2 passed",
     "python -m pytest -q test_shop_flask.py": "2 passed",
     "python use_shop_django.py": "202",
+    "python send_mail.py": "2 sent",
     "python import_orders.py": "3 stored",
 }
 
 
 def test_every_block_of_the_frameworks_page_runs(tmp_path: Path) -> None:
-    for framework in ("fastapi", "httpx", "flask", "django"):
+    for framework in ("fastapi", "httpx", "flask", "django", "taskiq"):
         pytest.importorskip(framework)
     reader = Newcomer(tmp_path)
     reader.use_this_environment()
@@ -44,6 +45,10 @@ def test_every_block_of_the_frameworks_page_runs(tmp_path: Path) -> None:
                     booked = {worker.stdout.readline().strip() for _ in range(4)}
                 assert booked == {"booked 1001", "booked 2001", "booked 2002", "booked 3001"}
                 assert worker.returncode == 0
+            elif command == "taskiq worker shop_tasks:broker":
+                with reader.terminal(command) as worker:
+                    assert worker.stdout is not None
+                    assert {worker.stdout.readline().strip() for _ in range(2)} == {"mailed 5001", "mailed 5002"}
             else:
                 assert PRINTED[command] in reader.types(command)
                 ran.append(command)

@@ -149,6 +149,10 @@ def traced(_: Newcomer, process: Process) -> None:
     assert rest(process) == ["sent 1 error None", "trace t-1", "succeeded True"]
 
 
+def observed(_: Newcomer, process: Process) -> None:
+    assert rest(process) == ["['process traces', 'request', 'send traces']"]
+
+
 PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "send.py": sent,
     "shipping.py": shipped,
@@ -166,6 +170,7 @@ PROGRAMS: dict[str, Callable[[Newcomer, Process], None]] = {
     "job.py": counted,
     "web.py": placed,
     "traced.py": traced,
+    "observed.py": observed,
 }
 
 

@@ -58,7 +58,7 @@ class Newcomer:
 
     def here(self, text: str) -> str:
         text = text.replace("/tmp/lockstep-store", str(self.folder / "store")).replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{self.port}")
-        return f"{text} --port {self.port}" if " up " in text and self.port != PORT else text
+        return f"{text} --port {self.port}" if re.match(r"\S*lockstep up\b", text) and self.port != PORT else text
 
     def types(self, command: str) -> str:
         done = subprocess.run(

@@ -197,6 +197,7 @@ class Seen:
             f"CREATE INDEX IF NOT EXISTS {table.rpartition('.')[2]}_by_time ON {table} (consumer_group, seen_ms)",
         )
         """The statements that create the table and its index."""
+        self._clock = Host.current().clock
         self._keep_ms = int(keep / timedelta(milliseconds=1))
         self._noted = 0
         """The number of messages since old rows were removed last."""
@@ -213,7 +214,7 @@ class Seen:
             StateError: The connection commits each statement alone.
         """
         database = Database(db)
-        return NewMessages(database, self._steps(messages, Host.current().clock.wall_ms(), database.dialect))
+        return NewMessages(database, self._steps(messages, self._clock.wall_ms(), database.dialect))
 
     def _steps(self, messages: Sequence[MessageExt], now_ms: int, dialect: str) -> Steps:
         self._noted += len(messages)

@@ -5,6 +5,8 @@ EXTRA_OF = {
     **dict.fromkeys(("typer", "rich", "prometheus_client"), "server"),
     **dict.fromkeys(("pytest", "pytest_asyncio"), "testing"),
     **dict.fromkeys(("pyspark", "pyarrow", "numpy"), "spark"),
+    "opentelemetry": "otel",
+    "taskiq": "taskiq",
     "lz4": "lz4",
     "zstandard": "zstd",
 }

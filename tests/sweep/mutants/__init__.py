@@ -25,6 +25,7 @@ from sweep.mutants import (
     restarts,
     sends,
     sums,
+    tracing,
     why,
 )
 from sweep.mutants.registry import MUTANTS, Mutant, switched_off
@@ -57,5 +58,6 @@ __all__ = [
     "sends",
     "sums",
     "switched_off",
+    "tracing",
     "why",
 ]

@@ -230,7 +230,7 @@ class Producer:
             StateError: The producer is not started, or is closed.
         """
         hooks, sends, result = self._hooks, self._sends or self._started, None
-        sending = Sending(self.group, (message,), "send") if hooks else None
+        sending = Sending(self.group, (message,), "send", delay_level, delay) if hooks else None
         if sending is not None:
             (message,) = call_before_send(hooks, sending)
         try:
