@@ -24,15 +24,18 @@ _ANNOUNCER = f"{ROOT}.announce"
 Logger = FilteringBoundLogger
 
 
-def _to_record(logger: object, method: str, facts: MutableMapping[str, Any]) -> tuple[tuple[str], dict[str, Any]]:
-    """Return the arguments for the standard logger: readable text for any handler, the facts for lockstep's."""
+def _to_record(logger: object, method: str, facts: MutableMapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return the arguments for the standard logger: readable text for any handler, the facts for lockstep's.
+
+    The message is the event, and the facts are its argument: error trackers (Sentry) group records by the message.
+    """
     event = str(facts.pop("event"))
     extra: dict[str, Any] = {"extra": {"event": event, "facts": facts}}
     if (exc_info := facts.pop("exc_info", None)) is not None:
         extra["exc_info"] = exc_info
-    text = " ".join([event, *(f"{key}={printable(str(value))}" for key, value in facts.items())])
-    # `logging` formats a message only when it is given arguments, so a % in a fact is left alone.
-    return (text,), extra
+    if not facts:
+        return (event,), extra
+    return (f"{event} %s", " ".join(f"{key}={printable(str(value))}" for key, value in facts.items())), extra
 
 
 def get_logger(name: str) -> Logger:

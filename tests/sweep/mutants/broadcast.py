@@ -137,7 +137,7 @@ def commit_each_does_not_wait_for_the_file(patch: Patches) -> None:
 def messages_failed_by_a_member_stay_unfinished(patch: Patches) -> None:
     """A message that a broadcasting member's concurrent listener fails is dropped: progress moves past it."""
 
-    async def stays(self: ConcurrentRunner, call: ConcurrentCall, failed: Sequence[MessageExt], level: int, why: str) -> bool:
+    async def stays(self: ConcurrentRunner, call: ConcurrentCall, failed: Sequence[MessageExt], *how: Any) -> bool:
         return True
 
     patch.set(ConcurrentRunner, "_send_all_back", stays)
@@ -147,7 +147,7 @@ def messages_failed_by_a_member_stay_unfinished(patch: Patches) -> None:
 def messages_failed_by_a_member_are_called_again(patch: Patches) -> None:
     """A message that a broadcasting member's concurrent listener fails is dropped: it is not tried again."""
 
-    async def again(self: ConcurrentRunner, call: ConcurrentCall, failed: Sequence[MessageExt], level: int, why: str) -> bool:
+    async def again(self: ConcurrentRunner, call: ConcurrentCall, failed: Sequence[MessageExt], *how: Any) -> bool:
         self._call_again(list(failed))
         return True
 
@@ -158,9 +158,9 @@ def messages_failed_by_a_member_are_called_again(patch: Patches) -> None:
 def messages_failed_by_a_member_are_sent_back(patch: Patches) -> None:
     """Messages that a broadcasting member's concurrent listener fails are not sent back."""
 
-    async def back(self: ConcurrentRunner, call: ConcurrentCall, failed: Sequence[MessageExt], level: int, why: str) -> bool:
+    async def back(self: ConcurrentRunner, call: ConcurrentCall, failed: Sequence[MessageExt], *how: Any) -> bool:
         for message in failed:
-            await self._send_back(message, level, why)
+            await self._send_back(message, how[0], how[1], None)
         self.finish(failed)
         return True
 

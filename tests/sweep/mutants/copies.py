@@ -43,8 +43,8 @@ def a_send_back_that_failed_counts(patch: Patches) -> None:
     """A message that could not be sent back remains with the consumer and is called again."""
     back = ConcurrentRunner._send_back
 
-    async def taken(self: ConcurrentRunner, message: MessageExt, level: int, why: str) -> bool:
-        await back(self, message, level, why)
+    async def taken(self: ConcurrentRunner, message: MessageExt, level: int, why: str, error: BaseException | None) -> bool:
+        await back(self, message, level, why, error)
         return True
 
     patch.set(ConcurrentRunner, "_send_back", taken)
@@ -55,9 +55,9 @@ def send_backs_are_not_awaited(patch: Patches) -> None:
     """Progress moves past a message that was sent back only after the broker's response."""
     everything = ConcurrentRunner._send_all_back
 
-    async def early(self: ConcurrentRunner, call: ConcurrentCall, failed: Any, level: int, why: str) -> bool:
+    async def early(self: ConcurrentRunner, call: ConcurrentCall, failed: Any, *how: Any) -> bool:
         self.finish(list(failed))
-        return await everything(self, call, failed, level, why)
+        return await everything(self, call, failed, *how)
 
     patch.set(ConcurrentRunner, "_send_all_back", early)
 

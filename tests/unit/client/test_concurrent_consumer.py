@@ -182,6 +182,21 @@ def test_message_is_dead_lettered_after_its_last_retry() -> None:
     simulate(main)
 
 
+def test_dead_letter_is_logged_with_the_error_of_the_last_attempt(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: object) -> None:
+        raise ValueError("no address")
+
+    async def main() -> None:
+        async with world() as w, w.consumer(fail, max_reconsume_times=0):
+            await w.send(b"poison")
+            await w.cluster.advance(seconds=20)
+
+    simulate(main)
+    (logged,) = (record for record in caplog.records if record.msg == "message.dead_lettered %s")
+    assert logged.exc_info is not None
+    assert isinstance(logged.exc_info[1], ValueError)
+
+
 QUICK_LEVELS_MS = (1_000,) * 18
 
 

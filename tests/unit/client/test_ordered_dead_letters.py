@@ -64,7 +64,7 @@ def consumer_of(cluster: TestCluster, seen: list[tuple[bytes, int]], **settings:
     return made
 
 
-def test_ordered_message_is_dead_lettered_after_its_last_attempt_and_its_queue_continues() -> None:
+def test_ordered_message_is_dead_lettered_after_its_last_attempt_and_its_queue_continues(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with TestCluster() as cluster:
             await sent(cluster, b"0", b"poison", b"2")
@@ -85,6 +85,9 @@ def test_ordered_message_is_dead_lettered_after_its_last_attempt_and_its_queue_c
             assert len(seen) == 5, "progress is behind it"
 
     simulate(main)
+    (logged,) = (record for record in caplog.records if record.msg == "message.dead_lettered %s")
+    assert logged.exc_info is not None
+    assert isinstance(logged.exc_info[1], ValueError), "with the error of the last attempt"
 
 
 def test_suspend_counts_as_an_attempt() -> None:

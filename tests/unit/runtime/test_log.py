@@ -103,6 +103,14 @@ def test_library_logs_through_the_applications_logging(caplog: pytest.LogCapture
     (record,) = caplog.records
     assert record.name == "lockstep.client.producer"
     assert record.getMessage() == "route.changed topic=orders queues=8"
+    assert record.msg == "route.changed %s", "one message for every topic: error trackers group by it"
+
+
+def test_percent_signs_and_events_without_facts_are_logged_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, logger="lockstep")
+    log.get_logger("x").info("thing.happened", share="100%s", rate="5%")
+    log.get_logger("x").info("100%s.done")
+    assert [record.getMessage() for record in caplog.records] == ["thing.happened share=100%s rate=5%", "100%s.done"]
 
 
 def test_filtered_event_is_not_rendered() -> None:

@@ -189,9 +189,11 @@ class ConcurrentRunner:
             why = f"the listener acknowledged {done} of {len(batch)} messages (ack_index)"
         self.finish(batch[:done])
         if done < len(batch):
-            await self._send_all_back(call, batch[done:], context.delay_level_when_next_consume, why)
+            await self._send_all_back(call, batch[done:], context.delay_level_when_next_consume, why, error)
 
-    async def _send_all_back(self, call: ConcurrentCall, failed: Sequence[MessageExt], level: int, why: str) -> bool:
+    async def _send_all_back(
+        self, call: ConcurrentCall, failed: Sequence[MessageExt], level: int, why: str, error: BaseException | None = None
+    ) -> bool:
         """Return whether the broker has stored all of them again. A broadcasting group drops them, as RocketMQ does. `why` they failed is
         what a dead letter shows."""
         queue = str(self.queue.queue)
@@ -203,7 +205,7 @@ class ConcurrentRunner:
         if type(level) is not int:
             log.warning("result.bad_delay_level", listener=self._ctx.listener_name, level=repr(level)[:40], taken_as=0)
             level = 0
-        taken = await asyncio.gather(*(self._send_back(message, level, why) for message in failed))
+        taken = await asyncio.gather(*(self._send_back(message, level, why, error) for message in failed))
         self.finish([message for message, ok in zip(failed, taken, strict=True) if ok])
         left = [message for message, ok in zip(failed, taken, strict=True) if not ok]
         if left and self.grant.alive and (call.ended or not call.expired):
@@ -217,7 +219,7 @@ class ConcurrentRunner:
         self._again.append(left)
         self._schedule()
 
-    async def _send_back(self, message: MessageExt, level: int, why: str) -> bool:
+    async def _send_back(self, message: MessageExt, level: int, why: str, error: BaseException | None) -> bool:
         """Return False if the broker is not known to have stored the message again."""
         ctx, queue = self._ctx, self.queue
         header = SendBackHeader(
@@ -231,14 +233,14 @@ class ConcurrentRunner:
         )
         try:
             await queue.session.link.call(RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=SEND_BACK_TIMEOUT_MS)
-        except (TransportError, BrokerError) as error:
-            log.info("send_back.failed", queue=str(queue.queue), offset=message.queue_offset, error=str(error))
-            self._note_failed_send_back(message, error)
+        except (TransportError, BrokerError) as failed:
+            log.info("send_back.failed", queue=str(queue.queue), offset=message.queue_offset, error=str(failed))
+            self._note_failed_send_back(message, failed)
             return False
         if level < 0 or message.reconsume_times >= ctx.config.max_reconsume_times:
             attempts = message.reconsume_times + 1
             facts = {"queue": str(queue.queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
-            log.error("message.dead_lettered", group=ctx.group, **facts)
+            log.error("message.dead_lettered", group=ctx.group, **facts, exc_info=error)
             ctx.report(MessageDeadLettered(queue.queue, message.queue_offset, attempts, why))
         return True
 

@@ -82,7 +82,7 @@ class FailedCalls:
                 log.warning("dead_letter.failed", queue=str(queue), offset=message.queue_offset, error=str(failed))
                 return False
             facts = {"queue": str(queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
-            log.error("message.dead_lettered", group=ctx.group, **facts)
+            log.error("message.dead_lettered", group=ctx.group, **facts, exc_info=error)
             ctx.report(MessageDeadLettered(queue, message.queue_offset, attempts, why))
         return grant.alive
 
