@@ -189,7 +189,7 @@ def test_no_todo_is_left() -> None:
 TEXT_FOLDERS = ("bench", "docs", "examples", "scripts", "tests")
 INTERNAL_PAGES = ("architecture.md", "ordering.md", "store.md", "invariants.md", "wire.md", "CONTRIBUTING.md")
 """Pages about the code: a bare file name there is one of ours. In others `billing.py` may be the reader's."""
-LAW = r"[BCDELNOPRSTX]\d{1,2}[a-c]?"
+LAW = r"[BCDELNOPQRSTX]\d{1,2}[a-c]?"
 NOT_LAWS = {"tests/unit/protocol/test_golden.py"}
 """Files whose comments contain many hexadecimal digits."""
 

@@ -53,13 +53,24 @@ async def test_message_is_viewed_by_its_id_also_with_a_topic(cluster: Cluster) -
         assert (missing.code, str(position + 1) in (missing.remark or "")) == (1, True)
 
 
-async def test_queries_by_key_are_refused_with_words(cluster: Cluster) -> None:
-    async with java_broker(cluster) as broker:
-        await broker.call(310, send(properties="KEYS\x01k\x02UNIQ_KEY\x01AA"), b"hello")
-        query = {"topic": "orders", "key": "k", "maxNum": "32", "beginTimestamp": "0", "endTimestamp": "9999999999999"}
-        for asked, words in ((query, "by key"), ({**query, "key": "AA", "_UNIQUE_KEY_QUERY": "true"}, "by UNIQ_KEY")):
-            refused = await broker.call(12, asked)
-            assert (refused.code, f"can't be found {words}" in (refused.remark or "")) == (22, True)
+@pytest.mark.parametrize("kind", [JSON, BINARY], ids=["json", "binary"])
+async def test_messages_are_found_by_key_and_by_unique_key(cluster: Cluster, kind: int) -> None:
+    async with java_broker(cluster, kind=kind) as broker:
+        for number in range(3):
+            await broker.call(310, send(properties=f"KEYS\x01all k{number}\x02UNIQ_KEY\x01AA{number}"), b"%d" % number)
+        query = {"topic": "orders", "key": "all", "maxNum": "2", "beginTimestamp": "0", "endTimestamp": "9999999999999"}
+
+        async def found(**fields: str) -> list[bytes]:
+            response = await broker.call(12, {**query, **fields})
+            assert {"indexLastUpdateTimestamp", "indexLastUpdatePhyoffset"} == response.fields.keys()
+            return [body for _, body, _ in records(response.body)]
+
+        assert await found() == [b"2", b"1"]
+        assert await found(key="k1") == [b"1"]
+        assert await found(key="AA1", _UNIQUE_KEY_QUERY="true") == [b"1"]
+        for fields in ({"key": "k"}, {"key": "all", "_UNIQUE_KEY_QUERY": "true"}, {"topic": "others"}, {"endTimestamp": "9"}):
+            refused = await broker.call(12, {**query, **fields})
+            assert (refused.code, "no message has this key" in (refused.remark or "")) == (22, True)
 
 
 @pytest.mark.parametrize("asked", [{"maxMsgBytes": "2147483647"}, {"maxMsgBytes": "150000"}, {}])

@@ -47,10 +47,11 @@ async def test_daily_commands_print_what_they_print_with_rocketmq(class_path: st
     async with running_cluster(tmp_path) as cluster:
         await cluster.nameserver()
         for name in ("broker-a", "broker-b"):
-            await cluster.broker(name)
+            await cluster.broker(name, "--trace-topic")
         mqadmin, a, b = Mqadmin(class_path, cluster), cluster.addresses["broker-a"], cluster.addresses["broker-b"]
         await topics(mqadmin, a, b)
         await groups_and_brokers(mqadmin, a, b)
+        await searches(mqadmin)
         await refusals(mqadmin, a)
 
 
@@ -110,6 +111,22 @@ async def groups_and_brokers(mqadmin: Mqadmin, a: str, b: str) -> None:
     assert "orderConf=[broker-a:4]" in order
     assert (topics, queues) == ("success", "success")
     assert "delete kv config from namespace success." in await mqadmin.run("deleteKvConfig -s ORDER_TOPIC_CONFIG -k orders")
+
+
+async def searches(mqadmin: Mqadmin) -> None:
+    sent = await mqadmin.run("sendMessage -t orders -p searched -k order-1 -b broker-b -i 0 -m true")
+    message_id = re.findall(r"\b[0-9A-F]{32}\b", sent)[0]
+    by_key, other, by_id, traced = await mqadmin.run_all(
+        "queryMsgByKey -t orders -k order-1",
+        "queryMsgByKey -t orders -k order",
+        f"queryMsgByUniqueKey -t orders -i {message_id}",
+        f"queryMsgTraceById -i {message_id}",
+    )
+    assert re.search(rf"^{message_id} 0 \d+$", by_key, re.MULTILINE), by_key
+    assert "query message by key finished, but no message." in other
+    assert f"Message ID: {message_id}" in re.sub(r" +:", ":", by_id), by_id
+    assert "Keys: [order-1]" in re.sub(r" +:", ":", by_id), by_id
+    assert re.search(r"^Pub .* success$", traced, re.MULTILINE), traced
 
 
 async def refusals(mqadmin: Mqadmin, a: str) -> None:

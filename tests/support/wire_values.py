@@ -192,6 +192,7 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GET_MAX_OFFSET: (offsets.OffsetReply, None),
     R.GET_MIN_OFFSET: (offsets.OffsetReply, None),
     R.GET_EARLIEST_MSG_STORETIME: (offsets.StoreTimeReply, None),
+    R.QUERY_MESSAGE: (offsets.QueryMessageReply, None),
     R.UPDATE_AND_CREATE_TOPIC: (None, bodies.CreateTopicReply),
     R.HEART_BEAT: (None, bodies.HeartbeatReply),
     R.GET_CONSUMER_LIST_BY_GROUP: (None, bodies.MemberList),

@@ -201,8 +201,13 @@ public class Pages {
 
     static void messageById() throws Exception {
         DefaultMQProducer producer = producer();
-        SendResult sent = producer.send(new Message(topic, "TagA", "shown".getBytes(StandardCharsets.UTF_8)), 10_000);
+        SendResult sent = producer.send(new Message(topic, "TagA", "order-1 order-2", "shown".getBytes(StandardCharsets.UTF_8)), 10_000);
         producer.shutdown();
+        for (String key : new String[] {"order-1", "order-2"}) {
+            var found = admin.queryMessage(topic, key, 64, 0, System.currentTimeMillis()).getMessageList();
+            check(found.size() == 1 && found.get(0).getMsgId().equals(sent.getMsgId()), found);
+        }
+        check(admin.viewMessage(topic, sent.getMsgId()).getMsgId().equals(sent.getMsgId()), sent);
         MessageExt shown = admin.viewMessage(topic, sent.getOffsetMsgId());
         check(new String(shown.getBody(), StandardCharsets.UTF_8).equals("shown"), shown);
         for (long end = System.currentTimeMillis() + LIMIT_MS; ; Thread.sleep(200)) {

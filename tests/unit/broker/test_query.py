@@ -1,19 +1,29 @@
 """Bounds, search by time, one message by position, and creation of topics by request."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
 from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.store.search import Searched, SearchLimits, Wanted
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import CreateTopicReply, OffsetRange, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.command import Command
-from lockstep.protocol.headers.offsets import QueryMessageHeader, QueueHeader, SearchOffsetHeader, TopicHeader, ViewMessageHeader
+from lockstep.protocol.command import JSON, Command
+from lockstep.protocol.fields import from_plain
+from lockstep.protocol.headers.offsets import (
+    QueryMessageHeader,
+    QueryMessageReply,
+    QueueHeader,
+    SearchOffsetHeader,
+    TopicHeader,
+    ViewMessageHeader,
+)
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import STATE_TOPIC
@@ -22,12 +32,17 @@ from lockstep.protocol.record import encode_record
 from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.lanes import LaneLimits
 from support.broker_fakes import FakeEndpoint, FakeHost, FakeStore, request
+from support.clocks import SetClock
 
 LAYOUT = TopicLayout("t", LayoutVersion(1, 7), (LayoutEntry("broker-a", 2, 2, 1), LayoutEntry("broker-b", 2, 2, 1)))
 
 
 class SearchableStore(FakeStore):
     records: dict[int, bytes]
+    searches: list[Searched]
+    """What the next searches return."""
+    asked: list[tuple[Wanted, SearchLimits, int | None]]
+    confirmed = 1_000
 
     async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         await asyncio.sleep(0)
@@ -40,6 +55,14 @@ class SearchableStore(FakeStore):
     async def record_at(self, physical_offset: int) -> bytes | None:
         await asyncio.sleep(0)
         return self.records.get(physical_offset)
+
+    async def search(self, wanted: Wanted, limits: SearchLimits, cursor: int | None = None) -> Searched:
+        await asyncio.sleep(0)
+        self.asked.append((wanted, limits, cursor))
+        return self.searches.pop(0)
+
+    def now_ms(self) -> int:
+        return 1_700
 
 
 class Broker:
@@ -54,11 +77,22 @@ class Broker:
         self.store.append("t", 1, [b"x"] * 3)
         creator = TopicProcessor(self.topics, WriteHolds(), FakeHost().clock, auto_create=auto_create)
         lanes = {QUERY_LANE: LaneLimits(1, 1)}
-        self.dispatcher = Dispatcher([QueryProcessor(self.store, self.topics), creator], None, lanes)  # type: ignore[arg-type]
+        self.clock = SetClock()
+        self.until_ms = self.clock.now_ms + 3_000
+        self.store.asked = []
+        self.dispatcher = Dispatcher([QueryProcessor(self.store, self.topics, self.clock), creator], None, lanes)  # type: ignore[arg-type]
         self.endpoint = FakeEndpoint()
 
     async def send_request(self, code: RequestCode, header: object, body: bytes = b"") -> Command:
         self.dispatcher(request(code, header, body), self.endpoint)  # type: ignore[arg-type]
+        for _ in range(8):
+            await asyncio.sleep(0)
+        (response,) = self.endpoint.take()
+        return response
+
+    async def send_classic(self, fields: dict[str, Any]) -> Command:
+        command = Command(RequestCode.QUERY_MESSAGE, 7, fields=fields, codec=JSON)
+        self.dispatcher(command, self.endpoint)  # type: ignore[arg-type]
         for _ in range(8):
             await asyncio.sleep(0)
         (response,) = self.endpoint.take()
@@ -110,11 +144,80 @@ async def test_earliest_store_time_is_that_of_the_first_message_or_none(topic: s
     assert response.fields == {"timestamp": found}
 
 
-@pytest.mark.parametrize(("unique", "words"), [(False, "by key"), (True, "by UNIQ_KEY")])
-async def test_query_by_key_is_refused_with_words(unique: bool, words: str) -> None:
-    response = await Broker().send_request(RequestCode.QUERY_MESSAGE, QueryMessageHeader("t", "k", unique_key=unique))
-    assert response.code == ResponseCode.QUERY_NOT_FOUND
-    assert words in (response.remark or "")
+async def test_query_by_key_returns_the_records_and_how_to_go_on() -> None:
+    broker = Broker()
+    broker.store.searches = [Searched([b"second", b"first"], 700, 300, 700, 64)]
+    header = QueryMessageHeader("t", "k", 5, 10, 20, cursor=1_000, scan_bytes_max=8 << 20)
+    response = await broker.send_request(RequestCode.QUERY_MESSAGE, header)
+    assert from_plain(QueryMessageReply, response.fields) == QueryMessageReply(1_700, 1_000, 700, 300, 700, 64)
+    assert (response.code, bytes(response.body)) == (ResponseCode.SUCCESS, b"secondfirst")
+    ((wanted, limits, cursor),) = broker.store.asked
+    assert (wanted, cursor) == (Wanted(b"k", False, "t", 10, 20), 1_000)
+    assert limits == SearchLimits(5, 8 << 20, broker.clock.now_ms + 1_000)
+
+
+async def test_native_query_that_finds_nothing_says_how_far_it_came() -> None:
+    broker = Broker()
+    broker.store.searches = [Searched([], None, 300, 0)]
+    response = await broker.send_request(RequestCode.QUERY_MESSAGE, QueryMessageHeader(None, "k"))
+    assert from_plain(QueryMessageReply, response.fields) == QueryMessageReply(1_700, 1_000, None, 300, 0)
+    ((wanted, _, _),) = broker.store.asked
+    assert wanted == Wanted(b"k")
+
+
+@pytest.mark.parametrize(("wished", "limit"), [(None, 256 << 20), (1, 4 << 20), (-1, 4 << 20), (1 << 50, 2 << 30)])
+async def test_bytes_of_one_request_are_limited(wished: int | None, limit: int) -> None:
+    broker = Broker()
+    broker.store.searches = [Searched()]
+    await broker.send_request(RequestCode.QUERY_MESSAGE, QueryMessageHeader(None, "k", scan_bytes_max=wished))
+    assert broker.store.asked[0][1].bytes == limit
+
+
+@pytest.mark.parametrize(("wished", "limit"), [(-1, 1), (0, 1), (64, 64), (65, 64)])
+async def test_messages_of_one_response_are_limited(wished: int, limit: int) -> None:
+    broker = Broker()
+    broker.store.searches = [Searched()]
+    await broker.send_request(RequestCode.QUERY_MESSAGE, QueryMessageHeader(None, "k", max_num=wished))
+    assert broker.store.asked[0][1].count == limit
+
+
+@pytest.mark.parametrize("key", ["", "a\x01b", "a\x02"])
+async def test_key_that_no_message_can_have_is_refused(key: str) -> None:
+    response = await Broker().send_request(RequestCode.QUERY_MESSAGE, QueryMessageHeader(None, key))
+    assert (response.code, (response.remark or "").startswith("key ")) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+CLASSIC: dict[str, Any] = {"topic": "t", "key": "k", "maxNum": "40", "beginTimestamp": "1000", "endTimestamp": "9999999999999"}
+
+
+async def test_classic_query_gets_two_fields_and_the_records() -> None:
+    broker = Broker()
+    broker.store.searches = [Searched([b"record"], 700, 300, 700)]
+    response = await broker.send_classic(CLASSIC)
+    assert response.fields == {"indexLastUpdateTimestamp": "1700", "indexLastUpdatePhyoffset": "1000"}
+    assert (response.code, bytes(response.body)) == (ResponseCode.SUCCESS, b"record")
+    assert broker.store.asked == [(Wanted(b"k", False, "t", 1_000, 9_999_999_999_999), SearchLimits(40, 2 << 30, broker.until_ms), None)]
+
+
+@pytest.mark.parametrize(
+    ("cursor", "words"),
+    [(None, "no message has this key, in this topic and time"), (5, "in the newest 300 bytes of the broker's log; 700 older")],
+)
+async def test_classic_query_that_finds_nothing_is_answered_with_what_was_searched(cursor: int | None, words: str) -> None:
+    broker = Broker()
+    broker.store.searches = [Searched([], cursor, 300, 700)]
+    response = await broker.send_classic(CLASSIC)
+    assert (response.code, words in (response.remark or "")) == (ResponseCode.QUERY_NOT_FOUND, True)
+
+
+@pytest.mark.parametrize("found_near", [True, False])
+async def test_classic_query_by_unique_key_begins_near_its_time(found_near: bool) -> None:
+    broker = Broker()
+    broker.store.searches = [Searched([b"record"] if found_near else []), Searched([b"record"])]
+    response = await broker.send_classic({**CLASSIC, "_UNIQUE_KEY_QUERY": "true"})
+    assert (response.code, bytes(response.body)) == (ResponseCode.SUCCESS, b"record")
+    asked = [(wanted.unique, wanted.begin_ms, wanted.end_ms, limits.count) for wanted, limits, _ in broker.store.asked]
+    assert asked == [(True, 1_000, 602_000, 32), (True, 1_000, 9_999_999_999_999, 32)][: 1 if found_near else 2]
 
 
 @pytest.mark.parametrize(("offset", "code"), [(0, ResponseCode.SUCCESS), (1, ResponseCode.SYSTEM_ERROR), (9, ResponseCode.SYSTEM_ERROR)])

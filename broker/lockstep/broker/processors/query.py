@@ -1,6 +1,9 @@
-"""Bounds of queues, offsets by time, and messages by their log offset. RocketMQ: AdminBrokerProcessor, QueryMessageProcessor."""
+"""Bounds of queues, offsets by time, and messages by their log offset or key. RocketMQ: AdminBrokerProcessor, QueryMessageProcessor."""
+
+from dataclasses import replace
 
 from lockstep.broker.store import Store
+from lockstep.broker.store.search import PIECE_BYTES, Searched, SearchLimits, Wanted
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import OffsetRange, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import encode_body
@@ -9,6 +12,7 @@ from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, Quer
 from lockstep.protocol.headers.offsets import (
     OffsetReply,
     QueryMessageHeader,
+    QueryMessageReply,
     QueueHeader,
     SearchOffsetHeader,
     StoreTimeReply,
@@ -16,20 +20,34 @@ from lockstep.protocol.headers.offsets import (
     ViewMessageHeader,
 )
 from lockstep.protocol.names import is_sendable_topic
+from lockstep.protocol.properties import check_text
 from lockstep.protocol.record import RecordView
+from lockstep.runtime.clock import Clock
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.request import HandlerResult, Request
 
 QUERY_LANE = "query"
 """The lane of searches, which may wait for the disk."""
+NATIVE_SCAN_BYTES = 256 << 20
+NATIVE_MS = 1_000
+"""One request of a client of lockstep searches so many bytes of the log at most, and for so long."""
+CLASSIC_SCAN_BYTES = 2 << 30
+CLASSIC_MS = 3_000
+"""One of RocketMQ's clients, which wait for 5 seconds."""
+COUNT_DEFAULT = 32
+COUNT_MAX = 64
+"""Messages of a response. RocketMQ: maxMsgsNumBatch, and defaultQueryMaxNum for a UNIQ_KEY."""
+UNIQUE_KEY_WINDOW_MS = 601_000
+"""RocketMQ's clients ask for a UNIQ_KEY from a second before its time on. A message is stored soon after it was made."""
 
 
 class QueryProcessor:
     """Handles reads of the store that do not depend on a group."""
 
-    def __init__(self, store: Store, topics: TopicTable) -> None:
+    def __init__(self, store: Store, topics: TopicTable, clock: Clock) -> None:
         self._store = store
         self._topics = topics
+        self._clock = clock
 
     @handles(RequestCode.GET_MAX_OFFSET, QueueHeader, classic=True)
     def max_offset(self, request: Request) -> HandlerResult:
@@ -73,13 +91,47 @@ class QueryProcessor:
             offset = max(offset - 1, self._store.bounds(header.topic, header.queue_id)[0])
         return request.reply(OffsetReply(offset))
 
-    @handles(RequestCode.QUERY_MESSAGE, QueryMessageHeader, classic=True)
-    def query_message(self, request: Request) -> HandlerResult:
+    @handles(RequestCode.QUERY_MESSAGE, QueryMessageHeader, lane=QUERY_LANE, classic=True)
+    async def query_message(self, request: Request) -> HandlerResult:
+        """Return messages with a key or UNIQ_KEY, the newest first. RocketMQ: QueryMessageProcessor.queryMessage.
+
+        The log is searched, since there is no index, so that a search may end before the whole log is searched. Lockstep's clients get a
+        cursor then. RocketMQ's are not told, except in the remark if nothing was found.
+        """
         header: QueryMessageHeader = request.header
-        kind = "UNIQ_KEY" if header.unique_key else "key"
-        raise QueryNotFoundError(
-            f"messages can't be found by {kind}: the broker has no index of keys. Ask for a message by its offsetMsgId, or pull the topic"
-        )
+        check_text("key", header.key)
+        now_ms, end = self._store.now_ms(), self._store.writer.confirmed
+        if request.is_native:
+            scan_bytes = NATIVE_SCAN_BYTES if header.scan_bytes_max is None else header.scan_bytes_max
+            found = await self._search(header, min(max(scan_bytes, PIECE_BYTES), CLASSIC_SCAN_BYTES), self._now() + NATIVE_MS)
+            unread = found.unread_bytes or None
+            reply = QueryMessageReply(now_ms, end, found.cursor, found.scanned_bytes, found.remaining_bytes, unread)
+            return request.reply(reply, b"".join(found.records))
+        found = await self._search_as_rocketmq(header)
+        if not found.records:
+            raise QueryNotFoundError(_not_found(found))
+        return request.reply(QueryMessageReply(now_ms, end), b"".join(found.records))
+
+    async def _search_as_rocketmq(self, header: QueryMessageHeader) -> Searched:
+        """Search for one of RocketMQ's clients: for a UNIQ_KEY at first near the time at which its client says that it was made."""
+        until_ms = self._now() + CLASSIC_MS
+        if header.unique_key:
+            header = replace(header, max_num=COUNT_DEFAULT)
+            if header.begin_timestamp > 0:
+                near = replace(header, end_timestamp=min(header.end_timestamp, header.begin_timestamp + UNIQUE_KEY_WINDOW_MS))
+                found = await self._search(near, CLASSIC_SCAN_BYTES, until_ms)
+                if found.records:
+                    return found
+        return await self._search(header, CLASSIC_SCAN_BYTES, until_ms)
+
+    async def _search(self, header: QueryMessageHeader, scan_bytes: int, until_ms: int) -> Searched:
+        key = header.key.encode()
+        wanted = Wanted(key, header.unique_key, header.topic, header.begin_timestamp, header.end_timestamp)
+        limits = SearchLimits(min(max(header.max_num, 1), COUNT_MAX), scan_bytes, until_ms)
+        return await self._store.search(wanted, limits, header.cursor)
+
+    def _now(self) -> int:
+        return self._clock.monotonic_ms()
 
     @handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader, lane=QUERY_LANE, classic=True)
     async def view_message(self, request: Request) -> HandlerResult:
@@ -95,6 +147,15 @@ class QueryProcessor:
     def _has(self, header: QueueHeader | SearchOffsetHeader) -> bool:
         layout = self._topics.find_layout(header.topic)
         return layout is not None and 0 <= header.queue_id < self._topics.own_read_count(layout)
+
+
+def _not_found(found: Searched) -> str:
+    if found.cursor is None:
+        return "no message has this key, in this topic and time"
+    return (
+        f"no message has this key in the newest {found.scanned_bytes} bytes of the broker's log; {found.remaining_bytes} older ones "
+        "were not searched: narrow the time, or use `lockstep message find`"
+    )
 
 
 def _is_upper(boundary: str | None) -> bool:

@@ -1,7 +1,8 @@
-"""Find single records by time or by log offset."""
+"""Find single records by time or by log offset, and the part of the log that belongs to a time."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from lockstep.broker.store.append import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.clock_steps import RISING, StampRange
@@ -12,12 +13,36 @@ from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import LogBytes, QueueBytes
 from lockstep.broker.store.stored_record import BadRecordError, read_record
 from lockstep.protocol.names import STATE_TOPIC
-from lockstep.protocol.record import INT64, MAGIC, PHYSICAL_OFFSET_AT, RECORD_BYTES_MIN, SIZE_AND_MAGIC, store_time_of
+from lockstep.protocol.record import (
+    INT64,
+    MAGIC,
+    OFFSETS,
+    PHYSICAL_OFFSET_AT,
+    QUEUE_OFFSET_AT,
+    RECORD_BYTES_MIN,
+    SIZE_AND_MAGIC,
+    store_time_of,
+)
 from lockstep.runtime.host import Host
 from lockstep.runtime.metrics import Slices
 
 READS_PER_SLICE = 100
 """Reads of a search in one turn of the loop: about a millisecond."""
+
+
+class LogPart(NamedTuple):
+    """The log from `low` to `high`, both of which are ends or beginnings of records."""
+
+    low: int
+    high: int
+
+
+class Stamped(NamedTuple):
+    """A record that was found at its place."""
+
+    position: int
+    end: int
+    store_ms: int
 
 
 class Query:
@@ -42,26 +67,67 @@ class Query:
             return 0
         low, high = queue.min, queue.visible
         slices = Slices(READS_PER_SLICE)
-
-        async def at_or_after(index: int, fall_ms: int, end: int) -> bool:
-            await slices.step()
-            index = self._damage.first_not_lost(queue.topic, queue.queue_id, index)
-            if index >= end:
-                return True
-            stored_ms = await self._store_ms(queue, index)
-            return stored_ms is not None and stored_ms >= timestamp_ms - fall_ms
-
-        async def behind(index: int, position: int) -> bool:
-            await slices.step()
-            entry = await self._entry(queue, index)
-            return entry is not None and entry[0] >= position
-
         for stamp_range in ranges:
-            end = high if stamp_range is ranges[-1] else await _first(low, high, partial(behind, position=stamp_range.end))
-            if end > low and await at_or_after(end - 1, stamp_range.fall_ms, end):
-                return max(await _first(low, end, partial(at_or_after, fall_ms=stamp_range.fall_ms, end=end)), queue.min)
+            behind = partial(self._is_behind, slices, queue, stamp_range.end)
+            end = high if stamp_range is ranges[-1] else await _first(low, high, behind)
+            late_enough = partial(self._is_at_or_after, slices, queue, timestamp_ms - stamp_range.fall_ms, end)
+            if end > low and await late_enough(end - 1):
+                return max(await _first(low, end, late_enough), queue.min)
             low = end
         return max(high, queue.min)
+
+    async def narrow(self, queue: ConsumeQueue, part: LogPart, begin_ms: int, end_ms: int, fall_ms: int) -> LogPart:
+        """Return the smallest part of `part` that one queue's messages show to have all records with store times `begin_ms` to `end_ms`.
+
+        In `part`, stamps of all queues rise, or fall by at most `fall_ms`. So records before a message that is too old are too old
+        themselves, and those after a message that is too new are too new. A bound is moved only to a message that is at its place: what a
+        damaged entry names moves none.
+        """
+        slices = Slices(READS_PER_SLICE)
+        first = await _first(queue.min, queue.visible, partial(self._is_behind, slices, queue, part.low))
+        end = await _first(first, queue.visible, partial(self._is_behind, slices, queue, part.high))
+        low, high = part
+        wanted = await _first(first, end, partial(self._is_at_or_after, slices, queue, begin_ms - fall_ms, end))
+        if wanted > first:
+            before = await self._stamped(queue, wanted - 1)
+            if before is not None and before.store_ms < begin_ms - fall_ms:
+                low = max(low, before.end)
+        later = await _first(wanted, end, partial(self._is_at_or_after, slices, queue, end_ms + 1 + fall_ms, end))
+        later = self._damage.first_not_lost(queue.topic, queue.queue_id, later)
+        if later < end:
+            after = await self._stamped(queue, later)
+            if after is not None and after.store_ms > end_ms + fall_ms:
+                high = min(high, after.position)
+        return LogPart(low, high)
+
+    async def _is_at_or_after(self, slices: Slices, queue: ConsumeQueue, timestamp_ms: int, end: int, index: int) -> bool:
+        """Return whether the message at `index`, or the next one that is not lost, has this store time or a later one, or there is none
+        before `end`."""
+        await slices.step()
+        index = self._damage.first_not_lost(queue.topic, queue.queue_id, index)
+        if index >= end:
+            return True
+        stored_ms = await self._store_ms(queue, index)
+        return stored_ms is not None and stored_ms >= timestamp_ms
+
+    async def _is_behind(self, slices: Slices, queue: ConsumeQueue, position: int, index: int) -> bool:
+        """Return whether the message at `index` is at the log position or after it."""
+        await slices.step()
+        entry = await self._entry(queue, index)
+        return entry is not None and entry[0] >= position
+
+    async def _stamped(self, queue: ConsumeQueue, index: int) -> "Stamped | None":
+        """Return place and store time of one message, or None if no head of a record of this queue offset is at its place."""
+        entry = await self._entry(queue, index)
+        if entry is None or entry[1] < RECORD_BYTES_MIN:
+            return None
+        position, size, _ = entry
+        head = await self.read_log(position, RECORD_BYTES_MIN)
+        if head is None or len(head) != RECORD_BYTES_MIN or SIZE_AND_MAGIC.unpack_from(head) != (size, MAGIC):
+            return None
+        if OFFSETS.unpack_from(head, QUEUE_OFFSET_AT) != (index, position):
+            return None
+        return Stamped(position, position + size, store_time_of(head))
 
     async def first_stored_ms(self, queue: ConsumeQueue | None) -> int | None:
         """Return the store time of the first visible message that is not lost, or None if there is none."""
@@ -77,7 +143,7 @@ class Query:
         """
         if not 0 <= position <= confirmed - RECORD_BYTES_MIN:
             return None
-        head = await self._bytes(position, PHYSICAL_OFFSET_AT + 8)
+        head = await self.read_log(position, PHYSICAL_OFFSET_AT + 8)
         if head is None or len(head) != PHYSICAL_OFFSET_AT + 8:
             return None
         size, magic = SIZE_AND_MAGIC.unpack_from(head)
@@ -85,7 +151,7 @@ class Query:
             return None
         if not RECORD_BYTES_MIN <= size <= min(confirmed - position, self._record_bytes_max):
             return None
-        data = await self._bytes(position, size)
+        data = await self.read_log(position, size)
         try:
             record = read_record(data or b"", position, {})
         except BadRecordError:
@@ -109,7 +175,7 @@ class Query:
         entry = await self._entry(queue, index)
         if entry is None or entry[1] < RECORD_BYTES_MIN:
             return None
-        head = await self._bytes(entry[0], RECORD_BYTES_MIN)
+        head = await self.read_log(entry[0], RECORD_BYTES_MIN)
         return None if head is None or len(head) != RECORD_BYTES_MIN else store_time_of(head)
 
     async def _entry(self, queue: ConsumeQueue, index: int) -> tuple[int, int, int] | None:
@@ -123,7 +189,7 @@ class Query:
             data = await wanted.wait(self._host)
         return ENTRY.unpack(data) if len(data) == ENTRY_BYTES else None
 
-    async def _bytes(self, position: int, count: int) -> bytes | None:
+    async def read_log(self, position: int, count: int) -> bytes | None:
         """Return bytes of the log, or None if no file has them."""
         data = self._log.from_tail(position, count)
         if data is not None:

@@ -38,6 +38,7 @@ from lockstep.broker.store.replay import LogState, Replay
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery
 from lockstep.broker.store.retention import Moved, Retention
 from lockstep.broker.store.scrubber import Scrubber
+from lockstep.broker.store.search import Search, Searched, SearchLimits, Wanted
 from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered
 from lockstep.protocol.errors import MessageIllegalError, ServiceNotAvailableError, StateError
 from lockstep.protocol.names import STATE_TOPIC
@@ -88,6 +89,7 @@ class Store:
         self.scrubber = Scrubber(self._log, self._queues, self.damage, self._repairs, host, config.scrub_bytes_per_s)
         """Looks for damage in the files of the log and the queues."""
         self._query = Query(self._log, self._queues, self.damage, host, config.record_bytes_max)
+        self._search = Search(self._log, self._queues, self._query, host, config.record_bytes_max)
         self._retention = Retention(config, host, self._log, self._queues, self._snapshots, directory)
         self._state = LogState()
         self._recovered = False
@@ -544,6 +546,11 @@ class Store:
     async def record_at(self, physical_offset: int) -> bytes | None:
         """Return the message at a log offset. None if no message begins there, it is not confirmed yet, or it is state of the broker."""
         return await self._query.record_at(physical_offset, self.writer.confirmed)
+
+    async def search(self, wanted: Wanted, limits: SearchLimits, cursor: int | None = None) -> Searched:
+        """Return confirmed messages with a key, the newest first, that were stored before the log position `cursor`."""
+        ranges = self._state.stamps.rising_ranges()
+        return await self._search.run(wanted, limits, ranges, self.writer.confirmed, cursor)
 
     # -- upkeep ----------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from lockstep.protocol.bodies import ConsumeFromWhere
 
+TIMESTAMP_MAX = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class QueryConsumerOffsetHeader:
@@ -82,13 +84,38 @@ class StoreTimeReply:
 class QueryMessageHeader:
     """QUERY_MESSAGE (12)."""
 
-    topic: str
-    key: str
+    topic: str | None = None
+    """Lockstep's own: None searches all topics."""
+    key: str = ""
+    """A word of the property KEYS, or a UNIQ_KEY. It must not be empty."""
     max_num: int = 32
     begin_timestamp: int = 0
-    end_timestamp: int = 0
+    end_timestamp: int = TIMESTAMP_MAX
+    """Store times, ms since 1970, both included."""
     unique_key: bool = field(default=False, metadata={"wire": "_UNIQUE_KEY_QUERY"})
     """Whether `key` is a UNIQ_KEY, not one of the KEYS."""
+    cursor: int | None = None
+    """Lockstep's own: the `next_cursor` of the response before."""
+    scan_bytes_max: int | None = None
+    """Lockstep's own: after how many bytes of the log the broker responds with what it has found."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryMessageReply:
+    """The response to QUERY_MESSAGE; its body has the records, the newest first. RocketMQ's clients get the first two fields."""
+
+    index_last_update_timestamp: int
+    """When the search began, ms since 1970."""
+    index_last_update_phyoffset: int
+    """The end of the log then."""
+    next_cursor: int | None = None
+    """Where to continue if not everything was searched."""
+    scanned_bytes: int | None = None
+    """Bytes of the log that this request has searched."""
+    remaining_bytes: int | None = None
+    """Bytes that are left to be searched."""
+    unread_bytes: int | None = None
+    """Scanned bytes that the disk could not read, if there were any."""
 
 
 @dataclass(frozen=True, slots=True)
