@@ -1,7 +1,6 @@
 """Every message id leads to its own message or to an error that says how to find it, even if brokers advertise names."""
 
 import json
-import re
 
 import pytest
 
@@ -32,20 +31,27 @@ async def test_message_show_distinguishes_messages_at_equal_offsets_of_two_broke
     assert "expected 32 hex digits" in await cluster.command("message", "show", "no-id", code=2)
 
 
-async def test_producers_own_id_leads_to_the_message(cluster: Cluster) -> None:
+async def test_message_is_found_by_key_by_its_producers_id_and_by_time(cluster: Cluster) -> None:
     await cluster.servers(queues=2)
     for body in ("before", "sought", "after"):
-        await cluster.command("send", "orders", body, "--key", f"{body}-7", "--sharding-key", "k")
-    sent = json.loads(await cluster.command("send", "orders", "sought", "--json"))
-    said = await cluster.command("message", "show", sent["message_id"], code=2)
-    proposed = re.search(r"`lockstep (tail TOPIC .*)`", said)
-    assert proposed is not None, said
-    found = (await cluster.command(*proposed[1].replace("TOPIC", "orders").split(), "--json")).splitlines()
-    assert [(line["message_id"], line["offset_message_id"]) for line in map(json.loads, found)] == [
-        (sent["message_id"], sent["offset_message_id"])
-    ]
-    shown = json.loads(await cluster.command("message", "show", sent["offset_message_id"], "--json"))
-    assert shown["message_id"] == sent["message_id"]
+        await cluster.command("send", "orders", body, "--key", f"{body}-7", "--sharding-key", "k", "--tag", body)
+    sent = json.loads(await cluster.command("send", "orders", "last", "--key", "sought-7", "--json"))
+
+    async def find(*options: str) -> list[str]:
+        found = json.loads(await cluster.command("message", "find", "--json", *options))
+        assert (found["complete"], found["failed"]) == (True, {})
+        return [each["body"] for each in found["messages"]]
+
+    assert await find("--key", "sought-7") == ["last", "sought"]
+    assert await find("--key", "sought") == []
+    assert await find("--key", "sought-7", "--limit", "1", "--topic", "orders", "--since", "1h") == ["last"]
+    assert await find("--topic", "orders", "--since", "1h", "--sharding-key", "k", "--body", "e") == ["after", "before"]
+    assert await find("--topic", "orders", "--tag", "sought || after") == ["after", "sought"]
+    assert await find("--id", sent["message_id"]) == ["last"]
+    shown = json.loads(await cluster.command("message", "show", sent["message_id"], "--json"))
+    assert (shown["body"], shown["offset_message_id"]) == ("last", sent["offset_message_id"])
+    assert json.loads(await cluster.command("message", "show", sent["offset_message_id"], "--json")) == shown
+    assert "several words" in await cluster.command("message", "find", "--key", "a b", code=2)
 
 
 async def test_tail_begins_and_ends_where_it_is_told(cluster: Cluster) -> None:

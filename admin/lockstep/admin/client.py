@@ -39,7 +39,14 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LockstepError, RouteNotReadyError, TopicNotExistError, TransportError, broker_error
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import DeleteGroupHeader, GroupStatusHeader
-from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader, ViewMessageHeader
+from lockstep.protocol.headers.offsets import (
+    OffsetReply,
+    QueryMessageHeader,
+    QueryMessageReply,
+    SearchOffsetHeader,
+    TopicHeader,
+    ViewMessageHeader,
+)
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
 from lockstep.protocol.headers.routes import (
     CreateTopicHeader,
@@ -248,10 +255,12 @@ class AdminClient:
         count: int,
         *,
         group: str = READER_GROUP,
+        tags: str = "*",
         key: str | None = None,
     ) -> tuple[bytes, int]:
         """Return stored records of one queue from an offset on, and the next offset to pull. Commits nothing and does not wait.
 
+        `tags`: a tag expression; the broker compares hashes, so that other tags may pass.
         `key`: return only records with this sharding key; with an empty text only what waits for the replay of `group`'s parked keys.
         """
         header = PullHeader(
@@ -261,7 +270,7 @@ class AdminClient:
             offset,
             count,
             SUBSCRIPTION,
-            subscription="*",
+            subscription=tags,
             expression_type="TAG",
             max_msg_bytes=PULL_BYTES_MAX,
             key=key,
@@ -342,6 +351,11 @@ class AdminClient:
             topic, why = next(iter(found.failed.items()))
             raise TransportError(f"the layouts of {len(found.failed)} of {len(topics)} topics can't be read; that of {topic}: {why}")
         return {topic: layout for topic, layout in found.values.items() if layout is not None}
+
+    async def query(self, broker: BrokerAddress, header: QueryMessageHeader) -> tuple[QueryMessageReply, bytes]:
+        """Search a part of one broker's log. Return how far the search came, and the records that were found, the newest first."""
+        response = await self.request(broker, RequestCode.QUERY_MESSAGE, header)
+        return from_plain(QueryMessageReply, response.fields), bytes(response.body)
 
     async def view(self, broker: BrokerAddress, physical_offset: int) -> bytes:
         """Return the stored record at a position of one broker's log."""

@@ -84,6 +84,18 @@ def body_text(message: MessageExt) -> str:
     return printable(body.decode("utf-8", errors="backslashreplace"))
 
 
+def format_bytes(count: int) -> str:
+    """Return a number of bytes in its largest suitable unit: 999 B, 12.3 kB, 4.0 MB, 80.1 GB."""
+    if count < 1_000:
+        return f"{count} B"
+    size, unit = count / 1_000, "kB"
+    for larger in ("MB", "GB", "TB"):
+        if size < 999.95:
+            break
+        size, unit = size / 1_000, larger
+    return f"{size:.1f} {unit}"
+
+
 def format_duration(milliseconds: int | None) -> str | None:
     """Return a duration in its largest suitable unit: 0.4 s, 12 s, 3 min, 5 h, 2 d."""
     if milliseconds is None:

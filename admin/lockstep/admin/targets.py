@@ -10,6 +10,8 @@ UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 NUMBER = re.compile(r"(\d{1,19})([smhd]?)", re.ASCII)
 """Offsets are int64, which has 19 digits."""
 QUEUE = re.compile(r"(.+):(\d{1,9})", re.ASCII)
+TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?", re.ASCII)
+DAY_MS = 86_400_000
 TIME_FORMS = "a time (2026-11-21T15:00:00Z) or a duration ago (90s, 30m, 2h, 7d)"
 
 
@@ -42,6 +44,43 @@ def parse_since(text: str, now_ms: int) -> Target:
     if target.value < 0:
         raise ConfigError(f"--since {text!r} is before 1970-01-01: use --from-start")
     return target
+
+
+def parse_period(since: str | None, until: str | None, now_ms: int) -> tuple[int | None, int | None]:
+    """Return the times of --since and --until in ms since 1970, None for an option that is absent.
+
+    A time of day (15:00, UTC) is the last one before now, and for --until the first one from --since on. Raise ConfigError for other text,
+    for times before 1970, and if --until is before --since.
+    """
+    since_ms = None if since is None else _moment("--since", since, now_ms, after_ms=None)
+    until_ms = None if until is None else _moment("--until", until, now_ms, after_ms=since_ms)
+    if since_ms is not None and until_ms is not None and until_ms < since_ms:
+        raise ConfigError(f"--until {until!r} is before --since {since!r}: exchange them")
+    return since_ms, until_ms
+
+
+def _moment(option: str, text: str, now_ms: int, after_ms: int | None) -> int:
+    target = _parse(text.strip(), now_ms)
+    if target is not None and target.kind == "time":
+        found_ms = target.value
+    elif (day_ms := _ms_of_day(text.strip())) is not None:
+        if after_ms is None:
+            found_ms = now_ms - (now_ms - day_ms) % DAY_MS
+        else:
+            found_ms = after_ms + (day_ms - after_ms) % DAY_MS
+    else:
+        raise ConfigError(f"{option} {text[:80]!r}: expected {TIME_FORMS}, or a time of day (15:00)")
+    if found_ms < 0:
+        raise ConfigError(f"{option} {text!r} is before 1970-01-01: leave it out")
+    return found_ms
+
+
+def _ms_of_day(text: str) -> int | None:
+    found = TIME_OF_DAY.fullmatch(text)
+    if found is None:
+        return None
+    hours, minutes, seconds = int(found[1]), int(found[2]), int(found[3] or 0)
+    return ((hours * 60 + minutes) * 60 + seconds) * 1_000 if hours < 24 and minutes < 60 and seconds < 60 else None
 
 
 def parse_queue(text: str) -> tuple[str, int]:

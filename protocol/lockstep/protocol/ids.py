@@ -3,6 +3,7 @@
     offsetMsgId   store host IPv4 4, port 4, physical offset 8                       → 32 hex digits, upper case
     UNIQ_KEY      prefix 10 (IPv4 4, pid 2, random 4), ms of the month 4, counter 2  → 32 hex digits, upper case
 
+RocketMQ's Java clients on a machine without an IPv4 address make UNIQ_KEYs with an IPv6 address: 56 hex digits.
 A UNIQ_KEY is opaque to all programs but RocketMQ's tools, which read the time from it.
 
 A broker that advertises an IPv4 address stores that address as its store host, as RocketMQ does. A broker that advertises anything else
@@ -19,6 +20,7 @@ from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.record import host_address, pack_host
 
 UNIQUE_PREFIX_BYTES = 10
+UNIQUE_KEY_DIGITS = (32, 56)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OFFSET_ID = Struct(">8sq")
 RESERVED_FIRST, RESERVED_COUNT = 240, 15
@@ -65,13 +67,18 @@ def parse_offset_message_id(message_id: str) -> tuple[str, int]:
     return host_address(host), offset
 
 
+def is_unique_key(message_id: str) -> bool:
+    """Return whether the text has the form of a UNIQ_KEY. An offsetMsgId has it too."""
+    return len(message_id) in UNIQUE_KEY_DIGITS and not message_id.strip("0123456789abcdefABCDEF")
+
+
 def unique_key_time(message_id: str, now_ms: int) -> int | None:
     """Return when a producer made this UNIQ_KEY, in ms since 1970, or None if it contains no time of a month.
 
     The key has the ms of its month only: it is taken to be of the latest month in which it is not later than a day after `now_ms`.
     RocketMQ's Java clients begin the month in their own time zone, so the time of their keys is off by that zone's difference from UTC.
     """
-    ms = int(message_id[2 * UNIQUE_PREFIX_BYTES : 2 * UNIQUE_PREFIX_BYTES + 8], 16)
+    ms = int(message_id[-12:-4], 16)
     latest = datetime.fromtimestamp(now_ms / 1000 + 86_400, UTC)
     month = latest.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     since = timedelta(milliseconds=ms)

@@ -61,6 +61,7 @@ ARGUMENTS = {
     ("park", "show"): ["billing", "order-7"],
     ("park", "replay"): ["billing", "order-7"],
     ("park", "drop"): ["billing", "order-7", "--to", "dlq"],
+    ("message", "find"): ["--key", "order-1"],
     ("message", "show"): ["7F00000100002A9F0000000000000000"],
     ("cluster",): [],
     ("send",): ["orders", "body"],

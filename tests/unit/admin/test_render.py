@@ -3,7 +3,7 @@
 import pytest
 from rich.cells import cell_len
 
-from lockstep.admin.commands.message import message_json
+from lockstep.admin.message_text import message_json
 from lockstep.admin.render import FOLDED_ROWS_MAX, body_text, format_duration, format_time, print_table
 from lockstep.protocol.message import Message, decode_messages, encode_message
 from lockstep.protocol.record import encode_record

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.admin.targets import Target, parse_queue, parse_since, parse_target
+from lockstep.admin.targets import Target, parse_period, parse_queue, parse_since, parse_target
 from lockstep.protocol.errors import ConfigError
 
 NOW = 1_700_000_000_000
@@ -67,3 +67,44 @@ def test_since_that_is_no_time_is_rejected_with_the_two_forms(text: str) -> None
 def test_since_before_1970_is_rejected_with_the_next_step() -> None:
     with pytest.raises(ConfigError, match=r"before 1970-01-01: use --from-start"):
         parse_since("1969-12-31T23:59:59Z", NOW)
+
+
+MINUTE, HOUR = 60_000, 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "period"),
+    [
+        (None, None, (None, None)),
+        ("2h", None, (NOW - 2 * HOUR, None)),
+        ("2h", "1h", (NOW - 2 * HOUR, NOW - HOUR)),
+        ("22:13", None, (NOW - 20_000, None)),
+        ("22:13:20", None, (NOW, None)),
+        ("22:14", None, (NOW + 40_000 - 24 * HOUR, None)),
+        ("9:13:20", "9:18:20", (NOW - 13 * HOUR, NOW - 13 * HOUR + 5 * MINUTE)),
+        ("21:13:20", "1:13:20", (NOW - HOUR, NOW + 3 * HOUR)),
+        (None, "21:13:20", (None, NOW - HOUR)),
+        ("2023-11-14T22:13:20Z", "2023-11-14T22:13:20Z", (NOW, NOW)),
+    ],
+)
+def test_period_is_two_times_of_which_a_time_of_day_is_the_nearest_that_fits(
+    since: str | None, until: str | None, period: tuple[int | None, int | None]
+) -> None:
+    assert parse_period(since, until, NOW) == period
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "words"),
+    [
+        ("end", None, "--since 'end': expected a time"),
+        ("1500", None, "--since '1500': expected"),
+        ("24:00", None, "--since '24:00': expected"),
+        ("12:60", None, "--since '12:60': expected"),
+        (None, "soon", "--until 'soon': expected"),
+        ("1969-12-31", None, "before 1970-01-01: leave it out"),
+        ("1h", "2h", "--until '2h' is before --since '1h'"),
+    ],
+)
+def test_invalid_period_is_rejected(since: str | None, until: str | None, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse_period(since, until, NOW)

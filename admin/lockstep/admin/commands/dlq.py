@@ -6,10 +6,10 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.admin.client import AdminClient, BrokerResults, broker_reasons, failure_summary, gather_results
-from lockstep.admin.commands.message import message_json
 from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, find_dead_letter_queues, read_dead_letters
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import GroupReport
+from lockstep.admin.message_text import message_json
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.render import body_text, format_time, print_json, print_line, print_table
 from lockstep.admin.replay import Replay, ReplayResult, ReplayTarget, summarize_skipped

@@ -1,4 +1,4 @@
-"""lockstep message show."""
+"""lockstep message show; `message find` is in message_find.py."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -6,35 +6,39 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.admin.client import AdminClient, gather_results
-from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
-from lockstep.admin.render import body_text, format_time, print_json, print_table
+from lockstep.admin.commands.message_find import find_command
+from lockstep.admin.find import Criteria, Found, find_id
+from lockstep.admin.message_text import message_json
+from lockstep.admin.options import CommandError, JsonOption, NameserverOption, raise_if_incomplete, run
+from lockstep.admin.render import body_text, print_json, print_table
+from lockstep.admin.search_progress import SearchProgress
 from lockstep.admin.tracking import MEANINGS, Track, tracks
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import BrokerAddress
-from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.ids import is_derived_store_host, parse_offset_message_id, unique_key_time
+from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.ids import is_derived_store_host, is_unique_key, parse_offset_message_id
 from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.runtime.host import Host
 from lockstep.runtime.safe_text import printable
 
-app = typer.Typer(no_args_is_help=True, help="Show single messages.")
+app = typer.Typer(no_args_is_help=True, help="Show single messages, and find them by key, id or time.")
 
 PORT_MAX = 65_535
 LOG_OFFSET_MAX = 1 << 48
 """A log offset above this (256 TiB) is no offset: the id is a producer's."""
-CLOCKS_APART_MS = 60_000
-"""How far the clock of the broker may be behind that of the producer for a proposed search to find the message."""
+OFFSET_ID_DIGITS = 32
+FOUND_MAX = 100
+"""Messages with one producer's id, the newest, of which the oldest is shown: a retry or a dead letter keeps the id."""
 
 
-@app.callback()
-def _callback() -> None:
-    """Show single messages."""
+app.command("find")(find_command)
 
 
 @app.command("show")
 def show_command(
     message_id: Annotated[
-        str, typer.Argument(metavar="MSGID", help="The offset message id (32 hex digits), as `send` and `tail --json` print it.")
+        str,
+        typer.Argument(metavar="MSGID", help="The offset message id (32 hex digits), as `send` prints it, or the producer's id."),
     ],
     broker: Annotated[str | None, typer.Option("--broker", help="Search only this broker. By default all brokers.")] = None,
     track: Annotated[
@@ -45,8 +49,8 @@ def show_command(
 ) -> None:
     """Show one stored message.
 
-    It takes the offset message id, which contains the position of the message. A producer's own id and a key do not: find such a message
-    with `lockstep tail TOPIC --since WHEN --no-follow --key KEY_OR_ID`.
+    It takes the offset message id, which contains the position of the message, or the id that the producer gave it, for which the logs
+    are searched as by `lockstep message find --id`: of several messages with this id the oldest is shown.
 
     Every broker is searched at the log position that the id contains. The address inside the id is never dialled: it often can't be
     reached from here, or identifies a broker's store.
@@ -59,10 +63,10 @@ def show_command(
 
 
 async def _show(message_id: str, broker: str | None, nameserver: str, as_json: bool, *, with_tracks: bool) -> None:
-    host, offset = parse_id(message_id, Host.current().clock.wall_ms())
+    place_of(message_id)  # raises for text that is no id, before anything is asked
     admin = AdminClient(Host.current(), nameserver)
     searched = brokers_to_search(await admin.brokers(), broker)
-    message, owner = await find_by_offset_id(admin, searched, message_id.upper(), host, offset)
+    message, owner = await find_by_id(admin, searched, message_id)
     group_tracks = await tracks(admin, owner, message) if with_tracks else []
     if as_json:
         print_json(message_json(message) | ({"track": [_track_json(each) for each in group_tracks]} if with_tracks else {}))
@@ -83,22 +87,12 @@ def _track_json(track: Track) -> dict[str, Any]:
     return {"group": track.group, "track": track.type.value, "committed_offset": track.committed_offset, "meaning": meaning}
 
 
-def parse_id(message_id: str, now_ms: int) -> tuple[str, int]:
-    """Return (store host, log offset). Raise LocalProtocolError for text that isn't an offset message id."""
+def place_of(message_id: str) -> tuple[str, int] | None:
+    """Return (store host, log offset), or None for an id that a producer gave. Raise LocalProtocolError for text that is no message id."""
+    if len(message_id) != OFFSET_ID_DIGITS and is_unique_key(message_id):
+        return None
     host, offset = parse_offset_message_id(message_id)
-    if int(host.rpartition(":")[2]) > PORT_MAX or not 0 <= offset <= LOG_OFFSET_MAX:
-        sent_ms = unique_key_time(message_id, now_ms)
-        when, start = ("", "--from-start") if sent_ms is None else _when(sent_ms)
-        raise LocalProtocolError(
-            f"{message_id} is a message id assigned by a producer{when}, which does not contain the message's position: use the offset "
-            "message id, which `lockstep send`, `lockstep tail --json` and SendResult.offset_message_id show, or find the message with "
-            f"`lockstep tail TOPIC {start} --no-follow --key {message_id}`"
-        )
-    return host, offset
-
-
-def _when(sent_ms: int) -> tuple[str, str]:
-    return f" at {format_time(sent_ms)} by its clock", f"--since {format_time(max(0, sent_ms - CLOCKS_APART_MS))}"
+    return (host, offset) if int(host.rpartition(":")[2]) <= PORT_MAX and 0 <= offset <= LOG_OFFSET_MAX else None
 
 
 def brokers_to_search(brokers: Sequence[BrokerAddress], name: str | None) -> list[BrokerAddress]:
@@ -114,7 +108,33 @@ def brokers_to_search(brokers: Sequence[BrokerAddress], name: str | None) -> lis
     return list(brokers)
 
 
-async def find_by_offset_id(
+async def find_by_id(admin: AdminClient, searched: Sequence[BrokerAddress], message_id: str) -> tuple[MessageExt, BrokerAddress]:
+    """Return the message with this offset message id, or the first stored one with this producer's id, and its broker.
+
+    Raise LocalProtocolError for text that is no message id, and CommandError if there is no such message, or several have the id.
+    """
+    place = place_of(message_id)
+    if place is None:
+        return await _find_by_producers_id(admin, searched, message_id)
+    return await _find_by_offset_id(admin, searched, message_id.upper(), *place)
+
+
+async def _find_by_producers_id(admin: AdminClient, searched: Sequence[BrokerAddress], message_id: str) -> tuple[MessageExt, BrokerAddress]:
+    """Return the first stored message with this UNIQ_KEY and its broker. Raise CommandError if there is none."""
+    found = Found(FOUND_MAX, SearchProgress(admin.host.clock))
+    await find_id(admin, found, message_id, Criteria(), brokers=searched)
+    found.progress.end_line()
+    if not found.messages:
+        raise_if_incomplete(found.failed)
+        raise CommandError(
+            f"no message has the id {message_id}, which a producer gave ({found.progress.describe()} were searched): retention has removed "
+            "it, or it was not stored"
+        )
+    message = found.messages[-1]
+    return message, next(broker for broker in searched if broker.name == message.broker_name)
+
+
+async def _find_by_offset_id(
     admin: AdminClient, searched: Sequence[BrokerAddress], message_id: str, host: str, offset: int
 ) -> tuple[MessageExt, BrokerAddress]:
     """Return the message with this id and its broker. Raise CommandError if there is none, or if several brokers have one."""
@@ -140,36 +160,6 @@ async def find_by_offset_id(
     stored_by = f"the store with the id {host}" if is_derived_store_host(host) else f"the broker at {host}"
     why = "; ".join(f"{broker.name}: {reasons[broker.name]}" for broker in searched)
     raise CommandError(f"message {message_id}, stored by {stored_by} at log offset {offset}, was not found ({why})")
-
-
-def message_json(message: MessageExt) -> dict[str, Any]:
-    """Return a message as the commands print it in JSON.
-
-    For a body that is not UTF-8, `body` is null and `bodyHex` holds its bytes. For a body that can't be decompressed, `bodyHex` holds the
-    stored bytes and `bodyError` the reason.
-    """
-    try:
-        body: dict[str, Any] = {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        body = {"body": None, "bodyHex": message.body.hex()}
-    except RemoteProtocolError as error:
-        body = {"body": None, "bodyHex": message.stored_body.hex(), "bodyError": str(error)}
-    return {
-        "topic": message.topic,
-        "broker": message.broker_name,
-        "queue_id": message.queue_id,
-        "queue_offset": message.queue_offset,
-        "message_id": message.message_id,
-        "offset_message_id": message.offset_message_id,
-        "tags": message.tags,
-        "keys": list(message.keys),
-        "sharding_key": message.sharding_key,
-        "born_at": format_time(message.born_ms),
-        "stored_at": format_time(message.stored_ms),
-        "reconsume_times": message.reconsume_times,
-        "properties": message.properties,
-        **body,
-    }
 
 
 def _flat(value: object) -> str:

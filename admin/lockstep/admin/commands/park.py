@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.admin.client import AdminClient, failure_summary, gather_results
-from lockstep.admin.commands.message import message_json
 from lockstep.admin.commands.park_change import (
     GroupArgument,
     TopicOption,
@@ -16,6 +15,7 @@ from lockstep.admin.commands.park_change import (
     not_parked,
     replay_command,
 )
+from lockstep.admin.message_text import message_json
 from lockstep.admin.options import JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.parked import Parked, Waiting, count_waiting, list_parked, read_waiting
 from lockstep.admin.render import body_text, format_time, print_json, print_line, print_table

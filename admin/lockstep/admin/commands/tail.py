@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.message import message_json
+from lockstep.admin.message_text import message_json, message_line
 from lockstep.admin.options import NameserverOption, TopicArgument, print_error, run
-from lockstep.admin.render import body_text, format_time, json_text
+from lockstep.admin.render import json_text
 from lockstep.admin.tail import Selection, Tail
 from lockstep.admin.targets import Target, parse_queue, parse_since
 from lockstep.client.config import DEFAULT_NAMESERVER
@@ -15,7 +15,6 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.host import Host
-from lockstep.runtime.safe_text import printable
 
 END_S = 3
 """Ctrl-C ends it after this at the latest, even during a name lookup or when the reader of its output has stopped reading."""
@@ -97,8 +96,4 @@ def _show_json(message: MessageExt) -> None:
 
 
 def _show_line(message: MessageExt) -> None:
-    facts = [format_time(message.stored_ms), f"{message.broker_name}:{message.queue_id}", str(message.queue_offset)]
-    facts += [f"tag={message.tags}"] if message.tags else []
-    facts += [f"key={key}" for key in message.keys]
-    facts += [f"sharding-key={message.sharding_key}"] if message.sharding_key else []
-    print(f"{printable(' '.join(facts))}  {body_text(message)}", flush=True)
+    print(message_line(message), flush=True)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.admin.client import AdminClient, failure_summary
-from lockstep.admin.commands.message import brokers_to_search, find_by_offset_id, parse_id
+from lockstep.admin.commands.message import brokers_to_search, find_by_id
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import QueueLine
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
@@ -33,7 +33,7 @@ def why_command(
         str | None,
         typer.Argument(
             metavar="[TOPIC[@BROKER]:QUEUE | MSGID]",
-            help="A queue (orders:3, or orders@broker-a:3), or the offset message id of a message. By default all queues of the group.",
+            help="A queue (orders:3, or orders@broker-a:3), or the id of a message. By default all queues of the group.",
         ),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", help="The queue of this sharding key.")] = None,
@@ -138,8 +138,7 @@ async def _about_key(admin: AdminClient, group: str, topic: str, key: str) -> _Q
 
 
 async def _about_message(admin: AdminClient, group: str, message_id: str) -> _Question:
-    host, offset = parse_id(message_id, admin.host.clock.wall_ms())
-    message, broker = await find_by_offset_id(admin, brokers_to_search(await admin.brokers(), None), message_id.upper(), host, offset)
+    message, broker = await find_by_id(admin, brokers_to_search(await admin.brokers(), None), message_id)
     queue = MessageQueue(message.stored_topic, broker.name, message.queue_id)
     question = _of_queue(group, queue)
     note = f"message {message_id} is at offset {message.queue_offset:,} of {queue}"

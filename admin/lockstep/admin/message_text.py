@@ -1,0 +1,47 @@
+"""Stored messages as the commands print them: as JSON, or on one line."""
+
+from typing import Any
+
+from lockstep.admin.render import body_text, format_time
+from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.message import MessageExt
+from lockstep.runtime.safe_text import printable
+
+
+def message_json(message: MessageExt) -> dict[str, Any]:
+    """Return a message as the commands print it in JSON.
+
+    For a body that is not UTF-8, `body` is null and `bodyHex` holds its bytes. For a body that can't be decompressed, `bodyHex` holds the
+    stored bytes and `bodyError` the reason.
+    """
+    try:
+        body: dict[str, Any] = {"body": message.body.decode()}
+    except UnicodeDecodeError:
+        body = {"body": None, "bodyHex": message.body.hex()}
+    except RemoteProtocolError as error:
+        body = {"body": None, "bodyHex": message.stored_body.hex(), "bodyError": str(error)}
+    return {
+        "topic": message.topic,
+        "broker": message.broker_name,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_id": message.message_id,
+        "offset_message_id": message.offset_message_id,
+        "tags": message.tags,
+        "keys": list(message.keys),
+        "sharding_key": message.sharding_key,
+        "born_at": format_time(message.born_ms),
+        "stored_at": format_time(message.stored_ms),
+        "reconsume_times": message.reconsume_times,
+        "properties": message.properties,
+        **body,
+    }
+
+
+def message_line(message: MessageExt) -> str:
+    """Return a message on one line: when and where it is stored, its tag and keys, its body."""
+    facts = [format_time(message.stored_ms), f"{message.broker_name}:{message.queue_id}", str(message.queue_offset)]
+    facts += [f"tag={message.tags}"] if message.tags else []
+    facts += [f"key={key}" for key in message.keys]
+    facts += [f"sharding-key={message.sharding_key}"] if message.sharding_key else []
+    return f"{printable(' '.join(facts))}  {body_text(message)}"
