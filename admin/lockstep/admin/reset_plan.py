@@ -22,6 +22,8 @@ class Move:
     end: int
     parked: int = 0
     """The number of parked keys of the queue, which the reset forgets."""
+    asked: int | None = None
+    """The offset that another group or a file has, if the queue does not hold it: `after` is the nearest one that it holds."""
 
     @property
     def change(self) -> int:
@@ -72,4 +74,22 @@ def plan_moves(
         after = max(held.min_offset, min(after, held.max_offset))
         before, parked = known.get(queue, (None, 0))
         planned.append(Move(queue, before, after, held.min_offset, held.max_offset, parked))
+    return tuple(planned)
+
+
+def plan_offsets(
+    offsets: Mapping[MessageQueue, int], lines: Iterable[QueueLine], ranges: Mapping[MessageQueue, OffsetRange]
+) -> tuple[Move, ...]:
+    """Return the planned change of each queue to the given offset, or to the nearest one that the queue holds.
+
+    Raises:
+        StateError: A queue is not known to its broker yet.
+    """
+    known = {MessageQueue(line.topic, line.broker, line.queue_id): (line.committed_offset, line.parked or 0) for line in lines}
+    planned = []
+    for queue, offset in offsets.items():
+        held = offset_range(queue, ranges)
+        after = max(held.min_offset, min(offset, held.max_offset))
+        before, parked = known.get(queue, (None, 0))
+        planned.append(Move(queue, before, after, held.min_offset, held.max_offset, parked, None if after == offset else offset))
     return tuple(planned)

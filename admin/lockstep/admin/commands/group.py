@@ -7,6 +7,7 @@ from shlex import quote
 import typer
 
 from lockstep.admin.client import AdminClient, gather_results
+from lockstep.admin.commands.group_clone import clone_command, export_command, import_command
 from lockstep.admin.commands.group_delete import delete_command
 from lockstep.admin.commands.group_reset import reset_command
 from lockstep.admin.commands.group_settings import create_command, describe_settings, update_command
@@ -19,8 +20,11 @@ from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import SubscriptionPolicy
 from lockstep.runtime.host import Host
 
-app = typer.Typer(no_args_is_help=True, help="List, show, configure, reset and delete consumer groups.")
+app = typer.Typer(no_args_is_help=True, help="List, show, configure, reset, clone and delete consumer groups.")
 app.command("reset-offset")(reset_command)
+app.command("clone")(clone_command)
+app.command("export")(export_command)
+app.command("import")(import_command)
 app.command("create")(create_command)
 app.command("update")(update_command)
 app.command("delete")(delete_command)

@@ -1,6 +1,6 @@
 """lockstep group reset-offset: set the offsets from which a running or stopped group continues."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from shlex import quote
 from typing import Annotated
 
@@ -8,6 +8,7 @@ import typer
 
 from lockstep.admin.client import AdminClient, broker_reasons, by_name, gather_results
 from lockstep.admin.group_query import read_group
+from lockstep.admin.group_report import QueueLine
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, run
 from lockstep.admin.parked import Waiting, count_waiting, list_parked, total_waiting
 from lockstep.admin.render import print_json, print_line, print_table
@@ -66,15 +67,23 @@ async def _reset(
     admin = AdminClient(host, nameserver)
     async with admin.keep_connections():  # a target time asks for the offset of each queue
         plan = await _plan(admin, group, topic, selected, target)
-        parked = sum(move.parked for move in plan)
-        if parked and not drop_parked:
-            raise _parked(group, plan)
-        waiting = await _waiting(admin, group, topic, plan) if parked else Waiting(0, True)
+        await apply_plan(admin, group, topic, plan, drop_parked=drop_parked, dry_run=dry_run, as_json=as_json)
+
+
+async def apply_plan(
+    admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move], *, drop_parked: bool, dry_run: bool, as_json: bool
+) -> None:
+    """Move a group as planned, and print the plan. Raise CommandError if keys are parked, or a broker fails."""
+    parked = sum(move.parked for move in plan)
+    if parked and not drop_parked:
+        raise _parked(group, plan)
+    waiting = await _waiting(admin, group, topic, plan) if parked else Waiting(0, True)
     if not dry_run:
         await _carry_out(admin, group, plan, drop_parked)
     if as_json:
         rows = [
             {"queue": str(move.queue), "before": move.before, "after": move.after, "change": move.change, "parked": move.parked}
+            | ({} if move.asked is None else {"asked": move.asked})
             for move in plan
         ]
         counted = {"parked_keys": parked, "waiting": waiting.count, "waiting_complete": waiting.complete}
@@ -118,12 +127,7 @@ async def _waiting(admin: AdminClient, group: str, topic: str | None, plan: Sequ
 
 async def _plan(admin: AdminClient, group: str, topic: str | None, selected: set[tuple[str, int]], target: Target) -> tuple[Move, ...]:
     """Return what would change. Raise CommandError if a broker concerned does not respond: a reset is complete or not made at all."""
-    report, statuses = await read_group(admin, group)
-    if statuses.failed:
-        raise CommandError(f"nothing was changed: some brokers did not respond: {broker_reasons(statuses.failed)}. Try again later")
-    if report is not None and report.broadcasting:
-        raise CommandError(f"group {group} is broadcasting: each member keeps its progress in a file of its own, which no broker can reset")
-    lines = () if report is None else report.queues
+    lines = await read_lines(admin, group)
     if topic is not None:
         check_topic(topic)
         topics = [topic]
@@ -134,18 +138,15 @@ async def _plan(admin: AdminClient, group: str, topic: str | None, selected: set
             f"no broker knows group {group}: use --topic TOPIC to set its offsets before its first start. If it is broadcasting, each "
             "member keeps its progress in a file of its own, which no broker can reset"
         )
-    queues: list[MessageQueue] = []
-    brokers: dict[str, BrokerAddress] = {}
-    for name in topics:
-        route = await admin.route(name)
-        brokers |= by_name(route.brokers)
-        queues += [each for each in route.layout.read_queues if not selected or (each.broker_name, each.queue_id) in selected]
+    queues, brokers = await read_queues(admin, topics)
+    if selected:
+        queues = [each for each in queues if (each.broker_name, each.queue_id) in selected]
     if missing := selected - {(each.broker_name, each.queue_id) for each in queues}:
         raise CommandError(
             f"nothing was changed: {', '.join(topics)} has no queue {':'.join(map(str, min(missing)))}; "
             "run `lockstep topic show TOPIC` to list the queues"
         )
-    ranges = await _ranges(admin, brokers, queues)
+    ranges = await read_ranges(admin, brokers, queues)
     by_time = {}
     if target.kind == "time":
         found = await gather_results(
@@ -157,7 +158,34 @@ async def _plan(admin: AdminClient, group: str, topic: str | None, selected: set
     return plan_moves(queues, lines, ranges, target, by_time)
 
 
-async def _ranges(admin: AdminClient, brokers: dict[str, BrokerAddress], queues: Sequence[MessageQueue]) -> dict[MessageQueue, OffsetRange]:
+async def read_lines(admin: AdminClient, group: str) -> Sequence[QueueLine]:
+    """Return the group's progress and parked keys, nothing if no broker knows the group.
+
+    Raise CommandError if a broker does not respond, and for a broadcasting group.
+    """
+    report, statuses = await read_group(admin, group)
+    if statuses.failed:
+        raise CommandError(f"nothing was changed: some brokers did not respond: {broker_reasons(statuses.failed)}. Try again later")
+    if report is not None and report.broadcasting:
+        raise CommandError(f"group {group} is broadcasting: each member keeps its progress in a file of its own, which no broker can reset")
+    return () if report is None else report.queues
+
+
+async def read_queues(admin: AdminClient, topics: Iterable[str]) -> tuple[list[MessageQueue], dict[str, BrokerAddress]]:
+    """Return the readable queues of topics, and their brokers by name. Raise TopicNotExistError."""
+    queues: list[MessageQueue] = []
+    brokers: dict[str, BrokerAddress] = {}
+    for name in topics:
+        route = await admin.route(name)
+        brokers |= by_name(route.brokers)
+        queues += route.layout.read_queues
+    return queues, brokers
+
+
+async def read_ranges(
+    admin: AdminClient, brokers: Mapping[str, BrokerAddress], queues: Sequence[MessageQueue]
+) -> dict[MessageQueue, OffsetRange]:
+    """Return the offsets that each queue holds. Raise CommandError if the address of a broker is not known."""
     ranges = {}
     for topic, name in dict.fromkeys((queue.topic, queue.broker_name) for queue in queues):
         if name not in brokers:
