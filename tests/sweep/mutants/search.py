@@ -30,7 +30,7 @@ def a_key_across_a_border_is_missed(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{TESTS}::test_part_of_a_key_is_not_found")
 def a_part_of_a_key_matches(patch: Patches) -> None:
     """A search finds whole keys only."""
-    patch.set(search, "_AFTER_TOKEN_MAX", 0xFF)
+    patch.set(search, "_AFTER_WORD_MAX", 0xFF)
     patch.set(search, "has_key", lambda properties, wanted: wanted.key in properties)
 
 

@@ -27,6 +27,7 @@ from lockstep.protocol.record import (
     INT32,
     MAGIC,
     OFFSETS,
+    PROPERTIES_BYTES_MAX,
     QUEUE_ID_AT,
     QUEUE_OFFSET_AT,
     RECORD_BYTES_MIN,
@@ -43,6 +44,8 @@ PIECE_BYTES = 4 << 20
 """Bytes that are read and searched at a time: a millisecond in which the worker thread lets no other run."""
 CHUNK_BYTES = 64 << 10
 """Bytes that are read at a time to find where a record begins."""
+BEFORE_BYTES = PROPERTIES_BYTES_MAX
+"""Bytes that are read before a piece too: the name of the keys may be so far from a word."""
 FOUND_BYTES_MAX = 4 << 20
 """Bytes of records above which a search ends early. The first one is always found."""
 SAMPLE_TOPICS = 4
@@ -54,9 +57,9 @@ MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 _PROPERTIES_AT_MIN = RECORD_BYTES_MIN
 """The properties of a record begin at least so many bytes after the record."""
 _UNIQ_KEY, _KEYS = UNIQ_KEY.encode(), KEYS.encode()
-_BEFORE_TOKEN = b"\x01 "
+_BEFORE_WORD = b"\x01 "
 """A key in the properties follows the end of a name, or the blank after another key."""
-_AFTER_TOKEN_MAX = 0x20
+_AFTER_WORD_MAX = 0x20
 """After it comes a blank, the end of a value, or the size of what follows the record, which begins with a 0 or a 1."""
 
 
@@ -272,22 +275,34 @@ class Search:
 
 
 def find_places(file: File, at: int, count: int, key: bytes) -> list[int]:
-    """Return where, from byte `at` on, `key` begins as a word of properties may; not all of one record. For a worker thread.
+    """Return where, from byte `at` on, `key` is what a word of the keys in properties looks like. For a worker thread.
 
-    The properties of the next record are _PROPERTIES_AT_MIN bytes away at least.
+    Not all places of one record are returned. The properties of the next record are _PROPERTIES_AT_MIN bytes away at least.
     """
-    before = min(1, at)
+    before = min(BEFORE_BYTES, at)
     data = file.pread(before + count + bytes_after(key), at - before)
     places: list[int] = []
     end = before + count + len(key) - 1
     place = data.find(key, before, end)
     while place >= 0:
-        behind = place + len(key)
-        if place and data[place - 1] in _BEFORE_TOKEN and (behind >= len(data) or data[behind] <= _AFTER_TOKEN_MAX):
+        if is_word(data, place, place + len(key)):
             places.append(at - before + place)
             place += _PROPERTIES_AT_MIN - 1
         place = data.find(key, place + 1, end)
     return places
+
+
+def is_word(data: bytes, begin: int, end: int) -> bool:
+    """Return whether [begin, end) may be a UNIQ_KEY or a word of KEYS, by the bytes around it. Most words of a text in a body are not."""
+    if not begin or data[begin - 1] not in _BEFORE_WORD or (end < len(data) and data[end] > _AFTER_WORD_MAX):
+        return False
+    name_end = data.rfind(b"\x01", max(0, begin - PROPERTIES_BYTES_MAX), begin)
+    if name_end < 0:
+        return False
+    if data[max(0, name_end - len(_KEYS)) : name_end] != _KEYS:
+        return name_end + 1 == begin and data[max(0, name_end - len(_UNIQ_KEY)) : name_end] == _UNIQ_KEY
+    words = data[name_end + 1 : begin]
+    return b"\x02" not in words and b"\0" not in words  # the head of a record has bytes 0
 
 
 def bytes_after(key: bytes) -> int:

@@ -261,10 +261,44 @@ async def test_response_ends_before_it_has_too_many_bytes(monkeypatch: pytest.Mo
     await store.close()
 
 
-def test_places_of_one_short_key_are_limited_by_the_records_that_can_have_them() -> None:
+def places(data: bytes, key: bytes, at: int = 0) -> list[int]:
     file = SimFiles().open("/f", create=True)
-    file.pwritev([b"\x01a " + b" a" * 100_000], 0)
-    assert len(find_places(file, 0, 200_000, b"a")) <= 200_000 // 91 + 1
+    file.pwritev([data], 0)
+    return find_places(file, at, len(data) - at, key)
+
+
+def test_places_of_one_short_key_are_limited_by_the_records_that_can_have_them() -> None:
+    assert 0 < len(places(b"KEYS\x01a" * 100_000, b"a")) <= 600_000 // 91 + 1
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"KEYS\x01order", [5]),
+        (b"KEYS\x01a b order", [9]),
+        (b"KEYS\x01a b order\x02TAGS\x01x", [9]),
+        (b"UNIQ_KEY\x01order", [9]),
+        (b"UNIQ_KEY\x01an order", []),
+        (b"an order here", []),
+        (b"TAGS\x01an order here", []),
+        (b"KEYS\x01a\x02TAGS\x01an order", []),
+        (b"KEYS\x01a\x02an order", []),
+        (b"KEYS\x01a" + bytes(91) + b"an order", []),
+        (b"order", []),
+    ],
+)
+def test_words_of_bodies_are_passed_over(data: bytes, found: list[int]) -> None:
+    assert places(data, b"order") == found
+    assert places(data, b"order", 4) == [each for each in found if each >= 4]
+
+
+async def test_last_of_many_keys_is_found_in_another_piece_than_their_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await open_store(SimFiles(), segment_bytes=64 << 10)
+    append(store, b"x", properties=b"KEYS\x01" + b"key " * 7_000 + b"last")
+    await confirmed(store)
+    monkeypatch.setattr(search_module, "PIECE_BYTES", 100)
+    assert bodies(await search(store, b"last")) == [b"x"]
+    await store.close()
 
 
 # -- times -----------------------------------------------------------------------------------------
@@ -390,6 +424,7 @@ class UnreadableFile:
 async def test_bytes_that_the_disk_cannot_read_are_passed_over_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search_module, "PIECE_BYTES", 256)
     monkeypatch.setattr(search_module, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(search_module, "BEFORE_BYTES", 64)
     store = await open_store(SimFiles())
     for number in range(60):
         append(store, b"%d" % number, properties=b"KEYS\x01k")
