@@ -1,6 +1,10 @@
 """Ports for servers that can't choose one themselves."""
 
+import fcntl
+import os
 import socket
+import tempfile
+from pathlib import Path
 from random import SystemRandom
 
 REACHED_S = 1
@@ -8,8 +12,35 @@ FIRST, END = 20_000, 32_000
 """Below the range from which the kernel takes the ports of connections and of listeners at port 0, which other tests use meanwhile."""
 
 
+_claimed: dict[int, int] = {}
+"""Port → the descriptor of the file whose lock makes it this process's."""
+
+
 def is_free(port: int) -> bool:
-    """Return whether the port is free and reachable: published ports of containers can remain as firewall rules."""
+    """Return whether the port is free and reachable, and claim it: to other processes that ask it is not free until this one ends.
+
+    A server takes it only later, and another worker of the test run may ask meanwhile. Published ports of containers can remain as firewall
+    rules.
+    """
+    return _is_reachable(port) and _claim(port)
+
+
+def _claim(port: int) -> bool:
+    if port in _claimed:
+        return True
+    folder = Path(tempfile.gettempdir()) / f"lockstep-test-ports-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    descriptor = os.open(folder / str(port), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return False
+    _claimed[port] = descriptor
+    return True
+
+
+def _is_reachable(port: int) -> bool:
     with socket.socket() as probe, socket.socket() as caller:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         caller.settimeout(REACHED_S)
