@@ -1,5 +1,6 @@
 """deploy/: manifests are valid, and start the servers with settings that they accept."""
 
+import json
 import os
 import re
 import shutil
@@ -122,6 +123,58 @@ def test_alerts_fire_as_described() -> None:
     for arguments in (("check", "rules", "alerts.yaml"), ("test", "rules", "alerts_test.yaml")):
         done = subprocess.run([promtool, *arguments], cwd=PROMETHEUS, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+GRAFANA = ROOT / "deploy" / "grafana"
+
+
+def grafana_panels() -> list[dict[str, Any]]:
+    panels: list[dict[str, Any]] = json.loads((GRAFANA / "lockstep.json").read_text())["panels"]
+    return panels
+
+
+def test_grafana_dashboard_is_what_its_program_prints() -> None:
+    made = subprocess.run([sys.executable, str(GRAFANA / "make_dashboard.py")], capture_output=True, text=True, check=True)
+    assert made.stdout == (GRAFANA / "lockstep.json").read_text(), "run the program again"
+
+
+def test_grafana_dashboard_shows_each_metric_that_the_page_recommends_and_no_unknown_one() -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    documented = set(re.findall(r"`((?:rocketmq|lockstep)_\w+)`", page))
+    shown = {name for panel in grafana_panels() for each in panel.get("targets", ()) for name in metrics_in(each["expr"])}
+    known = {*documented, "rocketmq_storage_size", "rocketmq_storage_flush_behind_bytes", "lockstep_connections", "lockstep_held_pulls"}
+    assert shown - known == {"process_cpu_seconds_total"}
+    for alert in re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| .*\*\*Alert", page, re.MULTILINE):
+        named = set(re.findall(r"`(\w+)`", alert)) - {"lockstep_store_damaged_messages", "lockstep_store_damaged_bytes"}
+        assert named <= shown, "the page says: alert on it"
+
+
+def metrics_in(expression: str) -> set[str]:
+    return {name.removesuffix("_bucket") for name in re.findall(r"\b((?:rocketmq|lockstep|process)_\w+)\{", expression)}
+
+
+def test_grafana_panels_neither_overlap_nor_leave_the_grid() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in grafana_panels():
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+    assert len({panel["id"] for panel in grafana_panels()}) == len(grafana_panels())
+
+
+def test_grafana_expressions_are_promql(tmp_path: Path) -> None:
+    """promtool has no command for an expression: each becomes a recording rule."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed: it is part of Prometheus")
+    expressions = [each["expr"] for panel in grafana_panels() for each in panel.get("targets", ())]
+    rules = [{"record": f"panel:{number}", "expr": re.sub(r"\$__rate_interval", "1m", each)} for number, each in enumerate(expressions)]
+    file = tmp_path / "rules.yaml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    done = subprocess.run([promtool, "check", "rules", str(file)], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
