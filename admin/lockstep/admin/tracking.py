@@ -1,18 +1,31 @@
-"""Determine how far each group is relative to one message, from its broker's state. RocketMQ: messageTrackDetail, TrackType.
+"""Determine what became of one message in each group, from its broker's state. RocketMQ: messageTrackDetail, TrackType.
 
-Only positions are compared: progress past a message does not prove that a listener was called with it.
+RocketMQ compares positions only: progress past a message does not prove that a listener was called with it. Here the copies of the message
+in the group's retry and dead-letter topics count as well, and its key, if that is parked.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from lockstep.admin.client import AdminClient
-from lockstep.protocol.bodies import BrokerAddress, ConsumeType, GroupStatus, QueueStatus
+from lockstep.admin.find import Criteria, Found, find_key
+from lockstep.admin.search_progress import SearchProgress
+from lockstep.protocol.bodies import BrokerAddress, ConsumeType, GroupStatus, ParkAction, ParkControlBody, ParkState, QueueStatus
 from lockstep.protocol.done_ranges import contains
-from lockstep.protocol.errors import BrokerError, RemoteProtocolError, SubscriptionGroupNotExistError, TransportError
+from lockstep.protocol.errors import (
+    BrokerError,
+    RemoteProtocolError,
+    RequestCodeNotSupportedError,
+    SubscriptionGroupNotExistError,
+    TransportError,
+)
 from lockstep.protocol.message import MessageExt
+from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from lockstep.protocol.tags import TagFilter
+
+COPIES_MAX = 64
+"""Copies of one message in one topic that are looked at: a message is retried 16 times."""
 
 
 class TrackType(Enum):
@@ -25,6 +38,10 @@ class TrackType(Enum):
     NOT_ONLINE = "NOT_ONLINE"
     CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
     UNKNOWN = "UNKNOWN"
+    PARKED = "PARKED"
+    """These three are lockstep's own."""
+    RETRYING = "RETRYING"
+    DEAD_LETTERED = "DEAD_LETTERED"
 
 
 MEANINGS: Mapping[TrackType, str] = {
@@ -35,6 +52,9 @@ MEANINGS: Mapping[TrackType, str] = {
     TrackType.NOT_ONLINE: "no member of the group is connected to the broker",
     TrackType.CONSUME_BROADCASTING: "each member keeps progress of its own, which the broker does not know",
     TrackType.UNKNOWN: "the broker could not be reached",
+    TrackType.PARKED: "its sharding key is parked, and the message waits for the replay",
+    TrackType.RETRYING: "a copy of it waits in the group's retry topic",
+    TrackType.DEAD_LETTERED: "a copy of it is in the group's dead-letter topic",
 }
 
 
@@ -54,22 +74,70 @@ async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt)
     for group in sorted((await admin.group_status(broker, None)).groups):
         try:
             status = (await admin.group_status(broker, group)).status
+            if status is not None and _concerns(status, message):
+                found.append(await track_with_copies(admin, broker, status, message))
         except SubscriptionGroupNotExistError:
             continue  # it has been removed
         except (BrokerError, TransportError, RemoteProtocolError) as error:
             found.append(Track(group, TrackType.UNKNOWN, why=str(error)))
-            continue
-        if status is not None and _concerns(status, message):
-            found.append(track(status, message))
     return found
+
+
+async def track_with_copies(admin: AdminClient, broker: BrokerAddress, status: GroupStatus, message: MessageExt) -> Track:
+    """Return the group's track of the message, by its parked keys and its retry and dead-letter topics too.
+
+    Raises the errors of requests to the broker.
+    """
+    found = track(status, message)
+    if found.type not in (TrackType.CONSUMED, TrackType.CONSUMED_BUT_FILTERED):
+        return found
+    if await _is_parked(admin, broker, status.group, message):
+        return replace(found, type=TrackType.PARKED)
+    if found.type is TrackType.CONSUMED_BUT_FILTERED:
+        return found
+    if await _copies(admin, broker, DLQ_PREFIX + status.group, message):
+        return replace(found, type=TrackType.DEAD_LETTERED)
+    if any(not _is_finished(status, each) for each in await _copies(admin, broker, RETRY_PREFIX + status.group, message)):
+        return replace(found, type=TrackType.RETRYING)
+    return found
+
+
+async def _is_parked(admin: AdminClient, broker: BrokerAddress, group: str, message: MessageExt) -> bool:
+    """Return whether the message is one that waits for the replay of its key: progress passes it."""
+    if message.sharding_key is None:
+        return False
+    try:
+        reply = await admin.control_parked(broker, ParkControlBody(ParkAction.LIST, group, message.stored_topic, message.sharding_key))
+    except RequestCodeNotSupportedError:
+        return False  # a broker of an earlier version parks no keys
+    return any(
+        row.queue_id == message.queue_id and row.state is not ParkState.ENDED and row.next <= message.queue_offset for row in reply.keys
+    )
+
+
+async def _copies(admin: AdminClient, broker: BrokerAddress, topic: str, message: MessageExt) -> list[MessageExt]:
+    """Return the copies of the message that its broker has in a topic, by the id that its producer gave it."""
+    if message.message_id == message.offset_message_id:
+        return []
+    found = Found(COPIES_MAX, SearchProgress(admin.host.clock))
+    criteria = Criteria(topic, begin_ms=message.stored_ms)
+    try:
+        await find_key(admin, found, message.message_id, criteria, unique=True, brokers=[broker])
+    finally:
+        found.progress.end_line()
+    return found.messages
+
+
+def _is_finished(status: GroupStatus, message: MessageExt) -> bool:
+    queue = _queue(status, message)
+    return queue is not None and (message.queue_offset < queue.committed_offset or contains(queue.done or (), message.queue_offset))
 
 
 def track(status: GroupStatus, message: MessageExt) -> Track:
     """Return the group's track of the message."""
     queue = _queue(status, message)
     committed = None if queue is None else queue.committed_offset
-    finished = queue is not None and (message.queue_offset < queue.committed_offset or contains(queue.done or (), message.queue_offset))
-    return Track(status.group, _type(status, message, finished), committed)
+    return Track(status.group, _type(status, message, _is_finished(status, message)), committed)
 
 
 def _type(status: GroupStatus, message: MessageExt, finished: bool) -> TrackType:

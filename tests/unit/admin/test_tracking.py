@@ -1,11 +1,14 @@
 """Each track type follows from a broker's status of a group. RocketMQ: messageTrackDetail."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from lockstep.admin.client import AdminClient
+from lockstep.admin.commands.message import find_by_id
 from lockstep.admin.tracking import MEANINGS, Track, TrackType, track, tracks
+from lockstep.client import ConcurrentlyContext, OrderedRetry, OrderlyContext
 from lockstep.protocol.bodies import (
     BrokerAddress,
     ConsumerGroup,
@@ -18,9 +21,19 @@ from lockstep.protocol.bodies import (
     QueueStatus,
     Subscription,
 )
-from lockstep.protocol.errors import BrokerSystemError, SubscriptionGroupNotExistError, TransportError
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import (
+    BrokerSystemError,
+    RequestCodeNotSupportedError,
+    SubscriptionGroupNotExistError,
+    TransportError,
+)
 from lockstep.protocol.message import Message, MessageExt, decode_messages, encode_message
 from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
+from lockstep.runtime.host import Host
+from lockstep.testing import TestCluster
+from support.why_kit import TOPIC, Member, hang, send
 
 MEMBER = MemberStatus("c", "1234abcd", "10.0.0.1:1", True, 5)
 CONTRACT = ConsumerGroup("g", (Subscription("t", "tagA || tagB"),))
@@ -89,6 +102,7 @@ class FakeBroker(AdminClient):
     """A broker that knows five groups and returns the status of only one."""
 
     def __init__(self) -> None:
+        super().__init__(Host.current(), "127.0.0.1:1")
         self.responses: dict[str | None, Exception | GroupStatusReply] = {
             None: GroupStatusReply(("broken", "elsewhere", "gone", "good", "silent"), None),
             "broken": BrokerSystemError("the table is being read"),
@@ -98,7 +112,10 @@ class FakeBroker(AdminClient):
             "silent": TransportError("10.0.0.1:10911: closed"),
         }
 
-    async def group_status(self, broker: BrokerAddress, group: str | None) -> GroupStatusReply:
+    async def request(self, broker: BrokerAddress, code: RequestCode, header: object | None = None, body: bytes = b"") -> Command:
+        raise RequestCodeNotSupportedError("it is of an earlier version: it finds no copies")
+
+    async def group_status(self, broker: BrokerAddress, group: str | None, *, summaries: bool = False) -> GroupStatusReply:
         response = self.responses[group]
         if isinstance(response, Exception):
             raise response
@@ -113,3 +130,59 @@ async def test_group_with_an_error_is_unknown_with_the_reason_and_others_are_lis
         (TrackType.UNKNOWN, "10.0.0.1:10911: closed"),
     ]
     assert [each.group for each in found] == ["broken", "g", "silent"], "who has nothing to do with the topic is left out"
+
+
+async def consumed(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> None:
+    if messages[0].body != b"4":
+        return
+    raise ValueError("no such account")
+
+
+@pytest.mark.lockstep(brokers=1)
+async def test_message_that_is_retried_and_then_dead_lettered(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    settings = {"max_reconsume_times": 1}
+    await cluster.start("a", Member(cluster, consumed, settings, concurrent=True).run)  # type: ignore[arg-type]
+    await cluster.advance(seconds=3)
+    ids = await send(cluster, 10)
+    await cluster.advance(seconds=3)
+    admin = AdminClient(Host.current(), cluster.nameserver)
+
+    async def types(number: int) -> list[TrackType]:
+        message, broker = await find_by_id(admin, list(await admin.brokers()), ids[number])
+        return [each.type for each in await tracks(admin, broker, message)]
+
+    assert await types(3) == [TrackType.CONSUMED]
+    await cluster.stop("a")
+    await cluster.start("b", Member(cluster, hang, settings, concurrent=True).run)  # type: ignore[arg-type]
+    await cluster.advance(seconds=15)
+    assert await types(4) == [TrackType.RETRYING], "the delay of its first retry is over, and nobody has accepted it"
+    await cluster.kill("b")
+    await cluster.advance(seconds=30)
+    await cluster.start("c", Member(cluster, consumed, settings, concurrent=True).run)  # type: ignore[arg-type]
+    await cluster.advance(seconds=30)
+    assert await types(4) == [TrackType.DEAD_LETTERED]
+    assert await types(3) == [TrackType.CONSUMED]
+
+
+@pytest.mark.lockstep(brokers=1)
+async def test_message_of_a_parked_key_is_not_consumed(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+
+    async def fails_on_k3(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        if messages[0].sharding_key == "k3":
+            raise ValueError("no such account")
+
+    retry = OrderedRetry(max_attempts=1, on_exhausted="park")
+    await cluster.start("a", Member(cluster, fails_on_k3, {"retry": retry}).run)
+    await cluster.advance(seconds=3)
+    ids = await send(cluster, 20, keys=10)
+    await cluster.advance(seconds=3)
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    found = {}
+    for number in (2, 3, 13):
+        message, broker = await find_by_id(admin, list(await admin.brokers()), ids[number])
+        found[number] = [each.type for each in await tracks(admin, broker, message)]
+    assert found == {2: [TrackType.CONSUMED], 3: [TrackType.PARKED], 13: [TrackType.PARKED]}

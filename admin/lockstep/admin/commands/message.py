@@ -58,6 +58,7 @@ def show_command(
     --track compares positions, as RocketMQ does: CONSUMED (the group's progress is past the message), CONSUMED_BUT_FILTERED (so it is, and
     the group's current subscription does not match the tag), NOT_CONSUME_YET, NOT_ONLINE (no member is connected), PULL (the group pulls),
     CONSUME_BROADCASTING (each member keeps its own progress), UNKNOWN (the broker could not be reached). None proves that a listener ran.
+    Known for sure are PARKED (its key is parked), RETRYING and DEAD_LETTERED (a copy is in the group's topic for that).
     """
     run(_show(message_id, broker, nameserver, as_json, with_tracks=track))
 

@@ -16,7 +16,7 @@ from lockstep.admin.options import CommandError, GroupArgument, JsonOption, Name
 from lockstep.admin.parked import list_parked
 from lockstep.admin.render import print_json, print_line
 from lockstep.admin.targets import parse_topic_queue
-from lockstep.admin.tracking import MEANINGS, track
+from lockstep.admin.tracking import MEANINGS, track_with_copies
 from lockstep.admin.why import Cause, Explanation, QueueState, key_explanation
 from lockstep.admin.why_query import Diagnosis, diagnose
 from lockstep.client.config import DEFAULT_NAMESERVER
@@ -153,7 +153,7 @@ async def _about_message(admin: AdminClient, group: str, message_id: str) -> _Qu
         status = None
     if status is None:
         return replace(question, note=note)
-    found = track(status, message)
+    found = await track_with_copies(admin, broker, status, message)
     behind = "" if found.committed_offset is None else f", which is {found.committed_offset:,}"
     return replace(question, note=f"{note}: {MEANINGS[found.type]}{behind}")
 
