@@ -141,7 +141,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") 
         if cluster is not None and (failures := cluster.failures()):
             report.sections.append(("lockstep: in the cluster, too", "\n".join(failures)))
         report.sections.append(("lockstep", "\n".join(_failure_lines(item, clock))))
+    if call.when == "teardown":
+        _forget(item)
     return report
+
+
+def _forget(item: pytest.Item) -> None:
+    """Forget the universe of a test that has ended: pytest keeps all tests until the end of the run."""
+    if CLOCK in item.stash:
+        del item.stash[CLOCK]
+    if CLUSTER in item.stash:
+        del item.stash[CLUSTER]
 
 
 def _failure_lines(item: pytest.Item, clock: "TestClock") -> list[str]:

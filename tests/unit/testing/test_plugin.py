@@ -136,6 +136,23 @@ def test_failure_report_has_seed_events_and_the_command_to_reproduce_it(tmp_path
     assert outcomes(again) == ["FAILED test_it.py::test_unlucky[b]"], again
 
 
+def test_universes_of_earlier_tests_are_freed(tmp_path: Path) -> None:
+    """pytest keeps all tests until the end of the run. Some thousand universes of 10 MB would not fit into memory."""
+    test = """
+        import gc
+        import weakref
+
+        earlier = []
+
+        @pytest.mark.parametrize("number", range(4))
+        async def test_one(lockstep_cluster, number):
+            gc.collect()
+            assert sum(each() is not None for each in earlier) <= 1
+            earlier.extend([weakref.ref(lockstep_cluster), weakref.ref(asyncio.get_running_loop())])
+    """
+    assert outcomes(pytest_in(tmp_path, test=test)) == [f"PASSED test_it.py::test_one[{number}]" for number in range(4)]
+
+
 def test_misuse_of_the_plugin_is_reported(tmp_path: Path) -> None:
     test = """
         def test_synchronous(lockstep_clock):
