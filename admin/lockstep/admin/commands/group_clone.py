@@ -110,6 +110,8 @@ def _read(file: str) -> str:
             return opened.read()
     except UnicodeDecodeError:
         raise ConfigError(f"{file} is not a file of `lockstep group export`: it is not UTF-8") from None
+    except ValueError as error:
+        raise ConfigError(f"{file!r} is no name of a file: {error}") from None
 
 
 async def _progress(admin: AdminClient, group: str, topic: str | None) -> GroupProgress:
