@@ -203,6 +203,7 @@ FAILURES: list[tuple[Sequence[str], Sequence[str]]] = [
     (("tail", "nowhere"), ("nowhere", "lockstep topic create nowhere")),
     (("message", "show", "7F00000100002A9F0000000000FFFFFF"), ("was not found", "broker-a", "broker-b")),
     (("message", "show", "7F00000100002A9F0000000000FFFFFF", "--broker", "nobody"), ("no broker is named 'nobody'", "broker-a, broker-b")),
+    (("message", "show", "F" * 32), ("F" * 32, "which a producer gave")),
 ]
 MISUSES: list[tuple[Sequence[str], Sequence[str]]] = [
     (("topic", "create", "a b"), ("topic 'a b'", "allowing only")),
@@ -210,7 +211,7 @@ MISUSES: list[tuple[Sequence[str], Sequence[str]]] = [
     (("send", "orders", ""), ("body", "1 byte")),
     (("send", "orders", "x", "--property", "tenant"), ("'tenant'", "NAME=VALUE")),
     (("send", "orders", "x", "--tag", "a || b"), ("tag",)),
-    (("message", "show", "F" * 32), ("F" * 32,)),
+    (("message", "show", "not-an-id"), ("not-an-id",)),
     (("cluster", "--nameserver", "nowhere"), ("nowhere", "HOST:PORT")),
 ]
 """Requests that are never possible, in any state of the cluster."""
