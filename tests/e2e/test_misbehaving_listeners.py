@@ -107,7 +107,7 @@ async def test_blocking_the_event_loop_loses_the_queues_and_the_result(
 
 async def test_listener_that_ignores_cancellation_is_abandoned_and_its_result_is_stale(cluster: Cluster) -> None:
     """Every queue of the first consumer has such a listener when a second one joins: queues that move are fenced, others are not."""
-    await start(cluster, ("deaf", "--trouble", "deaf:4", "--everywhere", "--drain-ms", "1000"))
+    await start(cluster, ("deaf", "--trouble", "deaf:15", "--everywhere", "--drain-ms", "1000"))
     cluster.signal(signal.SIGUSR1, "deaf")
     await cluster.until("each queue has one", lambda: len(cluster.reported_events("deaf", "trouble.begun")) == 8)
     await cluster.consumer("heir")
