@@ -16,7 +16,8 @@ from support.processes import clean_environment
 
 PORT = 9876
 BROKER_PORT_AFTER = 1_035
-LIMIT_S = 60
+LIMIT_S = 600
+"""An installation compiles the native kernels, on a machine that runs other tests as well."""
 
 
 @dataclass(frozen=True)
