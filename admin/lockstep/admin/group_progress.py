@@ -34,7 +34,7 @@ def progress_of(group: str, lines: Iterable[QueueLine], topic: str | None = None
     for line in lines:
         if line.committed_offset is None or line.topic.startswith("%") or topic not in (None, line.topic):
             continue
-        queue = MessageQueue(line.topic, line.broker, line.queue_id)
+        queue = line.queue
         offsets[queue] = line.committed_offset
         finished += count(line.done)
         if line.parked:

@@ -43,6 +43,10 @@ class QueueLine:
     held_offset: int | None = None
     """The offset at which a pull of the group is held; None if none is."""
 
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker, self.queue_id)
+
 
 @dataclass(frozen=True, slots=True)
 class MemberLine:

@@ -163,7 +163,7 @@ def replay_waits_for(report: GroupReport | None, queues: Iterable[MessageQueue])
         found.append(f'no member {name}that replays keys is connected: start one with on_exhausted="park"')
     wanted = frozenset(queues)
     for line in () if report is None else report.queues:
-        if line.classic_lease_left_ms is not None and MessageQueue(line.topic, line.broker, line.queue_id) in wanted:
+        if line.classic_lease_left_ms is not None and line.queue in wanted:
             place = f"{line.topic} {line.broker}:{line.queue_id}"
             found.append(f"{place} is held by {line.owner}, a client of RocketMQ, which replays no keys")
     return found

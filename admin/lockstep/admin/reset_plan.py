@@ -61,7 +61,7 @@ def plan_moves(
     Raises:
         StateError: A queue does not contain the target offset, or is not known to its broker yet.
     """
-    known = {MessageQueue(line.topic, line.broker, line.queue_id): (line.committed_offset, line.parked or 0) for line in lines}
+    known = _known(lines)
     planned = []
     for queue in queues:
         held = offset_range(queue, ranges)
@@ -85,7 +85,7 @@ def plan_offsets(
     Raises:
         StateError: A queue is not known to its broker yet.
     """
-    known = {MessageQueue(line.topic, line.broker, line.queue_id): (line.committed_offset, line.parked or 0) for line in lines}
+    known = _known(lines)
     planned = []
     for queue, offset in offsets.items():
         held = offset_range(queue, ranges)
@@ -93,3 +93,8 @@ def plan_offsets(
         before, parked = known.get(queue, (None, 0))
         planned.append(Move(queue, before, after, held.min_offset, held.max_offset, parked, None if after == offset else offset))
     return tuple(planned)
+
+
+def _known(lines: Iterable[QueueLine]) -> dict[MessageQueue, tuple[int | None, int]]:
+    """Return the committed offset and the number of parked keys by queue."""
+    return {line.queue: (line.committed_offset, line.parked or 0) for line in lines}

@@ -82,8 +82,6 @@ def _consumed(report: GroupReport, queues: Collection[MessageQueue]) -> dict[Mes
     """Return what the group has committed in queues of the topic, or None if it does not consume the topic."""
     topics = {queue.topic for queue in queues}
     lines = [line for line in report.queues if line.topic in topics and line.reached]
-    committed = {
-        MessageQueue(line.topic, line.broker, line.queue_id): line.committed_offset for line in lines if line.committed_offset is not None
-    }
+    committed = {line.queue: line.committed_offset for line in lines if line.committed_offset is not None}
     consumes = bool(committed) or any(topic in report.subscription or topic == RETRY_PREFIX + report.group for topic in topics)
     return committed if consumes else None

@@ -17,6 +17,7 @@ from lockstep.protocol.queue import MessageQueue
 
 SETTLED_GRANTS_MAX = 2
 """Grants of one broker between two looks. More of them mean that queues are granted again and again."""
+ONE_MORE_CALL = "remove the cause, then restart the consumer or call consumer.resume(): each allows one more call"
 
 
 class QueueState(Enum):
@@ -96,10 +97,6 @@ def asked_member(report: GroupReport, line: QueueLine) -> str | None:
     return None
 
 
-def queue_of(line: QueueLine) -> MessageQueue:
-    return MessageQueue(line.topic, line.broker, line.queue_id)
-
-
 def state_of(line: QueueLine, before: QueueLine | None) -> QueueState:
     """Return the state of a queue from two looks at it."""
     if not line.reached or line.lag is None:
@@ -119,7 +116,7 @@ def explain(report: GroupReport, facts: Facts) -> Explanation:
     if state in (QueueState.IDLE, QueueState.MOVES):
         causes = []
     remarks = tuple(_remarks(report, facts, state))
-    summary = f"{queue_of(line)} of group {report.group} {_summary(facts, state)}"
+    summary = f"{line.queue} of group {report.group} {_summary(facts, state)}"
     because = causes[0] if causes else None
     return Explanation(line.topic, line.broker, line.queue_id, state, summary, because, (*causes[1:], *remarks))
 
@@ -299,14 +296,14 @@ def _at_the_member(facts: Facts, info: RunningInfo) -> Iterator[Cause]:
         yield Cause(
             "blocked",
             f"the listener {info.listener} is not called any more: {_failing(line)}",
-            "remove the cause, then restart the consumer or call consumer.resume(): each allows one more call",
+            ONE_MORE_CALL,
         )
     if queue.blocked_keys:
         keys = ", ".join("messages without a key" if key is None else key for key in queue.blocked_keys)
         yield Cause(
             "key_blocked",
             f"the listener {info.listener} is not called any more for: {keys}; their attempts are exhausted",
-            "remove the cause, then restart the consumer or call consumer.resume(): each allows one more call",
+            ONE_MORE_CALL,
         )
     if call is not None:
         yield _called(line, info, call)
@@ -333,7 +330,7 @@ def _at_the_member(facts: Facts, info: RunningInfo) -> Iterator[Cause]:
 
 def _called(line: QueueLine, info: RunningInfo, call: RunningCall) -> Cause:
     ran = format_duration(call.ran_ms)
-    if info.oldest_queue == str(queue_of(line)):
+    if info.oldest_queue == str(line.queue):
         key = "" if call.key is None else f" (key {call.key})"
         where = f" on offset {call.offset:,}{key}" if call.offset >= 0 else " under an earlier grant"
         text = f"the listener {info.listener} has been running for {ran}{where} in {info.client_id}"

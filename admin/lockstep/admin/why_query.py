@@ -7,19 +7,17 @@ from dataclasses import dataclass, field
 from lockstep.admin.client import AdminClient, by_name, gather_results
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import GroupReport, QueueLine
-from lockstep.admin.parked import list_parked
+from lockstep.admin.parked import Parked, list_parked
 from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, state_of
-from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, ParkedKey, RunningInfo
+from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, RunningInfo
 from lockstep.protocol.errors import LockstepError, MemberTimeoutError, SystemBusyError
 from lockstep.protocol.headers.tools import RunningInfoHeader
+from lockstep.protocol.queue import MessageQueue
 
 LOOKS_APART_MS = 1_000
 """The time between the two looks: ten times what a commit of a running consumer takes."""
 ASKED_MAX = 16
 """Queues about which members are asked. Those that stand come first."""
-
-QueuePlace = tuple[str, str, int]
-"""(topic, broker, queue id)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +35,10 @@ class Diagnosis:
 
     explanations: tuple[Explanation, ...]
     """Of the queues that were looked at in detail: those that stand come first."""
-    states: Mapping[QueuePlace, QueueState]
+    states: Mapping[MessageQueue, QueueState]
     """Of all queues."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Broker → why its request failed."""
-
-
-def place_of(line: QueueLine) -> QueuePlace:
-    return line.topic, line.broker, line.queue_id
 
 
 async def diagnose(
@@ -66,10 +60,10 @@ async def diagnose(
             raise missing(results.failed)
         between_ms = clock.monotonic_ms() - began_ms
         brokers = by_name(await admin.brokers())
-        earlier = {place_of(line): line for line in first.queues}
+        earlier = {line.queue: line for line in first.queues}
         lines = [line for line in second.queues if wanted(line)]
-        states = {place_of(line): state_of(line, earlier.get(place_of(line))) for line in lines}
-        chosen = sorted(lines, key=lambda line: _urgency(states[place_of(line)]))[:ASKED_MAX]
+        states = {line.queue: state_of(line, earlier.get(line.queue)) for line in lines}
+        chosen = sorted(lines, key=lambda line: _urgency(states[line.queue]))[:ASKED_MAX]
         answers = await _ask(admin, second, chosen, brokers, states)
         parked, statuses = await asyncio.gather(_parked(admin, group, chosen), _statuses(admin, chosen, brokers))
     explanations = [
@@ -77,13 +71,13 @@ async def diagnose(
             second,
             Facts(
                 line=line,
-                before=earlier.get(place_of(line)),
+                before=earlier.get(line.queue),
                 between_ms=between_ms,
                 granted=second.grants.get(line.broker, 0) - first.grants.get(line.broker, second.grants.get(line.broker, 0)),
-                info=answers[place_of(line)].info,
-                silent=answers[place_of(line)].silent,
-                no_info=answers[place_of(line)].failed,
-                parked=tuple(row for broker, row in parked if (row.topic, broker, row.queue_id) == place_of(line)),
+                info=answers[line.queue].info,
+                silent=answers[line.queue].silent,
+                no_info=answers[line.queue].failed,
+                parked=tuple(each.row for each in parked if each.queue == line.queue),
                 disk_refusal=statuses[line.broker].disk_refusal if line.broker in statuses else None,
             ),
         )
@@ -101,16 +95,16 @@ async def _ask(
     report: GroupReport,
     lines: Sequence[QueueLine],
     brokers: Mapping[str, BrokerAddress],
-    states: Mapping[QueuePlace, QueueState],
-) -> dict[QueuePlace, Answer]:
+    states: Mapping[MessageQueue, QueueState],
+) -> dict[MessageQueue, Answer]:
     """Ask the member of each queue that stands. A member is asked about one queue after another, and about no further one if it is
     silent."""
     by_member: dict[tuple[str, str], list[QueueLine]] = {}
-    answers: dict[QueuePlace, Answer] = {}
+    answers: dict[MessageQueue, Answer] = {}
     for line in lines:
-        member = asked_member(report, line) if states[place_of(line)] is QueueState.STANDS else None
+        member = asked_member(report, line) if states[line.queue] is QueueState.STANDS else None
         if member is None or line.broker not in brokers:
-            answers[place_of(line)] = Answer()
+            answers[line.queue] = Answer()
         else:
             by_member.setdefault((member, line.broker), []).append(line)
 
@@ -120,7 +114,7 @@ async def _ask(
             if not answer.silent:
                 header = RunningInfoHeader(report.group, member, True, line.topic, line.queue_id)
                 answer = await _answer(admin, brokers[line.broker], header)
-            answers[place_of(line)] = answer
+            answers[line.queue] = answer
 
     await asyncio.gather(*(ask(member, queues) for (member, _), queues in by_member.items()))
     return answers
@@ -135,11 +129,9 @@ async def _answer(admin: AdminClient, broker: BrokerAddress, header: RunningInfo
         return Answer(failed=" ".join(str(error).split()))
 
 
-async def _parked(admin: AdminClient, group: str, lines: Sequence[QueueLine]) -> list[tuple[str, ParkedKey]]:
-    """Return (broker, row) of the group's parked keys, if any of the queues has some."""
-    if not any(line.parked for line in lines):
-        return []
-    return [(each.broker.name, each.row) for each in (await list_parked(admin, group)).keys]
+async def _parked(admin: AdminClient, group: str, lines: Sequence[QueueLine]) -> Sequence[Parked]:
+    """Return the group's parked keys, if any of the queues has some."""
+    return (await list_parked(admin, group)).keys if any(line.parked for line in lines) else ()
 
 
 async def _statuses(admin: AdminClient, lines: Sequence[QueueLine], brokers: Mapping[str, BrokerAddress]) -> Mapping[str, BrokerStatus]:

@@ -159,10 +159,9 @@ async def _about_message(admin: AdminClient, group: str, message_id: str) -> _Qu
 
 
 def _of_queue(group: str, queue: MessageQueue) -> _Question:
-    def wanted(line: QueueLine) -> bool:
-        return (line.topic, line.broker, line.queue_id) == (queue.topic, queue.broker_name, queue.queue_id)
-
-    return _Question(wanted, f"has nothing to do with {queue}: no member subscribes to its topic, and it has no progress there")
+    return _Question(
+        lambda line: line.queue == queue, f"has nothing to do with {queue}: no member subscribes to its topic, and it has no progress there"
+    )
 
 
 def _unknown_group(group: str, failed: Mapping[str, str]) -> LockstepError:
