@@ -1,25 +1,18 @@
-"""Each mutant, which switches off one rule, is detected. The usual run tries a few of them, LOCKSTEP_TEST_SLOW=1 all.
+"""Each mutant, which switches off one rule, is detected. The usual run tries a few of them, LOCKSTEP_TEST_SLOW=1 all."""
 
-LOCKSTEP_TEST_MUTANTS=K/N tries those at the places K, K + N, … of all in order. CI, whose time is limited, tries a third of them for each
-commit, and another third for the next one.
-"""
-
-import os
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support.mutant_runner import MutantRunner
 from sweep.mutants import MUTANTS, switched_off
 from sweep.seeds import catch
 
 FAST = ("repeats_are_stored", "sync_that_does_nothing", "a_send_back_that_failed_counts")
 SEEDS_MAX = 60
 ROOT = Path(__file__).resolve().parents[2]
-FIRST, STEP = map(int, os.environ.get("LOCKSTEP_TEST_MUTANTS", "0/1").split("/"))
-TRIED = sorted(MUTANTS)[FIRST::STEP]
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -29,19 +22,26 @@ def test_mutant_is_detected(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in TRIED if name not in FAST and not MUTANTS[name].aimed])
+@pytest.mark.parametrize("name", [name for name in MUTANTS if name not in FAST and not MUTANTS[name].aimed])
 def test_every_mutant_is_detected(name: str) -> None:
     _, found, tried = catch(name, SEEDS_MAX)
     assert found is not None, f"{MUTANTS[name].rule} Its absence was not detected in {tried} universes"
 
 
+@pytest.fixture(scope="module")
+def runner() -> Iterator[MutantRunner]:
+    with MutantRunner() as runner:
+        yield runner
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in TRIED if MUTANTS[name].aimed])
-def test_aimed_test_detects_its_mutant(name: str) -> None:
-    environment = {**os.environ, "LOCKSTEP_MUTANT": name, "PYTHONPATH": os.pathsep.join([str(ROOT / "tests"), *filter(None, sys.path)])}
-    command = [sys.executable, "-m", "pytest", "-p", "support.mutated", "-q", "-x", "--tb=no", "-p", "no:cacheprovider"]
-    run = subprocess.run([*command, MUTANTS[name].aimed], cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert run.returncode == pytest.ExitCode.TESTS_FAILED, f"{MUTANTS[name].rule} {run.stdout}"
+@pytest.mark.parametrize("name", [name for name, mutant in MUTANTS.items() if mutant.aimed])
+def test_aimed_test_passes_and_detects_its_mutant(runner: MutantRunner, name: str) -> None:
+    aimed = MUTANTS[name].aimed
+    code, output = runner.run(aimed)
+    assert code == pytest.ExitCode.OK, output
+    code, output = runner.run(aimed, name)
+    assert code != pytest.ExitCode.OK, f"{MUTANTS[name].rule} {output}"
 
 
 @pytest.mark.parametrize("name", MUTANTS)

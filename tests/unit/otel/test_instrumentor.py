@@ -59,7 +59,6 @@ def test_without_a_provider_nothing_is_recorded_and_nothing_fails() -> None:
     assert call(called, orderly_context(called)) == 1
 
 
-@pytest.mark.skipif(not PYPROJECT.exists(), reason="needs the checkout")
 def test_instrumentor_is_the_entry_point_of_opentelemetry_instrument() -> None:
     declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"]["opentelemetry_instrumentor"]
     module, _, name = declared["lockstep"].partition(":")

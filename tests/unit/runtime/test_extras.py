@@ -32,7 +32,6 @@ def test_other_missing_modules_keep_their_error() -> None:
     assert with_advice(error) is error
 
 
-@pytest.mark.skipif(not PYPROJECT.exists(), reason="needs the checkout")
 def test_extras_have_the_modules_of_the_project_file() -> None:
     declared = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     assert "otel" in declared, "the module of opentelemetry-api is opentelemetry"
