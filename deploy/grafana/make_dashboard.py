@@ -27,9 +27,9 @@ class Panel:
     expressions: dict[str, str]
 
 
-def p(quantile: float) -> str:
-    """Return the quantile of the append latency, by broker."""
-    bucket = f"rate(lockstep_append_latency_seconds_bucket{{{JOB}}}[{RATE}])"
+def p(quantile: float, metric: str = "lockstep_append_latency_seconds") -> str:
+    """Return a quantile of a histogram, by broker."""
+    bucket = f"rate({metric}_bucket{{{JOB}}}[{RATE}])"
     return f"histogram_quantile({quantile}, sum by (node_id, le) ({bucket}))"
 
 
@@ -116,6 +116,15 @@ ROWS = {
             "From the first append of a loop turn until its messages were confirmed: the cost of a send, without the network.",
             "s",
             {p(0.5): "{{node_id}} median", p(0.99): "{{node_id}} 99 %"},
+        ),
+        Panel(
+            "Hand-overs",
+            "From the last sign of a queue's owner to the grant to another member: the grace and more after a loss.",
+            "s",
+            {
+                p(0.5, "lockstep_handover_seconds"): "{{node_id}} median",
+                p(0.99, "lockstep_handover_seconds"): "{{node_id}} 99 %",
+            },
         ),
         Panel(
             "Free space",

@@ -7,7 +7,7 @@ Within `keep_connections` each address has one connection for all requests.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from lockstep.client.config import nameserver_addresses
@@ -19,6 +19,8 @@ from lockstep.protocol.bodies import (
     ChangeSettings,
     ClusterInfo,
     CreateTopicReply,
+    GroupEvent,
+    GroupEvents,
     GroupSettings,
     GroupStatusReply,
     OffsetRange,
@@ -38,7 +40,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LockstepError, RouteNotReadyError, TopicNotExistError, TransportError, broker_error
 from lockstep.protocol.fields import from_plain, to_plain
-from lockstep.protocol.headers.clients import DeleteGroupHeader, GroupStatusHeader
+from lockstep.protocol.headers.clients import DeleteGroupHeader, GroupEventsHeader, GroupStatusHeader
 from lockstep.protocol.headers.offsets import (
     OffsetReply,
     QueryMessageHeader,
@@ -310,6 +312,22 @@ class AdminClient:
     async def overview(self, broker: BrokerAddress) -> Overview:
         """Return the figures of a whole broker."""
         return decode_body(Overview, (await self.request(broker, RequestCode.OVERVIEW)).body)
+
+    async def group_events(self, broker: BrokerAddress, group: str) -> GroupEvents:
+        """Return all events of a group that a broker has kept."""
+        events: list[GroupEvent] = []
+        dropped: dict[str, int] = {}
+        after, term = 0, None
+        while True:
+            header = GroupEventsHeader(after, term, group)
+            reply = decode_body(GroupEvents, (await self.request(broker, RequestCode.GROUP_EVENTS, header)).body)
+            if reply.term != term:
+                events, dropped = [], {}
+            events += reply.events
+            dropped |= reply.dropped
+            after, term = reply.last, reply.term
+            if not reply.events:
+                return replace(reply, events=tuple(events), dropped=dropped)
 
     async def settings(self, broker: BrokerAddress) -> BrokerSettings:
         """Return all settings of a broker."""

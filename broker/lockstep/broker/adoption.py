@@ -170,7 +170,7 @@ async def _adopt_progress(coordination: Coordination, config: ForeignConfig, *, 
                 kept += 1
             elif progress is None or progress.offset != offset:
                 state.progress.set_progress(key, Progress(generation, offset))
-                state.end_grant(key)
+                state.end_grant(key, "offsets were adopted")
             minimums[topic, queue_id] = state.bounds.bounds(topic, queue_id)[0]
         await asyncio.sleep(0)
     for _ in coordination.skip_removed(minimums):

@@ -32,6 +32,7 @@ from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.nameserver_registration import BrokerIdentity, NameserverRegistration, RegistrationRefusedError, RegistrationState
 from lockstep.broker.parked_copies import ParkedCopies
 from lockstep.broker.processors.client import ClientProcessor
+from lockstep.broker.processors.group_events import GroupEventsProcessor
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.processors.overview import OverviewProcessor
@@ -230,6 +231,7 @@ class Broker:
             ConsumeStatsProcessor(host, coordination, store, state.topics, budget),
             RelayProcessor(coordination, connections, store),
             OverviewProcessor(coordination, figures, store, budget, self.status, self._connection_count, lambda: pulls.held_count),
+            GroupEventsProcessor(coordination, host.clock, budget),
             ResetProcessor(coordination, connections, store, state.topics, budget),
             ReplyProcessor(connections, host.clock),
             status,
@@ -248,13 +250,17 @@ class Broker:
         self._server = server = Server(
             host, config.listeners(), self._handle, LIMITS, on_close=self._on_close, connections_max=connections_max
         )
-        self._effects = EffectRunner(coordination.state.pending, server.endpoints, pulls)
+        self._effects = EffectRunner(coordination.state.pending, server.endpoints, pulls, self._date_events)
         self._leases = LeaseTimer(host, coordination)
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken
         state.on_topic_changed += [pulls.topic_changed, topic.topic_changed]
         self._metrics = BrokerMetrics(config, store, state, pulls, figures)
         return server
+
+    def _date_events(self) -> None:
+        clock = self._host.clock
+        self.state.coordination.state.events.stamp(clock.boot_ms(), clock.wall_ms())
 
     async def _wait_until_known(self) -> None:
         """Wait until the nameservers know the layouts of this broker, for a short time at most."""

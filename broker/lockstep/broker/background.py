@@ -51,14 +51,21 @@ RETENTION_MS = 10_000
 
 
 class EffectRunner:
-    """Carries out the effects of the coordination tables, a slice of them in each turn of the loop.
+    """Carries out the effects of the coordination tables, a slice of them in each turn of the loop. `on_drain` is called first in each.
 
     Layouts and notifications go to every member of a group. They have lower priority, so that the next turn closes connections, responds to
     stale pulls and notifies the owners of free queues, however many notifications are pending.
     """
 
-    def __init__(self, pending: PendingEffects, endpoints: Mapping[int, Endpoint], pulls: PullProcessor) -> None:
+    def __init__(
+        self,
+        pending: PendingEffects,
+        endpoints: Mapping[int, Endpoint],
+        pulls: PullProcessor,
+        on_drain: Callable[[], None] = lambda: None,
+    ) -> None:
         self._pending = pending
+        self._on_drain = on_drain
         self._endpoints = endpoints
         self._pulls = pulls
         self._urgent: deque[Callable[[], None]] = deque()
@@ -90,6 +97,7 @@ class EffectRunner:
     def _drain(self) -> None:
         """Drain notifications only when the earlier ones are sent: a notification contains all changes until it is drained."""
         self._has_effects = False
+        self._on_drain()
         for effect in self._pending.drain(STEPS_PER_TURN, notices=not self._notices):
             steps = self._notices if isinstance(effect, Notify | PushLayout) else self._urgent
             steps.append(partial(self._execute, effect))

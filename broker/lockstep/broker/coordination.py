@@ -183,11 +183,11 @@ class Coordination:
             end = state.bounds.end_offset(key[1], key[2])
             if progress.offset > end:
                 state.progress.set_progress(key, Progress(state.fence.draw(), end))
-                state.end_grant(key)
+                state.end_grant(key, "its progress was beyond the queue")
             elif progress.done and progress.done[-1] > end:
                 renewed = replace(progress, generation=state.fence.draw(), done=below(progress.done, end))
                 state.progress.set_progress(key, renewed)
-                state.end_grant(key)
+                state.end_grant(key, "its progress was beyond the queue")
             minimums[key[1:]] = state.bounds.bounds(key[1], key[2])[0]
         for topic, queue_id, first in state.progress.first_offsets():
             if first > (end := state.bounds.end_offset(topic, queue_id)):

@@ -3,12 +3,14 @@
 A queue is freed, a grant ended and a contract dropped only here, so that the other tables and the pending effects always follow.
 """
 
+from lockstep.broker.group_events import GroupEventLog
 from lockstep.broker.group_limits import GroupLimits
 from lockstep.broker.group_tables import CoordinationConfig, GroupTables, QueueBounds
 from lockstep.broker.join_refusals import JoinRefusals
 from lockstep.broker.journal import Journal
 from lockstep.broker.pending_effects import PendingEffects
-from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.broker.tables.lock_table import Lock, QueueKey
+from lockstep.protocol.bodies import GroupEventKind
 from lockstep.protocol.errors import ParkRefusedError
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
@@ -25,6 +27,7 @@ class GroupState(GroupTables):
         self.limits = GroupLimits(self)
         self.pending = PendingEffects(self)
         self.refusals = JoinRefusals()
+        self.events = GroupEventLog()
         self.override_counts: dict[str, int] = {}
         """Group → how often a member's subscriptions replaced those of the others, since the start (ordering.md 11.4)."""
         self.retained_contracts: dict[str, None] = {}
@@ -67,11 +70,17 @@ class GroupState(GroupTables):
 
     def join_group(self, group: str, client_id: str, session: str | None, version: int = 0) -> None:
         """Add a member with the contract of this version to the list. Call `register_group` before."""
+        known = self.groups.get(group)
+        if known is None or client_id not in known.members or known.members[client_id] != session:
+            self.events.add_member_event(GroupEventKind.JOINED, group, client_id)
         if self.groups.join(group, client_id, session, version):
             self.pending.request_drain()
 
-    def leave_group(self, group: str, client_id: str) -> None:
-        """Remove a member from the list."""
+    def leave_group(self, group: str, client_id: str, why: str) -> None:
+        """Remove a member from the list. `why` is told to operators (GROUP_EVENTS)."""
+        known = self.groups.get(group)
+        if known is not None and client_id in known.members:
+            self.events.add_member_event(GroupEventKind.LEFT, group, client_id, why)
         self.groups.leave(group, client_id)
         self.pending.request_drain()
         self.drop_unused_contract(group)
@@ -97,6 +106,8 @@ class GroupState(GroupTables):
         keys = self.locks.keys_in_topic(topic)
         for key in keys:
             self.pending.end_held_pulls(key, 0)
+            if (holder := self.locks.holder(key)) is not None:
+                self._add_queue_event(GroupEventKind.ENDED, key, holder, holder.epoch, "the topic was deleted")
         groups = dict.fromkeys(key[0] for key in keys)
         groups |= dict.fromkeys(self.progress.groups_in_topic(topic))
         self.parks.drop_topic(topic)
@@ -123,22 +134,37 @@ class GroupState(GroupTables):
         """Grant the queue under a new epoch, and return the epoch."""
         epoch = self.fence.draw()
         self.locks.record_grant(key, epoch, session, client_id)
+        self.events.add_queue_event(GroupEventKind.GRANTED, key, client_id, epoch)
         self.pending.end_held_pulls(key, epoch)
         return epoch
 
-    def free_queue(self, key: QueueKey) -> None:
-        """Allow that the queue is granted to others. Its epoch remains valid until then."""
-        if self.locks.holder(key) is not None:
+    def hold_again(self, key: QueueKey) -> None:
+        """Give a free queue back under the epoch that it was freed from, which its session has renewed."""
+        self.locks.record_held_again(key)
+        if (holder := self.locks.holder(key)) is not None:
+            self.events.add_queue_event(GroupEventKind.RENEWED, key, holder.client_id, holder.epoch)
+            self.pending.request_drain()
+
+    def free_queue(self, key: QueueKey, why: str, *, kind: GroupEventKind = GroupEventKind.FREED, heard_ms: int | None = None) -> None:
+        """Allow that the queue is granted to others. Its epoch remains valid until then.
+
+        `kind` and `why` are told to operators (GROUP_EVENTS). `heard_ms`: when its owner was last heard, if that is a classic client.
+        """
+        if (holder := self.locks.holder(key)) is not None:
+            self._add_queue_event(kind, key, holder, holder.epoch, why, heard_ms)
             self.locks.record_free(key)
             self.pending.notify_queue_free(key)
             self.drop_unused_contract(key[0])
 
-    def end_grant(self, key: QueueKey) -> None:
-        """End the grant: the epoch rises, and no client has the new one."""
-        if self.locks.get(key) is None:
+    def end_grant(self, key: QueueKey, why: str) -> None:
+        """End the grant: the epoch rises, and no client has the new one. `why` is told to operators (GROUP_EVENTS)."""
+        lock = self.locks.get(key)
+        if lock is None:
             self.pending.end_held_pulls(key, 0)  # a concurrent group's pulls carry the generation
             return
         epoch = self.fence.draw()
+        if lock.held:
+            self._add_queue_event(GroupEventKind.ENDED, key, lock, epoch, why)
         self.locks.record_end(key, epoch)
         self.pending.end_held_pulls(key, epoch)
         self.pending.notify_queue_free(key)
@@ -155,19 +181,28 @@ class GroupState(GroupTables):
             self.pending.end_held_pulls(key, 0)  # its lease gives it the queue; it is told by its next pull (12.5)
             return
         if holder is None or holder.session is None or holder.client_id is None:
-            self.end_grant(key)
+            self.end_grant(key, "a reset")
             return
         epoch = self.fence.draw()
+        self.events.add_queue_event(GroupEventKind.SUPERSEDED, key, holder.client_id, epoch, "a reset")
         self.locks.record_superseded(key, epoch)
         self.pending.end_held_pulls(key, epoch)
         self.pending.notify_superseded(key)
 
     def end_group_grants(self, group: str) -> None:
         """End the grants of the group's sessions, because its contract is dropped or changed."""
-        ended = [key for key, lock in self.locks.locks_of_group(group) if lock.session is not None]
+        ended = {key: lock for key, lock in self.locks.locks_of_group(group) if lock.session is not None}
         if ended:
             epoch = self.fence.draw()
+            for key, lock in ended.items():
+                if lock.held:
+                    self._add_queue_event(GroupEventKind.ENDED, key, lock, epoch, "the group's contract was changed or dropped")
             self.locks.record_group_end(group, epoch)
             for key in ended:
                 self.pending.end_held_pulls(key, epoch)
                 self.pending.notify_queue_free(key)
+
+    def _add_queue_event(self, kind: GroupEventKind, key: QueueKey, owner: Lock, epoch: int, why: str, heard_ms: int | None = None) -> None:
+        """Add an event by which the owner of a queue loses it."""
+        session = self.sessions.get(owner.session)
+        self.events.add_queue_event(kind, key, owner.client_id, epoch, why, heard_ms if session is None else session.received_ms)

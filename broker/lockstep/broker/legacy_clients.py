@@ -26,7 +26,7 @@ from lockstep.broker.group_state import FREES_PER_TICK, GroupState
 from lockstep.broker.membership import GroupMembers
 from lockstep.broker.tables.lock_table import Lock, QueueKey
 from lockstep.broker.tables.progress_table import Progress
-from lockstep.protocol.bodies import LockBatchBody, LockBatchReply, QueueRef
+from lockstep.protocol.bodies import GroupEventKind, LockBatchBody, LockBatchReply, QueueRef
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
 from lockstep.protocol.names import check_client_id, check_group
 
@@ -87,14 +87,14 @@ class LegacyClients:
             key = self._key(body, ref)
             holder = self._state.locks.holder(key)
             if ref.broker_name == self._state.config.broker_name and holder is not None and self._is_holder(holder, body.client_id):
-                self._free(key)
+                self._free(key, "unlocked", GroupEventKind.FREED)
 
     def expire(self, now_ms: int) -> None:
         """Free locks after the end of their lease, at most FREES_PER_TICK."""
         for key in list(islice(self._leases, FREES_PER_TICK)):
             if not self._expired(key, now_ms):
                 break
-            self._free(key)
+            self._free(key, "its lease is over", GroupEventKind.LOST)
 
     def restore_leases(self, now_ms: int) -> None:
         """Give every recorded classic lock a whole lease from now."""
@@ -112,11 +112,11 @@ class LegacyClients:
     def _expired(self, key: QueueKey, now_ms: int) -> bool:
         return now_ms - self._leases[key] > self._state.config.classic_lock_ms
 
-    def _free(self, key: QueueKey) -> None:
-        del self._leases[key]
+    def _free(self, key: QueueKey, why: str, kind: GroupEventKind) -> None:
+        renewed_ms = self._leases.pop(key)
         holder = self._state.locks.holder(key)
         if holder is not None and holder.held_by_classic:
-            self._state.free_queue(key)
+            self._state.free_queue(key, why, kind=kind, heard_ms=renewed_ms if kind is GroupEventKind.LOST else None)
 
     def _is_holder(self, holder: Lock, client_id: str | None) -> bool:
         return holder.held_by_classic and holder.client_id == client_id
@@ -201,4 +201,4 @@ class LegacyClients:
         state.parks.clear(key)
         state.progress.set_progress(key, Progress(state.fence.draw(), offset))
         if progress is not None and state.locks.holder(key) is None:
-            state.end_grant(key)
+            state.end_grant(key, "its offset was set back")

@@ -77,7 +77,7 @@ class LockSync:
             if lock is not None and lock.superseded and result is not None:
                 continue  # the session learns of the reset from this result, if that arrives: a LOCK without this epoch frees the queue
             if result is None or result.verdict in (LockVerdict.STALE, LockVerdict.NOT_YOURS):
-                state.free_queue(key)
+                state.free_queue(key, "its owner no longer names it")
         starts = {(start.group, start.topic): start for start in body.starts}
         for key, item in zip(keys, body.items, strict=True):
             if item.epoch is None:
@@ -100,7 +100,7 @@ class LockSync:
             group = state.groups.get(item.group)
             if group is None or not self._may_hold(group, session, key):
                 return LockResult(*key, LockVerdict.NOT_YOURS, epoch=epoch)
-            state.locks.record_held_again(key)
+            state.hold_again(key)
         if refused is not None:
             return LockResult(*key, LockVerdict.REFUSED, epoch=epoch, remark=refused)
         return self._grant_result(session, key, epoch)
@@ -241,12 +241,12 @@ class LockSync:
         lock = state.locks.get(key)
         if lock is None or not lock.accepts_epoch(session.id, item.epoch):
             if item.release and lock is not None and lock.held and lock.session == session.id:
-                state.free_queue(key)  # its grant was superseded
+                state.free_queue(key, "released after a reset")
             return SyncResult(LockVerdict.STALE, item.epoch)
         if item.offset is not None and (refused := self._commit_offset(key, item, now_ms, item.error)) is not None:
             return SyncResult(LockVerdict.REFUSED, item.epoch, refused)
         if item.release and lock.held:
-            state.free_queue(key)
+            state.free_queue(key, "released")
         return SyncResult(LockVerdict.OK, item.epoch)
 
     def _sync_generation(self, key: QueueKey, item: SyncItem, now_ms: int) -> SyncResult:

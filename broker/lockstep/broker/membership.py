@@ -16,7 +16,16 @@ from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
 from lockstep.broker.tables.group import Group
 from lockstep.broker.tables.session_table import Session, SessionRefusal
 from lockstep.broker.tables.subscription_table import estimated_bytes
-from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupView, HeartbeatBody, HeartbeatReply, MemberList, Subscription
+from lockstep.protocol.bodies import (
+    ConsumerGroup,
+    GroupEventKind,
+    GroupSettings,
+    GroupView,
+    HeartbeatBody,
+    HeartbeatReply,
+    MemberList,
+    Subscription,
+)
 from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, SubscriptionConflictError
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
@@ -27,6 +36,7 @@ CONTRACTS_MAX = 8
 """Contracts of one group that may be in force at a time. A rolling change has two."""
 MEMBERS_PER_CONNECTION_MAX = GROUPS_PER_CLIENT_MAX
 """Classic members of one connection, whose client id may change. A session has one client id and is limited to as many groups."""
+UNREGISTERED = "it unregistered"
 SUBSCRIPTION_BYTES_PER_CONNECTION_MAX = 2 << 20
 """Estimated memory of the subscriptions of all classic members of one connection: more than one HEART_BEAT may name."""
 
@@ -79,13 +89,15 @@ class GroupMembers:
         named = {entry.group: None for entry in body.consumers}
         for group in self._state.groups.groups_of_session(session.id):
             if group.name not in named:
-                self._state.leave_group(group.name, session.client_id)
+                self._state.leave_group(group.name, session.client_id, "its heartbeat no longer names the group")
         if refused:
             raise refused[0]
         return self._reply(body)
 
     def _bind(self, connection: int, session_id: str, body: HeartbeatBody, now_ms: int) -> Session | None:
         state = self._state
+        known = state.sessions.get(session_id)
+        was_lost = known is not None and known.connection is None
         bound = state.sessions.bind(session_id, body.client_id, connection=connection, number=body.connection, now_ms=now_ms)
         if bound is SessionRefusal.DUPLICATE:
             raise DuplicateClientIdError(f"client id {body.client_id} is in use by a connected session: give each client an id of its own")
@@ -94,7 +106,13 @@ class GroupMembers:
             return None
         if bound.older_connection is not None:
             state.pending.close_connection(bound.older_connection, "a newer connection of its session took over")
+        for group in state.groups.groups_of_session(session_id) if was_lost else ():
+            self._add_session_event(GroupEventKind.RECONNECTED, bound.session, group.name)
         return bound.session
+
+    def _add_session_event(self, kind: GroupEventKind, session: Session, group: str, since_ms: int | None = None) -> None:
+        self._state.events.add_member_event(kind, group, session.client_id, since_ms=since_ms)
+        self._state.pending.request_drain()
 
     def _join_or_refuse(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup, now_ms: int) -> BrokerError | None:
         """Join the group. Return why it can't be joined, or None."""
@@ -312,23 +330,26 @@ class GroupMembers:
         session = state.sessions.touch(connection, now_ms)
         if session is not None:
             if group is not None and session.client_id == client_id and group.members.get(client_id) == session.id:
-                state.leave_group(name, client_id)
+                state.leave_group(name, client_id, UNREGISTERED)
             return True
         if group is not None and group.members.get(client_id) is not None:
             state.pending.close_connection(connection, "UNREGISTER_CLIENT of a session on a connection that is not its own")
             return False
         seen = self._classic_members.get((name, client_id))
         if seen is not None and seen.connection == connection:
-            self._classic_leave(name, client_id)
+            self._classic_leave(name, client_id, UNREGISTERED)
         return True
 
     def connection_closed(self, connection: int, now_ms: int) -> None:
         """Begin the grace of the connection's session, and remove its classic members. The close of any other connection has no effect."""
         self._state.pending.closing.pop(connection, None)
-        self._state.sessions.unbind(connection, now_ms)
+        session = self._state.sessions.unbind(connection, now_ms)
+        if session is not None:
+            for group in self._state.groups.groups_of_session(session.id):
+                self._add_session_event(GroupEventKind.DISCONNECTED, session, group.name, session.received_ms)
         self._classic_clients.pop(connection, None)
         for name, client_id in list(self._classic_members_on.get(connection, ())):
-            self._classic_leave(name, client_id)
+            self._classic_leave(name, client_id, "its connection was closed")
 
     def expire(self, now_ms: int) -> None:
         """End the sessions that have expired, as far as FREES_PER_TICK allows, and remove silent classic members."""
@@ -342,7 +363,7 @@ class GroupMembers:
             if now_ms > seen.until_ms:
                 if seen.connection is not None:
                     state.pending.close_connection(seen.connection, "nothing was received from its classic client")
-                self._classic_leave(name, client_id)
+                self._classic_leave(name, client_id, "nothing was heard from its classic client")
 
     def _end_session(self, session: Session, count_max: int) -> int:
         """Remove an ended session from every list, then free its locks. Return the number of freed locks.
@@ -350,11 +371,14 @@ class GroupMembers:
         The session itself is removed last, so that the next call completes what `count_max` or an error has left.
         """
         state = self._state
+        why = (
+            "its connection was lost, and the grace is over" if session.connection is None else "nothing was heard for the session timeout"
+        )
         for group in state.groups.groups_of_session(session.id):
-            state.leave_group(group.name, session.client_id)
+            state.leave_group(group.name, session.client_id, why)
         held = state.locks.keys_held_by(session.id)
         for key in held[:count_max]:
-            state.free_queue(key)
+            state.free_queue(key, why, kind=GroupEventKind.LOST)
         if len(held) <= count_max:
             state.sessions.remove(session)
         return min(len(held), count_max)
@@ -420,13 +444,13 @@ class GroupMembers:
             )
         return size
 
-    def _classic_leave(self, name: str, client_id: str) -> None:
+    def _classic_leave(self, name: str, client_id: str, why: str) -> None:
         self._set_classic_member((name, client_id), None)
         if client_id not in self._classic_group_counts:
             self._state.classic_connections.pop(client_id, None)
         group = self._state.groups.get(name)
         if group is not None and group.members.get(client_id) is None:
-            self._state.leave_group(name, client_id)
+            self._state.leave_group(name, client_id, why)
 
     def _set_classic_member(self, key: tuple[str, str], seen: ClassicMember | None) -> None:
         """Replace the entry of a classic member. None removes it."""

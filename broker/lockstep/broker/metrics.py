@@ -89,6 +89,8 @@ class BrokerMetrics:
         now_ms = self._store.now_ms()
         ages = (((each.group,), max(0, now_ms - (each.parked_since_ms or 0)) / 1000) for each in parked)
         families.gauge("lockstep_parked_oldest_seconds", "Time since the first of them was set aside.", ("consumer_group",), ages)
+        text = "Time from the last sign of a queue's owner, or from when the next one joined if that is later, to its grant."
+        families.histogram("lockstep_handover_seconds", text, self._state.coordination.state.events.handovers)
 
     def _limits(self, families: MetricFamilies) -> None:
         coordination = self._state.coordination

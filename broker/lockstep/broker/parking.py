@@ -73,7 +73,7 @@ class Parking:
             return
         reply = self._state.parks.end_replay(queue, row.key, self.least_end(queue))
         if reply.upto is not None and holder is None:
-            self._state.end_grant(queue)
+            self._state.end_grant(queue, "a parked key was dropped")
 
     def _replays_keys(self, group: str, holder: Lock) -> bool:
         """Return whether the holder of a queue replays and drops keys, or is not known well enough to say that it does not."""

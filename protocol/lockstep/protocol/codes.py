@@ -101,6 +101,7 @@ class RequestCode(IntEnum):
     PARK_END = 30012
     PARK_CONTROL = 30013
     OVERVIEW = 30014
+    GROUP_EVENTS = 30015
 
 
 class ResponseCode(IntEnum):

@@ -21,17 +21,18 @@ BUCKETS_US = (50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 10
 
 
 class DurationHistogram:
-    """A histogram of durations."""
+    """A histogram of durations. `bounds` are the upper bounds of its buckets, in µs."""
 
-    __slots__ = ("counts", "total_us")
+    __slots__ = ("bounds", "counts", "total_us")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(BUCKETS_US) + 1)
-        """The count per bucket of BUCKETS_US; the last one is for longer durations."""
+    def __init__(self, bounds: Sequence[int] = BUCKETS_US) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        """The count per bucket; the last one is for longer durations."""
         self.total_us = 0
 
     def observe(self, took_us: int) -> None:
-        self.counts[bisect_left(BUCKETS_US, took_us)] += 1
+        self.counts[bisect_left(self.bounds, took_us)] += 1
         self.total_us += took_us
 
 
@@ -92,7 +93,7 @@ class MetricFamilies:
         from prometheus_client.core import HistogramMetricFamily
 
         buckets, below = [], 0
-        for bound, count in zip([*(f"{bound / 1e6:g}" for bound in BUCKETS_US), "+Inf"], timing.counts, strict=True):
+        for bound, count in zip([*(f"{bound / 1e6:g}" for bound in timing.bounds), "+Inf"], timing.counts, strict=True):
             below += count
             buckets.append((bound, below))
         family = HistogramMetricFamily(name, help_text, labels=self._names)

@@ -248,7 +248,7 @@ def a_lost_lock_removes_the_member(patch: Patches) -> None:
     def remove(self: LockSync, session: Session, key: QueueKey, item: Any, epoch: int, now_ms: int) -> Any:
         response = renew(self, session, key, item, epoch, now_ms)
         if response.verdict is LockVerdict.STALE:
-            self._state.leave_group(key[0], session.client_id)
+            self._state.leave_group(key[0], session.client_id, "a lost lock")
         return response
 
     patch.set(LockSync, "_renew", remove)

@@ -46,7 +46,7 @@ def a_stale_release_frees_any_grant(patch: Patches) -> None:
         key = (item.group, item.topic, item.queue_id)
         lock = self._state.locks.get(key)
         if item.release and item.epoch is not None and lock is not None and lock.held and not lock.accepts_epoch(session.id, item.epoch):
-            self._state.free_queue(key)
+            self._state.free_queue(key, "released")
         return sync_item(self, session, item, now_ms)
 
     patch.set(LockSync, "_sync_item", freeing)

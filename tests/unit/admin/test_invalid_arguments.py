@@ -54,6 +54,7 @@ ARGUMENTS = {
     ("group", "update"): ["billing", "--consume"],
     ("group", "delete"): ["billing"],
     ("group", "clone"): ["nothing", "billing", "--dry-run"],
+    ("group", "history"): ["billing"],
     ("group", "export"): ["nothing"],
     ("group", "import"): ["nowhere.json", "--dry-run"],
     ("group", "reset-offset"): ["billing", "--to", "end", "--dry-run"],

@@ -17,7 +17,17 @@ from lockstep.broker.effects import CloseConnection
 from lockstep.broker.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.store.snapshot import encode
-from lockstep.protocol.bodies import ConsumerGroup, HeartbeatReply, LockItem, LockVerdict, MemberList, SessionLockBody, SyncBody, SyncItem
+from lockstep.protocol.bodies import (
+    ConsumerGroup,
+    GroupEventKind,
+    HeartbeatReply,
+    LockItem,
+    LockVerdict,
+    MemberList,
+    SessionLockBody,
+    SyncBody,
+    SyncItem,
+)
 from lockstep.protocol.errors import BrokerError
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
@@ -41,6 +51,38 @@ class Running:
     locked_on: int = 0
 
 
+class Told:
+    """What the events of the group say, from here on: its members, and who holds which queue under which epoch."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.members, self.holders = self.truth()
+        self.bench.c.state.events.stamp(bench.now_ms, bench.now_ms)
+        self.last = self.bench.c.state.events.read(0, GROUP, 1 << 30)[1]
+
+    def truth(self) -> tuple[set[str], dict[tuple[str, int], tuple[str | None, int]]]:
+        state = self.bench.c.state
+        group = state.groups.get(GROUP)
+        holders = {key[1:]: (lock.client_id, lock.epoch) for key, lock in state.locks.locks_of_group(GROUP) if lock.held}
+        return set() if group is None else set(group.members), holders
+
+    def check(self) -> None:
+        self.bench.c.state.events.stamp(self.bench.now_ms, self.bench.now_ms)
+        events, self.last = self.bench.c.state.events.read(self.last, GROUP, 1 << 30)
+        for event in events:
+            queue = (event.topic or "", event.queue_id or 0)
+            match event.kind:
+                case GroupEventKind.JOINED:
+                    self.members.add(str(event.client_id))
+                case GroupEventKind.LEFT:
+                    self.members.remove(str(event.client_id))
+                case GroupEventKind.GRANTED | GroupEventKind.RENEWED | GroupEventKind.SUPERSEDED:
+                    self.holders[queue] = event.client_id, event.epoch or 0
+                case GroupEventKind.FREED | GroupEventKind.LOST | GroupEventKind.ENDED:
+                    assert self.holders.pop(queue)[0] == event.client_id
+        assert (self.members, self.holders) == self.truth(), events
+
+
 class World:
     """The broker, its clients, and the laws checked on all responses so far."""
 
@@ -59,6 +101,7 @@ class World:
         self.generation: dict[int, int] = {}
         self.version = (0, 0)
         self.lists: dict[tuple[int, int], MemberList] = {}
+        self.told = Told(self.bench)
 
     # ------------------------------------------------------------------------------------------------------------------- ops
 
@@ -232,6 +275,7 @@ class World:
 
     def restart(self, number: int) -> None:
         self.bench.restart(assumed_loss=number % 3 == 0)
+        self.told = Told(self.bench)
         for each in (*self.clients, *self.classics):
             each.connection = 0
         self.closing = []
@@ -250,6 +294,7 @@ class World:
     # ------------------------------------------------------------------------------------------------------------------ laws
 
     def check(self) -> None:
+        self.told.check()
         status = self.bench.c.status.read(GROUP, self.bench.now_ms, str)
         if status is None:
             return

@@ -204,7 +204,7 @@ async def test_close_stale_pull_and_free_queue_do_not_wait_for_pending_notices()
     await counted.until(lambda: len(done) >= 2 * STEPS_PER_TURN)
     begun = len(counted.turns)
     held = next(key for key, lock in state.locks if lock.held)
-    state.end_grant(held)
+    state.end_grant(held, "a reset")
     state.pending.close_connection(b.connection, "its session is over")
     await counted.until(lambda: sum(1 for each in done if each[2] == "NOTIFY_CONSUMER_IDS_CHANGED") >= 100 * 50)
     ended = {what: turn for turn, _, what in done if turn > begun and what != "NOTIFY_CONSUMER_IDS_CHANGED"}

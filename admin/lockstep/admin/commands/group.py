@@ -9,6 +9,7 @@ import typer
 from lockstep.admin.client import AdminClient, gather_results
 from lockstep.admin.commands.group_clone import clone_command, export_command, import_command
 from lockstep.admin.commands.group_delete import delete_command
+from lockstep.admin.commands.group_history import history_command
 from lockstep.admin.commands.group_reset import reset_command
 from lockstep.admin.commands.group_settings import create_command, describe_settings, update_command
 from lockstep.admin.group_list import group_lines
@@ -22,6 +23,7 @@ from lockstep.runtime.host import Host
 
 app = typer.Typer(no_args_is_help=True, help="List, show, configure, reset, clone and delete consumer groups.")
 app.command("reset-offset")(reset_command)
+app.command("history")(history_command)
 app.command("clone")(clone_command)
 app.command("export")(export_command)
 app.command("import")(import_command)

@@ -11,6 +11,7 @@ from lockstep.protocol.bodies.brokers import (
     SettingChanges,
     TopicOffsets,
 )
+from lockstep.protocol.bodies.group_events import GroupEvent, GroupEventKind, GroupEvents
 from lockstep.protocol.bodies.groups import (
     GroupSettings,
     GroupStatus,
@@ -99,6 +100,9 @@ __all__ = [
     "DataVersion",
     "FlowFigures",
     "FreeQueue",
+    "GroupEvent",
+    "GroupEventKind",
+    "GroupEvents",
     "GroupFigures",
     "GroupSettings",
     "GroupStatus",

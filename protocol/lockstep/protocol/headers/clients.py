@@ -31,6 +31,18 @@ class GroupStatusHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupEventsHeader:
+    """GROUP_EVENTS (30015)."""
+
+    after: int = 0
+    """Only events with higher numbers are returned."""
+    term: int | None = None
+    """The term in which `after` was returned. Of another term all events are returned."""
+    consumer_group: str | None = None
+    """None requests the events of all groups."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteGroupHeader:
     """DELETE_SUBSCRIPTIONGROUP (207). RocketMQ: DeleteSubscriptionGroupRequestHeader. Either flag also deletes the group's progress."""
 

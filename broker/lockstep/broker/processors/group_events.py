@@ -1,0 +1,44 @@
+"""GROUP_EVENTS: the last events of groups, for `lockstep group history` and for tools that follow them."""
+
+from lockstep.broker.coordination import Coordination
+from lockstep.broker.processors.query import QUERY_LANE
+from lockstep.protocol.bodies import GroupEvents
+from lockstep.protocol.codec.plain import PackedList, pack_around, pack_plain
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.clients import GroupEventsHeader
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.dispatch import handles
+from lockstep.runtime.request import HandlerResult, Request
+from lockstep.runtime.turn import TurnBudget
+
+EVENTS_PER_RESPONSE_MAX = 1_000
+
+
+class GroupEventsProcessor:
+    """Handles GROUP_EVENTS."""
+
+    def __init__(self, coordination: Coordination, clock: Clock, budget: TurnBudget) -> None:
+        self._state = coordination.state
+        self._clock = clock
+        self._budget = budget
+
+    @handles(RequestCode.GROUP_EVENTS, GroupEventsHeader, lane=QUERY_LANE)
+    async def group_events(self, request: Request) -> HandlerResult:
+        header: GroupEventsHeader = request.header
+        events, wall_ms = self._state.events, self._clock.wall_ms()
+        events.stamp(self._clock.boot_ms(), wall_ms)
+        after = begins_after(header, self._state.term)
+        found, last = events.read(after, header.consumer_group, EVENTS_PER_RESPONSE_MAX)
+        dropped = events.dropped(after, header.consumer_group)
+        reply = GroupEvents(self._state.term, wall_ms, events.began_ms or wall_ms, events.first, last, (), dropped)
+        packed = []
+        for event in found:
+            await self._budget.take()
+            packed.append(pack_plain(to_plain(event)))
+        return request.reply(body=pack_around(to_plain(reply) | {"events": PackedList(packed)}))
+
+
+def begins_after(header: GroupEventsHeader, term: int) -> int:
+    """Return the number after which events are returned: 0 if the request continues the events of another term."""
+    return header.after if header.term in (None, term) else 0
