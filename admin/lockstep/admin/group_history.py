@@ -73,7 +73,7 @@ def summary(found: Sequence[HandOver]) -> str:
     if not found:
         return "no queue moved to another member"
     parts = []
-    for lost, what in ((False, "let go by its owner"), (True, "lost with its owner")):
+    for lost, what in ((False, "released by the owner"), (True, "lost with the owner")):
         took = [each.took_ms for each in found if each.lost is lost]
         if took:
             parts.append(f"{len(took)} {what} (median {_text(int(median(took)))}, longest {_text(max(took))})")
@@ -86,9 +86,16 @@ def incomplete(group: str, replies: Mapping[str, GroupEvents], begin_ms: int | N
     for broker, reply in replies.items():
         if begin_ms is not None and reply.began_ms > begin_ms:
             lines.append(f"{broker} started {_text(reply.wall_ms - reply.began_ms)} ago, and has no earlier events")
-        elif _dropped(group, reply) and min((event.wall_ms for event in reply.events), default=reply.wall_ms) > (begin_ms or 0):
+        elif _dropped(group, reply) and known_since(group, reply) > (begin_ms or 0):
             lines.append(f"{broker} has dropped earlier events of {group}: it keeps a limited number")
     return lines
+
+
+def known_since(group: str, reply: GroupEvents) -> int:
+    """Return from when on the broker knows all events of the group, in ms since 1970."""
+    if not _dropped(group, reply):
+        return reply.began_ms
+    return min((event.wall_ms for event in reply.events), default=reply.wall_ms)
 
 
 def _dropped(group: str, reply: GroupEvents) -> bool:

@@ -2,7 +2,9 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import fromstring as parse
 
 import pytest
 
@@ -15,6 +17,7 @@ from lockstep.testing import TestCluster
 from support.why_kit import GROUP, TOPIC, Member, send
 
 K = GroupEventKind
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def member(number: int, kind: GroupEventKind, client_id: str, at_ms: int) -> GroupEvent:
@@ -63,11 +66,11 @@ def moved(took_ms: int, lost: bool) -> HandOver:
     ("found", "text"),
     [
         ([], "no queue moved to another member"),
-        ([moved(7, False)], "1 queue moved to another member: 1 let go by its owner (median 7 ms, longest 7 ms)"),
+        ([moved(7, False)], "1 queue moved to another member: 1 released by the owner (median 7 ms, longest 7 ms)"),
         (
             [moved(3, False), moved(999, False), moved(5, False), moved(3_000, True)],
-            "4 queues moved to another member: 3 let go by its owner (median 5 ms, longest 999 ms), "
-            "1 lost with its owner (median 3.0 s, longest 3.0 s)",
+            "4 queues moved to another member: 3 released by the owner (median 5 ms, longest 999 ms), "
+            "1 lost with the owner (median 3.0 s, longest 3.0 s)",
         ),
     ],
 )
@@ -96,7 +99,7 @@ async def history(cluster: TestCluster, capsys: pytest.CaptureFixture[str], **op
     names: dict[str, str] = {}
     for chosen in ({}, options):
         capsys.readouterr()
-        await _history(GROUP, **{"topic": None, "since": None, **chosen}, nameserver=cluster.nameserver, as_json=True)
+        await _history(GROUP, **{"topic": None, "since": None, "svg": None, **chosen}, nameserver=cluster.nameserver, as_json=True)
         printed = capsys.readouterr().out
         for event in json.loads(printed)["events"]:
             if event["kind"] == "joined":
@@ -194,21 +197,44 @@ async def test_started_broker_says_since_when_it_has_events_and_an_absent_one_is
 async def test_table_has_a_line_for_each_event(lockstep_cluster: TestCluster, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = lockstep_cluster
     with pytest.raises(CommandError, match="no broker knows group 'billing'"):
-        await _history(GROUP, None, None, cluster.nameserver, False)
+        await _history(GROUP, None, None, None, cluster.nameserver, False)
     with pytest.raises(ConfigError, match="--since 'soon'"):
-        await _history(GROUP, None, "soon", cluster.nameserver, False)
+        await _history(GROUP, None, "soon", None, cluster.nameserver, False)
     with pytest.raises(LocalProtocolError):
-        await _history("a group", None, None, cluster.nameserver, False)
+        await _history("a group", None, None, None, cluster.nameserver, False)
     await cluster.create_topic(TOPIC, queues=1)
     await members(cluster, "a")
     await cluster.kill("a")
     await cluster.advance(seconds=10)
     await members(cluster, "b")
     capsys.readouterr()
-    await _history(GROUP, TOPIC, None, cluster.nameserver, False)
+    await _history(GROUP, TOPIC, None, None, cluster.nameserver, False)
     lines = capsys.readouterr().out.splitlines()
     shown = [line.split()[2] for line in lines[1:-1]]
     assert shown == ["joined", "granted", "disconnected", "left", "lost", "joined", "granted"]
     assert "its connection was lost, and the grace is over; last heard " in lines[5]
     assert " free for " in lines[7]
-    assert lines[-1].startswith("1 queue moved to another member: 1 lost with its owner (median ")
+    assert lines[-1].startswith("1 queue moved to another member: 1 lost with the owner (median ")
+
+
+@pytest.mark.lockstep(brokers=2)
+async def test_picture_shows_who_held_each_queue(lockstep_cluster: TestCluster, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=2)
+    await members(cluster, "a", "b")
+    await cluster.kill("b")
+    await consumed(cluster)
+    picture = tmp_path / "owners.svg"
+    await history(cluster, capsys, svg=picture)
+    root = parse(picture.read_text())
+    titles = [each.text or "" for each in root.iter(f"{SVG}title")]
+    lost = [each for each in titles if "its connection was lost, and the grace is over" in each]
+    assert len(lost) == 2
+    assert all("last heard" in each for each in lost)
+    assert sum(each == f"{TOPIC}@broker-{name}:{number}" for each in titles for name in "ab" for number in range(2)) == 4
+    with pytest.raises(ConfigError, match="--svg"):
+        await history(cluster, capsys, svg=tmp_path)
+    await cluster.kill("broker-b")
+    with pytest.raises(CommandError, match="broker-b"):
+        await _history(GROUP, None, None, picture, cluster.nameserver, True)
+    assert f"{TOPIC}@broker-b:1: not known" in picture.read_text()

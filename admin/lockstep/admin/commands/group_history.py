@@ -1,17 +1,24 @@
 """lockstep group history."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from lockstep.admin.client import AdminClient, gather_results
-from lockstep.admin.group_history import PlacedEvent, hand_overs, in_order, incomplete, summary
+from lockstep.admin.group_history import PlacedEvent, hand_overs, in_order, incomplete, known_since, summary
+from lockstep.admin.group_query import read_group
+from lockstep.admin.group_report import GroupReport
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
+from lockstep.admin.ownership import Lane, Period, lanes
+from lockstep.admin.pictures.owners import owners_picture
 from lockstep.admin.render import format_duration, format_time, print_json, print_line, print_table
 from lockstep.admin.targets import parse_period
 from lockstep.client.config import DEFAULT_NAMESERVER
-from lockstep.protocol.bodies import GroupEventKind
+from lockstep.protocol.bodies import GroupEventKind, GroupEvents
+from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.runtime.host import Host
 
@@ -27,6 +34,10 @@ def history_command(
             "90s, 30m, 2h, 7d. By default all.",
         ),
     ] = None,
+    svg: Annotated[
+        Path | None,
+        typer.Option("--svg", metavar="FILE", help="Write a picture as well: a lane for each queue that shows who held it when."),
+    ] = None,
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
@@ -34,10 +45,10 @@ def history_command(
 
     Each broker keeps the last 4,096 events of a group in memory, until it stops. Times are those of its own clock, in UTC.
     """
-    run(_history(group, topic, since, nameserver, as_json))
+    run(_history(group, topic, since, svg, nameserver, as_json))
 
 
-async def _history(group: str, topic: str | None, since: str | None, nameserver: str, as_json: bool) -> None:
+async def _history(group: str, topic: str | None, since: str | None, svg: Path | None, nameserver: str, as_json: bool) -> None:
     host = Host.current()
     check_group(group)
     if topic is not None:
@@ -49,19 +60,46 @@ async def _history(group: str, topic: str | None, since: str | None, nameserver:
         results = await gather_results({broker.name: admin.group_events(broker, group) for broker in brokers})
         if not results.failed and not any(reply.events for reply in results.values.values()):
             await _check_known(admin, group)
+        report = None if svg is None else (await read_group(admin, group))[0]
     events = in_order({name: reply.events for name, reply in results.values.items()})
     moved = [each for each in hand_overs(events) if each.at_ms >= (since_ms or 0) and topic in (None, each.topic)]
     events = [each for each in events if each.event.wall_ms >= (since_ms or 0) and each.event.topic in (None, topic or each.event.topic)]
     notes = incomplete(group, results.values, since_ms)
     if as_json:
-        told = [{"broker": each.broker, **asdict(each.event), "kind": each.event.kind.value} for each in events]
+        told = [{"broker": each.broker, **asdict(each.event), "kind": each.event.kind.value, "epoch": _epoch(each)} for each in events]
         print_json({"events": told, "hand_overs": [asdict(each) for each in moved], "notes": notes, "failed": dict(results.failed)})
     else:
         print_table(["time", "broker", "event", "topic", ">queue", "member", ">epoch", "details"], map(_row, events), empty="no events")
         print_line(summary(moved))
         for line in notes:
             print_line(line)
+    if svg is not None:
+        now_ms = max((reply.wall_ms for reply in results.values.values()), default=host.clock.wall_ms())
+        begin_ms = min((each.event.wall_ms for each in events), default=now_ms) if since_ms is None else since_ms
+        period = begin_ms, max(now_ms, begin_ms + 1)
+        _write(svg, owners_picture(group, _lanes(group, topic, results.values, report, period), events, period, summary(moved)))
     raise_if_incomplete(results.failed)
+
+
+def _lanes(group: str, topic: str | None, replies: Mapping[str, GroupEvents], report: GroupReport | None, period: Period) -> list[Lane]:
+    """Return the lanes of the group's queues. What a broker does not know, because it has dropped it or did not respond, is unknown."""
+    lines = [] if report is None else [line for line in report.queues if topic in (None, line.topic)]
+    owners = {(line.topic, line.broker, line.queue_id): line.owner for line in lines if line.reached}
+    queues = [(line.topic, line.broker, line.queue_id) for line in lines]
+    unknown = {broker: [(0, known_since(group, reply))] for broker, reply in replies.items()}
+    unknown |= {line.broker: [(0, period[1])] for line in lines if line.broker not in replies}
+    events = [
+        each for each in in_order({name: reply.events for name, reply in replies.items()}) if topic in (None, each.event.topic or topic)
+    ]
+    return lanes(events, period, queues=queues, unknown=unknown, owners=owners)
+
+
+def _write(path: Path, picture: str) -> None:
+    """Write the picture. Raise ConfigError if that fails."""
+    try:
+        path.write_text(picture, "utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--svg {str(path)!r}: {error}") from None
 
 
 async def _check_known(admin: AdminClient, group: str) -> None:
@@ -69,6 +107,11 @@ async def _check_known(admin: AdminClient, group: str) -> None:
     known = await gather_results({broker.name: admin.group_status(broker, None) for broker in await admin.brokers()})
     if not known.failed and not any(group in reply.groups for reply in known.values.values()):
         raise CommandError(f"no broker knows group {group!r}; run `lockstep group list` to list the known groups")
+
+
+def _epoch(placed: PlacedEvent) -> str | None:
+    """Return the epoch as a string, because JSON readers that hold numbers as doubles would round it."""
+    return None if placed.event.epoch is None else str(placed.event.epoch)
 
 
 def _row(placed: PlacedEvent) -> tuple[object, ...]:

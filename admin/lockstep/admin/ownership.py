@@ -1,0 +1,160 @@
+"""Who had which queue when: lanes of a group's queues over a period, from the events of brokers (GROUP_EVENTS). Pure.
+
+Each moment of a lane is one of: held by a member, held by nobody, or unknown. What a broker that is not reached would say is unknown, not
+the same as before.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from lockstep.admin.group_history import GRANTED, LET_GO, PlacedEvent
+from lockstep.protocol.bodies import GroupEvent, GroupEventKind
+
+Period = tuple[int, int]
+"""From and until, in ms since 1970 by a broker's clock."""
+Queue = tuple[str, str, int]
+"""(topic, broker, queue id), in the order in which lanes are sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a lane."""
+
+    from_ms: int
+    until_ms: int
+    client_id: str | None = None
+    """The owner; None if nobody held the queue."""
+    epoch: int | None = None
+    """None if it is not among the events, because the grant is older."""
+    alive_until_ms: int | None = None
+    """When the owner was last heard, if it was lost or is without a connection."""
+    ended: str | None = None
+    """Why the owner lost the queue; None if it has not, within the lane."""
+    known: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """One queue. The spans follow each other and cover the period."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    spans: tuple[Span, ...]
+
+    @property
+    def moves(self) -> int:
+        """Return how often the queue went to another member."""
+        owners = [span.client_id for span in self.spans if span.client_id is not None]
+        return sum(before != after for before, after in pairwise(owners))
+
+
+def lanes(
+    events: Iterable[PlacedEvent],
+    period: Period,
+    *,
+    queues: Iterable[Queue] = (),
+    unknown: Mapping[str, Sequence[Period]] | None = None,
+    owners: Mapping[Queue, str | None] | None = None,
+) -> list[Lane]:
+    """Return the lanes of one group's queues, sorted.
+
+    Args:
+        events: The events of the group, of each broker in its order.
+        period: What the lanes cover. Later events are left out.
+        queues: Queues that have a lane even if they have no event.
+        unknown: Broker → periods of which its events are not known, in order.
+        owners: The owners at the end of the period, as far as they are known.
+    """
+    queue_events: dict[Queue, list[GroupEvent]] = {queue: [] for queue in queues}
+    member_events: dict[str, list[GroupEvent]] = {}
+    for placed in events:
+        event = placed.event
+        if event.topic is None or event.queue_id is None:
+            member_events.setdefault(placed.broker, []).append(event)
+        else:
+            queue_events.setdefault((event.topic, placed.broker, event.queue_id), []).append(event)
+    made = []
+    for queue, own in sorted(queue_events.items()):
+        topic, broker, queue_id = queue
+        happened = sorted([*own, *member_events.get(broker, ())], key=lambda each: (each.wall_ms, each.number))
+        spans: list[Span] = []
+        parts = list(_known_parts(period, (unknown or {}).get(broker, ())))
+        for part in parts:
+            if part[0] > (spans[-1].until_ms if spans else period[0]):
+                spans.append(Span(spans[-1].until_ms if spans else period[0], part[0], known=False))
+            now = Span(part[0], part[0], known=False)
+            if owners is not None and queue in owners and part[1] == period[1] and not any(part[0] <= each.wall_ms for each in own):
+                now = Span(part[0], part[0], owners[queue])  # it has not changed since
+            spans += _spans(happened, part, now)
+        if (end := spans[-1].until_ms if spans else period[0]) < period[1]:
+            spans.append(Span(end, period[1], known=False))
+        made.append(Lane(topic, broker, queue_id, tuple(_joined(spans))))
+    return made
+
+
+def _known_parts(period: Period, unknown: Sequence[Period]) -> Iterable[Period]:
+    """Yield the parts of the period that are not unknown."""
+    begin = period[0]
+    for first, last in unknown:
+        if first > begin:
+            yield begin, min(first, period[1])
+        begin = max(begin, last)
+        if begin >= period[1]:
+            return
+    if begin < period[1]:
+        yield begin, period[1]
+
+
+class _Course:
+    """One lane while its spans are made."""
+
+    def __init__(self, now: Span) -> None:
+        self.spans: list[Span] = []
+        self.now = now
+
+    def change(self, at_ms: int, then: Span, *, ended: str | None = None) -> None:
+        """End the present span, and begin another one. A clock that was set back makes no negative span."""
+        at_ms = max(at_ms, self.now.from_ms)
+        self.spans.append(replace(self.now, until_ms=at_ms, ended=ended))
+        self.now = replace(then, from_ms=at_ms, until_ms=at_ms)
+
+
+def _spans(events: Sequence[GroupEvent], part: Period, now: Span) -> list[Span]:
+    """Return the spans of one queue in a part of the period of which all events are known. `now`: the first one."""
+    course = _Course(now)
+    for event in events:
+        if part[0] <= event.wall_ms <= part[1]:
+            _apply(course, event, part[0])
+    course.change(part[1], course.now)
+    return course.spans
+
+
+def _apply(course: _Course, event: GroupEvent, begin_ms: int) -> None:
+    now = course.now
+    if event.topic is None:
+        if event.client_id == now.client_id is not None:
+            if event.kind is GroupEventKind.DISCONNECTED:
+                course.now = replace(now, alive_until_ms=event.since_ms)
+            elif event.kind is GroupEventKind.RECONNECTED:
+                course.now = replace(now, alive_until_ms=None)
+        return
+    if not now.known and event.kind not in GRANTED:  # it has held the queue since before
+        now = course.now = replace(now, known=True, client_id=event.client_id)
+    held = Span(0, 0, event.client_id, event.epoch)
+    if event.kind in LET_GO:
+        if event.kind is GroupEventKind.LOST:
+            course.now = replace(now, alive_until_ms=event.since_ms)
+        course.change(event.wall_ms, Span(0, 0), ended=event.why or event.kind.value)
+    elif event.kind in GRANTED:
+        if not now.known and event.since_ms is not None:
+            course.change(max(begin_ms, min(event.since_ms, event.wall_ms)), Span(0, 0))
+        course.change(event.wall_ms, held, ended=None if course.now.client_id is None else "granted to another member")
+    else:
+        course.change(event.wall_ms, held, ended=event.why or event.kind.value)
+
+
+def _joined(spans: Iterable[Span]) -> list[Span]:
+    """Leave out spans without a length, unless a member held the queue in them."""
+    return [span for span in spans if span.until_ms > span.from_ms or span.client_id is not None]
