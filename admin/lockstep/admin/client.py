@@ -94,9 +94,10 @@ class BrokerResults(Generic[T]):
 class CachedConnection:
     """One connection to one address, shared by concurrent requests."""
 
-    def __init__(self, host: Host, address: str) -> None:
+    def __init__(self, host: Host, address: str, *, redial: bool) -> None:
         self._host = host
         self._address = address
+        self._redial = redial
         self._endpoint: Endpoint | None = None
         self._failed: TransportError | None = None
         """Why the address can't be dialled: further requests fail at once instead of waiting as long again."""
@@ -105,7 +106,7 @@ class CachedConnection:
     async def request(self, code: int, fields: dict[str, Any] | None, body: bytes, timeout_ms: int) -> Command:
         """Return the response, whatever its code. Raise TransportError or RequestTimeoutError."""
         async with self._dialling:
-            if self._failed is not None:
+            if self._failed is not None and not self._redial:
                 raise self._failed
             if self._endpoint is None or self._endpoint.closed:
                 try:
@@ -132,17 +133,19 @@ class AdminClient:
         self.timeout_ms = timeout_ms
         self.nameservers = nameserver_addresses(nameserver)
         self._connections: dict[str, CachedConnection] | None = None
+        self._redial = False
         self._kept_by = 0
         """The number of `keep_connections` blocks that are running."""
 
     @asynccontextmanager
-    async def keep_connections(self) -> AsyncIterator[None]:
+    async def keep_connections(self, *, redial: bool = False) -> AsyncIterator[None]:
         """Use one connection per address inside the block. It is dialled by the first request, and again after it was lost. The last of
         several blocks that run at the same time closes the connections.
 
-        An address that can't be dialled is not tried again.
+        An address that can't be dialled is not tried again, unless `redial` is true, for a block that does not end.
         """
         self._kept_by += 1
+        self._redial |= redial
         if self._connections is None:
             self._connections = {}
         try:
@@ -150,7 +153,7 @@ class AdminClient:
         finally:
             self._kept_by -= 1
             if not self._kept_by:
-                connections, self._connections = self._connections, None
+                connections, self._connections, self._redial = self._connections, None, False
                 for connection in connections.values():
                     await connection.close()
 
@@ -158,7 +161,7 @@ class AdminClient:
         if self._connections is None:
             return await call(self.host, address, code, fields, body, timeout_ms=self.timeout_ms)
         if address not in self._connections:
-            self._connections[address] = CachedConnection(self.host, address)
+            self._connections[address] = CachedConnection(self.host, address, redial=self._redial)
         return await self._connections[address].request(code, fields, body, self.timeout_ms)
 
     async def brokers(self) -> tuple[BrokerAddress, ...]:
@@ -319,8 +322,7 @@ class AdminClient:
         dropped: dict[str, int] = {}
         after, term = 0, None
         while True:
-            header = GroupEventsHeader(after, term, group)
-            reply = decode_body(GroupEvents, (await self.request(broker, RequestCode.GROUP_EVENTS, header)).body)
+            reply = await self.group_events_after(broker, after, term, group)
             if reply.term != term:
                 events, dropped = [], {}
             events += reply.events
@@ -328,6 +330,11 @@ class AdminClient:
             after, term = reply.last, reply.term
             if not reply.events:
                 return replace(reply, events=tuple(events), dropped=dropped)
+
+    async def group_events_after(self, broker: BrokerAddress, after: int, term: int | None, group: str | None = None) -> GroupEvents:
+        """Return the next events after the number `after` of that term; of all groups if `group` is None."""
+        header = GroupEventsHeader(after, term, group)
+        return decode_body(GroupEvents, (await self.request(broker, RequestCode.GROUP_EVENTS, header)).body)
 
     async def settings(self, broker: BrokerAddress) -> BrokerSettings:
         """Return all settings of a broker."""

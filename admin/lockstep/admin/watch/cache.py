@@ -1,0 +1,69 @@
+"""Answers that are shown again and again: the last one at once, and a newer one is requested while somebody looks."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from lockstep.protocol.errors import LockstepError
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.daemon import Tasks
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+FRESH_MS = 2_000
+"""An answer of this age is requested again if somebody looks."""
+COST_FACTOR = 10
+"""It is not requested more often than this many times what the last request took."""
+FIRST_S = 10.0
+"""How long the first look waits."""
+KEPT_MAX = 64
+
+
+@dataclass(slots=True)
+class Answer(Generic[V]):
+    """The last answer to one question."""
+
+    value: V | None = None
+    error: LockstepError | None = None
+    """Why the last request failed; `value` is that of the last one that did not."""
+    at_ms: int = 0
+    """When the last request ended, by the monotonic clock."""
+    took_ms: int = 0
+    request: "asyncio.Task[None] | None" = None
+
+
+class Cache(Generic[K, V]):
+    """Question → its last answer. `ask` is called for a question at most once at a time, however many look at the answer."""
+
+    def __init__(self, clock: Clock, tasks: Tasks, ask: Callable[[K], Awaitable[V]]) -> None:
+        self._clock = clock
+        self._tasks = tasks
+        self._ask = ask
+        self._answers: dict[K, Answer[V]] = {}
+        """The one that was looked at last is the last."""
+
+    async def look(self, key: K) -> Answer[V]:
+        """Return the last answer, at once if there is one. The first look waits for it, for at most FIRST_S."""
+        answer = self._answers.pop(key, None) or Answer()
+        self._answers[key] = answer
+        while len(self._answers) > KEPT_MAX:
+            del self._answers[next(iter(self._answers))]
+        now_ms = self._clock.monotonic_ms()
+        is_first = answer.value is None and answer.error is None
+        if answer.request is None and (is_first or now_ms - answer.at_ms >= max(FRESH_MS, COST_FACTOR * answer.took_ms)):
+            answer.request = self._tasks.spawn(self._refresh(key, answer, now_ms), f"look at {key}")
+        if is_first and answer.request is not None:
+            await asyncio.wait([answer.request], timeout=FIRST_S)
+        return answer
+
+    async def _refresh(self, key: K, answer: Answer[V], began_ms: int) -> None:
+        try:
+            answer.value, answer.error = await self._ask(key), None
+        except LockstepError as error:
+            answer.error = error
+        finally:
+            answer.at_ms = self._clock.monotonic_ms()
+            answer.took_ms = answer.at_ms - began_ms
+            answer.request = None

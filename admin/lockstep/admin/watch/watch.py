@@ -1,0 +1,104 @@
+"""Asks every broker for its figures and events, again and again, and keeps the last hour in memory."""
+
+import asyncio
+from collections.abc import Iterator
+
+from lockstep.admin.client import AdminClient
+from lockstep.admin.rates import ClusterRates, Looks, rates
+from lockstep.admin.watch.events import EventHistory
+from lockstep.admin.watch.series import Series
+from lockstep.protocol.bodies import BrokerAddress, Overview
+from lockstep.protocol.errors import LockstepError
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+
+INTERVAL_MS = 5_000
+RESPONSE_MS = 4_000
+"""A broker that has not responded by then is told to be silent; its response is taken when it comes."""
+
+
+class Watch:
+    """The cluster as it is now, as far as it is known, and its last hour. `run` keeps it up to date."""
+
+    def __init__(self, host: Host, nameserver: str, tasks: Tasks) -> None:
+        self.admin = AdminClient(host, nameserver)
+        self.series = Series()
+        self.events = EventHistory()
+        self.brokers: dict[str, BrokerAddress] = {}
+        """Name → the address that the nameservers last gave."""
+        self.looks: Looks = {}
+        """Broker → its last figures, or why it did not respond."""
+        self.rates: ClusterRates = rates({}, {})
+        self.problem: str | None = None
+        """Why the nameservers could not be asked."""
+        self.looked_ms: int | None = None
+        """When the figures were last brought up to date, by the monotonic clock."""
+        self._clock = host.clock
+        self._tasks = tasks
+        self._asked: dict[str, asyncio.Task[Overview | str]] = {}
+        self._began_ms = host.clock.monotonic_ms()
+
+    async def run(self) -> None:
+        """Look at the cluster every INTERVAL_MS, until the task is cancelled."""
+        async with self.admin.keep_connections(redial=True):
+            while True:
+                await self.look()
+                passed_ms = self._clock.monotonic_ms() - self._began_ms
+                await asyncio.sleep((INTERVAL_MS - passed_ms % INTERVAL_MS) / 1000)
+
+    async def look(self) -> None:
+        """Look at the cluster once. A broker that does not respond in time delays no other one."""
+        try:
+            self.brokers = {broker.name: broker for broker in await self.admin.brokers()}
+            self.problem = None
+        except LockstepError as error:
+            self.problem = str(error)
+        for name, broker in self.brokers.items():
+            if name not in self._asked:
+                self._asked[name] = self._tasks.spawn(self._ask(broker), f"look at {name}")
+        asked = {name: task for name, task in self._asked.items() if name in self.brokers}
+        if asked:
+            await asyncio.wait(asked.values(), timeout=RESPONSE_MS / 1000)
+        now: dict[str, Overview | str] = {}
+        for name in self.brokers:
+            task = self._asked[name]
+            if task.done():
+                del self._asked[name]
+                now[name] = task.result()
+            else:
+                now[name] = f"it has not responded for {RESPONSE_MS // 1000} s"
+        tick = (self._clock.monotonic_ms() - self._began_ms) // INTERVAL_MS
+        self.rates, self.looks = rates(self.looks, now), now
+        self.looked_ms = self._clock.monotonic_ms()
+        if tick > self.series.tick:
+            self.series.add(tick, figures(self.rates))
+
+    async def _ask(self, broker: BrokerAddress) -> Overview | str:
+        """Return the broker's figures, or why there are none. Its events are added to the history."""
+        try:
+            found = await self.admin.overview(broker)
+            more = True
+            while more:
+                more = self.events.add(broker.name, await self.admin.group_events_after(broker, *self.events.after(broker.name)))
+        except LockstepError as error:
+            return str(error)
+        return found
+
+
+def figures(found: ClusterRates) -> Iterator[tuple[str, float | None]]:
+    """Yield the figures that have a series, the most important first."""
+    yield "in", _sum([each.stored_s for each in found.brokers])
+    yield "out", _sum([each.given_s for each in found.brokers])
+    for broker in found.brokers:
+        yield f"broker/{broker.broker}/in", broker.stored_s
+        yield f"broker/{broker.broker}/out", broker.given_s
+    for group in found.groups:  # the one with the largest lag first
+        yield f"group/{group.group}/lag", group.lag
+        yield f"group/{group.group}/oldest", group.oldest_ms
+        yield f"group/{group.group}/out", group.given_s
+
+
+def _sum(values: list[float | None]) -> float | None:
+    """Return the sum; None if a value is not known, or there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known and len(known) == len(values) else None

@@ -1,0 +1,110 @@
+"""Answers that are looked at: one request for all who look, and none while nobody does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from lockstep.admin.watch import cache
+from lockstep.admin.watch.cache import Cache
+from lockstep.protocol.errors import TransportError
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+
+pytestmark = pytest.mark.simulated
+
+
+class Source:
+    """Counts what it is asked. Each answer takes `takes_s`, or fails with `error`."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.takes_s = 0.01
+        self.error: TransportError | None = None
+        self.tasks = Tasks()
+        self.cache = Cache(Host.current().clock, self.tasks, self.ask)
+
+    async def ask(self, key: str) -> int:
+        self.asked.append(key)
+        number = len(self.asked)
+        await asyncio.sleep(self.takes_s)
+        if self.error is not None:
+            raise self.error
+        return number
+
+
+@pytest.fixture
+async def source() -> AsyncIterator[Source]:
+    source = Source()
+    yield source
+    await source.tasks.cancel_all()
+
+
+async def test_all_who_look_at_once_share_one_request(source: Source) -> None:
+    answers = await asyncio.gather(*(source.cache.look("a") for _ in range(10)))
+    assert {answer.value for answer in answers} == {1}
+    assert source.asked == ["a"]
+
+
+async def test_later_look_gets_the_last_answer_at_once_and_a_newer_one_is_requested(source: Source) -> None:
+    await source.cache.look("a")
+    await asyncio.sleep(1)
+    await source.cache.look("a")
+    assert source.asked == ["a"]
+    await asyncio.sleep(cache.FRESH_MS / 1000)
+    source.takes_s = 60
+    assert (await source.cache.look("a")).value == 1
+    await asyncio.sleep(0)
+    assert source.asked == ["a", "a"]
+    assert (await source.cache.look("a")).value == 1
+    await asyncio.sleep(60)
+    assert source.asked == ["a", "a"]
+    assert (await source.cache.look("a")).value == 2
+
+
+async def test_expensive_answer_is_requested_less_often(source: Source) -> None:
+    source.takes_s = 3
+    await source.cache.look("a")
+    await asyncio.sleep(29)
+    await source.cache.look("a")
+    assert source.asked == ["a"]
+    await asyncio.sleep(2)
+    await source.cache.look("a")
+    await asyncio.sleep(0)
+    assert source.asked == ["a", "a"]
+
+
+async def test_failure_is_told_and_the_last_value_stays(source: Source) -> None:
+    await source.cache.look("a")
+    source.error = TransportError("nobody is there")
+    await asyncio.sleep(3)
+    await source.cache.look("a")
+    await asyncio.sleep(3)
+    answer = await source.cache.look("a")
+    assert (answer.value, str(answer.error)) == (1, "nobody is there")
+    source.error = None
+    await asyncio.sleep(3)
+    await source.cache.look("a")
+    await asyncio.sleep(1)
+    assert (answer.value, answer.error) == (4, None)
+
+
+async def test_first_look_does_not_wait_for_ever(source: Source) -> None:
+    source.takes_s = 1_000
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    answer = await source.cache.look("a")
+    assert (answer.value, answer.error) == (None, None)
+    assert loop.time() - began <= cache.FIRST_S + 1
+
+
+async def test_what_nobody_looked_at_for_longest_is_forgotten(source: Source) -> None:
+    for number in range(cache.KEPT_MAX):
+        await source.cache.look(str(number))
+    await source.cache.look("0")
+    await source.cache.look("another")
+    count = len(source.asked)
+    await source.cache.look("0")
+    assert len(source.asked) == count
+    await source.cache.look("1")
+    assert source.asked[count:] == ["1"]

@@ -1,0 +1,139 @@
+"""A watch of a cluster: rates, brokers that come and go, silence, and no nameserver at the start."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from lockstep.admin.group_history import hand_overs
+from lockstep.admin.ownership import lanes
+from lockstep.admin.watch.watch import INTERVAL_MS, Watch
+from lockstep.client import Message, Producer
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+from lockstep.testing import TestCluster
+from support.why_kit import GROUP, TOPIC, Member, send
+
+RATE = 20
+INTERVAL_S = INTERVAL_MS / 1000
+
+
+@asynccontextmanager
+async def watching(nameserver: str) -> AsyncIterator[Watch]:
+    tasks = Tasks()
+    watch = Watch(Host.current(), nameserver, tasks)
+    tasks.spawn(watch.run(), "watch")
+    try:
+        yield watch
+    finally:
+        await tasks.cancel_all()
+
+
+def producing(cluster: TestCluster) -> Callable[[], object]:
+    async def run() -> None:
+        async with Producer("shop", nameserver=cluster.nameserver) as producer:
+            number = 0
+            while True:
+                await producer.send(Message(TOPIC, b"%d" % number, sharding_key=f"k{number % 50}"))
+                number += 1
+                await asyncio.sleep(1 / RATE)
+
+    return run
+
+
+async def started(cluster: TestCluster) -> None:
+    await cluster.create_topic(TOPIC, queues=4)
+    await cluster.start("member", Member(cluster).run)
+    await cluster.start("producer", producing(cluster))  # type: ignore[arg-type]
+
+
+def known(values: Sequence[float | None]) -> list[bool]:
+    return [value is not None for value in values]
+
+
+async def test_rates_follow_what_is_sent_and_consumed(lockstep_cluster: TestCluster) -> None:
+    await started(lockstep_cluster)
+    async with watching(lockstep_cluster.nameserver) as watch:
+        await lockstep_cluster.advance(seconds=40)
+        for name in ("in", "out", f"group/{GROUP}/out"):
+            assert watch.series.last(name)[0] is None, "the first look has no rate"
+            assert all(RATE * 0.7 < value < RATE * 1.1 for value in watch.series.last(name, 6) if value is not None)
+            assert known(watch.series.last(name, 6)) == [True] * 6
+        assert watch.problem is None
+        assert {each.group for each in watch.rates.groups} == {GROUP}
+
+
+async def test_killed_broker_is_a_gap_with_a_reason_and_its_restart_no_negative_rate(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster)
+    async with watching(cluster.nameserver) as watch:
+        await cluster.advance(seconds=30)
+        await cluster.kill("broker-b")
+        await cluster.advance(seconds=2 * INTERVAL_S)
+        assert "broker-b" not in watch.brokers or isinstance(watch.looks["broker-b"], str)
+        await cluster.restart("broker-b")
+        await cluster.advance(seconds=5 * INTERVAL_S)
+        assert not isinstance(watch.looks["broker-b"], str)
+        values = watch.series.last("broker/broker-b/in")
+        assert False in known(values[1:])
+        assert known(values)[-2:] == [True, True]
+        assert all(value >= 0 for value in values if value is not None)
+
+
+async def test_silent_broker_delays_no_other_one(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster)
+    async with watching(cluster.nameserver) as watch:
+        await cluster.advance(seconds=30)
+        await cluster.pause("broker-b")
+        await cluster.advance(seconds=9.5)
+        assert "respon" in str(watch.looks["broker-b"])
+        assert not isinstance(watch.looks["broker-a"], str)
+        assert all(known(watch.series.last("broker/broker-a/in", 2)))
+        await cluster.resume("broker-b")
+        await cluster.advance(seconds=30)
+        assert not isinstance(watch.looks["broker-b"], str)
+
+
+async def test_nameserver_may_come_later_and_go_again(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster)
+    await cluster.advance(seconds=3)
+    await cluster.kill("nameserver-1")
+    async with watching(cluster.nameserver) as watch:
+        await cluster.advance(seconds=8)
+        assert watch.problem is not None
+        assert "no nameserver responds" in watch.problem
+        assert watch.brokers == {}
+        await cluster.restart("nameserver-1")
+        await cluster.advance(seconds=60)
+        assert (watch.problem, sorted(watch.brokers)) == (None, ["broker-a", "broker-b"])
+        await cluster.kill("nameserver-1")
+        await cluster.advance(seconds=8)
+        assert watch.problem is not None
+        assert all(not isinstance(look, str) for look in watch.looks.values()), "the brokers are asked at their last addresses"
+
+
+async def test_events_are_followed_over_the_restart_of_a_broker(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=2)
+    async with watching(cluster.nameserver) as watch:
+        for name in ("a", "b"):
+            await cluster.start(name, Member(cluster).run)
+            await cluster.advance(seconds=10)
+        await cluster.restart("broker-a")
+        await cluster.advance(seconds=10)
+        await cluster.kill("b")
+        await cluster.advance(seconds=20)
+        await send(cluster, 40, keys=40)
+        await cluster.settled(GROUP)
+        moved = hand_overs(watch.events.of(GROUP))
+        assert sorted((each.broker, each.lost) for each in moved) == [
+            *(("broker-a", False), ("broker-a", True)),
+            *(("broker-b", False), ("broker-b", True)),
+        ]
+        now_ms = Host.current().clock.wall_ms()
+        drawn = lanes(watch.events.of(GROUP), (now_ms - 60_000, now_ms), unknown=watch.events.unknown(now_ms))
+        silent = [(lane.broker, span.until_ms - (span.alive_until_ms or 0)) for lane in drawn for span in lane.spans if span.alive_until_ms]
+        assert sorted(broker for broker, _ in silent) == ["broker-a", "broker-b"]
+        assert all(3_000 <= silent_ms < 30_000 for _, silent_ms in silent)
+        assert sum(not span.known for lane in drawn if lane.broker == "broker-a" for span in lane.spans) >= 2
