@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from support.cluster import MEASURED, Cluster, Report, running_cluster
-from support.effort import SLOW
+from support.effort import SHARES, SLOW, in_share
 from support.fork_server import ForkServer, forking
 from support.hostile_world import World, checked_world, hostile_world
 
 
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer | None]:
-    """Fork the programs in the usual run. The slow run executes each program."""
-    if SLOW or sys.platform != "linux":
+    """Fork the programs in the usual run. The slow run executes each program, or those of its share of the files."""
+    if (SLOW and SHARES == 1) or sys.platform != "linux":
         yield None
         return
     server = ForkServer()
@@ -24,8 +24,8 @@ def fork_server() -> Iterator[ForkServer | None]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _forking(fork_server: ForkServer | None) -> Iterator[None]:
-    with forking(fork_server):
+def _forking(request: pytest.FixtureRequest, fork_server: ForkServer | None) -> Iterator[None]:
+    with forking(None if SLOW and in_share(request.path.name) else fork_server):
         yield
 
 

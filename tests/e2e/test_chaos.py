@@ -17,7 +17,10 @@ BROKERS = ("broker-a", "broker-b")
 
 @pytest.mark.parametrize(
     ("seed", "seconds"),
-    [pytest.param(1, 12, id="short"), *(pytest.param(seed, 60, id=f"seed {seed}", marks=pytest.mark.slow) for seed in range(2, 5))],
+    [
+        pytest.param(1, 12, id="short"),
+        *(pytest.param(seed, 60, id=f"seed {seed}", marks=[pytest.mark.slow, pytest.mark.rotated]) for seed in range(2, 5)),
+    ],
 )
 async def test_order_holds_under_random_faults_and_every_queue_continues_afterwards(
     cluster: Cluster, report: Report, seed: int, seconds: float

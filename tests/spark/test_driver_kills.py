@@ -15,10 +15,10 @@ from support.background import Background
 from support.spark_table import SparkCluster, Table
 
 KILLS = 4
-ROWS = 20_000
+ROWS = 6_000
 KEYS = 50
 START_S = 300.0
-LOOK_S = 0.05
+LOOK_S = 0.2
 
 
 class Driver(Background):

@@ -1,6 +1,7 @@
-"""The amount of random work per law: a part in the usual run, all of it with LOCKSTEP_TEST_SLOW=1, as in CI."""
+"""The amount of work: a part in the usual run, all of it with LOCKSTEP_TEST_SLOW=1, or a share of that with LOCKSTEP_TEST_SHARE=K/N."""
 
 import os
+import zlib
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -8,8 +9,15 @@ import pytest
 from hypothesis import settings
 
 SLOW = os.environ.get("LOCKSTEP_TEST_SLOW") == "1"
+SHARE, SHARES = map(int, os.environ.get("LOCKSTEP_TEST_SHARE", "0/1").split("/"))
+"""CI, whose time is limited, does this part of what is divided among N commits."""
 USUAL_SHARE = 4
 """The usual run tries this fraction (1/n) of the examples of a costly property."""
+
+
+def in_share(name: str) -> bool:
+    """Return whether this run does its part of the divided work with `name`."""
+    return zlib.crc32(name.encode()) % SHARES == SHARE
 
 
 def seeds(usual: int, slow: int) -> list[Any]:

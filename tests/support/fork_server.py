@@ -2,7 +2,7 @@
 
 `forking()` replaces subprocess.Popen: `python -m lockstep…` and `python -m support…` are forked by the server, other programs are executed
 as usual. The processes have their own pid, signals, descriptors and environment. They are children of the caller, which is their
-subreaper while the server forks twice. The slow run, as in CI, does not use this.
+subreaper while the server forks twice. The slow run does not use this, or, in CI, a third of its files.
 """
 
 import atexit

@@ -74,6 +74,12 @@ def nameserver_command(context: typer.Context) -> None:
     raise typer.Exit(serve("nameserver", context.args))
 
 
+@app.command("dashboard", context_settings=PASS_ARGUMENTS)
+def dashboard_command(context: typer.Context) -> None:
+    """Run a dashboard of the cluster for browsers. `lockstep dashboard --help` lists its options."""
+    raise typer.Exit(serve("dashboard", context.args))
+
+
 for each in (app, broker.app, broker.config_app, topic.app, group.app, dlq.app, park.app, message.app, store.app):
     for command in each.registered_commands:
         command.cls = Command

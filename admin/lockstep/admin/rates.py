@@ -7,7 +7,7 @@ fallen, or a look is missing, there is no rate: None, never 0 and never a negati
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lockstep.protocol.bodies import FlowFigures, GroupFigures, Overview
+from lockstep.protocol.bodies import FlowFigures, GroupFigures, Overview, TopicFigures
 from lockstep.protocol.names import DLQ_PREFIX, group_of_topic
 
 MINUTE_MS = 60_000
@@ -70,6 +70,23 @@ class ClusterRates:
     """The one with the largest lag first."""
 
 
+@dataclass(frozen=True, slots=True)
+class TopicRates:
+    """One topic, over all brokers that responded."""
+
+    topic: str
+    brokers: int
+    """Brokers that have a queue of it with messages."""
+    queues: int
+    """Queues that have ever had a message."""
+    messages: int
+    """Messages stored since its first queue was made."""
+    stored_s: float | None
+    """Messages stored per second."""
+    lag: int | None
+    """Of the group that is furthest behind; None if no group has progress in it."""
+
+
 Looks = Mapping[str, Overview | str]
 """Broker → its figures, or why it did not respond."""
 
@@ -82,6 +99,32 @@ def rates(before: Looks, now: Looks) -> ClusterRates:
     groups = [_group(name, list(pairs.values())) for name in names]
     groups.sort(key=lambda each: (-(each.lag or 0), each.group))
     return ClusterRates(tuple(brokers), tuple(groups))
+
+
+def topic_rates(before: Looks, now: Looks) -> tuple[TopicRates, ...]:
+    """Return the topics that any broker has messages of, sorted by name."""
+    pairs = [_Pair(_figures(before.get(name)), figures) for name, figures in now.items() if isinstance(figures, Overview)]
+    lags: dict[str, dict[str, int]] = {}
+    for pair in pairs:
+        for flow in pair.now.flows:
+            if flow.lag is not None:
+                lag = lags.setdefault(flow.topic, {})
+                lag[flow.group] = lag.get(flow.group, 0) + flow.lag
+    here: dict[str, list[tuple[_Pair, TopicFigures]]] = {}
+    for pair in pairs:
+        for each in pair.now.topics:
+            here.setdefault(each.topic, []).append((pair, each))
+    return tuple(
+        TopicRates(
+            topic=topic,
+            brokers=len(parts),
+            queues=sum(each.queues for _, each in parts),
+            messages=sum(each.messages for _, each in parts),
+            stored_s=_sum(pair.stored_in(each) for pair, each in parts),
+            lag=max(lags.get(topic, {}).values(), default=None),
+        )
+        for topic, parts in sorted(here.items())
+    )
 
 
 def _figures(look: Overview | str | None) -> Overview | None:
@@ -100,6 +143,7 @@ class _Pair:
         self.flows = _by_group(now.flows)
         self.groups_before = {} if self.before is None else {each.group: each for each in self.before.groups}
         self.flows_before = {} if self.before is None else {(each.topic, each.group): each for each in self.before.flows}
+        self.stored_before = {} if self.before is None else {each.topic: each.messages for each in self.before.topics}
 
     def rate(self, before: int | None, now: int) -> float | None:
         """Return the rise of a counter per second."""
@@ -119,8 +163,11 @@ class _Pair:
         if self.before is None:
             return None
         wanted = frozenset(topics)
-        before = {each.topic: each.messages for each in self.before.topics}
-        return _sum(self.rate(before.get(each.topic, 0), each.messages) for each in self.now.topics if each.topic in wanted)
+        return _sum(self.stored_in(each) for each in self.now.topics if each.topic in wanted)
+
+    def stored_in(self, topic: TopicFigures) -> float | None:
+        """Return the messages stored in one topic per second. A topic that is new has begun at 0."""
+        return self.rate(self.stored_before.get(topic.topic, 0), topic.messages)
 
 
 def _by_group(flows: Iterable[FlowFigures]) -> dict[str, list[FlowFigures]]:

@@ -4,8 +4,9 @@
 """
 
 from collections.abc import Sequence
+from importlib import import_module
 
-SERVERS = ("broker", "nameserver")
+SERVERS = ("broker", "nameserver", "dashboard")
 
 
 def runs_server(arguments: Sequence[str]) -> bool:
@@ -14,11 +15,9 @@ def runs_server(arguments: Sequence[str]) -> bool:
 
 
 def serve(name: str, argv: Sequence[str]) -> int:
-    """Run a server in this process until it stops, and return its exit code. Imports only that server."""
-    if name == "nameserver":
-        from lockstep.nameserver.__main__ import main as nameserver
+    """Run a server in this process until it stops, and return its exit code. Imports only that server.
 
-        return nameserver(argv)
-    from lockstep.broker.__main__ import main as broker
-
-    return broker(argv)
+    By its name, because the dashboard is made of commands' code: it imports this package.
+    """
+    code: int = import_module(f"lockstep.{name}.__main__").main(argv)
+    return code

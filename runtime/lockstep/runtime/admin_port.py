@@ -19,13 +19,13 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import cast
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime import log as logging
 from lockstep.runtime.address import format_address, os_reason
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.http_host import is_address, name_of_host
 from lockstep.runtime.metrics import CONTENT_TYPE, load
 
 log = logging.get_logger("runtime.admin")
@@ -125,7 +125,7 @@ class AdminPort:
 
     async def _handle(self, request: HttpRequest) -> HttpResponse:
         host = request.fields.get("host", "")
-        if host and not self._is_ours(_host_name(host)):
+        if host and not self._is_ours(name_of_host(host)):
             step = "use its address, or start it with --admin-host"
             return HttpResponse(403, f"host {host[:80]!r} is not a name of this machine: {step}\n".encode())
         method, path = request.method, request.path.partition("?")[0]
@@ -165,23 +165,7 @@ class AdminPort:
 
     def _is_ours(self, host: str) -> bool:
         """Return whether the Host is this machine's. Browsers always send a Host, so a request without one needs no check."""
-        return _is_address(host) or host in {"localhost", self.listen[0].lower(), *(name.lower() for name in self.hosts)}
-
-
-def _host_name(field: str) -> str:
-    """Return the name or address of a Host field, in lower case, without the port."""
-    field = field.lower()
-    if field.startswith("["):
-        return field[1:].partition("]")[0]
-    return field if field.count(":") > 1 else field.partition(":")[0].rstrip(".")
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return False
-    return True
+        return is_address(host) or host in {"localhost", self.listen[0].lower(), *(name.lower() for name in self.hosts)}
 
 
 def _set_level(wanted: str) -> HttpResponse:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.doctor import examine
+from lockstep.admin.doctor_query import examine
 from lockstep.admin.group_query import read_group, read_groups
 from lockstep.protocol.bodies import BrokerAddress, ClusterInfo, GroupStatus, GroupStatusReply, ListVersion, QueueStatus, TopicRoute
 from lockstep.protocol.codec.msgpack_body import encode_body

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.dashboard.config import DashboardConfig
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.config import (
@@ -221,7 +222,8 @@ def test_variable_that_only_ends_like_one_of_kubernetes_is_reported() -> None:
 
 
 def test_program_options_list_the_settings_of_all_programs() -> None:
-    assert {"config", *declared_settings(BrokerConfig), *declared_settings(NameserverConfig)} == PROGRAM_OPTIONS
+    programs = BrokerConfig, NameserverConfig, DashboardConfig
+    assert {"config", *(name for program in programs for name in declared_settings(program))} == PROGRAM_OPTIONS
 
 
 def test_show_config_prints_a_loadable_file_with_the_origin_of_each_setting(

@@ -35,7 +35,7 @@ def test_other_missing_modules_keep_their_error() -> None:
 def test_extras_have_the_modules_of_the_project_file() -> None:
     declared = tomllib.loads(PYPROJECT.read_text())["project"]["optional-dependencies"]
     assert "otel" in declared, "the module of opentelemetry-api is opentelemetry"
-    for extra in ("server", "spark", "taskiq", "testing", "lz4", "zstd"):
+    for extra in ("server", "dashboard", "spark", "taskiq", "testing", "lz4", "zstd"):
         named = {re.split(r"[<>=\[]", dependency)[0].replace("-", "_") for dependency in declared[extra]} - {"lockstep_mq"}
         assert named == {module for module, home in EXTRA_OF.items() if home == extra}
 

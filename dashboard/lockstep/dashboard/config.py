@@ -1,0 +1,36 @@
+"""Settings of the dashboard."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from lockstep.client.config import nameserver_addresses
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.config import Settings
+from lockstep.runtime.link import parse_address
+from lockstep.runtime.listen_address import require_loopback_or_insecure
+
+LISTENER = "dashboard"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DashboardConfig(Settings):
+    """The dashboard shows a cluster in the browser. It changes nothing."""
+
+    nameserver: Annotated[str, "HOST:PORT of the nameservers, separated by semicolons."] = "127.0.0.1:9876"
+    listen: Annotated[str, "HOST:PORT to listen on. Port 0: any free port."] = "127.0.0.1:9880"
+    host_name: Annotated[tuple[str, ...], "A name under which browsers may open it (HTTP's Host), besides addresses and localhost."] = ()
+    root_path: Annotated[str, "The path under which a proxy serves it, as in /lockstep."] = ""
+    insecure: Annotated[bool, "Accept connections from other machines although there is no authentication."] = False
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], "The lowest level that is logged."] = "info"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        nameserver_addresses(self.nameserver)
+        require_loopback_or_insecure({LISTENER: self.address}, insecure=self.insecure)
+        if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
+            raise ConfigError(f"root_path is {self.root_path!r}: expected a path that begins with a slash and does not end with one")
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Return the (host, port) to listen on."""
+        return parse_address(self.listen)

@@ -1,0 +1,127 @@
+"""The dashboard as an ASGI application: its pages, and what they know of the cluster."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from lockstep.admin.client import BrokerResults
+from lockstep.admin.diagnosis import Finding
+from lockstep.admin.doctor_query import examine
+from lockstep.admin.group_query import read_group
+from lockstep.admin.group_report import GroupReport
+from lockstep.admin.watch.cache import Answer, Cache
+from lockstep.admin.watch.topic_query import TopicReport, read_topic
+from lockstep.admin.watch.watch import Watch
+from lockstep.admin.why_query import Diagnosis, diagnose
+from lockstep.dashboard import views
+from lockstep.dashboard.guard import App, Guard
+from lockstep.dashboard.render import HERE, Templates
+from lockstep.protocol.bodies import GroupStatus
+from lockstep.protocol.errors import LockstepError, SubscriptionGroupNotExistError, TopicNotExistError
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+
+Group = tuple[GroupReport | None, BrokerResults[GroupStatus]]
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Caches:
+    """What is asked only while somebody looks at it."""
+
+    groups: Cache[str, Group]
+    topics: Cache[str, TopicReport]
+    whys: Cache[str, Diagnosis]
+    doctor: Cache[None, list[Finding]]
+
+
+class Dashboard:
+    """The pages of one cluster. `start` begins to watch it; `app` is the ASGI application."""
+
+    def __init__(self, nameserver: str, *, host: Host | None = None, host_names: Iterable[str] = ()) -> None:
+        self.host = host or Host.current()
+        self.tasks = Tasks()
+        self.watch = Watch(self.host, nameserver, self.tasks)
+        self._templates = Templates()
+        admin, clock = self.watch.admin, self.host.clock
+        self._caches = Caches(
+            groups=Cache(clock, self.tasks, lambda group: read_group(admin, group)),
+            topics=Cache(clock, self.tasks, lambda topic: read_topic(admin, topic)),
+            whys=Cache(clock, self.tasks, lambda group: diagnose(admin, group, lambda line: True, lambda failed: _unknown(group, failed))),
+            doctor=Cache(clock, self.tasks, lambda _: examine(admin)),
+        )
+        routes = [
+            Route("/", self._cluster),
+            Route("/topics", self._topics),
+            Route("/topics/{topic}", self._topic),
+            Route("/groups", self._groups),
+            Route("/groups/{group}", self._group),
+            Route("/groups/{group}/why", self._why),
+            Route("/doctor", self._doctor),
+            Route("/livez", _livez),
+            Mount("/static", StaticFiles(directory=HERE / "static")),
+        ]
+        self.app: App = Guard(Starlette(routes=routes, exception_handlers={404: self._not_found}), host_names)
+
+    async def start(self) -> None:
+        """Begin to watch the cluster."""
+        self.tasks.spawn(self.watch.run(), "dashboard watch")
+
+    async def stop(self) -> None:
+        """End all requests to the cluster."""
+        await self.tasks.cancel_all()
+
+    # --------------------------------------------------------------------------------------------------------------- pages
+
+    def _page(self, request: Request, name: str, values: Mapping[str, Any], status: int = 200) -> Response:
+        return self._templates.page(request, name, {**views.frame(self.watch, self.host.clock), **values}, status)
+
+    async def _cluster(self, request: Request) -> Response:
+        return self._page(request, "cluster.html", views.cluster(self.watch))
+
+    async def _topics(self, request: Request) -> Response:
+        return self._page(request, "topics.html", views.topics(self.watch, request.query_params))
+
+    async def _topic(self, request: Request) -> Response:
+        topic = request.path_params["topic"]
+        answer = await self._caches.topics.look(topic)
+        return self._page(request, "topic.html", views.topic(self.watch, topic, answer), _status(answer))
+
+    async def _groups(self, request: Request) -> Response:
+        return self._page(request, "groups.html", views.groups(self.watch, request.query_params))
+
+    async def _group(self, request: Request) -> Response:
+        group = request.path_params["group"]
+        answer = await self._caches.groups.look(group)
+        values = views.group(self.watch, group, answer, self.host.clock.wall_ms(), request.query_params)
+        return self._page(request, "group.html", values, 404 if values["unknown"] else _status(answer))
+
+    async def _why(self, request: Request) -> Response:
+        group = request.path_params["group"]
+        answer = await self._caches.whys.look(group)
+        return self._page(request, "why.html", views.why(group, answer), _status(answer))
+
+    async def _doctor(self, request: Request) -> Response:
+        return self._page(request, "doctor.html", views.doctor(await self._caches.doctor.look(None)))
+
+    async def _not_found(self, request: Request, _: Exception) -> Response:
+        return self._page(request, "missing.html", {}, 404)
+
+
+async def _livez(_: Request) -> Response:
+    return PlainTextResponse("ok\n")
+
+
+def _status(answer: Answer[Any]) -> int:
+    unknown = isinstance(answer.error, SubscriptionGroupNotExistError | TopicNotExistError)
+    return 404 if unknown and answer.value is None else 200
+
+
+def _unknown(group: str, failed: Mapping[str, str]) -> LockstepError:
+    return SubscriptionGroupNotExistError(f"no broker knows group {group}" + (f"; not reached: {', '.join(failed)}" if failed else ""))

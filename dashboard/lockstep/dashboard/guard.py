@@ -1,0 +1,65 @@
+"""What stands before every page: who may ask, and what a browser may do with the answer. An ASGI middleware.
+
+There are no users: whoever reaches the port reads everything. So it listens on this machine only, unless it is told otherwise. A web page
+from elsewhere, in a browser on this machine, reads nothing: the Host of a request must be an address, `localhost` or a name from the
+settings, because a page could have pointed its own name at this machine (DNS rebinding). No request changes anything.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+from lockstep.runtime.http_host import is_address, name_of_host
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+HEADERS = (
+    (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+"""On every response. Pages have no script and no style but those of their own files."""
+METHODS = ("GET", "HEAD")
+
+
+class Guard:
+    """Passes a request on, or refuses it in one sentence."""
+
+    def __init__(self, app: App, names: Iterable[str] = ()) -> None:
+        self._app = app
+        self._names = frozenset(["localhost", *(name.lower() for name in names)])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # the dashboard has no WebSocket, and its host runs the lifespan
+        refusal = self._refusal(scope)
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *HEADERS]
+            await send(message)
+
+        if refusal is None:
+            await self._app(scope, receive, send_guarded)
+        else:
+            status, text = refusal
+            body = text.encode() + b"\n"
+            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
+            await send_guarded({"type": "http.response.start", "status": status, "headers": headers})
+            await send_guarded({"type": "http.response.body", "body": body})
+
+    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
+        """Return the status and the reason if the request is refused."""
+        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        if len(hosts) != 1:
+            return 400, "expected one Host"
+        name = name_of_host(hosts[0])
+        if name not in self._names and not is_address(name):
+            return 421, f"host {hosts[0][:80]!r} is not a name of this dashboard: use its address, or start it with --host-name"
+        if scope["method"] not in METHODS:
+            return 405, f"{scope['method'][:20]}: expected GET, nothing can be changed here"
+        return None

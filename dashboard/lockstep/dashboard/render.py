@@ -1,0 +1,80 @@
+"""Makes pages from templates: whole, or one part of a page, which the script in the browser asks for again and again."""
+
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from lockstep.admin.render import format_bytes, format_duration, format_time
+from lockstep.runtime.safe_text import printable
+
+HERE = Path(__file__).parent
+PART = "x-part"
+"""The header that asks for one part of a page, by the name of its block."""
+DASH = "–"
+
+
+def _count(value: float | None) -> str:
+    return DASH if value is None else f"{value:,.0f}"
+
+
+def _rate(value: float | None) -> str:
+    return DASH if value is None else f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
+
+
+def _time(at_ms: int) -> Markup:
+    """Return an element with the time in UTC, of which the script makes a local one."""
+    text = format_time(at_ms)
+    return Markup('<time datetime="{0}" title="{0}">{0}</time>').format(text)
+
+
+def _text(value: object) -> str:
+    """Return a text of a peer: characters that are not printable, which could reorder a line, are escapes."""
+    return DASH if value is None else printable(str(value))
+
+
+def environment() -> Environment:
+    """Return what templates are rendered with. Every value is escaped, and a name that a page does not give is an error."""
+    made = Environment(
+        loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters |= {
+        "count": _count,
+        "rate": _rate,
+        "bytes": lambda value: DASH if value is None else format_bytes(value),
+        "duration": lambda value: format_duration(value) or DASH,
+        "time": _time,
+        "text": _text,
+        "url": lambda value: quote(str(value), safe=""),
+    }
+    return made
+
+
+class Templates:
+    """Renders pages."""
+
+    def __init__(self) -> None:
+        self._environment = environment()
+
+    def page(self, request: Request, name: str, values: Mapping[str, Any], status: int = 200) -> Response:
+        """Return the page, or the part that the request names. It has not changed (304) if the browser has the same text."""
+        template = self._environment.get_template(name)
+        context = {"root": request.scope.get("root_path", ""), "path": request.url.path, **values}
+        part = request.headers.get(PART)
+        if part is None:
+            text = template.render(context)
+        elif part in template.blocks:
+            text = "".join(template.blocks[part](template.new_context(context)))
+        else:
+            return Response(f"this page has no part {part[:40]!r}\n", 404, media_type="text/plain")
+        tag = f'"{blake2b(text.encode(), digest_size=12).hexdigest()}"'
+        headers = {"etag": tag, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return HTMLResponse(text, status, headers)

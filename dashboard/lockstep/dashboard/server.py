@@ -1,0 +1,99 @@
+"""The dashboard as a service: its port, its watch of the cluster, and an ordered stop."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from lockstep.dashboard.config import DashboardConfig
+from lockstep.dashboard.dashboard import Dashboard
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.address import format_address, os_reason
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+from lockstep.runtime.log import announce
+
+CONNECTIONS_MAX = 64
+STOP_S = 2
+"""How long a stop waits for responses that are being sent."""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without its signal handlers: the Daemon has its own."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.accepts = asyncio.Event()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.accepts.set()
+
+
+class DashboardServer:
+    """Serves the dashboard at the address of its settings."""
+
+    def __init__(self, config: DashboardConfig, host: Host) -> None:
+        self.on_fatal: Callable[[BaseException], None] | None = None
+        self.address = ""
+        self._config = config
+        self._tasks = Tasks(self._failed)
+        self._dashboard = Dashboard(config.nameserver, host=host, host_names=config.host_name)
+        self._server: _Server | None = None
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Bind the port and begin to watch the cluster, which need not be there yet. Raise ConfigError if the port can't be bound."""
+        host, port = self._config.address
+        bound = _bind(host, port)
+        self.address = format_address(bound.getsockname())
+        options = uvicorn.Config(
+            self._dashboard.app,
+            loop="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            ws="none",
+            http="h11",
+            server_header=False,
+            limit_concurrency=CONNECTIONS_MAX,
+            timeout_graceful_shutdown=STOP_S,
+            root_path=self._config.root_path,
+        )
+        self._server = _Server(options)
+        self._serving = self._tasks.spawn(self._server.serve(sockets=[bound]), "dashboard server")
+        await self._dashboard.start()
+        await self._server.accepts.wait()
+        announce("dashboard.started", address=f"http://{self.address}{self._config.root_path}/", nameserver=self._config.nameserver)
+
+    async def stop(self) -> None:
+        await self._dashboard.stop()
+        if self._server is not None and self._serving is not None:
+            self._server.should_exit = True
+            await asyncio.wait([self._serving])
+        await self._tasks.cancel_all()
+
+    def _failed(self, error: BaseException) -> None:
+        if self.on_fatal is not None:
+            self.on_fatal(error)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound. uvicorn would end the process if it could not bind."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.listen(CONNECTIONS_MAX)
+        bound.setblocking(False)
+    except OSError as error:
+        bound.close()
+        raise ConfigError(f"the dashboard can't listen on {host}:{port}: {os_reason(error)}") from error
+    return bound

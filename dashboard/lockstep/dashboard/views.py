@@ -1,0 +1,221 @@
+"""What pages show, from what is known of the cluster. Pure: no page waits for a broker here."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from lockstep.admin.client import BrokerResults
+from lockstep.admin.commands.top import remarks
+from lockstep.admin.diagnosis import Finding
+from lockstep.admin.group_history import PlacedEvent, hand_overs, summary
+from lockstep.admin.group_report import GroupReport
+from lockstep.admin.ownership import Lane, lanes
+from lockstep.admin.pictures.owners import owners_picture
+from lockstep.admin.pictures.series import series_picture
+from lockstep.admin.rates import GroupRates, TopicRates
+from lockstep.admin.watch.cache import Answer
+from lockstep.admin.watch.series import TICKS
+from lockstep.admin.watch.topic_query import TopicReport
+from lockstep.admin.watch.watch import INTERVAL_MS, Watch
+from lockstep.admin.why_query import Diagnosis
+from lockstep.protocol.bodies import GroupStatus, Overview
+from lockstep.protocol.names import group_of_topic
+from lockstep.runtime.clock import Clock
+
+ROWS = 100
+"""Rows of one page of a list."""
+LANES_MAX = 64
+"""Queues that have a lane: those that moved most."""
+QUEUES_SHOWN = 200
+"""Queues of a group in the table: those that are furthest behind."""
+WINDOWS_MIN = (1, 5, 15, 60)
+EVENTS_SHOWN = 200
+TREND = 120
+"""Ticks of a small chart: ten minutes."""
+
+
+def frame(watch: Watch, clock: Clock) -> dict[str, Any]:
+    """Return what every page shows: how old its figures are, and what keeps them from being newer."""
+    age_ms = None if watch.looked_ms is None else clock.monotonic_ms() - watch.looked_ms
+    silent = {name: look for name, look in watch.looks.items() if isinstance(look, str)}
+    return {
+        "problem": watch.problem,
+        "silent": silent,
+        "begun": watch.looked_ms is not None,
+        "stale": age_ms is not None and age_ms > 3 * INTERVAL_MS,
+        "nameservers": ", ".join(watch.admin.nameservers),
+        "any_broker": bool(watch.brokers),
+    }
+
+
+def cluster(watch: Watch) -> dict[str, Any]:
+    found = watch.rates
+    addresses = {name: broker.address for name, broker in watch.brokers.items()}
+    overviews = {name: look for name, look in watch.looks.items() if isinstance(look, Overview)}
+    return {
+        "brokers": found.brokers,
+        "addresses": addresses,
+        "overviews": overviews,
+        "tiles": [
+            _tile(watch, "Stored", "messages per second", "in"),
+            _tile(watch, "Consumed", "messages per second", "out"),
+            _tile(watch, "Behind", "messages, of all groups", "lag"),
+        ],
+        "attention": [(each, remarks(each)) for each in found.groups if remarks(each)],
+    }
+
+
+def topics(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
+    keys: dict[str, Callable[[TopicRates], Any]] = {
+        "name": lambda each: each.topic,
+        "rate": lambda each: -(each.stored_s or 0),
+        "behind": lambda each: -(each.lag or 0),
+        "stored": lambda each: -each.messages,
+    }
+    everything = query.get("all") == "1"
+    rows = [each for each in watch.topics if everything or group_of_topic(each.topic) is None]
+    chosen, listing = _listing(rows, query, keys, lambda each: each.topic)
+    trends = {each.topic: _trend(watch, f"topic/{each.topic}/in", f"{each.topic}: stored per second") for each in chosen}
+    return {"rows": chosen, "trends": trends, "everything": everything, **listing}
+
+
+def topic(watch: Watch, name: str, answer: Answer[TopicReport]) -> dict[str, Any]:
+    report = answer.value
+    queues = []
+    if report is not None:
+        for broker in report.layout.brokers:
+            offsets = {each.queue_id: each for each in report.offsets.get(broker, ())}
+            queues += [(each, offsets.get(each.queue_id)) for each in report.layout.queues_of(broker)]
+    groups: dict[str, tuple[int | None, int | None]] = {}
+    for look in watch.looks.values():
+        for flow in look.flows if isinstance(look, Overview) else ():
+            if flow.topic == name:
+                lag, oldest_ms = groups.get(flow.group, (None, None))
+                groups[flow.group] = _plus(lag, flow.lag), _most(oldest_ms, flow.oldest_ms)
+    rate = next((each for each in watch.topics if each.topic == name), None)
+    return {
+        "topic": name,
+        "report": report,
+        "error": None if answer.error is None else str(answer.error),
+        "queues": queues[:QUEUES_SHOWN],
+        "queues_left": max(0, len(queues) - QUEUES_SHOWN),
+        "groups": sorted(groups.items()),
+        "rate": rate,
+        "chart": _chart(watch, f"topic/{name}/in", f"{name}: messages stored per second"),
+    }
+
+
+def groups(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
+    keys: dict[str, Callable[[GroupRates], Any]] = {
+        "behind": lambda each: -(each.lag or 0),
+        "name": lambda each: each.group,
+        "rate": lambda each: -(each.given_s or 0),
+        "moves": lambda each: -(each.grants_min or 0),
+    }
+    chosen, listing = _listing(watch.rates.groups, query, keys, lambda each: each.group)
+    trends = {each.group: _trend(watch, f"group/{each.group}/lag", f"{each.group}: messages behind") for each in chosen}
+    return {"rows": [(each, remarks(each)) for each in chosen], "trends": trends, **listing}
+
+
+def group(
+    watch: Watch, name: str, answer: Answer[tuple[GroupReport | None, BrokerResults[GroupStatus]]], now_ms: int, query: Mapping[str, str]
+) -> dict[str, Any]:
+    report, results = answer.value if answer.value is not None else (None, None)
+    window_min = int(query["window"]) if query.get("window", "") in map(str, WINDOWS_MIN) else 5
+    events = sorted(watch.events.of(name), key=lambda each: each.event.wall_ms)
+    period = now_ms - window_min * 60_000, now_ms
+    recent = [each for each in events if period[0] <= each.event.wall_ms]
+    moved = [each for each in hand_overs(events) if each.at_ms >= period[0]]
+    lines = () if report is None else report.queues
+    drawn = _lanes(watch, report, events, period)
+    sentence = summary(moved)
+    picture = owners_picture(name, drawn, recent, period, sentence, style=None) if drawn else ""
+    queues = sorted(lines, key=lambda line: -(line.lag or 0)) if len(lines) > QUEUES_SHOWN else lines
+    return {
+        "group": name,
+        "report": report,
+        "unknown": answer.value is not None and report is None and results is not None and not results.failed,
+        "error": None if answer.error is None else str(answer.error),
+        "failed": {} if results is None else results.failed,
+        "rate": next((each for each in watch.rates.groups if each.group == name), None),
+        "picture": Markup(picture),
+        "hidden_lanes": max(0, len(lines) - len(drawn)) if report is not None and report.ordered else 0,
+        "sentence": sentence,
+        "windows": WINDOWS_MIN,
+        "window": window_min,
+        "queues": queues[:QUEUES_SHOWN],
+        "queues_left": max(0, len(queues) - QUEUES_SHOWN),
+        "failing": [line for line in lines if line.failing_ms is not None],
+        "events": [(each.broker, each.event) for each in reversed(recent[-EVENTS_SHOWN:])],
+        "chart_lag": _chart(watch, f"group/{name}/lag", f"{name}: messages behind"),
+        "chart_out": _chart(watch, f"group/{name}/out", f"{name}: messages consumed per second"),
+    }
+
+
+def why(name: str, answer: Answer[Diagnosis]) -> dict[str, Any]:
+    found = answer.value
+    return {
+        "group": name,
+        "found": found,
+        "error": None if answer.error is None else str(answer.error),
+        "others": 0 if found is None else len(found.states) - len(found.explanations),
+    }
+
+
+def doctor(answer: Answer[list[Finding]]) -> dict[str, Any]:
+    found = answer.value or []
+    return {
+        "answered": answer.value is not None,
+        "error": None if answer.error is None else str(answer.error),
+        "problems": [each for each in found if each.problem is not None],
+        "passed": [each for each in found if each.problem is None],
+    }
+
+
+def _lanes(watch: Watch, report: GroupReport | None, events: Sequence[PlacedEvent], period: tuple[int, int]) -> list[Lane]:
+    """Return the lanes of the queues that moved most, in their order. A group that locks no queue has none."""
+    lines = () if report is None else report.queues
+    owners = {(line.topic, line.broker, line.queue_id): line.owner for line in lines if line.reached}
+    if not any(owners.values()) and not any(each.event.topic for each in events):
+        return []
+    queues = [(line.topic, line.broker, line.queue_id) for line in lines]
+    unknown = watch.events.unknown(period[1] - 2 * INTERVAL_MS)
+    made = lanes(events, period, queues=queues, unknown=unknown, owners=owners)
+    most = sorted(made, key=lambda lane: -lane.moves)[:LANES_MAX]
+    return sorted(most, key=lambda lane: (lane.topic, lane.broker, lane.queue_id))
+
+
+def _listing(
+    rows: Iterable[Any], query: Mapping[str, str], keys: Mapping[str, Callable[[Any], Any]], name: Callable[[Any], str]
+) -> tuple[list[Any], dict[str, Any]]:
+    """Return the rows of one page of a list, sorted and filtered as the query says, and what the page needs to offer the others."""
+    wanted = query.get("q", "")
+    sort = query["sort"] if query.get("sort") in keys else next(iter(keys))
+    found = sorted([row for row in rows if wanted.lower() in name(row).lower()], key=lambda row: (keys[sort](row), name(row)))
+    pages = max(1, -(-len(found) // ROWS))
+    number = int(query["page"]) if query.get("page", "").isascii() and query.get("page", "").isdigit() and len(query["page"]) < 7 else 1
+    page = min(max(1, number), pages)
+    return found[(page - 1) * ROWS : page * ROWS], {"q": wanted, "sort": sort, "page": page, "pages": pages, "count": len(found)}
+
+
+def _tile(watch: Watch, title: str, unit: str, series: str) -> dict[str, Any]:
+    values = watch.series.last(series, TICKS)
+    return {"title": title, "unit": unit, "value": values[-1] if values else None, "chart": _chart(watch, series, f"{title}: {unit}")}
+
+
+def _chart(watch: Watch, series: str, title: str) -> Markup:
+    values = watch.series.last(series)
+    return Markup(series_picture(values, title, width=360, height=72, ticks=max(TREND, len(values))))
+
+
+def _trend(watch: Watch, series: str, title: str) -> Markup:
+    return Markup(series_picture(watch.series.last(series, TREND), title, width=120, height=24, ticks=TREND))
+
+
+def _plus(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else one + other
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else max(one, other)

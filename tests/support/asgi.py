@@ -1,0 +1,51 @@
+"""A browser's request to an ASGI application in the same loop, real or simulated."""
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from lockstep.dashboard.guard import App
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+
+async def get(app: App, url: str, *, method: str = "GET", host: str | None = "127.0.0.1:9880", root: str = "", **headers: str) -> Got:
+    """Return the response to one request. In names of `headers` "_" stands for "-"; `host` None sends none."""
+    path, _, query = url.partition("?")
+    fields = [] if host is None else [(b"host", host.encode("latin-1"))]
+    fields += [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": root + unquote(path),
+        "raw_path": (root + path).encode(),
+        "query_string": query.encode(),
+        "root_path": root,
+        "headers": fields,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 9880),
+    }
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    begin = sent[0]
+    body = b"".join(message.get("body", b"") for message in sent[1:])
+    return Got(begin["status"], {name.decode().lower(): value.decode("latin-1") for name, value in begin["headers"]}, body)

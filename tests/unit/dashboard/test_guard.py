@@ -1,0 +1,71 @@
+"""Who may ask the dashboard, and what a browser may do with the answer."""
+
+from typing import Any
+
+import pytest
+
+from lockstep.dashboard.guard import HEADERS, Guard
+from support.asgi import get
+
+
+async def page(scope: Any, receive: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": b"secret"})
+
+
+GUARD = Guard(page, ["Panel.example"])
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9880", 200),
+        ("[::1]:9880", 200),
+        ("10.1.2.3", 200),
+        ("localhost:9880", 200),
+        ("LOCALHOST", 200),
+        ("panel.example", 200),
+        ("panel.example.:80", 200),
+        ("evil.example", 421),
+        ("evil.example:9880", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("panel.example.evil", 421),
+        ("", 421),
+        (None, 400),
+    ],
+)
+async def test_host_must_be_an_address_or_a_name_of_the_dashboard(host: str | None, status: int) -> None:
+    got = await get(GUARD, "/", host=host)
+    assert got.status == status
+    assert (got.body == b"secret") == (status == 200)
+
+
+async def test_two_hosts_are_refused() -> None:
+    async def refuse(scope: Any, receive: Any, send: Any) -> None:
+        scope["headers"] = [(b"host", b"127.0.0.1"), (b"host", b"evil.example")]
+        await GUARD(scope, receive, send)
+
+    assert (await get(refuse, "/")).status == 400
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "x" * 100])
+async def test_nothing_but_reading_is_accepted(method: str) -> None:
+    got = await get(GUARD, "/groups/billing", method=method)
+    assert (got.status, got.body.endswith(b"nothing can be changed here\n")) == (405, True)
+    assert len(got.body) < 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "evil.example"])
+async def test_every_response_forbids_scripts_of_others_frames_and_sniffing(host: str) -> None:
+    got = await get(GUARD, "/", host=host)
+    assert {name.decode(): value.decode() for name, value in HEADERS}.items() <= got.headers.items()
+    assert "unsafe" not in got.headers["content-security-policy"]
+
+
+async def test_other_kinds_of_connections_are_ignored() -> None:
+    async def never(*_: Any) -> None:
+        raise AssertionError
+
+    await Guard(never)({"type": "lifespan"}, never, never)
+    await Guard(never)({"type": "websocket"}, never, never)

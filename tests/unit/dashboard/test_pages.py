@@ -1,0 +1,295 @@
+"""The pages over a simulated cluster: what they show, brokers that come and go, hostile names, parts that refresh."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+
+from lockstep.client import Message, MessageExt, OrderlyContext, Producer
+from lockstep.dashboard import Dashboard
+from lockstep.dashboard.render import HERE
+from lockstep.runtime.host import Host
+from lockstep.testing import TestCluster
+from support.asgi import Got, get
+from support.why_kit import GROUP, TOPIC, Member, send
+
+PAGES = ["/", "/topics", f"/topics/{TOPIC}", "/groups", f"/groups/{GROUP}", f"/groups/{GROUP}/why", "/doctor", "/nothing"]
+EMPTY = ("meta", "link", "input", "br", "path", "rect", "line", "circle")
+
+
+class Checked(HTMLParser):
+    """Reads a page, and notes what must not be in one."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.feed(text)
+        self.close()
+        if self.open:
+            self.wrong.append(f"not closed: {self.open}")
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        self.wrong += [f"{tag} has {name}" for name in named if name == "style" or name.startswith("on")]
+        self.links += [value or "" for name, value in attrs if name in ("href", "src", "action")]
+        if tag == "svg" and not named.get("aria-label"):
+            self.wrong.append("a picture without a name")
+        if tag not in EMPTY:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        pass
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in EMPTY:
+            return
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(f"</{tag}> closes another element")
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] in ("script", "style") and data.strip():
+            self.wrong.append(f"text in {self.open[-1]}")
+        self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.words).split())
+
+
+def checked(got: Got) -> Checked:
+    page = Checked(got.text)
+    assert page.wrong == []
+    assert not [link for link in page.links if "//" in link], "one host is asked"
+    return page
+
+
+@asynccontextmanager
+async def dashboard(cluster: TestCluster) -> AsyncIterator[Dashboard]:
+    made = Dashboard(cluster.nameserver, host=Host.current())
+    await made.start()
+    try:
+        yield made
+    finally:
+        await made.stop()
+
+
+async def started(cluster: TestCluster, *names: str) -> None:
+    await cluster.create_topic(TOPIC, queues=2)
+    for name in names:
+        await cluster.start(name, Member(cluster).run)
+        await cluster.advance(seconds=3)
+    await send(cluster, 40, keys=40)
+    await cluster.settled(GROUP)
+
+
+async def shown(on: Dashboard, url: str) -> str:
+    """Return the words of a page once what it asks for has been answered."""
+    await get(on.app, url)
+    await asyncio.sleep(4)
+    return checked(await get(on.app, url)).text
+
+
+async def test_every_page_is_sound_before_the_first_look_and_after_it(lockstep_cluster: TestCluster) -> None:
+    await started(lockstep_cluster, "a")
+    async with dashboard(lockstep_cluster) as on:
+        for _ in range(2):
+            for url in PAGES:
+                got = await get(on.app, url)
+                assert got.status == (404 if url == "/nothing" else 200), url
+                checked(got)
+            await lockstep_cluster.advance(seconds=20)
+
+
+async def test_pages_show_topics_groups_and_brokers(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a", "b")
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=12)
+        front = await shown(on, "/")
+        assert "broker-a" in front
+        assert "broker-b" in front
+        assert "No group fails" in front
+        topics = await shown(on, "/topics")
+        assert "1 topics" in topics
+        assert TOPIC in topics
+        assert GROUP in await shown(on, f"/topics/{TOPIC}")
+        assert f"{GROUP} ordered 2 4 0" in await shown(on, "/groups")
+        group = await shown(on, f"/groups/{GROUP}")
+        assert "2 queues moved to another member: 2 released by the owner" in group
+        assert "A joined" in group
+        assert f"{TOPIC}@broker-a:0" in group
+        assert "moves" in await shown(on, f"/groups/{GROUP}/why") or "idle" in await shown(on, f"/groups/{GROUP}/why")
+        assert "checks passed" in await shown(on, "/doctor")
+
+
+async def test_killed_member_is_shown_with_its_grace_and_its_successor(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a", "b")
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=10)
+        await shown(on, f"/groups/{GROUP}")
+        await cluster.kill("b")
+        await send(cluster, 40, keys=40)
+        await cluster.settled(GROUP)
+        await cluster.advance(seconds=6)
+        text = await shown(on, f"/groups/{GROUP}")
+        assert "2 lost with the owner (median 3.0 s" in text
+        assert "its connection was lost, and the grace is over" in text
+
+
+async def test_broker_that_is_away_is_named_and_is_never_a_zero(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=10)
+        await shown(on, f"/topics/{TOPIC}")
+        await cluster.pause("broker-b")
+        await cluster.advance(seconds=12)
+        front = await shown(on, "/")
+        assert "broker-b does not answer, sums are without it" in front
+        assert "– – – – –" in front
+        assert "broker-b is left out" in await shown(on, f"/topics/{TOPIC}")
+        assert "broker-b is left out" in await shown(on, f"/groups/{GROUP}")
+        await cluster.resume("broker-b")
+        await cluster.advance(seconds=30)
+        assert "broker-b does not answer" not in await shown(on, "/")
+
+
+async def test_without_a_nameserver_pages_say_so_and_keep_the_last_figures(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    await cluster.kill("nameserver-1")
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=8)
+        for url in ("/", "/topics", "/groups"):
+            assert "The nameservers do not answer" in await shown(on, url)
+        assert "no nameserver responds" in await shown(on, f"/groups/{GROUP}")
+        await cluster.restart("nameserver-1")
+        await cluster.advance(seconds=60)
+        assert "do not answer" not in await shown(on, "/")
+        await cluster.kill("nameserver-1")
+        await cluster.advance(seconds=8)
+        front = await shown(on, "/")
+        assert "The nameservers do not answer" in front
+        assert "broker-a" in front
+
+
+@pytest.mark.lockstep(brokers=1)
+async def test_cluster_without_topics_and_groups_says_what_makes_them(lockstep_cluster: TestCluster) -> None:
+    async with dashboard(lockstep_cluster) as on:
+        await lockstep_cluster.advance(seconds=8)
+        assert "lockstep topic create NAME makes one" in await shown(on, "/topics")
+        assert "A group begins with its first consumer" in await shown(on, "/groups")
+        got = await get(on.app, f"/groups/{GROUP}")
+        assert (got.status, "No broker knows this group" in got.text) == (404, True)
+        assert "no topic 'orders'" in await shown(on, f"/topics/{TOPIC}")
+        assert f"no broker knows group {GROUP}" in await shown(on, f"/groups/{GROUP}/why")
+
+
+def listener(word: str) -> Callable[[Sequence[MessageExt], OrderlyContext], None]:
+    def fail(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        raise RuntimeError(word)
+
+    return fail
+
+
+async def test_words_of_clients_are_only_words(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    hostile = "<script>alert(1)</script>\u202e\x07'\"&"
+    await cluster.start("a", Member(cluster, listener(hostile)).run)
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        await producer.send(Message(TOPIC, hostile.encode(), sharding_key=hostile.replace("\x07", "")))
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=12)
+        for url in (f"/groups/{GROUP}", f"/groups/{GROUP}/why"):
+            text = await shown(on, url)
+            assert "<script>alert(1)</script>" in text
+            assert "\u202e" not in text
+        for url in (
+            "/topics?q=<script>alert(1)</script>",
+            "/groups/<script>alert(1)</script>",
+            "/topics/%3Cscript%3E",
+            "/groups?sort=<b>&page=-1",
+        ):
+            checked(await get(on.app, url))
+
+
+async def test_part_of_a_page_is_sent_alone_and_only_if_it_has_changed(lockstep_cluster: TestCluster) -> None:
+    await started(lockstep_cluster, "a")
+    async with dashboard(lockstep_cluster) as on:
+        await lockstep_cluster.advance(seconds=8)
+        whole = await get(on.app, "/groups")
+        part = await get(on.app, "/groups", x_part="list")
+        assert part.text.strip() in whole.text
+        assert "<html" not in part.text
+        again = await get(on.app, "/groups", x_part="list", if_none_match=part.headers["etag"])
+        assert (again.status, again.body) == (304, b"")
+        await send(lockstep_cluster, 4_000, keys=40)
+        await lockstep_cluster.advance(seconds=8)
+        changed = await get(on.app, "/groups", x_part="list", if_none_match=part.headers["etag"])
+        assert changed.status == 200
+        assert (await get(on.app, "/groups", x_part="secrets")).status == 404
+
+
+async def test_links_carry_the_path_under_which_a_proxy_serves_the_dashboard(lockstep_cluster: TestCluster) -> None:
+    await started(lockstep_cluster, "a")
+    async with dashboard(lockstep_cluster) as on:
+        await lockstep_cluster.advance(seconds=8)
+        for url in PAGES:
+            page = checked(await get(on.app, url, root="/lockstep"))
+            assert page.links
+            assert all(link.startswith(("/lockstep/", "?", "#")) for link in page.links), url
+
+
+async def test_many_viewers_of_a_group_cost_its_brokers_one_question(
+    lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await started(lockstep_cluster, "a")
+    async with dashboard(lockstep_cluster) as on:
+        await lockstep_cluster.advance(seconds=8)
+        asked = []
+        status = on.watch.admin.group_status
+
+        async def counted(*args: object, **options: object) -> object:
+            asked.append(args)
+            return await status(*args, **options)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(on.watch.admin, "group_status", counted)
+        for _ in range(10):
+            await asyncio.gather(*(get(on.app, f"/groups/{GROUP}") for _ in range(20)))
+            await asyncio.sleep(1)
+        assert 2 * 4 <= len(asked) <= 2 * 6
+        count = len(asked)
+        await asyncio.sleep(60)
+        assert len(asked) == count
+
+
+def test_templates_and_static_files_name_no_other_host_and_have_no_script_of_their_own() -> None:
+    for path in [*Path(HERE, "templates").iterdir(), *Path(HERE, "static").iterdir()]:
+        text = path.read_text().replace("http://www.w3.org/2000/svg", "")
+        assert "//" not in re.sub(r"^//.*|(?<=\s)//.*", "", text, flags=re.MULTILINE), path
+        assert not re.search(r"\|\s*safe|\sstyle=|\son\w+=", text), path
+        assert not re.search(r"<script>|<style>|javascript:", text), path
+    assert len((HERE / "static/app.js").read_text().splitlines()) <= 200
+    assert len((HERE / "static/app.css").read_text().splitlines()) <= 250
+
+
+async def test_application_of_a_user_mounts_the_dashboard(lockstep_cluster: TestCluster) -> None:
+    await started(lockstep_cluster, "a")
+    async with dashboard(lockstep_cluster) as on:
+        await lockstep_cluster.advance(seconds=8)
+        app = FastAPI()
+        app.mount("/lockstep", on.app)
+        got = await get(app, "/lockstep/groups")
+        assert got.status == 200
+        assert all(link.startswith(("/lockstep/", "?", "#")) for link in checked(got).links)
+        assert (await get(app, "/lockstep/groups", host="evil.example")).status == 421
