@@ -24,9 +24,10 @@ class Part:
 class SearchProgress:
     """Counts bytes of logs or messages, and prints the rate and the time left while a search lasts."""
 
-    def __init__(self, clock: Clock, unit: str = "bytes") -> None:
-        """`unit`: what is counted."""
+    def __init__(self, clock: Clock, unit: str = "bytes", *, printed: bool = True) -> None:
+        """`unit`: what is counted. `printed`: whether there are lines on stderr."""
         self._clock = clock
+        self._printed = printed
         self.unit = unit
         self._parts: dict[str, Part] = {}
         self._began_ms = clock.monotonic_ms()
@@ -49,7 +50,7 @@ class SearchProgress:
         part.done += done
         part.left = left
         now_ms = self._clock.monotonic_ms()
-        if now_ms < self._next_ms:
+        if not self._printed or now_ms < self._next_ms:
             return
         self._next_ms = now_ms + (EVERY_TERMINAL_MS if self._terminal else EVERY_MS)
         line = f"lockstep: searched {self.describe()}{self._speed(now_ms)}"

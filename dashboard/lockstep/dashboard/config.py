@@ -20,6 +20,7 @@ class DashboardConfig(Settings):
     listen: Annotated[str, "HOST:PORT to listen on. Port 0: any free port."] = "127.0.0.1:9880"
     host_name: Annotated[tuple[str, ...], "A name under which browsers may open it (HTTP's Host), besides addresses and localhost."] = ()
     root_path: Annotated[str, "The path under which a proxy serves it, as in /lockstep."] = ""
+    no_bodies: Annotated[bool, "Show no bodies of messages, and search none."] = False
     insecure: Annotated[bool, "Accept connections from other machines although there is no authentication."] = False
     log_level: Annotated[Literal["debug", "info", "warning", "error"], "The lowest level that is logged."] = "info"
 

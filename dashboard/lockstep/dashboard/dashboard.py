@@ -3,10 +3,11 @@
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -21,6 +22,7 @@ from lockstep.admin.watch.watch import Watch
 from lockstep.admin.why_query import Diagnosis, diagnose
 from lockstep.dashboard import views
 from lockstep.dashboard.guard import App, Guard
+from lockstep.dashboard.messages import Messages
 from lockstep.dashboard.render import HERE, Templates
 from lockstep.protocol.bodies import GroupStatus
 from lockstep.protocol.errors import LockstepError, SubscriptionGroupNotExistError, TopicNotExistError
@@ -44,11 +46,13 @@ class Caches:
 class Dashboard:
     """The pages of one cluster. `start` begins to watch it; `app` is the ASGI application."""
 
-    def __init__(self, nameserver: str, *, host: Host | None = None, host_names: Iterable[str] = ()) -> None:
+    def __init__(self, nameserver: str, *, host: Host | None = None, host_names: Iterable[str] = (), bodies: bool = True) -> None:
+        """`host_names`: names under which browsers may open it. Without `bodies` no body of a message is shown or searched."""
         self.host = host or Host.current()
         self.tasks = Tasks()
         self.watch = Watch(self.host, nameserver, self.tasks)
         self._templates = Templates()
+        self._messages = Messages(self.watch.admin, bodies=bodies)
         admin, clock = self.watch.admin, self.host.clock
         self._caches = Caches(
             groups=Cache(clock, self.tasks, lambda group: read_group(admin, group)),
@@ -60,6 +64,9 @@ class Dashboard:
             Route("/", self._cluster),
             Route("/topics", self._topics),
             Route("/topics/{topic}", self._topic),
+            Route("/topics/{topic}/messages", self._topic_messages),
+            Route("/messages", self._find_message),
+            Route("/messages/{id}", self._message),
             Route("/groups", self._groups),
             Route("/groups/{group}", self._group),
             Route("/groups/{group}/why", self._why),
@@ -92,6 +99,20 @@ class Dashboard:
         topic = request.path_params["topic"]
         answer = await self._caches.topics.look(topic)
         return self._page(request, "topic.html", views.topic(self.watch, topic, answer), _status(answer))
+
+    async def _topic_messages(self, request: Request) -> Response:
+        values = await self._messages.of_topic(request.path_params["topic"], request.query_params)
+        return self._page(request, "messages.html", values)
+
+    async def _find_message(self, request: Request) -> Response:
+        wanted = request.query_params.get("id", "").strip()
+        if wanted:
+            return RedirectResponse(f"{request.scope.get('root_path', '')}/messages/{quote(wanted, safe='')}", 303)
+        return self._page(request, "find.html", {})
+
+    async def _message(self, request: Request) -> Response:
+        values = await self._messages.one(request.path_params["id"])
+        return self._page(request, "message.html", values, 200 if values["message"] else 404)
 
     async def _groups(self, request: Request) -> Response:
         return self._page(request, "groups.html", views.groups(self.watch, request.query_params))

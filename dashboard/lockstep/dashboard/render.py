@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from lockstep.admin.render import format_bytes, format_duration, format_time
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.safe_text import printable, printable_lines
 
 HERE = Path(__file__).parent
 PART = "x-part"
@@ -51,6 +51,8 @@ def environment() -> Environment:
         "duration": lambda value: format_duration(value) or DASH,
         "time": _time,
         "text": _text,
+        "lines": printable_lines,
+        "moment": format_time,
         "url": lambda value: quote(str(value), safe=""),
     }
     return made

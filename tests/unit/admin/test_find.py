@@ -11,9 +11,10 @@ import pytest
 
 from lockstep.admin import cli
 from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.message import _show, place_of
+from lockstep.admin.commands.message import _show
 from lockstep.admin.commands.message_find import _find
 from lockstep.admin.find import Criteria
+from lockstep.admin.message_query import place_of
 from lockstep.admin.search_progress import EVERY_MS, FIRST_MS, SearchProgress
 from lockstep.client import Message, MessageQueue, Producer, SendResult
 from lockstep.protocol.codes import RequestCode

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.message import find_by_id
+from lockstep.admin.message_query import find_by_id
 from lockstep.admin.tracking import MEANINGS, Track, TrackType, track, tracks
 from lockstep.client import ConcurrentlyContext, OrderedRetry, OrderlyContext
 from lockstep.protocol.bodies import (

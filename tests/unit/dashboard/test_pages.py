@@ -18,7 +18,19 @@ from lockstep.testing import TestCluster
 from support.asgi import Got, get
 from support.why_kit import GROUP, TOPIC, Member, send
 
-PAGES = ["/", "/topics", f"/topics/{TOPIC}", "/groups", f"/groups/{GROUP}", f"/groups/{GROUP}/why", "/doctor", "/nothing"]
+PAGES = [
+    "/",
+    "/topics",
+    f"/topics/{TOPIC}",
+    "/groups",
+    f"/groups/{GROUP}",
+    f"/groups/{GROUP}/why",
+    "/doctor",
+    f"/topics/{TOPIC}/messages",
+    "/messages",
+    "/messages/7F0000",
+    "/nothing",
+]
 EMPTY = ("meta", "link", "input", "br", "path", "rect", "line", "circle")
 
 
@@ -103,7 +115,7 @@ async def test_every_page_is_sound_before_the_first_look_and_after_it(lockstep_c
         for _ in range(2):
             for url in PAGES:
                 got = await get(on.app, url)
-                assert got.status == (404 if url == "/nothing" else 200), url
+                assert got.status == (404 if url in ("/nothing", "/messages/7F0000") else 200), url
                 checked(got)
             await lockstep_cluster.advance(seconds=20)
 
@@ -293,3 +305,67 @@ async def test_application_of_a_user_mounts_the_dashboard(lockstep_cluster: Test
         assert got.status == 200
         assert all(link.startswith(("/lockstep/", "?", "#")) for link in checked(got).links)
         assert (await get(app, "/lockstep/groups", host="evil.example")).status == 421
+
+
+async def stored(cluster: TestCluster, *messages: Message) -> list[str]:
+    """Send messages. Return their offset message ids."""
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        return [(await producer.send(each)).offset_message_id for each in messages]
+
+
+async def test_messages_of_a_topic_are_listed_the_newest_first_and_filtered(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=2)
+    await stored(cluster, *(Message(TOPIC, b"n%03d" % n, sharding_key=f"k{n % 7}", tags="odd" if n % 2 else "even") for n in range(120)))
+    async with dashboard(cluster) as on:
+        first = checked(await get(on.app, f"/topics/{TOPIC}/messages"))
+        assert re.findall(r"n\d{3}", first.text) == [f"n{n:03}" for n in range(119, 69, -1)]
+        (older,) = [link for link in first.links if link.startswith("?tag=")]
+        second = checked(await get(on.app, f"/topics/{TOPIC}/messages{older}"))
+        assert re.findall(r"n\d{3}", second.text)[0] in ("n070", "n069")
+        tagged = checked(await get(on.app, f"/topics/{TOPIC}/messages?tag=odd&key=k3"))
+        assert re.findall(r"n\d{3}", tagged.text) == [f"n{n:03}" for n in range(119, -1, -1) if n % 2 and n % 7 == 3]
+        assert "n117" in checked(await get(on.app, f"/topics/{TOPIC}/messages?body=n117")).text
+        assert "--since 'soon'" in checked(await get(on.app, f"/topics/{TOPIC}/messages?since=soon")).text
+        assert "no topic 'nothing'" in checked(await get(on.app, "/topics/nothing/messages")).text
+
+
+async def test_message_is_shown_with_its_body_and_what_became_of_it(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    hostile = "<script>alert(1)</script>\n\u202e"
+    ids = await stored(
+        cluster,
+        Message(TOPIC, b'{"amount": 5, "to": ["x"]}', keys=["order-1"], properties={hostile[:20]: hostile[:20]}),
+        Message(TOPIC, hostile.encode()),
+        Message(TOPIC, b"\xff\x00\x01"),
+        Message(TOPIC, b"x" * 100_000),
+    )
+    await cluster.settled(GROUP)
+    async with dashboard(cluster) as on:
+        pages = [checked(await get(on.app, f"/messages/{each}")).text for each in ids]
+        assert '{ "amount": 5, "to": [ "x" ] }' in pages[0]
+        assert f"{GROUP} CONSUMED" in pages[0]
+        assert "<script>alert(1)" in pages[0]
+        assert "<script>alert(1)</script> \\u202e" in pages[1]
+        assert "3 bytes that are no text ff0001" in pages[2]
+        assert "100,000 bytes; what follows is the beginning" in pages[3]
+        assert "x" * 65_536 in pages[3]
+        assert "x" * 65_537 not in pages[3]
+        found = await get(on.app, f"/messages?id={ids[0]}", root="/lockstep")
+        assert (found.status, found.headers["location"]) == (303, f"/lockstep/messages/{ids[0]}")
+        missing = await get(on.app, f"/messages/{ids[0][:-1]}{'0' if ids[0][-1] != '0' else '1'}")
+        assert (missing.status, "was not found" in missing.text) == (404, True)
+        assert "no message id" in (await get(on.app, "/messages/hello")).text or "expected" in (await get(on.app, "/messages/hello")).text
+
+
+async def test_without_bodies_none_is_shown_and_none_is_searched(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    ids = await stored(cluster, Message(TOPIC, b"secret"), Message(TOPIC, b"other"))
+    hidden = Dashboard(cluster.nameserver, host=Host.current(), bodies=False)
+    for url in (f"/messages/{ids[0]}", f"/topics/{TOPIC}/messages", f"/topics/{TOPIC}/messages?body=secret"):
+        page = checked(await get(hidden.app, url))
+        assert "secret" not in page.text.replace("?body=secret", "")
+    assert page.text.count("bytes") == 2, "the search for a body is no search at all"
+    await hidden.stop()

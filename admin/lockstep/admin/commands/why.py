@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.admin.client import AdminClient, failure_summary
-from lockstep.admin.commands.message import brokers_to_search, find_by_id
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import QueueLine
+from lockstep.admin.message_query import brokers_to_search, find_by_id
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.parked import list_parked
 from lockstep.admin.render import print_json, print_line

@@ -1,0 +1,132 @@
+"""The pages of messages: those of a topic, the newest first, and one with its body and what became of it in each group."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lockstep.admin.client import AdminClient
+from lockstep.admin.find import Criteria, Found, find_in_topic
+from lockstep.admin.message_query import brokers_to_search, find_by_id
+from lockstep.admin.search_progress import SearchProgress
+from lockstep.admin.targets import parse_period
+from lockstep.admin.tracking import MEANINGS, tracks
+from lockstep.protocol.errors import LockstepError, RemoteProtocolError
+from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
+from lockstep.protocol.message import MessageExt
+
+ROWS = 50
+SEARCH_S = 3.0
+"""How long one page searches. Then it shows what was found, and how far the search came."""
+TRACKS_S = 5.0
+BODY_SHOWN = 64 * 1024
+"""Bytes of a body that are shown."""
+LINE_SHOWN = 120
+HEX_SHOWN = 4 * 1024
+"""Bytes of a body that is no text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body as it is shown."""
+
+    kind: str
+    """json, text, bytes, hidden or unreadable."""
+    shown: str
+    size: int
+    """Bytes of the whole body."""
+    cut: bool = False
+
+
+class Messages:
+    """Reads messages for pages. Without `bodies` it shows none and searches none."""
+
+    def __init__(self, admin: AdminClient, *, bodies: bool = True) -> None:
+        self._admin = admin
+        self._bodies = bodies
+
+    async def of_topic(self, topic: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return the newest messages of a topic that meet the query, and how far the search came."""
+        wanted = {name: query.get(name, "").strip() for name in ("tag", "key", "body", "since", "until")}
+        clock = self._admin.host.clock
+        found = Found(ROWS, SearchProgress(clock, "messages", printed=False))
+        error = None
+        timed_out = False
+        try:
+            since_ms, until_ms = parse_period(wanted["since"] or None, wanted["until"] or None, clock.wall_ms())
+            criteria = Criteria(
+                topic,
+                begin_ms=since_ms or 0,
+                end_ms=TIMESTAMP_MAX if until_ms is None else until_ms,
+                tags=wanted["tag"] or "*",
+                sharding_key=wanted["key"] or None,
+                body=wanted["body"] or None if self._bodies else None,
+            )
+            async with asyncio.timeout(SEARCH_S):
+                await find_in_topic(self._admin, found, topic, criteria)
+        except TimeoutError:
+            timed_out = True
+        except LockstepError as failure:
+            error = str(failure)
+        rows = [(each, self._line(each)) for each in found.messages]
+        return {
+            "topic": topic,
+            "wanted": wanted,
+            "rows": rows,
+            "error": error,
+            "failed": found.failed,
+            "searched": found.progress.describe(),
+            "timed_out": timed_out,
+            "oldest_ms": found.messages[-1].stored_ms if len(found.messages) >= ROWS else None,
+            "bodies": self._bodies,
+        }
+
+    async def one(self, message_id: str) -> dict[str, Any]:
+        """Return one message, and what became of it in each group."""
+        values: dict[str, Any] = {"id": message_id, "message": None, "error": None, "tracks": [], "no_tracks": None, "meanings": MEANINGS}
+        try:
+            searched = brokers_to_search(await self._admin.brokers(), None)
+            message, broker = await find_by_id(self._admin, searched, message_id, printed=False)
+        except LockstepError as error:
+            return {**values, "error": str(error)}
+        values |= {"message": message, "body": self.body(message)}
+        try:
+            async with asyncio.timeout(TRACKS_S):
+                values["tracks"] = await tracks(self._admin, broker, message)
+        except TimeoutError:
+            values["no_tracks"] = f"the broker did not say within {TRACKS_S:g} s"
+        except LockstepError as error:
+            values["no_tracks"] = str(error)
+        return values
+
+    def body(self, message: MessageExt) -> Body:
+        """Return the body: JSON laid out, text, or bytes in hexadecimal digits."""
+        if not self._bodies:
+            return Body("hidden", "", len(message.stored_body))
+        try:
+            body = bytes(message.body)
+        except RemoteProtocolError as error:
+            return Body("unreadable", str(error), len(message.stored_body))
+        cut = len(body) > BODY_SHOWN
+        try:
+            text = body[:BODY_SHOWN].decode("utf-8", "ignore" if cut else "strict")
+        except UnicodeDecodeError:
+            return Body("bytes", body[:HEX_SHOWN].hex(" ", 4), len(body), len(body) > HEX_SHOWN)
+        if not cut and text[:1] in ("{", "["):
+            try:
+                return Body("json", json.dumps(json.loads(text), indent=2, ensure_ascii=False), len(body))
+            except (ValueError, RecursionError):
+                pass
+        return Body("text", text, len(body), cut)
+
+    def _line(self, message: MessageExt) -> str:
+        """Return the beginning of the body, on one line."""
+        if not self._bodies:
+            return f"{len(message.stored_body)} bytes"
+        try:
+            body = bytes(message.body[: 4 * LINE_SHOWN])
+        except RemoteProtocolError as error:
+            return f"({error})"
+        text = " ".join(body.decode("utf-8", "backslashreplace").split())
+        return text if len(text) <= LINE_SHOWN else text[:LINE_SHOWN] + "…"
