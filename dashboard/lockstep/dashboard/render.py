@@ -17,6 +17,7 @@ from lockstep.runtime.safe_text import printable, printable_lines
 HERE = Path(__file__).parent
 PART = "x-part"
 """The header that asks for one part of a page, by the name of its block."""
+BASE = "base.html"
 DASH = "–"
 
 
@@ -67,12 +68,13 @@ class Templates:
     def page(self, request: Request, name: str, values: Mapping[str, Any], status: int = 200) -> Response:
         """Return the page, or the part that the request names. It has not changed (304) if the browser has the same text."""
         template = self._environment.get_template(name)
+        blocks = {**self._environment.get_template(BASE).blocks, **template.blocks}
         context = {"root": request.scope.get("root_path", ""), "path": request.url.path, **values}
         part = request.headers.get(PART)
         if part is None:
             text = template.render(context)
-        elif part in template.blocks:
-            text = "".join(template.blocks[part](template.new_context(context)))
+        elif part in blocks:
+            text = "".join(blocks[part](template.new_context(context)))
         else:
             return Response(f"this page has no part {part[:40]!r}\n", 404, media_type="text/plain")
         tag = f'"{blake2b(text.encode(), digest_size=12).hexdigest()}"'

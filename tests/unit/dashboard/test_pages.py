@@ -252,6 +252,19 @@ async def test_part_of_a_page_is_sent_alone_and_only_if_it_has_changed(lockstep_
         assert (await get(on.app, "/groups", x_part="secrets")).status == 404
 
 
+async def test_every_part_that_a_page_refreshes_can_be_asked_for(lockstep_cluster: TestCluster) -> None:
+    await started(lockstep_cluster, "a")
+    async with dashboard(lockstep_cluster) as on:
+        await lockstep_cluster.advance(seconds=8)
+        for url in PAGES:
+            whole = await get(on.app, url)
+            parts = re.findall(r'data-part="(\w+)"', whole.text)
+            assert parts[0] == "notices"
+            for name in parts:
+                part = await get(on.app, url, x_part=name)
+                assert (part.status, "etag" in part.headers) == (whole.status, True), (url, name)
+
+
 async def test_links_carry_the_path_under_which_a_proxy_serves_the_dashboard(lockstep_cluster: TestCluster) -> None:
     await started(lockstep_cluster, "a")
     async with dashboard(lockstep_cluster) as on:
