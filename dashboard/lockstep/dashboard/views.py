@@ -15,7 +15,6 @@ from lockstep.admin.pictures.owners import owners_picture
 from lockstep.admin.pictures.series import series_picture
 from lockstep.admin.rates import GroupRates, TopicRates
 from lockstep.admin.watch.cache import Answer
-from lockstep.admin.watch.series import TICKS
 from lockstep.admin.watch.topic_query import TopicReport
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.admin.why_query import Diagnosis
@@ -200,8 +199,14 @@ def _listing(
 
 
 def _tile(watch: Watch, title: str, unit: str, series: str) -> dict[str, Any]:
-    values = watch.series.last(series, TICKS)
-    return {"title": title, "unit": unit, "value": values[-1] if values else None, "chart": _chart(watch, series, f"{title}: {unit}")}
+    values = watch.series.last(series, 1)
+    return {
+        "title": title,
+        "unit": unit,
+        "value": values[-1] if values else None,
+        "whole": series == "lag",
+        "chart": _chart(watch, series, f"{title}: {unit}"),
+    }
 
 
 def _chart(watch: Watch, series: str, title: str) -> Markup:
