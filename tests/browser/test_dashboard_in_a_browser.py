@@ -1,0 +1,208 @@
+"""The dashboard in Chromium: accessibility, one host, no errors, narrow screens, refreshes, a hidden tab, a lost server, hostile names.
+
+`scripts/browser` installs the browser and runs these tests.
+"""
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.client import Message, MessageExt, OrderlyContext, Producer, PushConsumer
+from support.processes import Program, program
+
+BROWSER, AXE = os.environ.get("LOCKSTEP_TEST_BROWSER"), os.environ.get("LOCKSTEP_TEST_AXE")
+if BROWSER is None or AXE is None:
+    pytest.skip("scripts/browser runs these tests", allow_module_level=True)
+
+from playwright.sync_api import Browser, Page, sync_playwright  # type: ignore[import-not-found, unused-ignore]  # noqa: E402
+
+TOPIC, GROUP = "orders", "billing"
+HOSTILE = "<script>document.title = 'hacked'</script>"
+PAGES = [
+    *("/", "/topics", f"/topics/{TOPIC}", f"/topics/{TOPIC}/messages", "/messages"),
+    *("/groups", f"/groups/{GROUP}", f"/groups/{GROUP}/why", "/doctor"),
+]
+LIMIT_MS = 60_000
+
+
+class Load:
+    """Sends and consumes in a thread until it is closed."""
+
+    def __init__(self, nameserver: str) -> None:
+        self._nameserver = nameserver
+        self._stop: asyncio.Event | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
+        self._thread.start()
+        assert self._ready.wait(60)
+
+    async def _run(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        number = 0
+        async with Producer("shop", nameserver=self._nameserver) as producer:
+            await producer.send(Message(TOPIC, HOSTILE.encode(), sharding_key=HOSTILE, tags="t", properties={"name": HOSTILE}))
+            consumer = PushConsumer(GROUP, nameserver=self._nameserver).subscribe(TOPIC)
+            consumer.orderly(listen)
+            async with consumer:
+                self._ready.set()
+                while not self._stop.is_set():
+                    await producer.send(Message(TOPIC, b"%d" % number, sharding_key=f"k{number % 50}"))
+                    number += 1
+                    await asyncio.sleep(0.05)
+
+    def close(self) -> None:
+        assert self._loop is not None
+        assert self._stop is not None
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+
+
+async def listen(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+    """Accept everything."""
+
+
+@pytest.fixture(scope="module")
+def panel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    store = tmp_path_factory.mktemp("browser")
+    with program("lockstep.admin.cli", "up", "--port", "0", "--brokers", "2", "--store", str(store), event="up.started") as up:
+        nameserver = up.started["nameserver"]
+        load = Load(nameserver)
+        try:
+            with serving(nameserver, "127.0.0.1:0") as made:
+                yield made
+        finally:
+            load.close()
+
+
+def serving(nameserver: str, listen: str) -> Any:
+    return program("lockstep.admin.cli", "dashboard", "--nameserver", nameserver, "--listen", listen, event="dashboard.started")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@dataclass
+class Tab:
+    """A tab, what its console said, and what it requested."""
+
+    page: Page
+    base: str
+    said: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> None:
+        self.page.goto(self.base + path)
+
+
+def tab(browser: Browser, panel: Program, **options: Any) -> Tab:
+    made = Tab(browser.new_context(**options).new_page(), panel.started["address"].rstrip("/"))
+    made.page.on("console", lambda message: made.said.append(message.text))
+    made.page.on("pageerror", lambda error: made.said.append(str(error)))
+    made.page.on("request", lambda request: made.requests.append(request.url))
+    return made
+
+
+@pytest.mark.parametrize("width", [1_280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_is_accessible_and_fits_the_screen(browser: Browser, panel: Program, scheme: str, width: int) -> None:
+    made = tab(browser, panel, color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
+    assert AXE is not None
+    axe = Path(AXE).read_text()
+    for path in PAGES:
+        made.open(path)
+        made.page.evaluate(axe)
+        wrong = made.page.evaluate("axe.run()")["violations"]
+        assert [(each["id"], each["nodes"][0]["html"]) for each in wrong] == [], path
+        assert made.page.evaluate("document.documentElement.scrollWidth") <= width, path
+    made.page.context.close()
+
+
+def test_pages_load_from_one_host_and_nothing_fails(browser: Browser, panel: Program) -> None:
+    made = tab(browser, panel)
+    for path in PAGES:
+        made.open(path)
+        made.page.wait_for_timeout(2_500)  # its parts are refreshed
+    assert made.said == []
+    assert all(url.startswith(made.base) for url in made.requests)
+    made.page.context.close()
+
+
+def test_figures_go_on_without_a_reload_and_stop_while_paused(browser: Browser, panel: Program) -> None:
+    made = tab(browser, panel)
+    made.open(f"/groups/{GROUP}")
+    shown = "[...document.querySelectorAll('[aria-label=Queues] td')].map(each => each.textContent).join()"
+    before = made.page.evaluate(shown)
+    for _ in range(LIMIT_MS // 500):
+        made.page.wait_for_timeout(500)
+        if made.page.evaluate(shown) != before:
+            break
+    assert made.page.evaluate(shown) != before
+    made.page.keyboard.press("p")
+    made.page.wait_for_timeout(1_000)
+    count = len(made.requests)
+    made.page.wait_for_timeout(4_000)
+    assert len(made.requests) == count
+    made.page.context.close()
+
+
+def test_hidden_tab_asks_for_nothing(browser: Browser, panel: Program) -> None:
+    made = tab(browser, panel)
+    made.page.add_init_script("Object.defineProperty(document, 'hidden', {get: () => window.isHidden === true})")
+    made.open(f"/groups/{GROUP}")
+    made.page.evaluate("window.isHidden = true")
+    made.page.wait_for_timeout(1_000)
+    count = len(made.requests)
+    made.page.wait_for_timeout(6_000)
+    assert len(made.requests) == count
+    with made.page.expect_request("**/*", timeout=LIMIT_MS):
+        made.page.evaluate("window.isHidden = false")
+    made.page.context.close()
+
+
+def test_words_of_clients_are_no_markup(browser: Browser, panel: Program) -> None:
+    made = tab(browser, panel)
+    made.open(f"/topics/{TOPIC}/messages?key={HOSTILE}")
+    assert HOSTILE in made.page.inner_text("tbody")
+    made.page.click("tbody a")
+    assert HOSTILE in made.page.inner_text("pre")
+    assert "hacked" not in made.page.title()
+    assert made.said == []
+    made.page.context.close()
+
+
+def test_keyboard_reaches_the_search_and_the_content(browser: Browser, panel: Program) -> None:
+    made = tab(browser, panel)
+    made.open("/groups")
+    made.page.keyboard.press("/")
+    assert made.page.evaluate("document.activeElement.id") == "search"
+    made.page.keyboard.type("bill")
+    made.page.keyboard.press("Enter")
+    made.page.wait_for_url("**/groups?q=bill*", timeout=LIMIT_MS)
+    made.page.keyboard.press("Tab")
+    assert made.page.evaluate("document.activeElement.className") == "skip"
+    made.page.context.close()
+
+
+def test_lost_dashboard_is_told_and_the_page_goes_on_when_it_is_back(browser: Browser, panel: Program) -> None:
+    nameserver = panel.started["nameserver"]
+    with serving(nameserver, "127.0.0.1:0") as other:
+        made = tab(browser, other)
+        listen_on = other.started["address"].removeprefix("http://").rstrip("/")
+        made.open("/groups")
+        assert other.stop() == 0
+        made.page.wait_for_selector("#lost:not([hidden])", timeout=LIMIT_MS)
+    with serving(nameserver, listen_on):
+        made.page.wait_for_selector("#lost", state="hidden", timeout=LIMIT_MS)
+    made.page.context.close()
