@@ -65,8 +65,8 @@ class Watch:
             task = self._asked[name]
             if task.done():
                 del self._asked[name]
-                error = task.exception()  # the owner of the task has logged it
-                now[name] = task.result() if error is None else f"its response can't be read: {error!r}"
+                failure = task.exception()  # the owner of the task has logged it
+                now[name] = task.result() if failure is None else f"its response can't be read: {failure!r}"
             else:
                 now[name] = f"it has not responded for {RESPONSE_MS // 1000} s"
         tick = (self._clock.monotonic_ms() - self._began_ms) // INTERVAL_MS
