@@ -85,8 +85,8 @@ ARGUMENTS = {
     ("broker", "remove"): ["nowhere"],
 }
 """Arguments with which each command does something and ends."""
-SERVERS = {("nameserver",)}
-"""Its settings, and those of `lockstep broker`, are checked by a model: tests/unit/runtime/test_config.py."""
+SERVERS = {("nameserver",), ("dashboard",)}
+"""Their settings, and those of `lockstep broker`, are checked by a model: tests/unit/runtime/test_config.py."""
 RUNS_ON = {("up", "--store"), ("bench", "--nameserver")}
 """Values that are valid and would start something."""
 
@@ -138,9 +138,10 @@ def test_each_command_has_test_arguments() -> None:
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
 def test_invalid_value_of_any_parameter_never_prints_a_traceback(
-    path: tuple[str, ...], nameserver: str, monkeypatch: pytest.MonkeyPatch
+    path: tuple[str, ...], nameserver: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The usual run tests a third of the values for each parameter, different ones for each; the slow run tests all."""
+    monkeypatch.chdir(tmp_path)  # some values are names of files
     monkeypatch.setenv("LOCKSTEP_NAMESERVER", nameserver)
     options = [each.opts[0] for each in COMMANDS[path].params if isinstance(each, TyperOption) and not each.is_flag]
     places = [place for place, _ in enumerate(each for each in COMMANDS[path].params if isinstance(each, TyperArgument))]
