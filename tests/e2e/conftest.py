@@ -14,7 +14,7 @@ from support.hostile_world import World, checked_world, hostile_world
 
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer | None]:
-    """Fork the programs in the usual run. The slow run executes each program, or those of its share of the files."""
+    """Fork the programs in the usual run. The slow run executes each program, or, of files without slow tests, those of its share."""
     if (SLOW and SHARES == 1) or sys.platform != "linux":
         yield None
         return
@@ -25,7 +25,8 @@ def fork_server() -> Iterator[ForkServer | None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _forking(request: pytest.FixtureRequest, fork_server: ForkServer | None) -> Iterator[None]:
-    with forking(None if SLOW and in_share(request.path.name) else fork_server):
+    has_slow = any(item.path == request.path and item.get_closest_marker("slow") for item in request.session.items)
+    with forking(None if SLOW and (has_slow or in_share(request.path.name)) else fork_server):
         yield
 
 
