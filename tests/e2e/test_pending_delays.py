@@ -20,9 +20,11 @@ WINDOW = 2_000
 """Sends in flight."""
 PENDING_BYTES_MAX = 50 << 20
 CORE_SHARE_MAX = 0.01
+"""What the pending messages may add to the share of a core that one waiting message costs. A slow machine needs more for that alone."""
 WAITS = 4
 FAR_LEVEL, NEAR_LEVEL, NEAR_S = 2, 1, 10
-LEVELS = (*QUICK, "--message-delay-level", f"{NEAR_S}s 2h")
+LEVELS = (*QUICK, "--scrub-kib-per-s", "0", "--message-delay-level", f"{NEAR_S}s 2h")
+"""Without the scrub, which begins a minute after the start and reads the log: on a slow machine that is while this test measures."""
 
 
 def core_s(process: Process) -> float:
@@ -64,12 +66,12 @@ async def share_of_a_wait(cluster: Cluster, lines: Lines, name: str) -> float:
     return watch.core_share
 
 
-async def idle_share(cluster: Cluster, lines: Lines, number: int) -> float:
-    """Return the lowest share of up to WAITS waits: what else the machine does only adds to a process's CPU time."""
+async def idle_share(cluster: Cluster, lines: Lines, number: int, enough: float) -> float:
+    """Return the lowest share of up to WAITS waits: what else the machine does only adds to a process's CPU time. `enough` ends them."""
     lowest = 1.0
     for wait in range(WAITS):
         lowest = min(lowest, await share_of_a_wait(cluster, lines, f"near-{number}-{wait}"))
-        if lowest <= CORE_SHARE_MAX:
+        if lowest <= enough:
             break
     return lowest
 
@@ -77,13 +79,16 @@ async def idle_share(cluster: Cluster, lines: Lines, number: int) -> float:
 async def test_one_million_pending_delays_use_little_memory_and_cpu_even_after_a_kill(cluster: Cluster, report: Report) -> None:
     await cluster.servers(*LEVELS, queues=1, brokers=("broker-a",))
     lines = await consumer(cluster, "worker")
+    usual = await idle_share(cluster, lines, -1, 0)
     empty = resident_bytes(cluster.processes["broker-a"].pid)
     await fill(cluster)
     for number, state in enumerate(("after they were sent", "after kill -9 and a start")):
-        share = await idle_share(cluster, lines, number)
+        share = await idle_share(cluster, lines, number, usual + CORE_SHARE_MAX)
         grown = resident_bytes(cluster.processes["broker-a"].pid) - empty
-        report(f"{PENDING:,} delayed messages pending, {state}: {grown / 2**20:.1f} MiB more than empty, {share:.2%} of a core")
+        report(
+            f"{PENDING:,} delayed messages pending, {state}: {grown / 2**20:.1f} MiB more than empty, {share:.2%} of a core, {usual:.2%} when empty"
+        )
         assert grown <= PENDING_BYTES_MAX
-        assert share <= CORE_SHARE_MAX
+        assert share <= usual + CORE_SHARE_MAX
         await cluster.kill("broker-a")
         await cluster.restart("broker-a")
