@@ -85,9 +85,8 @@ async def test_one_million_pending_delays_use_little_memory_and_cpu_even_after_a
     for number, state in enumerate(("after they were sent", "after kill -9 and a start")):
         share = await idle_share(cluster, lines, number, usual + CORE_SHARE_MAX)
         grown = resident_bytes(cluster.processes["broker-a"].pid) - empty
-        report(
-            f"{PENDING:,} delayed messages pending, {state}: {grown / 2**20:.1f} MiB more than empty, {share:.2%} of a core, {usual:.2%} when empty"
-        )
+        cost = f"{grown / 2**20:.1f} MiB more than empty, {share:.2%} of a core, {usual:.2%} when empty"
+        report(f"{PENDING:,} delayed messages pending, {state}: {cost}")
         assert grown <= PENDING_BYTES_MAX
         assert share <= usual + CORE_SHARE_MAX
         await cluster.kill("broker-a")
