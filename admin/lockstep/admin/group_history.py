@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from lockstep.admin.render import format_duration
+from lockstep.admin.render import format_short_duration
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind, GroupEvents
 
 LET_GO = (GroupEventKind.FREED, GroupEventKind.LOST, GroupEventKind.ENDED)
@@ -76,7 +76,9 @@ def summary(found: Sequence[HandOver]) -> str:
     for lost, what in ((False, "released by the owner"), (True, "lost with the owner")):
         took = [each.took_ms for each in found if each.lost is lost]
         if took:
-            parts.append(f"{len(took)} {what} (median {_text(int(median(took)))}, longest {_text(max(took))})")
+            parts.append(
+                f"{len(took)} {what} (median {format_short_duration(int(median(took)))}, longest {format_short_duration(max(took))})"
+            )
     return f"{len(found)} {'queue' if len(found) == 1 else 'queues'} moved to another member: {', '.join(parts)}"
 
 
@@ -85,7 +87,7 @@ def incomplete(group: str, replies: Mapping[str, GroupEvents], begin_ms: int | N
     lines = []
     for broker, reply in replies.items():
         if begin_ms is not None and reply.began_ms > begin_ms:
-            lines.append(f"{broker} started {_text(reply.wall_ms - reply.began_ms)} ago, and has no earlier events")
+            lines.append(f"{broker} started {format_short_duration(reply.wall_ms - reply.began_ms)} ago, and has no earlier events")
         elif _dropped(group, reply) and known_since(group, reply) > (begin_ms or 0):
             lines.append(f"{broker} has dropped earlier events of {group}: it keeps a limited number")
     return lines
@@ -100,7 +102,3 @@ def known_since(group: str, reply: GroupEvents) -> int:
 
 def _dropped(group: str, reply: GroupEvents) -> bool:
     return reply.first > 1 or group in reply.dropped
-
-
-def _text(duration_ms: int) -> str:
-    return f"{duration_ms} ms" if duration_ms < 1_000 else format_duration(duration_ms) or ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from lockstep.admin.group_history import GRANTED, LET_GO, PlacedEvent
+from lockstep.admin.group_report import QueueLine
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind
 
 Period = tuple[int, int]
@@ -92,6 +93,16 @@ def lanes(
             spans.append(Span(end, period[1], known=False))
         made.append(Lane(topic, broker, queue_id, tuple(_joined(spans))))
     return made
+
+
+def group_lanes(
+    lines: Iterable[QueueLine], events: Iterable[PlacedEvent], period: Period, unknown: Mapping[str, Sequence[Period]]
+) -> list[Lane]:
+    """Return the lanes of a group whose queues are reported now: the period ends now."""
+    known = list(lines)
+    queues = [(line.topic, line.broker, line.queue_id) for line in known]
+    owners = {queue: line.owner for queue, line in zip(queues, known, strict=True) if line.reached}
+    return lanes(events, period, queues=queues, unknown=unknown, owners=owners)
 
 
 def _known_parts(period: Period, unknown: Sequence[Period]) -> Iterable[Period]:

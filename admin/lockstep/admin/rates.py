@@ -4,7 +4,7 @@ A rate is the difference of two counters of one broker by that broker's own cloc
 fallen, or a look is missing, there is no rate: None, never 0 and never a negative one.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from lockstep.protocol.bodies import FlowFigures, GroupFigures, Overview, TopicFigures
@@ -93,7 +93,21 @@ Looks = Mapping[str, Overview | str]
 
 def rates(before: Looks, now: Looks) -> ClusterRates:
     """Return the rates between two looks, and the totals of the second."""
-    pairs = {name: _Pair(_figures(before.get(name)), figures) for name, figures in now.items() if isinstance(figures, Overview)}
+    return _cluster(_pairs(before, now), now)
+
+
+def rates_with_topics(before: Looks, now: Looks) -> tuple[ClusterRates, tuple[TopicRates, ...]]:
+    """Return the same, and the topics that any broker has messages of, sorted by name."""
+    pairs = _pairs(before, now)
+    return _cluster(pairs, now), _topics(pairs.values())
+
+
+def _pairs(before: Looks, now: Looks) -> dict[str, "_Pair"]:
+    """Return the two looks at each broker that has responded now."""
+    return {name: _Pair(_figures(before.get(name)), figures) for name, figures in now.items() if isinstance(figures, Overview)}
+
+
+def _cluster(pairs: Mapping[str, "_Pair"], now: Looks) -> ClusterRates:
     brokers = [_broker(name, pairs.get(name), now[name]) for name in sorted(now)]
     names = sorted({each.group for pair in pairs.values() for each in pair.now.groups})
     groups = [_group(name, list(pairs.values())) for name in names]
@@ -101,9 +115,7 @@ def rates(before: Looks, now: Looks) -> ClusterRates:
     return ClusterRates(tuple(brokers), tuple(groups))
 
 
-def topic_rates(before: Looks, now: Looks) -> tuple[TopicRates, ...]:
-    """Return the topics that any broker has messages of, sorted by name."""
-    pairs = [_Pair(_figures(before.get(name)), figures) for name, figures in now.items() if isinstance(figures, Overview)]
+def _topics(pairs: Collection["_Pair"]) -> tuple[TopicRates, ...]:
     lags: dict[str, dict[str, int]] = {}
     for pair in pairs:
         for flow in pair.now.flows:
@@ -120,7 +132,7 @@ def topic_rates(before: Looks, now: Looks) -> tuple[TopicRates, ...]:
             brokers=len(parts),
             queues=sum(each.queues for _, each in parts),
             messages=sum(each.messages for _, each in parts),
-            stored_s=_sum(pair.stored_in(each) for pair, each in parts),
+            stored_s=total(pair.stored_in(each) for pair, each in parts),
             lag=max(lags.get(topic, {}).values(), default=None),
         )
         for topic, parts in sorted(here.items())
@@ -139,6 +151,7 @@ class _Pair:
         self.now = now
         self.before = before if same else None
         self.took_ms = 0 if before is None else now.status.up_ms - before.status.up_ms
+        self.topics = {each.topic: each for each in now.topics}
         self.groups = {each.group: each for each in now.groups}
         self.flows = _by_group(now.flows)
         self.groups_before = {} if self.before is None else {each.group: each for each in self.before.groups}
@@ -156,14 +169,14 @@ class _Pair:
         if self.before is None:
             return None
         known = [(self.flows_before.get((each.topic, each.group)), each) for each in flows]
-        return _sum(self.rate(0 if before is None else before.given, each.given) for before, each in known)
+        return total(self.rate(0 if before is None else before.given, each.given) for before, each in known)
 
     def stored(self, topics: Iterable[str]) -> float | None:
         """Return the messages stored in these topics per second."""
         if self.before is None:
             return None
-        wanted = frozenset(topics)
-        return _sum(self.stored_in(each) for each in self.now.topics if each.topic in wanted)
+        known = [self.topics[topic] for topic in dict.fromkeys(topics) if topic in self.topics]
+        return total(self.stored_in(each) for each in known)
 
     def stored_in(self, topic: TopicFigures) -> float | None:
         """Return the messages stored in one topic per second. A topic that is new has begun at 0."""
@@ -177,7 +190,7 @@ def _by_group(flows: Iterable[FlowFigures]) -> dict[str, list[FlowFigures]]:
     return found
 
 
-def _sum(values: Iterable[float | None]) -> float | None:
+def total(values: Iterable[float | None]) -> float | None:
     """Return the sum; None if any value is not known."""
     total = 0.0
     for value in values:
@@ -216,8 +229,8 @@ def _group(name: str, pairs: list[_Pair]) -> GroupRates:
     flows = [(pair, pair.flows.get(name, [])) for pair, _ in here]
     broadcasting = any(each.broadcasting for _, each in here)
     lag = None if broadcasting else sum(flow.lag or 0 for _, each in flows for flow in each)
-    given_s = _sum(pair.given(each) for pair, each in flows)
-    stored_s = _sum(pair.stored(flow.topic for flow in each if flow.lag is not None) for pair, each in flows)
+    given_s = total(pair.given(each) for pair, each in flows)
+    stored_s = total(pair.stored(flow.topic for flow in each if flow.lag is not None) for pair, each in flows)
     held = [each.held for _, each in here if each.held is not None]
     return GroupRates(
         group=name,
@@ -251,5 +264,5 @@ def _gone_ms(lag: int | None, given_s: float | None, stored_s: float | None) -> 
 
 def _grants_min(here: Iterable[tuple[_Pair, GroupFigures]]) -> float | None:
     known = [(pair, pair.groups_before.get(each.group), each) for pair, each in here]
-    rate = _sum(pair.rate(0 if before is None else before.grants, each.grants) if pair.before else None for pair, before, each in known)
+    rate = total(pair.rate(0 if before is None else before.grants, each.grants) if pair.before else None for pair, before, each in known)
     return None if rate is None else rate * MINUTE_MS / 1000

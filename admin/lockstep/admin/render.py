@@ -107,6 +107,11 @@ def format_duration(milliseconds: int | None) -> str | None:
     return f"{int(seconds // 86_400)} d"
 
 
+def format_short_duration(milliseconds: int) -> str:
+    """Return a duration as `format_duration` does, and in milliseconds below a second: 7 ms, 3.0 s, 12 s."""
+    return f"{milliseconds} ms" if milliseconds < 1_000 else format_duration(milliseconds) or ""
+
+
 def format_time(milliseconds: int) -> str:
     """Return a time (ms since 1970) in UTC, as ISO 8601 with milliseconds."""
     return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lockstep.client.config import nameserver_addresses
+from lockstep.client.config import DEFAULT_NAMESERVER, nameserver_addresses
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.config import Settings
 from lockstep.runtime.link import parse_address
@@ -16,7 +16,7 @@ LISTENER = "dashboard"
 class DashboardConfig(Settings):
     """The dashboard shows a cluster in the browser. It changes nothing."""
 
-    nameserver: Annotated[str, "HOST:PORT of the nameservers, separated by semicolons."] = "127.0.0.1:9876"
+    nameserver: Annotated[str, "HOST:PORT of the nameservers, separated by semicolons."] = DEFAULT_NAMESERVER
     listen: Annotated[str, "HOST:PORT to listen on. Port 0: any free port."] = "127.0.0.1:9880"
     host_name: Annotated[tuple[str, ...], "A name under which browsers may open it (HTTP's Host), besides addresses and localhost."] = ()
     root_path: Annotated[str, "The path under which a proxy serves it, as in /lockstep."] = ""

@@ -1,6 +1,6 @@
 """The dashboard as an ASGI application: its pages, and what they know of the cluster."""
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -30,7 +30,6 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 
 Group = tuple[GroupReport | None, BrokerResults[GroupStatus]]
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ settings, because a page could have pointed its own name at this machine (DNS re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
-from lockstep.runtime.http_host import is_address, name_of_host
+from lockstep.runtime.http_host import is_own_host
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -31,7 +31,7 @@ class Guard:
 
     def __init__(self, app: App, names: Iterable[str] = ()) -> None:
         self._app = app
-        self._names = frozenset(["localhost", *(name.lower() for name in names)])
+        self._names = tuple(names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,8 +57,7 @@ class Guard:
         hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
         if len(hosts) != 1:
             return 400, "expected one Host"
-        name = name_of_host(hosts[0])
-        if name not in self._names and not is_address(name):
+        if not is_own_host(hosts[0], self._names):
             return 421, f"host {hosts[0][:80]!r} is not a name of this dashboard: use its address, or start it with --host-name"
         if scope["method"] not in METHODS:
             return 405, f"{scope['method'][:20]}: expected GET, nothing can be changed here"

@@ -10,7 +10,7 @@ from lockstep.admin.commands.top import remarks
 from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_history import PlacedEvent, hand_overs, summary
 from lockstep.admin.group_report import GroupReport
-from lockstep.admin.ownership import Lane, lanes
+from lockstep.admin.ownership import Lane, group_lanes
 from lockstep.admin.pictures.owners import owners_picture
 from lockstep.admin.pictures.series import series_picture
 from lockstep.admin.rates import GroupRates, TopicRates
@@ -175,12 +175,9 @@ def doctor(answer: Answer[list[Finding]]) -> dict[str, Any]:
 def _lanes(watch: Watch, report: GroupReport | None, events: Sequence[PlacedEvent], period: tuple[int, int]) -> list[Lane]:
     """Return the lanes of the queues that moved most, in their order. A group that locks no queue has none."""
     lines = () if report is None else report.queues
-    owners = {(line.topic, line.broker, line.queue_id): line.owner for line in lines if line.reached}
-    if not any(owners.values()) and not any(each.event.topic for each in events):
+    if not any(line.owner for line in lines) and not any(each.event.topic for each in events):
         return []
-    queues = [(line.topic, line.broker, line.queue_id) for line in lines]
-    unknown = watch.events.unknown(period[1] - 2 * INTERVAL_MS)
-    made = lanes(events, period, queues=queues, unknown=unknown, owners=owners)
+    made = group_lanes(lines, events, period, watch.events.unknown(period[1] - 2 * INTERVAL_MS))
     most = sorted(made, key=lambda lane: -lane.moves)[:LANES_MAX]
     return sorted(most, key=lambda lane: (lane.topic, lane.broker, lane.queue_id))
 

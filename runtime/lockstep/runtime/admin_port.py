@@ -25,7 +25,7 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.runtime import log as logging
 from lockstep.runtime.address import format_address, os_reason
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.http_host import is_address, name_of_host
+from lockstep.runtime.http_host import is_own_host
 from lockstep.runtime.metrics import CONTENT_TYPE, load
 
 log = logging.get_logger("runtime.admin")
@@ -125,7 +125,7 @@ class AdminPort:
 
     async def _handle(self, request: HttpRequest) -> HttpResponse:
         host = request.fields.get("host", "")
-        if host and not self._is_ours(name_of_host(host)):
+        if host and not is_own_host(host, (self.listen[0], *self.hosts)):  # browsers always send one
             step = "use its address, or start it with --admin-host"
             return HttpResponse(403, f"host {host[:80]!r} is not a name of this machine: {step}\n".encode())
         method, path = request.method, request.path.partition("?")[0]
@@ -162,10 +162,6 @@ class AdminPort:
                 return HttpResponse(200, await self.pages.metrics(), CONTENT_TYPE)
         except TimeoutError:
             return HttpResponse(503, f"the metrics were not ready within {REQUEST_S} s\n".encode())
-
-    def _is_ours(self, host: str) -> bool:
-        """Return whether the Host is this machine's. Browsers always send a Host, so a request without one needs no check."""
-        return is_address(host) or host in {"localhost", self.listen[0].lower(), *(name.lower() for name in self.hosts)}
 
 
 def _set_level(wanted: str) -> HttpResponse:

@@ -4,7 +4,14 @@ A web page can point a name of its own at the address of this machine (DNS rebin
 answers. A request by an address can't come from such a page.
 """
 
+from collections.abc import Iterable
 from ipaddress import ip_address
+
+
+def is_own_host(field: str, names: Iterable[str]) -> bool:
+    """Return whether a Host field is an address, `localhost` or one of these names, in any case."""
+    name = name_of_host(field)
+    return is_address(name) or name in ("localhost", *(each.lower() for each in names))
 
 
 def name_of_host(field: str) -> str:

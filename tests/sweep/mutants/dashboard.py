@@ -47,7 +47,7 @@ def each_viewer_asks(patch: Patches) -> None:
 @mutant(aimed="tests/unit/dashboard/test_guard.py::test_host_must_be_an_address_or_a_name_of_the_dashboard")
 def any_host_is_answered(patch: Patches) -> None:
     """A request is answered under an address or a name of the dashboard only."""
-    patch.set(guard, "is_address", lambda name: True)
+    patch.set(guard, "is_own_host", lambda field, names: True)
 
 
 @mutant(aimed="tests/unit/dashboard/test_guard.py::test_every_response_forbids_scripts_of_others_frames_and_sniffing")

@@ -162,7 +162,7 @@ def all_free_queues_are_handled_in_one_turn(patch: Patches) -> None:
 @mutant("swarm", aimed=f"{ADMIN_PORT}::test_host_header_must_be_an_address_or_a_name_of_this_machine")
 def the_admin_port_has_any_name(patch: Patches) -> None:
     """The admin port accepts addresses and names of its machine as host, not another name that resolves to it."""
-    patch.set(AdminPort, "_is_ours", lambda self, host: True)
+    patch.set(admin_port, "is_own_host", lambda field, names: True)
 
 
 @mutant("swarm", aimed=f"{WAITING}::test_waiting_pull_keeps_no_more_memory_than_a_normal_one")

@@ -1,6 +1,6 @@
 """lockstep group history."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,11 +10,11 @@ import typer
 from lockstep.admin.client import AdminClient, gather_results
 from lockstep.admin.group_history import PlacedEvent, hand_overs, in_order, incomplete, known_since, summary
 from lockstep.admin.group_query import read_group
-from lockstep.admin.group_report import GroupReport
+from lockstep.admin.group_report import QueueLine
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
-from lockstep.admin.ownership import Lane, Period, lanes
+from lockstep.admin.ownership import Lane, Period, group_lanes
 from lockstep.admin.pictures.owners import owners_picture
-from lockstep.admin.render import format_duration, format_time, print_json, print_line, print_table
+from lockstep.admin.render import format_short_duration, format_time, print_json, print_line, print_table
 from lockstep.admin.targets import parse_period
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import GroupEventKind, GroupEvents
@@ -61,9 +61,10 @@ async def _history(group: str, topic: str | None, since: str | None, svg: Path |
         if not results.failed and not any(reply.events for reply in results.values.values()):
             await _check_known(admin, group)
         report = None if svg is None else (await read_group(admin, group))[0]
-    events = in_order({name: reply.events for name, reply in results.values.items()})
-    moved = [each for each in hand_overs(events) if each.at_ms >= (since_ms or 0) and topic in (None, each.topic)]
-    events = [each for each in events if each.event.wall_ms >= (since_ms or 0) and each.event.topic in (None, topic or each.event.topic)]
+    everything = in_order({name: reply.events for name, reply in results.values.items()})
+    moved = [each for each in hand_overs(everything) if each.at_ms >= (since_ms or 0) and topic in (None, each.topic)]
+    of_topic = [each for each in everything if topic in (None, each.event.topic or topic)]
+    events = [each for each in of_topic if each.event.wall_ms >= (since_ms or 0)]
     notes = incomplete(group, results.values, since_ms)
     if as_json:
         told = [{"broker": each.broker, **asdict(each.event), "kind": each.event.kind.value, "epoch": _epoch(each)} for each in events]
@@ -77,21 +78,18 @@ async def _history(group: str, topic: str | None, since: str | None, svg: Path |
         now_ms = max((reply.wall_ms for reply in results.values.values()), default=host.clock.wall_ms())
         begin_ms = min((each.event.wall_ms for each in events), default=now_ms) if since_ms is None else since_ms
         period = begin_ms, max(now_ms, begin_ms + 1)
-        _write(svg, owners_picture(group, _lanes(group, topic, results.values, report, period), events, period, summary(moved)))
+        lines = [] if report is None else [line for line in report.queues if topic in (None, line.topic)]
+        _write(svg, owners_picture(group, _lanes(group, lines, of_topic, results.values, period), events, period, summary(moved)))
     raise_if_incomplete(results.failed)
 
 
-def _lanes(group: str, topic: str | None, replies: Mapping[str, GroupEvents], report: GroupReport | None, period: Period) -> list[Lane]:
+def _lanes(
+    group: str, lines: Sequence[QueueLine], events: Sequence[PlacedEvent], replies: Mapping[str, GroupEvents], period: Period
+) -> list[Lane]:
     """Return the lanes of the group's queues. What a broker does not know, because it has dropped it or did not respond, is unknown."""
-    lines = [] if report is None else [line for line in report.queues if topic in (None, line.topic)]
-    owners = {(line.topic, line.broker, line.queue_id): line.owner for line in lines if line.reached}
-    queues = [(line.topic, line.broker, line.queue_id) for line in lines]
     unknown = {broker: [(0, known_since(group, reply))] for broker, reply in replies.items()}
     unknown |= {line.broker: [(0, period[1])] for line in lines if line.broker not in replies}
-    events = [
-        each for each in in_order({name: reply.events for name, reply in replies.items()}) if topic in (None, each.event.topic or topic)
-    ]
-    return lanes(events, period, queues=queues, unknown=unknown, owners=owners)
+    return group_lanes(lines, events, period, unknown)
 
 
 def _write(path: Path, picture: str) -> None:
@@ -134,11 +132,7 @@ def _details(placed: PlacedEvent) -> str:
     if event.since_ms is not None:
         for_ms = event.wall_ms - event.since_ms
         if event.kind in (GroupEventKind.GRANTED, GroupEventKind.RENEWED):
-            parts.append(f"free for {_text(for_ms)}")
+            parts.append(f"free for {format_short_duration(for_ms)}")
         elif event.kind in (GroupEventKind.LOST, GroupEventKind.DISCONNECTED):
-            parts.append(f"last heard {_text(for_ms)} before")
+            parts.append(f"last heard {format_short_duration(for_ms)} before")
     return "; ".join(parts)
-
-
-def _text(duration_ms: int) -> str:
-    return f"{duration_ms} ms" if duration_ms < 1_000 else format_duration(duration_ms) or ""

@@ -1,10 +1,10 @@
 """Asks every broker for its figures and events, again and again, and keeps the last hour in memory."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.rates import ClusterRates, Looks, TopicRates, rates, topic_rates
+from lockstep.admin.rates import ClusterRates, Looks, TopicRates, rates, rates_with_topics, total
 from lockstep.admin.watch.events import EventHistory
 from lockstep.admin.watch.series import Series
 from lockstep.protocol.bodies import BrokerAddress, Overview
@@ -70,7 +70,7 @@ class Watch:
             else:
                 now[name] = f"it has not responded for {RESPONSE_MS // 1000} s"
         tick = (self._clock.monotonic_ms() - self._began_ms) // INTERVAL_MS
-        self.rates, self.topics, self.looks = rates(self.looks, now), topic_rates(self.looks, now), now
+        (self.rates, self.topics), self.looks = rates_with_topics(self.looks, now), now
         self.looked_ms = self._clock.monotonic_ms()
         if tick > self.series.tick:
             self.series.add(tick, figures(self.rates, self.topics))
@@ -89,9 +89,10 @@ class Watch:
 
 def figures(found: ClusterRates, topics: Iterable[TopicRates]) -> Iterator[tuple[str, float | None]]:
     """Yield the figures that have a series, the most important first."""
-    yield "in", _sum([each.stored_s for each in found.brokers])
-    yield "out", _sum([each.given_s for each in found.brokers])
-    yield "lag", _sum([each.lag for each in found.brokers])
+    if found.brokers:
+        yield "in", total(each.stored_s for each in found.brokers)
+        yield "out", total(each.given_s for each in found.brokers)
+        yield "lag", total(each.lag for each in found.brokers)
     for broker in found.brokers:
         yield f"broker/{broker.broker}/in", broker.stored_s
         yield f"broker/{broker.broker}/out", broker.given_s
@@ -101,9 +102,3 @@ def figures(found: ClusterRates, topics: Iterable[TopicRates]) -> Iterator[tuple
         yield f"group/{group.group}/out", group.given_s
     for topic in sorted(topics, key=lambda each: -(each.stored_s or 0)):
         yield f"topic/{topic.topic}/in", topic.stored_s
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    """Return the sum; None if a value is not known, or there is none."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None

@@ -1,9 +1,10 @@
 """GROUP_EVENTS: the last events of groups, for `lockstep group history` and for tools that follow them."""
 
 from lockstep.broker.coordination import Coordination
+from lockstep.broker.processors.packed_rows import packed_rows
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.protocol.bodies import GroupEvents
-from lockstep.protocol.codec.plain import PackedList, pack_around, pack_plain
+from lockstep.protocol.codec.plain import pack_around
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupEventsHeader
@@ -32,11 +33,7 @@ class GroupEventsProcessor:
         found, last = events.read(after, header.consumer_group, EVENTS_PER_RESPONSE_MAX)
         dropped = events.dropped(after, header.consumer_group)
         reply = GroupEvents(self._state.term, wall_ms, events.began_ms or wall_ms, events.first, last, (), dropped)
-        packed = []
-        for event in found:
-            await self._budget.take()
-            packed.append(pack_plain(to_plain(event)))
-        return request.reply(body=pack_around(to_plain(reply) | {"events": PackedList(packed)}))
+        return request.reply(body=pack_around(to_plain(reply) | {"events": await packed_rows(found, self._budget)}))
 
 
 def begins_after(header: GroupEventsHeader, term: int) -> int:

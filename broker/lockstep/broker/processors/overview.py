@@ -1,13 +1,14 @@
 """OVERVIEW: the figures of the whole broker, for tools that show them as they change."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.figures import Figures
+from lockstep.broker.processors.packed_rows import packed_rows
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.store import Store
 from lockstep.protocol.bodies import BrokerStatus, Overview
-from lockstep.protocol.codec.plain import PackedList, pack_around, pack_plain
+from lockstep.protocol.codec.plain import pack_around
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.fields import to_plain
 from lockstep.runtime.dispatch import handles
@@ -42,9 +43,9 @@ class OverviewProcessor:
     @handles(RequestCode.OVERVIEW, lane=QUERY_LANE)
     async def overview(self, request: Request) -> HandlerResult:
         groups = self._coordination.status.groups()
-        topics = await self._packed(await self._figures.topics())
-        flows = await self._packed(await self._figures.flows(groups, looked_up_max=LOOKED_UP_MAX))
-        found = await self._packed(await self._figures.groups(groups))
+        topics = await packed_rows(await self._figures.topics(), self._budget)
+        flows = await packed_rows(await self._figures.flows(groups, looked_up_max=LOOKED_UP_MAX), self._budget)
+        found = await packed_rows(await self._figures.groups(groups), self._budget)
         appended = self._store.writer.append_latency
         plain = to_plain(
             Overview(
@@ -60,10 +61,3 @@ class OverviewProcessor:
             )
         )
         return request.reply(body=pack_around(plain | {"topics": topics, "groups": found, "flows": flows}))
-
-    async def _packed(self, rows: Iterable[object]) -> PackedList:
-        packed = []
-        for row in rows:
-            await self._budget.take()
-            packed.append(pack_plain(to_plain(row)))
-        return PackedList(packed)
