@@ -18,7 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,13 +41,13 @@ EXECUTE = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[att
 
 
 class ForkServer:
-    """The caller's end of the fork server, with one request at a time."""
+    """The caller's end of the fork server, with one request at a time. `preloaded`: the modules that the server imports first."""
 
-    def __init__(self) -> None:
+    def __init__(self, preloaded: Sequence[str] = PRELOADED) -> None:
         self._lock = threading.Lock()
         self._socket, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-m", "support.fork_server", str(theirs.fileno())]
+            command = [sys.executable, "-m", "support.fork_server", str(theirs.fileno()), *preloaded]
             path = os.pathsep.join([str(TESTS), *filter(None, sys.path)])
             self._process = subprocess.Popen(
                 command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env={**os.environ, "PYTHONPATH": path}
@@ -210,7 +210,7 @@ def run(module: str) -> int:
 
 
 def main() -> None:
-    for name in PRELOADED:
+    for name in sys.argv[2:]:
         __import__(name)
     serve(socket.socket(fileno=int(sys.argv[1])))
 
