@@ -7,7 +7,6 @@ costs nothing and whose random numbers repeat, those marked `frozen_clock` on on
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Iterator, Mapping
 
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 from lockstep.testing.simulation import SimLoop
 from support.cluster import MEASURED
-from support.effort import in_share
+from support.effort import SLOW, in_share
 from support.loops import LOOPS, Factory, FrozenLoop, LoopWatch
 
 # A slow machine does not break a law.
@@ -27,19 +26,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "both_loops: runs on asyncio's loop and on uvloop's")
     config.addinivalue_line("markers", "simulated: runs on the simulator's loop, network and clock")
     config.addinivalue_line("markers", "real_network: runs on real sockets and real time in a file that is simulated")
-    config.addinivalue_line("markers", "rotated: one of many of a kind; CI runs a share of them for each commit")
     config.addinivalue_line("markers", "frozen_clock: runs on a loop whose time stands still until the test advances it")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests marked `slow` run when LOCKSTEP_TEST_SLOW=1; of those marked `rotated` only a share when LOCKSTEP_TEST_SHARE=K/N."""
+    """Tests marked `slow` run when LOCKSTEP_TEST_SLOW=1, and only a share of them when LOCKSTEP_TEST_SHARE=K/N is set too."""
     for item in items:
-        if item.get_closest_marker("rotated") and not in_share(item.nodeid):
-            item.add_marker(pytest.mark.skip(reason="it runs for another commit (LOCKSTEP_TEST_SHARE)"))
-    if os.environ.get("LOCKSTEP_TEST_SLOW") != "1":
-        for item in items:
-            if item.get_closest_marker("slow"):
+        if item.get_closest_marker("slow"):
+            if not SLOW:
                 item.add_marker(pytest.mark.skip(reason="slow: set LOCKSTEP_TEST_SLOW=1"))
+            elif not in_share(item.nodeid):
+                item.add_marker(pytest.mark.skip(reason="slow: it runs for another commit (LOCKSTEP_TEST_SHARE)"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

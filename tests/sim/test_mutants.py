@@ -26,7 +26,6 @@ def test_mutant_is_detected(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.rotated
 @pytest.mark.parametrize("name", [name for name in MUTANTS if name not in FAST and not MUTANTS[name].aimed])
 def test_every_mutant_is_detected(name: str) -> None:
     _, found, tried = catch(name, SEEDS_MAX)

@@ -1,4 +1,4 @@
-"""The amount of work: a part in the usual run, all of it with LOCKSTEP_TEST_SLOW=1, or a share of that with LOCKSTEP_TEST_SHARE=K/N."""
+"""The amount of work: a part in the usual run, all of it with LOCKSTEP_TEST_SLOW=1, or a share of the slow tests with LOCKSTEP_TEST_SHARE=K/N."""
 
 import os
 import zlib
@@ -10,13 +10,13 @@ from hypothesis import settings
 
 SLOW = os.environ.get("LOCKSTEP_TEST_SLOW") == "1"
 SHARE, SHARES = map(int, os.environ.get("LOCKSTEP_TEST_SHARE", "0/1").split("/"))
-"""CI, whose time is limited, does this part of what is divided among N commits."""
+"""CI, whose time is limited, runs this part of the slow tests. N commits run all of them."""
 USUAL_SHARE = 4
 """The usual run tries this fraction (1/n) of the examples of a costly property."""
 
 
 def in_share(name: str) -> bool:
-    """Return whether this run does its part of the divided work with `name`."""
+    """Return whether `name` is in the part of this run."""
     return zlib.crc32(name.encode()) % SHARES == SHARE
 
 
