@@ -2,7 +2,6 @@
 
 import inspect
 import re
-import shlex
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -14,13 +13,12 @@ from typer.core import TyperCommand, TyperGroup
 
 import lockstep.client
 from lockstep.admin.app import app
-from lockstep.admin.servers import runs_server
 from lockstep.broker.config import BrokerConfig
 from lockstep.client import Client, Message, OrderedRetry, Producer, PullConsumer, PushConsumer
-from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_group, check_topic, dlq_topic, retry_topic
 from lockstep.testing import TestCluster
+from support.command_lines import OF_THE_LOADER, check_command
 from support.page_commands import blocks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,9 +26,6 @@ MIGRATION = (ROOT / "docs" / "migration.md").read_text()
 KAFKA = (ROOT / "docs" / "kafka.md").read_text()
 PAGES = {"migration.md": MIGRATION, "kafka.md": KAFKA}
 USERS = {"Producer": Producer, "Client": Client, "PushConsumer": PushConsumer, "PullConsumer": PullConsumer}
-SERVERS = {"broker": BrokerConfig, "nameserver": NameserverConfig}
-OF_THE_LOADER = {"--config", "--show-config"}
-"""Options of a server that are not settings."""
 MQADMIN = """
     updateTopic updateTopicList deleteTopic updateSubGroup updateSubGroupList setConsumeMode deleteSubGroup updateBrokerConfig
     updateTopicPerm topicRoute topicStatus topicClusterList addBroker removeBroker resetMasterFlushOffset brokerStatus queryMsgById
@@ -65,26 +60,6 @@ def code_spans(page: str) -> list[str]:
 
 
 # --------------------------------------------------------------------------------------------------------------------- commands
-
-
-def check_command(line: str) -> None:
-    """Raise an error unless the line, `lockstep …`, is valid: the command exists and has the options. A line without any arguments is only
-    looked up."""
-    below: object = typer.main.get_command(app)
-    words = shlex.split(line)[1:]
-    if runs_server(words):
-        settings = {f"--{name.replace('_', '-')}" for name in inspect.signature(SERVERS[words[0]]).parameters}
-        assert {word for word in words if word.startswith("--")} <= settings | OF_THE_LOADER, line
-        return
-    path = []
-    while isinstance(below, TyperGroup):
-        assert words, f"{line}: not a whole command"
-        path.append(words.pop(0))
-        assert path[-1] in below.commands, f"{line}: there is no such command"
-        below = below.commands[path[-1]]
-    assert isinstance(below, TyperCommand)
-    if words:
-        below.make_context(path[-1], words)  # parses them, and calls nothing
 
 
 def commands(page: str) -> list[str]:

@@ -1,8 +1,9 @@
 """A browser's request to an ASGI application in the same loop, real or simulated."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 from lockstep.dashboard.guard import App
 
@@ -18,7 +19,9 @@ class Got:
         return self.body.decode()
 
 
-async def get(app: App, url: str, *, method: str = "GET", host: str | None = "127.0.0.1:9880", root: str = "", **headers: str) -> Got:
+async def get(
+    app: App, url: str, *, method: str = "GET", host: str | None = "127.0.0.1:9880", root: str = "", data: bytes = b"", **headers: str
+) -> Got:
     """Return the response to one request. In names of `headers` "_" stands for "-"; `host` None sends none."""
     path, _, query = url.partition("?")
     fields = [] if host is None else [(b"host", host.encode("latin-1"))]
@@ -40,7 +43,7 @@ async def get(app: App, url: str, *, method: str = "GET", host: str | None = "12
     sent: list[Any] = []
 
     async def receive() -> Any:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "http.request", "body": data, "more_body": False}
 
     async def send(message: Any) -> None:
         sent.append(message)
@@ -49,3 +52,9 @@ async def get(app: App, url: str, *, method: str = "GET", host: str | None = "12
     begin = sent[0]
     body = b"".join(message.get("body", b"") for message in sent[1:])
     return Got(begin["status"], {name.decode().lower(): value.decode("latin-1") for name, value in begin["headers"]}, body)
+
+
+async def post(app: App, url: str, form: Mapping[str, str], **headers: str) -> Got:
+    """Return the response to a form that a page of the same origin has sent."""
+    headers = {"content_type": "application/x-www-form-urlencoded", "sec_fetch_site": "same-origin", **headers}
+    return await get(app, url, method="POST", data=urlencode(form).encode(), **headers)

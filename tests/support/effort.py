@@ -1,4 +1,4 @@
-"""The amount of work: a part in the usual run, all of it with LOCKSTEP_TEST_SLOW=1, or a share of the slow tests with LOCKSTEP_TEST_SHARE=K/N."""
+"""The amount of work: part of it in the usual run, all with LOCKSTEP_TEST_SLOW=1, by LOCKSTEP_TEST_SHARE=K/N a share of slow tests."""
 
 import os
 import zlib

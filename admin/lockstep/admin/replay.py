@@ -12,6 +12,9 @@ from enum import Enum
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, commit_replayed, read_dead_letters
+from lockstep.admin.group_query import read_group
+from lockstep.admin.group_report import GroupReport
+from lockstep.admin.options import CommandError
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import LockstepError, TransportError
@@ -183,6 +186,32 @@ class Replay:
     async def _send_back(self, dead_letter: DeadLetter, level: int) -> None:
         header = SendBackHeader(dead_letter.physical_offset, self._group, level, max_reconsume_times=ATTEMPTS_MAX)
         await self._admin.request(dead_letter.broker, RequestCode.CONSUMER_SEND_MSG_BACK, header)
+
+
+async def choose_target(admin: AdminClient, group: str, to: ReplayTarget | None) -> ReplayTarget:
+    """Return where the group's members read: a concurrent group reads its retry topic, an ordered one does not.
+
+    Raise CommandError if they don't read `to`, or if that is None and it is unknown where they read.
+    """
+    report, _ = await read_group(admin, group)
+    ordered = None if report is None else report.ordered
+    if to is ReplayTarget.RETRY and ordered:
+        raise CommandError(f"group {group} is ordered, and its members don't read its retry topic: use --to topic")
+    if to is ReplayTarget.RETRY and ordered is None and report is not None and _was_ordered(report):
+        raise CommandError(
+            f"group {group} has no members now and was ordered when it had: its members would not read its retry topic. Use --to topic; if "
+            "the group is to be concurrent from now on, start a member first"
+        )
+    if to is None and ordered is None:
+        raise CommandError(
+            f"group {group} has no members, so it is unknown whether it is ordered: use --to retry if it is concurrent, else --to topic"
+        )
+    return to or (ReplayTarget.TOPIC if ordered else ReplayTarget.RETRY)
+
+
+def _was_ordered(report: GroupReport) -> bool:
+    """Return whether any queue was ever locked: those of a concurrent group never are."""
+    return any(line.epoch not in (None, "0") for line in report.queues)
 
 
 def summarize_skipped(skipped: Iterable[SkippedMessage]) -> str:

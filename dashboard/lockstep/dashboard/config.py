@@ -14,12 +14,13 @@ LISTENER = "dashboard"
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardConfig(Settings):
-    """The dashboard shows a cluster in the browser. It changes nothing."""
+    """The dashboard shows a cluster in the browser. It changes nothing, unless that is allowed."""
 
     nameserver: Annotated[str, "HOST:PORT of the nameservers, separated by semicolons."] = DEFAULT_NAMESERVER
     listen: Annotated[str, "HOST:PORT to listen on. Port 0: any free port."] = "127.0.0.1:9880"
     host_name: Annotated[tuple[str, ...], "A name under which browsers may open it (HTTP's Host), besides addresses and localhost."] = ()
     root_path: Annotated[str, "The path under which a proxy serves it, as in /lockstep."] = ""
+    allow_changes: Annotated[bool, "Let browsers change topics, groups and dead letters, after a confirmation."] = False
     no_bodies: Annotated[bool, "Show no bodies of messages, and search none."] = False
     insecure: Annotated[bool, "Accept connections from other machines although there is no authentication."] = False
     log_level: Annotated[Literal["debug", "info", "warning", "error"], "The lowest level that is logged."] = "info"

@@ -21,6 +21,7 @@ from lockstep.admin.watch.topic_query import TopicReport, read_topic
 from lockstep.admin.watch.watch import Watch
 from lockstep.admin.why_query import Diagnosis, diagnose
 from lockstep.dashboard import views
+from lockstep.dashboard.changes.pages import Changes
 from lockstep.dashboard.guard import App, Guard
 from lockstep.dashboard.messages import Messages
 from lockstep.dashboard.render import HERE, Templates
@@ -45,12 +46,18 @@ class Caches:
 class Dashboard:
     """The pages of one cluster. `start` begins to watch it; `app` is the ASGI application."""
 
-    def __init__(self, nameserver: str, *, host: Host | None = None, host_names: Iterable[str] = (), bodies: bool = True) -> None:
-        """`host_names`: names under which browsers may open it. Without `bodies` no body of a message is shown or searched."""
+    def __init__(
+        self, nameserver: str, *, host: Host | None = None, host_names: Iterable[str] = (), bodies: bool = True, changes: bool = False
+    ) -> None:
+        """`host_names`: names under which browsers may open it. Without `bodies` no body of a message is shown or searched.
+
+        With `changes` whoever reaches it can change topics and groups.
+        """
         self.host = host or Host.current()
         self.tasks = Tasks()
         self.watch = Watch(self.host, nameserver, self.tasks)
         self._templates = Templates()
+        self._changes = Changes(self.watch.admin, self.tasks, self._page) if changes else None
         self._messages = Messages(self.watch.admin, bodies=bodies)
         admin, clock = self.watch.admin, self.host.clock
         self._caches = Caches(
@@ -71,9 +78,10 @@ class Dashboard:
             Route("/groups/{group}/why", self._why),
             Route("/doctor", self._doctor),
             Route("/livez", _livez),
+            *(self._changes.routes if self._changes is not None else ()),
             Mount("/static", StaticFiles(directory=HERE / "static")),
         ]
-        self.app: App = Guard(Starlette(routes=routes, exception_handlers={404: self._not_found}), host_names)
+        self.app: App = Guard(Starlette(routes=routes, exception_handlers={404: self._not_found}), host_names, changes=changes)
 
     async def start(self) -> None:
         """Begin to watch the cluster."""
@@ -86,7 +94,8 @@ class Dashboard:
     # --------------------------------------------------------------------------------------------------------------- pages
 
     def _page(self, request: Request, name: str, values: Mapping[str, Any], status: int = 200) -> Response:
-        return self._templates.page(request, name, {**views.frame(self.watch, self.host.clock), **values}, status)
+        frame = {**views.frame(self.watch, self.host.clock), "changes": self._changes is not None}
+        return self._templates.page(request, name, {**frame, **values}, status)
 
     async def _cluster(self, request: Request) -> Response:
         return self._page(request, "cluster.html", views.cluster(self.watch))

@@ -2,7 +2,10 @@
 
 There are no users: whoever reaches the port reads everything. So it listens on this machine only, unless it is told otherwise. A web page
 from elsewhere, in a browser on this machine, reads nothing: the Host of a request must be an address, `localhost` or a name from the
-settings, because a page could have pointed its own name at this machine (DNS rebinding). No request changes anything.
+settings, because a page could have pointed its own name at this machine (DNS rebinding).
+
+Nothing can be changed, unless that is allowed. Then a form must come from one of the dashboard's own pages, as the browser says:
+Sec-Fetch-Site, or Origin where it does not send that.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
@@ -19,19 +22,21 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 HEADERS = (
     (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
     (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
 )
 """On every response. Pages have no script and no style but those of their own files."""
-METHODS = ("GET", "HEAD")
+READING = ("GET", "HEAD")
 
 
 class Guard:
     """Passes a request on, or refuses it in one sentence."""
 
-    def __init__(self, app: App, names: Iterable[str] = ()) -> None:
+    def __init__(self, app: App, names: Iterable[str] = (), *, changes: bool = False) -> None:
+        """`names`: own names, besides addresses and localhost. With `changes` forms of own pages are accepted."""
         self._app = app
         self._names = tuple(names)
+        self._changes = changes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -54,11 +59,28 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Return the status and the reason if the request is refused."""
-        hosts = [value.decode("latin-1") for name, value in scope["headers"] if name == b"host"]
+        hosts = _fields(scope, b"host")
         if len(hosts) != 1:
             return 400, "expected one Host"
         if not is_own_host(hosts[0], self._names):
             return 421, f"host {hosts[0][:80]!r} is not a name of this dashboard: use its address, or start it with --host-name"
-        if scope["method"] not in METHODS:
-            return 405, f"{scope['method'][:20]}: expected GET, nothing can be changed here"
+        method = scope["method"]
+        if method in READING:
+            return None
+        if method != "POST" or not self._changes:
+            return 405, f"{method[:20]}: expected GET, nothing can be changed here" + ("" if self._changes else " without --allow-changes")
+        if not _is_own_form(scope, hosts[0]):
+            return 403, "the form is not from a page of this dashboard: nothing was changed"
         return None
+
+
+def _fields(scope: Scope, wanted: bytes) -> list[str]:
+    return [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
+
+
+def _is_own_form(scope: Scope, host: str) -> bool:
+    """Return whether the browser says that a page of this host has sent the request."""
+    if site := _fields(scope, b"sec-fetch-site"):
+        return site == ["same-origin"]
+    # Browsers send that field only to https and to this machine.
+    return [each.partition("://")[2].lower() for each in _fields(scope, b"origin")] == [host.lower()]

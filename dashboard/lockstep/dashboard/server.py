@@ -44,7 +44,9 @@ class DashboardServer:
         self.address = ""
         self._config = config
         self._tasks = Tasks(self._failed)
-        self._dashboard = Dashboard(config.nameserver, host=host, host_names=config.host_name, bodies=not config.no_bodies)
+        self._dashboard = Dashboard(
+            config.nameserver, host=host, host_names=config.host_name, bodies=not config.no_bodies, changes=config.allow_changes
+        )
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 

@@ -7,12 +7,11 @@ import typer
 
 from lockstep.admin.client import AdminClient, BrokerResults, broker_reasons, failure_summary, gather_results
 from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, find_dead_letter_queues, read_dead_letters
-from lockstep.admin.group_query import read_group
-from lockstep.admin.group_report import GroupReport
 from lockstep.admin.message_text import message_json
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.render import body_text, format_time, print_json, print_line, print_table
-from lockstep.admin.replay import Replay, ReplayResult, ReplayTarget, summarize_skipped
+from lockstep.admin.replay import Replay, ReplayResult, ReplayTarget, choose_target, summarize_skipped
+from lockstep.admin.sending import PRODUCER_GROUP
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.errors import TopicNotExistError
@@ -21,7 +20,6 @@ from lockstep.runtime.host import Host
 
 app = typer.Typer(no_args_is_help=True, help="List, show and replay dead letters: messages that a group has given up on.")
 
-PRODUCER_GROUP = "LOCKSTEP_CLI"
 BODY_LENGTH_SHOWN = 60
 GroupArgument = Annotated[str, typer.Argument(help="The group that gave up on the messages.")]
 
@@ -173,7 +171,7 @@ async def _replay(
     admin = AdminClient(Host.current(), nameserver)
     results = await _queues_by_broker(admin, group)
     queues = list(chain.from_iterable(results.values.values()))
-    target = await _choose_target(admin, group, to)
+    target = await choose_target(admin, group, to)
     if dry_run:
         result = ReplayResult(sum(queue.stored_count if include_replayed else queue.pending_count for queue in queues))
     else:
@@ -195,26 +193,3 @@ async def _replay(
         errors.append(f"some brokers could not be read ({broker_reasons(failed)}): run the command again when they are back")
     if errors:
         raise CommandError(". ".join(errors))
-
-
-async def _choose_target(admin: AdminClient, group: str, to: ReplayTarget | None) -> ReplayTarget:
-    """Return where the group's members read: a concurrent group reads its retry topic, an ordered one does not."""
-    report, _ = await read_group(admin, group)
-    ordered = None if report is None else report.ordered
-    if to is ReplayTarget.RETRY and ordered:
-        raise CommandError(f"group {group} is ordered, and its members don't read its retry topic: use --to topic")
-    if to is ReplayTarget.RETRY and ordered is None and report is not None and _was_ordered(report):
-        raise CommandError(
-            f"group {group} has no members now and was ordered when it had: its members would not read its retry topic. Use --to topic; if "
-            "the group is to be concurrent from now on, start a member first"
-        )
-    if to is None and ordered is None:
-        raise CommandError(
-            f"group {group} has no members, so it is unknown whether it is ordered: use --to retry if it is concurrent, else --to topic"
-        )
-    return to or (ReplayTarget.TOPIC if ordered else ReplayTarget.RETRY)
-
-
-def _was_ordered(report: GroupReport) -> bool:
-    """Return whether any queue was ever locked: those of a concurrent group never are."""
-    return any(line.epoch not in (None, "0") for line in report.queues)

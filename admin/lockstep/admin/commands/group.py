@@ -11,10 +11,11 @@ from lockstep.admin.commands.group_clone import clone_command, export_command, i
 from lockstep.admin.commands.group_delete import delete_command
 from lockstep.admin.commands.group_history import history_command
 from lockstep.admin.commands.group_reset import reset_command
-from lockstep.admin.commands.group_settings import create_command, describe_settings, update_command
+from lockstep.admin.commands.group_settings import create_command, update_command
 from lockstep.admin.group_list import group_lines
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import GroupReport
+from lockstep.admin.group_settings import describe_settings
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.render import format_duration, print_json, print_line, print_table
 from lockstep.client.config import DEFAULT_NAMESERVER

@@ -8,9 +8,10 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient, broker_reasons
-from lockstep.admin.commands.group_reset import apply_plan, read_lines, read_queues, read_ranges
+from lockstep.admin.commands.group_reset import apply_plan
 from lockstep.admin.group_progress import GroupProgress, from_json, progress_of, to_json
 from lockstep.admin.group_query import read_group
+from lockstep.admin.group_reset import read_lines, read_queues, read_ranges
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, print_error, run
 from lockstep.admin.parked import list_parked
 from lockstep.admin.render import print_json

@@ -1,19 +1,17 @@
 """lockstep group create | update."""
 
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
-from lockstep.admin.client import AdminClient, broker_reasons, by_name, gather_results
-from lockstep.admin.group_query import read_group
+from lockstep.admin.client import AdminClient, broker_reasons
 from lockstep.admin.group_report import update_command as command_of
+from lockstep.admin.group_settings import describe_settings, plan_settings
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_line
 from lockstep.client.config import DEFAULT_NAMESERVER
-from lockstep.protocol.bodies import CONTRACT_VERSION_MAX, GroupSettings, SubscriptionPolicy
+from lockstep.protocol.bodies import CONTRACT_VERSION_MAX, SubscriptionPolicy
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.names import check_group
 from lockstep.runtime.host import Host
 
 PolicyOption = Annotated[
@@ -74,39 +72,19 @@ async def _set(
     *,
     new: bool,
 ) -> None:
-    check_group(group)
     if not new and policy is None and consume is None and version is None:
         raise ConfigError("nothing to change: use --subscription-policy, --consume, --no-consume or --next-contract-version")
     admin = AdminClient(Host.current(), nameserver)
-    report, statuses = await read_group(admin, group)
-    before = None if report is None else report.settings
-    if new and before is not None:
-        raise CommandError(f"group {group} is configured already ({describe_settings(before)}): use `lockstep group update`")
-    if not new and report is None:
-        raise CommandError(statuses.failure_summary() or f"no broker knows group {group}: use `lockstep group create`")
-    after = before or GroupSettings(group)
-    after = replace(
-        after,
-        subscription_policy=after.subscription_policy if policy is None else policy,
-        consume_enable=after.consume_enable if consume is None else consume,
-        next_contract_version=version,
-    )
-    brokers = by_name(await admin.brokers())
-    if not any(broker.registered for broker in brokers.values()):
-        raise CommandError("no broker is registered at the nameserver: start one first")
-    results = await gather_results({name: admin.configure(broker, after) for name, broker in brokers.items()})
-    failed = {**{name: why for name, why in statuses.failed.items() if name not in brokers}, **results.failed}
+    planned = await plan_settings(admin, group, policy=policy, consume=consume, contract_version=version, new=new)
+    after = planned.after
+    results = await planned.carry_out(admin)
     if as_json:
         settings = {"subscription_policy": after.subscription_policy.value, "consume": after.consume_enable}
         version_allowed = {} if version is None else {"next_contract_version": version}
-        print_json({"group": group, "created": new, **settings, **version_allowed, "brokers": sorted(results.values), "failed": failed})
+        print_json(
+            {"group": group, "created": new, **settings, **version_allowed, "brokers": sorted(results.values), "failed": results.failed}
+        )
     elif results.values:
         print_line(f"group {group}: {describe_settings(after)}, at {', '.join(sorted(results.values))}")
-    if failed:
+    if failed := results.failed:
         raise CommandError(f"some brokers don't have the change: {broker_reasons(failed)}. When they are back, run `{command_of(after)}`")
-
-
-def describe_settings(settings: GroupSettings) -> str:
-    said = f"subscription policy {settings.subscription_policy.value}, {'may consume' if settings.consume_enable else 'may NOT consume'}"
-    version = settings.next_contract_version
-    return said if version is None else f"{said}, members with contract version {version} may join"

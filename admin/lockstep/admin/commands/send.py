@@ -9,14 +9,12 @@ import typer
 from lockstep.admin.client import AdminClient
 from lockstep.admin.options import JsonOption, NameserverOption, TopicArgument, run
 from lockstep.admin.render import print_json, print_line
+from lockstep.admin.sending import send_message
 from lockstep.client.config import DEFAULT_NAMESERVER
-from lockstep.client.producer.producer import Producer
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
 from lockstep.protocol.properties import check_text
 from lockstep.runtime.host import Host
-
-PRODUCER_GROUP = "LOCKSTEP_CLI"
 
 
 def send_command(
@@ -44,10 +42,7 @@ async def _send(
     if sharding_key is not None:
         check_text("--sharding-key", sharding_key)
     message = Message(topic, body, tags=tag, keys=keys, properties=dict(map(_property, props)), sharding_key=sharding_key)
-    # A producer retries until a nameserver responds; a command should fail at once.
-    await AdminClient(Host.current(), nameserver).brokers()
-    async with Producer(PRODUCER_GROUP, nameserver=nameserver) as producer:
-        result = await producer.send(message)
+    result = await send_message(AdminClient(Host.current(), nameserver), message)
     if as_json:
         print_json(
             {

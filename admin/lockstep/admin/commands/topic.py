@@ -9,14 +9,11 @@ from lockstep.admin.client import AdminClient, by_name, gather_results, without_
 from lockstep.admin.commands.topic_alter import alter_command
 from lockstep.admin.commands.topic_delete import delete_command
 from lockstep.admin.commands.topic_forget_deleted import forget_deleted_command
-from lockstep.admin.layout_publish import create_and_wait
-from lockstep.admin.options import CommandError, JsonOption, NameserverOption, TopicArgument, raise_if_incomplete, run
+from lockstep.admin.options import JsonOption, NameserverOption, TopicArgument, raise_if_incomplete, run
 from lockstep.admin.render import print_json, print_line, print_table
+from lockstep.admin.topic_change import create_topic, describe_queues
 from lockstep.client.config import DEFAULT_NAMESERVER
-from lockstep.protocol.errors import TopicNotExistError
 from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
-from lockstep.protocol.names import check_topic
-from lockstep.protocol.queue import LayoutEntry, TopicLayout
 from lockstep.runtime.host import Host
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, alter and delete topics.")
@@ -58,27 +55,11 @@ def show_command(topic: TopicArgument, nameserver: NameserverOption = DEFAULT_NA
 
 
 async def _create(topic: str, queues: int, brokers: tuple[str, ...], nameserver: str, as_json: bool) -> None:
-    check_topic(topic)
-    admin = AdminClient(Host.current(), nameserver)
-    try:
-        before: TopicLayout | None = (await admin.route(topic)).layout
-    except TopicNotExistError:
-        before = None
-    layout = before or await create_and_wait(nameserver, topic, queues, brokers)
-    others = [name for name in layout.brokers if (layout.write_count(name), layout.read_count(name)) != (queues, queues)]
-    if before is not None and (others or (brokers and set(brokers) != set(layout.brokers))):
-        raise CommandError(
-            f"nothing was changed: topic {topic} exists already with {_describe(layout.entries)}; "
-            f"run `lockstep topic alter {topic} --queues {queues}` to change it"
-        )
+    layout, is_new = await create_topic(AdminClient(Host.current(), nameserver), topic, queues, brokers)
     if as_json:
-        print_json({"topic": topic, "created": before is None, "entries": [asdict(entry) for entry in layout.entries]})
+        print_json({"topic": topic, "created": is_new, "entries": [asdict(entry) for entry in layout.entries]})
     else:
-        print_line(f"topic {topic} {'exists already' if before else 'created'}: {_describe(layout.entries)}")
-
-
-def _describe(entries: tuple[LayoutEntry, ...]) -> str:
-    return ", ".join(f"{entry.write_queue_count} queues on {entry.broker_name}" for entry in entries if not entry.is_marker)
+        print_line(f"topic {topic} {'created' if is_new else 'exists already'}: {describe_queues(layout.entries)}")
 
 
 async def _list(nameserver: str, as_json: bool) -> None:

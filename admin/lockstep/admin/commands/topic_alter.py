@@ -7,16 +7,14 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.drain import close_queues, drop_queues, new_writer
-from lockstep.admin.layout_change import alter_layout, parse_queue_counts
-from lockstep.admin.layout_publish import publish_layout
+from lockstep.admin.drain import close_queues, drop_queues
+from lockstep.admin.layout_change import parse_queue_counts
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, TopicArgument, run
-from lockstep.admin.queue_move import put_in_order
 from lockstep.admin.render import print_json, print_line
+from lockstep.admin.topic_change import check_not_system_topic, plan_alteration
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
-from lockstep.protocol.names import check_topic, is_system_topic
 from lockstep.runtime.host import Host
 
 
@@ -93,49 +91,32 @@ async def _alter(
     nameserver: str,
     as_json: bool,
 ) -> None:
-    check_not_system_topic(topic)
     write_count, read_count = parse_queue_counts(*counts)
     admin = AdminClient(Host.current(), nameserver)
-    before = (await admin.route(topic)).layout
-    known = {broker.name: broker.registered for broker in await admin.brokers()}
-    if unknown := sorted(set(only) - set(known)):
-        raise CommandError(f"no nameserver knows broker {unknown[0]}; the known brokers are {', '.join(known)}")
-    brokers = set(only) or {name for name, registered in known.items() if registered} | {entry.broker_name for entry in before.entries}
-    after = alter_layout(before, dict.fromkeys(brokers, (write_count, read_count)), writer=new_writer(admin))
-    keys_move = after.write_queues != before.write_queues
-    held_ms = None
-    if after is not before and force:
-        await publish_layout(admin, after)
-    elif after is not before:
-        held_ms = await put_in_order(admin, before, after)
+    planned = await plan_alteration(admin, topic, write_count, read_count, only)
+    held_ms = await planned.carry_out(admin, force=force)
+    after = planned.after
     if as_json:
         version = {"counter": after.version.counter, "writer": after.version.writer}
         entries = [asdict(entry) for entry in after.entries]
-        order_ended = keys_move and force
+        order_ended = planned.keys_move and force
         print_json(
             {
                 "topic": topic,
-                "changed": after is not before,
-                "keys_move": keys_move,
+                "changed": planned.changes,
+                "keys_move": planned.keys_move,
                 "order_ended": order_ended,
                 "held_ms": held_ms,
                 "version": version,
                 "entries": entries,
             }
         )
-    elif after is before:
+    elif not planned.changes:
         print_line(f"topic {topic} has that many queues already")
     else:
-        counts_text = f"{len(after.write_queues)} queues to write, {len(after.read_queues)} to read"
-        print_line(f"topic {topic}: {counts_text}, layout version {after.version.counter}")
-        if keys_move and force:
-            print_line(f"order per key ended with layout version {before.version.counter}: later messages of a key may be in another queue")
-        elif keys_move:
+        print_line(f"topic {topic}: {planned.counts}, layout version {after.version.counter}")
+        if planned.keys_move and force:
+            before = planned.before.version.counter
+            print_line(f"order per key ended with layout version {before}: later messages of a key may be in another queue")
+        elif planned.keys_move:
             print_line(f"order per key is kept: writes were held for {held_ms} ms, until the ordered groups had consumed the topic")
-
-
-def check_not_system_topic(topic: str) -> None:
-    """Raise CommandError for a topic that brokers use internally, and the error of `check_topic` for an invalid name."""
-    check_topic(topic)
-    if is_system_topic(topic):
-        raise CommandError(f"topic {topic} is used by the brokers internally: it can be neither altered nor deleted")

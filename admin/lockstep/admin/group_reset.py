@@ -1,0 +1,129 @@
+"""Move a group to other offsets: what would change, and the requests that change it."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from shlex import quote
+
+from lockstep.admin.client import AdminClient, broker_reasons, by_name, gather_results
+from lockstep.admin.group_query import read_group
+from lockstep.admin.group_report import QueueLine
+from lockstep.admin.options import CommandError
+from lockstep.admin.parked import Waiting, count_waiting, list_parked, total_waiting
+from lockstep.admin.reset_plan import Move, plan_moves
+from lockstep.admin.targets import Target
+from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
+from lockstep.protocol.names import check_topic
+from lockstep.protocol.queue import MessageQueue
+
+QUEUES_SHOWN = 8
+"""The number of queues with parked keys that a refusal names."""
+
+
+def parked_error(group: str, plan: Sequence[Move]) -> CommandError:
+    """Return the error for a reset of queues with parked keys."""
+    counts = [f"{move.parked} in {move.queue.topic} {move.queue.broker_name}:{move.queue.queue_id}" for move in plan if move.parked]
+    listed = ", ".join(counts[:QUEUES_SHOWN]) + (" …" if len(counts) > QUEUES_SHOWN else "")
+    return CommandError(
+        f"nothing was changed: keys of group {group} are parked ({listed}), and a reset would deliver their messages again, or never. "
+        f"Replay or drop them (`lockstep park ls {quote(group)}` lists them), or forget them with --drop-parked"
+    )
+
+
+async def count_forgotten(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move]) -> Waiting:
+    """Return how many messages of the parked keys wait that the reset forgets."""
+    listed = await list_parked(admin, group, topic)
+    reset = {move.queue for move in plan}
+    keys = [each for each in listed.keys if each.queue in reset]
+    waiting, unread = await count_waiting(admin, keys)
+    if failed := {**unread, **listed.failed}:
+        raise CommandError(f"nothing was changed: the waiting messages of parked keys can't be counted: {broker_reasons(failed)}")
+    counted = total_waiting(waiting.values())
+    return Waiting(counted.count, counted.complete and not listed.cut)
+
+
+async def plan_reset(
+    admin: AdminClient, group: str, topic: str | None, selected: Collection[tuple[str, int]], target: Target
+) -> tuple[Move, ...]:
+    """Return what a reset to `target` would change: of the queues `selected`, all if that is empty.
+
+    Raise CommandError if a broker concerned does not respond: a reset is complete or not made at all.
+    """
+    lines = await read_lines(admin, group)
+    if topic is not None:
+        check_topic(topic)
+        topics = [topic]
+    else:
+        topics = sorted({line.topic for line in lines if not line.topic.startswith("%")})
+    if not topics:
+        raise CommandError(
+            f"no broker knows group {group}: use --topic TOPIC to set its offsets before its first start. If it is broadcasting, each "
+            "member keeps its progress in a file of its own, which no broker can reset"
+        )
+    queues, brokers = await read_queues(admin, topics)
+    if selected:
+        queues = [each for each in queues if (each.broker_name, each.queue_id) in selected]
+    if missing := set(selected) - {(each.broker_name, each.queue_id) for each in queues}:
+        raise CommandError(
+            f"nothing was changed: {', '.join(topics)} has no queue {':'.join(map(str, min(missing)))}; "
+            "run `lockstep topic show TOPIC` to list the queues"
+        )
+    ranges = await read_ranges(admin, brokers, queues)
+    by_time = {}
+    if target.kind == "time":
+        found = await gather_results(
+            {str(each): admin.offset_by_time(brokers[each.broker_name], each.topic, each.queue_id, target.value) for each in queues}
+        )
+        if found.failed:
+            raise CommandError(f"nothing was changed, {found.failure_summary()}. Run the command again")
+        by_time = {each: found.values[str(each)] for each in queues}
+    return plan_moves(queues, lines, ranges, target, by_time)
+
+
+async def read_lines(admin: AdminClient, group: str) -> Sequence[QueueLine]:
+    """Return the group's progress and parked keys, nothing if no broker knows the group.
+
+    Raise CommandError if a broker does not respond, and for a broadcasting group.
+    """
+    report, statuses = await read_group(admin, group)
+    if statuses.failed:
+        raise CommandError(f"nothing was changed: some brokers did not respond: {broker_reasons(statuses.failed)}. Try again later")
+    if report is not None and report.broadcasting:
+        raise CommandError(f"group {group} is broadcasting: each member keeps its progress in a file of its own, which no broker can reset")
+    return () if report is None else report.queues
+
+
+async def read_queues(admin: AdminClient, topics: Iterable[str]) -> tuple[list[MessageQueue], dict[str, BrokerAddress]]:
+    """Return the readable queues of topics, and their brokers by name. Raise TopicNotExistError."""
+    queues: list[MessageQueue] = []
+    brokers: dict[str, BrokerAddress] = {}
+    for name in topics:
+        route = await admin.route(name)
+        brokers |= by_name(route.brokers)
+        queues += route.layout.read_queues
+    return queues, brokers
+
+
+async def read_ranges(
+    admin: AdminClient, brokers: Mapping[str, BrokerAddress], queues: Sequence[MessageQueue]
+) -> dict[MessageQueue, OffsetRange]:
+    """Return the offsets that each queue holds. Raise CommandError if the address of a broker is not known."""
+    ranges = {}
+    for topic, name in dict.fromkeys((queue.topic, queue.broker_name) for queue in queues):
+        if name not in brokers:
+            raise CommandError(f"nothing was changed: no address of broker {name} is known, and it has queues of {topic}")
+        for held in await admin.offsets(brokers[name], topic):
+            ranges[MessageQueue(topic, name, held.queue_id)] = held
+    return ranges
+
+
+async def carry_out(admin: AdminClient, group: str, plan: Sequence[Move], *, drop_parked: bool) -> None:
+    """Reset broker by broker; each resets all its queues of a topic or none. Raise CommandError at the first that does not."""
+    brokers = by_name(await admin.brokers())
+    done: list[str] = []
+    for topic, name in dict.fromkeys((move.queue.topic, move.queue.broker_name) for move in plan):
+        own = [move for move in plan if (move.queue.topic, move.queue.broker_name) == (topic, name)]
+        body = ResetBody(group, topic, tuple(QueueOffset(move.queue.queue_id, move.after) for move in own), drop_parked)
+        results = await gather_results({name: admin.reset(brokers[name], body)})
+        if results.failed:
+            so_far = f"{topic} was reset at {', '.join(done)} already" if done else "nothing was changed before"
+            raise CommandError(f"broker {name} did not reset {topic}: {results.failed[name]}; {so_far}. Run the command again")
+        done.append(name)

@@ -1,0 +1,1 @@
+"""What the dashboard can change, if it is allowed to: each change is planned, shown, confirmed and carried out as its command does it."""

@@ -1,0 +1,149 @@
+"""The pages of a change: its form, its plan, and what was done. A plan is carried out only if it is still the one that was shown.
+
+    form ─▶ plan, in the words of the command ─▶ the name typed once more ─▶ the plan is made anew: another one is shown instead ─▶ done
+
+Each form has a token of this process: a page from elsewhere can't know it.
+"""
+
+from collections.abc import Callable, Mapping
+from hmac import compare_digest
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from lockstep.admin.client import AdminClient
+from lockstep.dashboard.changes import groups, topics
+from lockstep.dashboard.changes.change import Change, Plan
+from lockstep.dashboard.changes.replays import Replays
+from lockstep.protocol.errors import LockstepError
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.log import get_logger
+
+FORM_BYTES_MAX = 256 * 1024
+FIELDS_MAX = 32
+FAILURES = (LockstepError, OSError)
+Page = Callable[[Request, str, Mapping[str, Any], int], Response]
+log = get_logger("lockstep.dashboard")
+
+
+ANOTHER_PLAN = "things have changed, and nothing was done: this is what it does now"
+
+
+class FormError(LockstepError):
+    """The body of a request is no form of these pages."""
+
+
+class Changes:
+    """Serves the forms of all changes."""
+
+    def __init__(self, admin: AdminClient, tasks: Tasks, page: Page) -> None:
+        self._admin = admin
+        self._page = page
+        self._token = admin.host.random.token(16).hex()
+        self.replays = Replays(tasks)
+        self._changes = {each.name: each for each in (*topics.CHANGES, *groups.CHANGES, self.replays.change)}
+
+    @property
+    def routes(self) -> list[Route]:
+        return [
+            Route("/changes", self._all, methods=["GET"]),
+            Route("/changes/stop-replay", self._stop_replay, methods=["POST"]),
+            Route("/changes/{change}", self._form, methods=["GET"]),
+            Route("/changes/{change}", self._post, methods=["POST"]),
+        ]
+
+    async def _all(self, request: Request) -> Response:
+        values = {"kinds": list(self._changes.values()), "replays": self.replays.all, "token": self._token}
+        return self._page(request, "changes.html", values, 200)
+
+    async def _form(self, request: Request) -> Response:
+        change = self._changes.get(request.path_params["change"])
+        if change is None:
+            return self._page(request, "missing.html", {}, 404)
+        return self._shown(request, change, change.filled(request.query_params))
+
+    async def _post(self, request: Request) -> Response:
+        change = self._changes.get(request.path_params["change"])
+        if change is None:
+            return self._page(request, "missing.html", {}, 404)
+        try:
+            form = await self._read(request)
+        except FormError as error:
+            return self._shown(request, change, change.filled({}), error=str(error), status=400)
+        values = change.filled(form)
+        if not self._has_token(form):
+            old = "this form is of another dashboard, or of this one before its restart: nothing was changed. Send it again"
+            return self._shown(request, change, values, error=old, status=403)
+        try:
+            plan = await change.plan(self._admin, values)
+        except FAILURES as error:
+            return self._shown(request, change, values, error=str(error), status=409)
+        values |= plan.values
+        if form.get("step") != "do":
+            return self._shown(request, change, values, plan=plan)
+        if form.get("digest") != plan.digest:
+            return self._shown(request, change, values, plan=plan, error=ANOTHER_PLAN, status=409)
+        if change.confirmed is not None and form.get("typed", "").strip() != values[change.confirmed].strip():
+            wrong = f"type the {change.confirmed}'s name to confirm it: nothing was done"
+            return self._shown(request, change, values, plan=plan, error=wrong, status=409)
+        return await self._do(request, change, values, plan)
+
+    async def _do(self, request: Request, change: Change, values: Mapping[str, str], plan: Plan) -> Response:
+        target = values[change.fields[0].name]
+        try:
+            done = await plan.carry_out()
+        except FAILURES as error:
+            log.warning("change.failed", change=change.name, target=target, peer=_peer(request), error=str(error))
+            return self._shown(request, change, values, plan=plan, error=str(error), status=409)
+        log.info("change.made", change=change.name, target=target, peer=_peer(request))
+        return self._shown(request, change, values, plan=plan, done=done)
+
+    async def _stop_replay(self, request: Request) -> Response:
+        try:
+            form = await self._read(request)
+        except FormError:
+            form = {}
+        if self._has_token(form) and self.replays.stop(form.get("group", "")):
+            log.info("change.made", change="stop-replay", target=form["group"], peer=_peer(request))
+        return await self._all(request)
+
+    def _shown(
+        self,
+        request: Request,
+        change: Change,
+        values: Mapping[str, str],
+        *,
+        plan: Plan | None = None,
+        done: tuple[str, ...] | None = None,
+        error: str | None = None,
+        status: int = 200,
+    ) -> Response:
+        shown = {"change": change, "values": values, "plan": plan, "done": done, "error": error, "token": self._token}
+        return self._page(request, "change.html", shown, status)
+
+    def _has_token(self, form: Mapping[str, str]) -> bool:
+        return compare_digest(form.get("token", "").encode(), self._token.encode())
+
+    async def _read(self, request: Request) -> dict[str, str]:
+        """Return the fields of the form in the request's body. Raise FormError for another body."""
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind != "application/x-www-form-urlencoded":
+            raise FormError(f"a form is expected, not {kind[:40]!r}")
+        body = bytearray()
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > FORM_BYTES_MAX:
+                raise FormError(f"the form is larger than {FORM_BYTES_MAX // 1024} KiB: send large messages with `lockstep send`")
+        try:
+            pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
+        except ValueError as error:
+            raise FormError(f"the form can't be read: {error}") from None
+        return dict(pairs)
+
+
+def _peer(request: Request) -> str | None:
+    """Return the address of the browser, or of the proxy before the dashboard."""
+    return None if request.client is None else request.client.host
