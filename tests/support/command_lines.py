@@ -9,9 +9,10 @@ from typer.core import TyperCommand, TyperGroup
 from lockstep.admin.app import app
 from lockstep.admin.servers import runs_server
 from lockstep.broker.config import BrokerConfig
+from lockstep.dashboard.config import DashboardConfig
 from lockstep.nameserver.config import NameserverConfig
 
-SERVERS = {"broker": BrokerConfig, "nameserver": NameserverConfig}
+SERVERS = {"broker": BrokerConfig, "nameserver": NameserverConfig, "dashboard": DashboardConfig}
 OF_THE_LOADER = {"--config", "--show-config"}
 """Options of a server that are not settings."""
 
