@@ -27,6 +27,7 @@ HOSTILE = "<script>document.title = 'hacked'</script>"
 PAGES = [
     *("/", "/topics", f"/topics/{TOPIC}", f"/topics/{TOPIC}/messages", "/messages"),
     *("/groups", f"/groups/{GROUP}", f"/groups/{GROUP}/why", "/doctor"),
+    *("/changes", f"/changes/send?topic={TOPIC}", f"/changes/group-reset?group={GROUP}&to=end"),
 ]
 LIMIT_MS = 60_000
 
@@ -75,14 +76,14 @@ def panel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         nameserver = up.started["nameserver"]
         load = Load(nameserver)
         try:
-            with serving(nameserver, "127.0.0.1:0") as made:
+            with serving(nameserver, "127.0.0.1:0", "--allow-changes") as made:
                 yield made
         finally:
             load.close()
 
 
-def serving(nameserver: str, listen: str) -> Any:
-    return program("lockstep.admin.cli", "dashboard", "--nameserver", nameserver, "--listen", listen, event="dashboard.started")
+def serving(nameserver: str, listen: str, *options: str) -> Any:
+    return program("lockstep.admin.cli", "dashboard", "--nameserver", nameserver, "--listen", listen, *options, event="dashboard.started")
 
 
 @pytest.fixture(scope="module")
@@ -205,4 +206,33 @@ def test_lost_dashboard_is_told_and_the_page_goes_on_when_it_is_back(browser: Br
         made.page.wait_for_selector("#lost:not([hidden])", timeout=LIMIT_MS)
     with serving(nameserver, listen_on):
         made.page.wait_for_selector("#lost", state="hidden", timeout=LIMIT_MS)
+    made.page.context.close()
+
+
+def test_group_is_reset_by_forms(browser: Browser, panel: Program) -> None:
+    made = tab(browser, panel)
+    made.open(f"/groups/{GROUP}")
+    made.page.click("text=Reset")
+    made.page.get_by_label("To", exact=True).fill("end")
+    made.page.click("text=Show what it does")
+    assert f"lockstep group reset-offset {GROUP} --to end" in made.page.inner_text("pre")
+    made.page.click("button.do")
+    assert made.page.evaluate("document.activeElement.name") == "typed", "the browser asks for the name"
+    made.page.get_by_label("to confirm").fill(GROUP)
+    made.page.click("button.do")
+    assert f"Group {GROUP} continues from the new offsets" in made.page.inner_text("pre")
+    assert made.said == []
+    made.page.context.close()
+
+
+def test_form_of_another_site_changes_nothing(browser: Browser, panel: Program, tmp_path: Path) -> None:
+    """A page from elsewhere sends the form itself: without the token, and the browser says where it comes from."""
+    made = tab(browser, panel)
+    elsewhere = tmp_path / "evil.html"
+    fields = {"topic": "stolen", "queues": "1", "broker": "", "step": "do", "token": "x", "digest": "x"}
+    inputs = "".join(f'<input name="{name}" value="{value}">' for name, value in fields.items())
+    elsewhere.write_text(f'<form method="post" action="{made.base}/changes/topic-create">{inputs}<button>Go</button></form>')
+    made.page.goto(elsewhere.as_uri())
+    made.page.click("button")
+    assert "the form is not from a page of this dashboard" in made.page.inner_text("body")
     made.page.context.close()

@@ -1,9 +1,12 @@
 """lockstep dashboard as a process: it starts without a cluster, follows it, refuses what it should, and stops in order."""
 
 import asyncio
+import json
+import re
 import signal
 import socket
 from contextlib import AbstractContextManager
+from urllib.parse import urlencode
 
 import pytest
 
@@ -108,3 +111,34 @@ def test_taken_port_is_explained_in_one_line() -> None:
     assert ended.returncode == 1
     assert "the dashboard can't listen on" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+async def test_allowed_changes_are_made_from_its_own_forms_and_logged(cluster: Cluster) -> None:
+    nameserver = await cluster.nameserver()
+    await cluster.broker("broker-a")
+
+    async def post(panel: Program, fields: dict[str, str], *headers: str) -> tuple[int, str]:
+        address = panel.started["address"].removeprefix("http://").partition("/")[0]
+        body = urlencode(fields)
+        lines = ["POST /changes/topic-create HTTP/1.1", f"Host: {address}", "Connection: close", *headers]
+        lines += ["Content-Type: application/x-www-form-urlencoded", f"Content-Length: {len(body)}"]
+        return await raw(address, ("\r\n".join(lines) + "\r\n\r\n" + body).encode())
+
+    with serving(nameserver, "--allow-changes") as panel:
+        await until_shown(panel, "/", "Changes are allowed")
+        origin = f"Origin: http://{panel.started['address'].removeprefix('http://').partition('/')[0]}"
+        token = re.search(r'name="token" value="(\w+)"', (await read(panel, "/changes/topic-create"))[1])
+        assert token is not None
+        form = {"token": token[1], "topic": "orders", "queues": "3", "broker": "", "step": "plan"}
+        assert (await post(panel, form))[0] == 403
+        assert (await post(panel, form, "Origin: http://evil.example"))[0] == 403
+        status, plan = await post(panel, form, origin)
+        assert (status, "lockstep topic create orders --queues 3" in plan) == (200, True)
+        digest = re.search(r'name="digest" value="(\w+)"', plan)
+        assert digest is not None
+        status, done = await post(panel, {**form, "step": "do", "digest": digest[1]}, origin)
+        assert (status, "Topic orders was created: 3 queues on broker-a." in done) == (200, True)
+        assert panel.stop() == 0
+        assert panel.process.stdout is not None
+        made = [json.loads(line) for line in panel.process.stdout if "change.made" in line]
+        assert [(each["change"], each["target"], each["peer"]) for each in made] == [("topic-create", "orders", "127.0.0.1")]

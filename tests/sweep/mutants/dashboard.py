@@ -7,10 +7,14 @@ from lockstep.admin.watch import watch
 from lockstep.admin.watch.cache import Cache
 from lockstep.admin.watch.series import Series
 from lockstep.dashboard import guard
+from lockstep.dashboard.changes.change import Change, Plan
+from lockstep.dashboard.changes.pages import Changes
+from lockstep.dashboard.changes.replays import Replays
 from lockstep.dashboard.guard import Guard
 from sweep.mutants.registry import Patches, mutant
 
 WATCH = "tests/unit/admin/watch/"
+CHANGES = "tests/unit/dashboard/test_changes.py::"
 
 
 @mutant(aimed=WATCH + "test_series.py::test_series_has_the_values_of_its_ticks_and_gaps_for_all_others")
@@ -64,3 +68,33 @@ def refusals_have_no_policy(patch: Patches) -> None:
         await call(self, scope, receive, stripped)
 
     patch.set(Guard, "__call__", bare)
+
+
+@mutant(aimed=CHANGES + "test_form_must_come_from_a_page_of_the_dashboard")
+def a_form_from_elsewhere_is_taken(patch: Patches) -> None:
+    """A form is accepted from the dashboard's own pages only."""
+    patch.set(guard, "_is_own_form", lambda scope, host: True)
+
+
+@mutant(aimed=CHANGES + "test_form_without_the_token_changes_nothing")
+def the_token_is_not_asked_for(patch: Patches) -> None:
+    """A form has the token of the process that made it."""
+    patch.set(Changes, "_has_token", lambda self, form: True)
+
+
+@mutant(aimed=CHANGES + "test_change_needs_the_name_and_the_plan_that_was_shown")
+def an_old_plan_is_carried_out(patch: Patches) -> None:
+    """A change is carried out only if its plan is still the one that was shown."""
+    patch.set(Plan, "digest", property(lambda self: "the same"))
+
+
+@mutant(aimed=CHANGES + "test_change_needs_the_name_and_the_plan_that_was_shown")
+def the_name_is_not_asked_for(patch: Patches) -> None:
+    """A change needs the name of what it changes, typed once more."""
+    patch.set(Change, "confirmed", None)
+
+
+@mutant(aimed=CHANGES + "test_dead_letters_are_replayed_with_progress")
+def two_replays_of_a_group_run(patch: Patches) -> None:
+    """A group has one replay at a time."""
+    patch.set(Replays, "_has", lambda self, group: False)

@@ -66,6 +66,9 @@ class Replays:
         found.task.cancel()
         return True
 
+    def _has(self, group: str) -> bool:
+        return group in self._running
+
     @property
     def change(self) -> Change:
         """Return the change that begins a replay."""
@@ -103,7 +106,7 @@ class Replays:
         options = (*option("--to", target.value), *option("--rate", str(rate)), *(["--all"] if everything else []))
 
         async def carry_out() -> tuple[str, ...]:
-            if group in self._running:
+            if self._has(group):
                 raise CommandError(f"a replay of {group} is running: stop it first")
             running = Running(group, target, count, admin.host.clock.wall_ms())
             self._running[group] = running
