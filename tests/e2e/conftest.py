@@ -14,7 +14,7 @@ from support.hostile_world import World, checked_world, hostile_world
 
 @pytest.fixture(scope="session")
 def fork_server() -> Iterator[ForkServer | None]:
-    """Fork the programs in the usual run. The slow run executes each program, or, of files without slow tests, those of its share."""
+    """Fork the programs in the usual run. The slow run executes each program, or those of files of its share or with slow tests of it."""
     if (SLOW and SHARES == 1) or sys.platform != "linux":
         yield None
         return
@@ -25,8 +25,10 @@ def fork_server() -> Iterator[ForkServer | None]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _forking(request: pytest.FixtureRequest, fork_server: ForkServer | None) -> Iterator[None]:
-    has_slow = any(item.path == request.path and item.get_closest_marker("slow") for item in request.session.items)
-    with forking(None if SLOW and (has_slow or in_share(request.path.name)) else fork_server):
+    runs_slow = SLOW and any(
+        item.path == request.path and item.get_closest_marker("slow") and in_share(item.nodeid) for item in request.session.items
+    )
+    with forking(None if runs_slow or (SLOW and in_share(request.path.name)) else fork_server):
         yield
 
 
