@@ -196,6 +196,33 @@ def test_keyboard_reaches_the_search_and_the_content(browser: Browser, panel: Pr
     made.page.context.close()
 
 
+def test_keys_lead_to_pages_and_show_what_they_do(browser: Browser, panel: Program) -> None:
+    made = tab(browser, panel)
+    made.open("/")
+    made.page.keyboard.press("?")
+    assert made.page.is_visible("#help")
+    made.page.keyboard.press("Escape")
+    assert not made.page.is_visible("#help")
+    made.page.keyboard.type("gt")
+    made.page.wait_for_url("**/topics", timeout=LIMIT_MS)
+    assert made.said == []
+    made.page.context.close()
+
+
+def test_chosen_colours_stay_on_the_next_page(browser: Browser, panel: Program) -> None:
+    made = tab(browser, panel, color_scheme="light")
+    made.open("/")
+    back = "getComputedStyle(document.body).backgroundColor"
+    light = made.page.evaluate(back)
+    made.page.select_option("#theme", "dark")
+    assert made.page.evaluate(back) != light
+    made.open("/groups")
+    assert made.page.evaluate(back) != light
+    made.page.select_option("#theme", "auto")
+    assert made.page.evaluate(back) == light
+    made.page.context.close()
+
+
 def test_lost_dashboard_is_told_and_the_page_goes_on_when_it_is_back(browser: Browser, panel: Program) -> None:
     nameserver = panel.started["nameserver"]
     with serving(nameserver, "127.0.0.1:0") as other:

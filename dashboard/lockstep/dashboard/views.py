@@ -11,6 +11,7 @@ from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_history import PlacedEvent, hand_overs, summary
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.ownership import Lane, group_lanes
+from lockstep.admin.pictures.heat import heat_picture
 from lockstep.admin.pictures.owners import owners_picture
 from lockstep.admin.pictures.series import series_picture
 from lockstep.admin.rates import GroupRates, TopicRates
@@ -29,6 +30,8 @@ LANES_MAX = 64
 QUEUES_SHOWN = 200
 """Queues of a group in the table: those that are furthest behind."""
 WINDOWS_MIN = (1, 5, 15, 60)
+HEAT_MIN = 16
+"""Fewer queues have no picture of all of them."""
 EVENTS_SHOWN = 200
 TREND = 120
 """Ticks of a small chart: ten minutes."""
@@ -99,6 +102,10 @@ def topic(watch: Watch, name: str, answer: Answer[TopicReport]) -> dict[str, Any
         "error": None if answer.error is None else str(answer.error),
         "queues": queues[:QUEUES_SHOWN],
         "queues_left": max(0, len(queues) - QUEUES_SHOWN),
+        "heat": _heat(
+            [(each.broker_name, None if at is None else at.max_offset - at.min_offset) for each, at in queues],
+            f"{name}: messages that each queue stores",
+        ),
         "groups": sorted(groups.items()),
         "rate": rate,
         "chart": _chart(watch, f"topic/{name}/in", f"{name}: messages stored per second"),
@@ -145,6 +152,7 @@ def group(
         "window": window_min,
         "queues": queues[:QUEUES_SHOWN],
         "queues_left": max(0, len(queues) - QUEUES_SHOWN),
+        "heat": _heat([(line.broker, line.lag if line.reached else None) for line in lines], f"{name}: messages behind, of each queue"),
         "failing": [line for line in lines if line.failing_ms is not None],
         "events": [(each.broker, each.event) for each in reversed(recent[-EVENTS_SHOWN:])],
         "chart_lag": _chart(watch, f"group/{name}/lag", f"{name}: messages behind"),
@@ -193,6 +201,14 @@ def _listing(
     number = int(query["page"]) if query.get("page", "").isascii() and query.get("page", "").isdigit() and len(query["page"]) < 7 else 1
     page = min(max(1, number), pages)
     return found[(page - 1) * ROWS : page * ROWS], {"q": wanted, "sort": sort, "page": page, "pages": pages, "count": len(found)}
+
+
+def _heat(figures: Iterable[tuple[str, int | None]], title: str) -> Markup:
+    """Return the picture of all queues by broker, nothing for a few."""
+    blocks: dict[str, list[int | None]] = {}
+    for broker, figure in figures:
+        blocks.setdefault(broker, []).append(figure)
+    return Markup(heat_picture(blocks, title)) if sum(map(len, blocks.values())) >= HEAT_MIN else Markup()
 
 
 def _tile(watch: Watch, title: str, unit: str, series: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lockstep.admin.group_history import PlacedEvent
 from lockstep.admin.ownership import Lane, Span
+from lockstep.admin.pictures.heat import COLUMNS, heat_picture
 from lockstep.admin.pictures.owners import LABEL, RIGHT, WIDTH, member_letters, owners_picture
 from lockstep.admin.pictures.svg import clock_time, time_marks
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind
@@ -140,3 +141,20 @@ def test_picture_of_the_readme_is_made_by_its_program_and_shows_the_loss_of_a_me
         assert all("last heard 3." in each for each in killed)
         assert len(paused) >= 3
         assert all("last heard 20." in each for each in paused)
+
+
+@given(st.dictionaries(st.sampled_from(["broker-a", "broker-b", HOSTILE]), st.lists(st.none() | st.integers(0, 1 << 63), max_size=250)))
+def test_each_queue_has_one_cell_of_the_class_of_its_digits(blocks: dict[str, list[int | None]]) -> None:
+    root = parse(heat_picture(blocks, HOSTILE))
+    found: dict[str, list[str]] = {}
+    for path in root.iter(f"{SVG}path"):
+        found.setdefault(path.get("class", ""), []).extend(re.findall(r"M(\d+ \d+)h", path.get("d", "")))
+    places = [place for each in found.values() for place in each]
+    assert len(places) == len(set(places)) == sum(map(len, blocks.values()))
+    values = [value for each in blocks.values() for value in each]
+    positive = [len(str(value)) for value in values if value is not None and value > 0]
+    assert len(found.get("unknown", ())) == values.count(None)
+    for digits in range(1, 6):
+        assert len(found.get(f"heat-{digits}", ())) == positive.count(digits)
+    assert len(found.get("heat-0", ())) == values.count(0)
+    assert int(root.get("width", "0")) == COLUMNS * 9

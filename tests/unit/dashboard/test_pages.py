@@ -235,6 +235,17 @@ async def test_words_of_clients_are_only_words(lockstep_cluster: TestCluster) ->
             checked(await get(on.app, url))
 
 
+async def test_many_queues_are_shown_at_a_glance(lockstep_cluster: TestCluster) -> None:
+    await lockstep_cluster.create_topic(TOPIC, queues=16)
+    await lockstep_cluster.start("a", Member(lockstep_cluster).run)
+    await send(lockstep_cluster, 400, keys=400)
+    await lockstep_cluster.settled(GROUP)
+    async with dashboard(lockstep_cluster) as on:
+        await lockstep_cluster.advance(seconds=8)
+        assert "broker-a: 16 queues, highest 0 broker-b: 16 queues, highest 0" in await shown(on, f"/groups/{GROUP}")
+        assert re.search(r"broker-b: 16 queues, highest \d\d 0 0 1\+", await shown(on, f"/topics/{TOPIC}"))
+
+
 async def test_part_of_a_page_is_sent_alone_and_only_if_it_has_changed(lockstep_cluster: TestCluster) -> None:
     await started(lockstep_cluster, "a")
     async with dashboard(lockstep_cluster) as on:

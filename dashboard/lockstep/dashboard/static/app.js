@@ -5,8 +5,12 @@ const parts = [...document.querySelectorAll("[data-part]")].map((element) => ({ 
 const lost = document.getElementById("lost");
 const pause = document.getElementById("pause");
 const times = document.getElementById("times");
+const theme = document.getElementById("theme");
+const help = document.getElementById("help");
+const PLACES = { c: "cluster", t: "topics", g: "groups", m: "messages", d: "doctor" }; // after a g
 let paused = false;
 let failures = 0;
+let went = -Infinity; // when g was pressed
 
 function stored(name, value) {
   try {
@@ -69,7 +73,7 @@ async function tick() {
   setTimeout(tick, 500);
 }
 
-pause.hidden = times.hidden = false;
+pause.hidden = times.hidden = theme.hidden = false;
 pause.addEventListener("click", () => {
   paused = !paused;
   pause.textContent = paused ? "Continue" : "Pause";
@@ -83,8 +87,18 @@ times.addEventListener("click", () => {
   nameTimes();
   showTimes(document);
 });
+function showTheme(name) {
+  document.documentElement.dataset.theme = name;
+  theme.value = name;
+}
+theme.addEventListener("change", () => showTheme(stored("theme", theme.value) || theme.value));
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
+  if (performance.now() - went < 1500 && PLACES[event.key]) {
+    document.querySelector(`header [data-place=${PLACES[event.key]}]`).click();
+    return;
+  }
+  went = event.key === "g" ? performance.now() : -Infinity;
   if (event.key === "/") {
     const search = document.getElementById("search");
     if (search) {
@@ -93,9 +107,13 @@ document.addEventListener("keydown", (event) => {
     }
   } else if (event.key === "p") {
     pause.click();
+  } else if (event.key === "?") {
+    if (help.open) help.close();
+    else help.showModal();
   }
 });
 for (const part of parts) part.due = performance.now() + 1000 * Number(part.element.dataset.every);
+showTheme(stored("theme") || "auto");
 nameTimes();
 showTimes(document);
 setTimeout(tick, 500);
