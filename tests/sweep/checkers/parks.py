@@ -186,6 +186,13 @@ class _Rows:
         for _, event, floor in floors:
             tops.add(event.t, floor)
 
+    def lost_copies(self, row: RowKey, offset: int) -> bool:
+        """Return whether a drop of the key was acknowledged up to this offset so far, and a power cut may remove the copies later."""
+        return any(
+            floor > offset and self._brokers.removing_cut(row[0].broker, event.process, place, event.t) is not None
+            for place, event, floor in self._floors.get(row, ())
+        )
+
     def floor(self, row: RowKey, t: float) -> int:
         """Return the offset below which everything of the key was acknowledged as accepted or copied before `t`."""
         tops = self._tops.get(row)
@@ -345,7 +352,7 @@ class _Calls:
         known_by = call.t if run is None else min(call.t, run.lost_t)
         for (offset, _), key in zip(call.messages, call.keys, strict=True):
             for early in self.order.unaccepted(call.queue, key, offset, call.t, known_by):
-                if early.offset not in own and not self.passes.may_pass(call.queue, early.offset, call.process, call.t):
+                if early.offset not in own and not self._may_overtake(call, key, early.offset):
                     if (early.queue, early.offset) not in self.overtaken:
                         self.overtaken.add((early.queue, early.offset))
                         self._report("P-K2", call.t, f"{where} {offset} of key {key!r} before {early.offset}, {early.body!r:.60}")
@@ -361,6 +368,12 @@ class _Calls:
                     self._report("P-K2", call.t, f"{where} {offset}: the replay of key {key!r} had reached {run.replays[key]}")
                 continue
             self._check_main_flow(run, call, offset, key, where)
+
+    def _may_overtake(self, call: CallBegan, key: Key, early: int) -> bool:
+        """Return whether a call of the key may come before the message at `early`, which no call has accepted."""
+        return self.passes.may_pass(call.queue, early, call.process, call.t) or (
+            key is not None and self.rows.lost_copies((call.queue, key), early)
+        )
 
     def _check_main_flow(self, run: _Run, call: CallBegan, offset: int, key: Key, where: str) -> None:
         upto = 0 if key is None else run.hidden.get(key, 0)
