@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.rates import ClusterRates, Looks, TopicRates, rates, rates_with_topics, total
 from lockstep.admin.watch.events import EventHistory
+from lockstep.admin.watch.requests import Requests
 from lockstep.admin.watch.series import Series
 from lockstep.protocol.bodies import BrokerAddress, Overview
 from lockstep.protocol.errors import LockstepError
@@ -35,8 +37,7 @@ class Watch:
         self.looked_ms: int | None = None
         """When the figures were last brought up to date, by the monotonic clock."""
         self._clock = host.clock
-        self._tasks = tasks
-        self._asked: dict[str, asyncio.Task[Overview | str]] = {}
+        self._requests: Requests[Overview] = Requests(tasks, RESPONSE_MS)
         self._began_ms = host.clock.monotonic_ms()
 
     async def run(self) -> None:
@@ -55,35 +56,23 @@ class Watch:
         except LockstepError as error:
             self.problem = str(error)
         for name, broker in self.brokers.items():
-            if name not in self._asked:
-                self._asked[name] = self._tasks.spawn(self._ask(broker), f"look at {name}")
-        asked = {name: task for name, task in self._asked.items() if name in self.brokers}
-        if asked:
-            await asyncio.wait(asked.values(), timeout=RESPONSE_MS / 1000)
-        now: dict[str, Overview | str] = {}
-        for name in self.brokers:
-            task = self._asked[name]
-            if task.done():
-                del self._asked[name]
-                failure = task.exception()  # the owner of the task has logged it
-                now[name] = task.result() if failure is None else f"its response can't be read: {failure!r}"
-            else:
-                now[name] = f"it has not responded for {RESPONSE_MS // 1000} s"
+            self._requests.start(name, partial(self._ask, broker))
+        responses = await self._requests.responses(self.brokers)
+        now: dict[str, Overview | str] = {
+            name: each if isinstance(each := responses[name], Overview) else str(each) for name in self.brokers
+        }
         tick = (self._clock.monotonic_ms() - self._began_ms) // INTERVAL_MS
         (self.rates, self.topics), self.looks = rates_with_topics(self.looks, now), now
         self.looked_ms = self._clock.monotonic_ms()
         if tick > self.series.tick:
             self.series.add(tick, figures(self.rates, self.topics))
 
-    async def _ask(self, broker: BrokerAddress) -> Overview | str:
-        """Return the broker's figures, or why there are none. Its events are added to the history."""
-        try:
-            found = await self.admin.overview(broker)
-            more = True
-            while more:
-                more = self.events.add(broker.name, await self.admin.group_events_after(broker, *self.events.after(broker.name)))
-        except LockstepError as error:
-            return str(error)
+    async def _ask(self, broker: BrokerAddress) -> Overview:
+        """Return the broker's figures. Its events are added to the history."""
+        found = await self.admin.overview(broker)
+        more = True
+        while more:
+            more = self.events.add(broker.name, await self.admin.group_events_after(broker, *self.events.after(broker.name)))
         return found
 
 
