@@ -4,8 +4,9 @@ The replay position is the progress of the group LOCKSTEP_REPLAY in the dead-let
 `lockstep group show LOCKSTEP_REPLAY` shows how many dead letters of each group have not been replayed.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 from lockstep.admin.client import AdminClient, BrokerResults, by_name, gather_results, without_address
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
@@ -96,6 +97,19 @@ class DeadLetterQueue:
         return self.offsets.max_offset - self.next_offset
 
 
+@dataclass(frozen=True, slots=True)
+class NewestDeadLetters:
+    """The newest dead letters of a group, and how many it has, at the brokers that could be read."""
+
+    letters: tuple[tuple[DeadLetter, bool], ...]
+    """Those of each broker, oldest first, and whether each was replayed."""
+    stored_count: int
+    pending_count: int
+    """How many have not been replayed."""
+    failed: Mapping[str, str]
+    """Broker → why it could not be read."""
+
+
 async def find_dead_letter_queues(admin: AdminClient, group: str) -> BrokerResults[list[DeadLetterQueue]]:
     """Return the queues that hold the group's dead letters, by broker name. Raise TopicNotExistError if the group never had one."""
     topic = dlq_topic(group)
@@ -137,6 +151,26 @@ async def read_dead_letters(admin: AdminClient, queue: DeadLetterQueue, group: s
         if next_offset <= offset:
             return
         offset = next_offset
+
+
+async def read_newest(admin: AdminClient, group: str, found: BrokerResults[list[DeadLetterQueue]], limit: int) -> NewestDeadLetters:
+    """Return the newest dead letters of the queues that `find_dead_letter_queues` has found, at most `limit` of each broker's queues."""
+    read = await gather_results({broker: _newest(admin, group, queues, limit) for broker, queues in found.values.items()})
+    queues = [queue for broker in read.values for queue in found.values[broker]]
+    return NewestDeadLetters(
+        tuple(chain.from_iterable(read.values.values())),
+        sum(queue.stored_count for queue in queues),
+        sum(queue.pending_count for queue in queues),
+        {**found.failed, **read.failed},
+    )
+
+
+async def _newest(admin: AdminClient, group: str, queues: list[DeadLetterQueue], limit: int) -> list[tuple[DeadLetter, bool]]:
+    newest: list[tuple[DeadLetter, bool]] = []
+    for queue in queues:
+        first = max(queue.offsets.min_offset, queue.offsets.max_offset - limit)
+        newest += [(each, each.message.queue_offset < queue.next_offset) async for each in read_dead_letters(admin, queue, group, first)]
+    return newest
 
 
 def _dead_letter(broker: BrokerAddress, message: MessageExt, record: RecordView) -> DeadLetter:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.admin.client import AdminClient, BrokerResults, broker_reasons, failure_summary, gather_results
-from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, find_dead_letter_queues, read_dead_letters
+from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, find_dead_letter_queues, read_dead_letters, read_newest
 from lockstep.admin.message_text import message_json
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.render import body_text, format_time, print_json, print_line, print_table
@@ -100,12 +100,10 @@ async def _queues_by_broker(admin: AdminClient, group: str) -> BrokerResults[lis
 async def _list_dead_letters(group: str, limit: int, nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
     results = await _queues_by_broker(admin, group)
-    read = await gather_results({broker: _newest(admin, group, queues, limit) for broker, queues in results.values.items()})
-    newest, failed = list(chain.from_iterable(read.values.values())), {**results.failed, **read.failed}
-    stored = sum(queue.stored_count for broker in read.values for queue in results.values[broker])
+    newest = await read_newest(admin, group, results, limit)
     if as_json:
-        shown = [{**_json(dead_letter), "replayed": replayed} for dead_letter, replayed in newest]
-        print_json({"group": group, "stored": stored, "dead_letters": shown, "failed": failed})
+        shown = [{**_json(dead_letter), "replayed": replayed} for dead_letter, replayed in newest.letters]
+        print_json({"group": group, "stored": newest.stored_count, "dead_letters": shown, "failed": newest.failed})
     else:
         rows = [
             (
@@ -117,21 +115,13 @@ async def _list_dead_letters(group: str, limit: int, nameserver: str, as_json: b
                 dead_letter.reason,
                 body_text(dead_letter.message)[:BODY_LENGTH_SHOWN],
             )
-            for dead_letter, replayed in newest
+            for dead_letter, replayed in newest.letters
         ]
         print_table(["id", "given up at", "topic", ">attempts", "replayed", "reason", "body"], rows, empty="no dead letters")
-        if stored > len(newest):
-            print_line(f"the newest {len(newest)} of {stored}, at most {limit} of each broker; pass --limit N to list more")
-    raise_if_incomplete(failed)
-
-
-async def _newest(admin: AdminClient, group: str, queues: list[DeadLetterQueue], limit: int) -> list[tuple[DeadLetter, bool]]:
-    """Return the newest dead letters of one broker, oldest first, and whether each was replayed."""
-    newest: list[tuple[DeadLetter, bool]] = []
-    for queue in queues:
-        first = max(queue.offsets.min_offset, queue.offsets.max_offset - limit)
-        newest += [(each, each.message.queue_offset < queue.next_offset) async for each in read_dead_letters(admin, queue, group, first)]
-    return newest
+        if newest.stored_count > len(newest.letters):
+            count = f"the newest {len(newest.letters)} of {newest.stored_count}"
+            print_line(f"{count}, at most {limit} of each broker; pass --limit N to list more")
+    raise_if_incomplete(newest.failed)
 
 
 def _json(dead_letter: DeadLetter) -> dict[str, Any]:
