@@ -216,6 +216,7 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.UPDATE_BROKER_CONFIG: (None, bodies.SettingChanges),
     R.GET_BROKER_CONFIG: (None, bodies.BrokerSettings),
+    R.GET_NAMESRV_CONFIG: (None, bodies.BrokerSettings),
     R.GET_BROKER_RUNTIME_INFO: (None, bodies.BrokerStatus),
     R.FORGET_DELETIONS: (routes.ForgetDeletionsReply, None),
     R.HOLD_WRITES: (routes.HoldWritesReply, None),

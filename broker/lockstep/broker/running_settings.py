@@ -11,11 +11,10 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.protocol.bodies import BrokerSetting, BrokerSettings, SettingChange, SettingChanges
 from lockstep.protocol.errors import ConfigError, MessageIllegalError, NoPermissionError
 from lockstep.runtime import log
-from lockstep.runtime.config import SHOWN_MAX, describe_options, parse_texts, setting_name, toml_text
+from lockstep.runtime.config import SHOWN_MAX, describe_options, parse_texts, setting_name
+from lockstep.runtime.reported_settings import LOG_LEVEL, report_setting, setting_text, value_in_force
 from lockstep.runtime.settings import declared_settings
 
-SET = "set at run time"
-LOG_LEVEL = "log_level"
 _STORE = "the store is bound to it"
 _LISTENS = "ports are opened at the start"
 _REGISTERS = "the broker tells nameservers at the start"
@@ -69,7 +68,7 @@ class RunningSettings:
             config = replace(self.config, **values)
         except ConfigError as error:
             raise MessageIllegalError(f"nothing was changed: {error}") from None
-        before = {name: self._value(name) for name in values}
+        before = {name: value_in_force(self.config, name) for name in values}
         self._apply(config)
         self.config = config
         if LOG_LEVEL in values:
@@ -77,25 +76,14 @@ class RunningSettings:
         for name, value in values.items():
             if value != before[name]:  # announced: the log level may be what was changed
                 log.announce("setting.changed", name=name, before=before[name], after=value, peer=peer)
-        return SettingChanges(tuple(SettingChange(self._setting(name), self._text(before[name])) for name in values))
+        return SettingChanges(tuple(SettingChange(self._setting(name), setting_text(before[name])) for name in values))
 
     def _check_changeable(self, values: Mapping[str, object]) -> None:
         if fixed := [name for name in values if name in FIXED]:
             raise NoPermissionError("nothing was changed: " + "; ".join(_needs_restart(name, values[name]) for name in fixed))
 
-    def _value(self, name: str) -> object:
-        return log.level() if name == LOG_LEVEL else getattr(self.config, name)
-
     def _setting(self, name: str) -> BrokerSetting:
-        value, start_value = self._value(name), getattr(self._start, name)
-        default = "default" if start_value == declared_settings(BrokerConfig)[name].default else "the program that made the broker"
-        start_origin = self._origins.get(name, default)
-        origin = start_origin if value == start_value else SET
-        return BrokerSetting(name, origin, start_origin, self._text(value), self._text(start_value), FIXED.get(name))
-
-    @staticmethod
-    def _text(value: object) -> str | None:
-        return None if value is None else toml_text(value)
+        return report_setting(name, self.config, self._start, self._origins, FIXED.get(name))
 
 
 def _needs_restart(name: str, value: object) -> str:

@@ -13,7 +13,9 @@ from lockstep.runtime.server_main import run_program
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT. Return the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    return run_program("lockstep nameserver", NameserverConfig, lambda loaded: Nameserver(loaded.config, Host.real()), arguments)
+    return run_program(
+        "lockstep nameserver", NameserverConfig, lambda loaded: Nameserver(loaded.config, Host.real(), loaded.origins), arguments
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 """The nameserver as a service: table, processor, port. RocketMQ: NamesrvController. It has no disk and knows no other nameserver."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from lockstep.nameserver.classic_admin import LANES, ClassicAdminProcessor
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.nameserver.processor import RouteProcessor
 from lockstep.nameserver.route_table import RouteTable
+from lockstep.nameserver.settings import SettingsProcessor
 from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.protocol.native import implementation
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
@@ -26,13 +27,15 @@ SCAN_MS = 5_000
 class Nameserver:
     """The nameserver. All that it knows comes from the brokers that registered since its start."""
 
-    def __init__(self, config: NameserverConfig, host: Host) -> None:
+    def __init__(self, config: NameserverConfig, host: Host, origins: Mapping[str, str] | None = None) -> None:
+        """`origins`: the source of each setting, if known."""
         self.on_fatal: Callable[[BaseException], None] | None = None
         self.table = RouteTable()
         self._tasks = Tasks(self._failed)
         self._processor = RouteProcessor(self.table, host.clock, self._tasks)
         self._budget = DescriptorBudget.of(host.descriptors.limit, config.connections_max, 0)
-        self._dispatcher = Dispatcher([self._processor, ClassicAdminProcessor(self.table, config)], lanes=LANES)
+        processors = [self._processor, SettingsProcessor(config, origins or {}), ClassicAdminProcessor(self.table, config)]
+        self._dispatcher = Dispatcher(processors, lanes=LANES)
         self._server = Server(host, config.listeners(), self._dispatcher, connections_max=self._budget.connections_max)
         self._failure: BaseException | None = None
         self._serving = False

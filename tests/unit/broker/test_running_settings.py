@@ -13,7 +13,7 @@ import pytest
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.group_limits import GroupLimits
-from lockstep.broker.running_settings import FIXED, SET, RunningSettings
+from lockstep.broker.running_settings import FIXED, RunningSettings
 from lockstep.broker.store import Store
 from lockstep.broker.tables.activity_table import DAY_MS
 from lockstep.protocol.bodies import (
@@ -34,6 +34,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.runtime import log
 from lockstep.runtime.files import DiskSpace, RealFiles
 from lockstep.runtime.host import Host
+from lockstep.runtime.reported_settings import SET
 from lockstep.runtime.settings import declared_settings
 from support.until import until
 from support.whole_broker import TOPIC, Client, dialled, settings
@@ -289,7 +290,7 @@ async def test_get_has_each_setting_with_its_origin_and_whether_it_may_change(tm
         assert found["groups_max"] == BrokerSetting("groups_max", *[origins["groups_max"]] * 2, "77", "77")
         assert found["log_mib_max"] == BrokerSetting("log_mib_max", SET, "default", "10", None)
         assert found["flush"] == BrokerSetting("flush", "default", "default", '"async"', '"async"', FIXED["flush"])
-        assert found["segment_mib"].origin == "the program that made the broker"
+        assert found["segment_mib"].origin == "the program that made the server"
         assert {each.name for each in found.values() if each.fixed_because is None} == EFFECTS.keys()
 
 

@@ -67,7 +67,7 @@ class BrokerStatus:
 
 @dataclass(frozen=True, slots=True)
 class BrokerSetting:
-    """A setting of a running broker. Values are written as in a TOML file; None stands for a setting that is not set."""
+    """A setting of a running broker or nameserver. Values are written as in a TOML file; None stands for a setting that is not set."""
 
     name: str
     origin: str
@@ -78,12 +78,12 @@ class BrokerSetting:
     start_value: str | None = None
     """The value that a restart brings back."""
     fixed_because: str | None = None
-    """Why the setting can't be changed while the broker runs. None if it can."""
+    """Why the setting can't be changed while the server runs. None if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """GET_BROKER_CONFIG (26): all settings of the broker."""
+    """GET_BROKER_CONFIG (26), GET_NAMESRV_CONFIG (319): all settings of the server."""
 
     settings: tuple[BrokerSetting, ...]
 

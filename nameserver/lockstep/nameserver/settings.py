@@ -1,0 +1,29 @@
+"""Requests of operators for the nameserver's settings. They are not changed by requests."""
+
+from collections.abc import Mapping
+
+from lockstep.nameserver.config import NameserverConfig
+from lockstep.protocol.bodies import BrokerSettings
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
+from lockstep.runtime.dispatch import handles
+from lockstep.runtime.reported_settings import report_setting
+from lockstep.runtime.request import Request
+from lockstep.runtime.settings import declared_settings
+
+FIXED = "a nameserver takes its settings at the start"
+
+
+class SettingsProcessor:
+    """Reports the settings. `origins` has the source of each value, if it is known."""
+
+    def __init__(self, config: NameserverConfig, origins: Mapping[str, str]) -> None:
+        self._config = config
+        self._origins = origins
+
+    @handles(RequestCode.GET_NAMESRV_CONFIG)
+    def report(self, request: Request) -> Command:
+        """Return all settings, in the order of their declaration."""
+        names = declared_settings(NameserverConfig)
+        settings = tuple(report_setting(name, self._config, self._config, self._origins, FIXED) for name in names)
+        return request.reply(body=BrokerSettings(settings))
