@@ -25,8 +25,8 @@ from playwright.sync_api import Browser, Page, sync_playwright  # type: ignore[i
 TOPIC, GROUP = "orders", "billing"
 HOSTILE = "<script>document.title = 'hacked'</script>"
 PAGES = [
-    *("/", "/topics", f"/topics/{TOPIC}", f"/topics/{TOPIC}/messages", "/messages"),
-    *("/groups", f"/groups/{GROUP}", f"/groups/{GROUP}/why", "/doctor"),
+    *("/", "/topics", f"/topics/{TOPIC}", f"/topics/{TOPIC}/messages", f"/topics/{TOPIC}/tail", "/messages"),
+    *("/groups", f"/groups/{GROUP}", f"/groups/{GROUP}/why", f"/groups/{GROUP}/dead", f"/groups/{GROUP}/parked", "/settings", "/doctor"),
     *("/changes", f"/changes/send?topic={TOPIC}", f"/changes/group-reset?group={GROUP}&to=end"),
 ]
 LIMIT_MS = 60_000
@@ -155,6 +155,15 @@ def test_figures_go_on_without_a_reload_and_stop_while_paused(browser: Browser, 
     count = len(made.requests)
     made.page.wait_for_timeout(4_000)
     assert len(made.requests) == count
+    made.page.context.close()
+
+
+def test_live_tail_grows_without_a_reload(browser: Browser, panel: Program) -> None:
+    made = tab(browser, panel)
+    made.open(f"/topics/{TOPIC}/tail")
+    made.page.wait_for_selector("[data-part=rows] tbody tr:nth-child(5)", timeout=LIMIT_MS)
+    assert sum(url.endswith("/tail") for url in made.requests) > 1
+    assert made.said == []
     made.page.context.close()
 
 

@@ -16,15 +16,18 @@ from lockstep.admin.diagnosis import Finding
 from lockstep.admin.doctor_query import examine
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import GroupReport
+from lockstep.admin.settings_query import ClusterSettings, read_settings
 from lockstep.admin.watch.cache import Answer, Cache
 from lockstep.admin.watch.topic_query import TopicReport, read_topic
 from lockstep.admin.watch.watch import Watch
 from lockstep.admin.why_query import Diagnosis, diagnose
-from lockstep.dashboard import views
+from lockstep.dashboard import failed_messages, views
 from lockstep.dashboard.changes.pages import Changes
+from lockstep.dashboard.failed_messages import DeadLetters, ParkedRows, read_dead, read_parked
 from lockstep.dashboard.guard import App, Guard
 from lockstep.dashboard.messages import Messages
 from lockstep.dashboard.render import HERE, Templates
+from lockstep.dashboard.tail_page import TailPage
 from lockstep.protocol.bodies import GroupStatus
 from lockstep.protocol.errors import LockstepError, SubscriptionGroupNotExistError, TopicNotExistError
 from lockstep.runtime.daemon import Tasks
@@ -41,6 +44,9 @@ class Caches:
     topics: Cache[str, TopicReport]
     whys: Cache[str, Diagnosis]
     doctor: Cache[None, list[Finding]]
+    dead: Cache[str, DeadLetters]
+    parked: Cache[tuple[str, bool], ParkedRows]
+    settings: Cache[None, ClusterSettings]
 
 
 class Dashboard:
@@ -58,24 +64,32 @@ class Dashboard:
         self.watch = Watch(self.host, nameserver, self.tasks)
         self._templates = Templates()
         self._changes = Changes(self.watch.admin, self.tasks, self._page) if changes else None
-        self._messages = Messages(self.watch.admin, bodies=bodies)
+        self._messages = messages = Messages(self.watch.admin, bodies=bodies)
+        self._tails = TailPage(self.watch.admin, self.tasks, messages)
         admin, clock = self.watch.admin, self.host.clock
         self._caches = Caches(
             groups=Cache(clock, self.tasks, lambda group: read_group(admin, group)),
             topics=Cache(clock, self.tasks, lambda topic: read_topic(admin, topic)),
             whys=Cache(clock, self.tasks, lambda group: diagnose(admin, group, lambda line: True, lambda failed: _unknown(group, failed))),
             doctor=Cache(clock, self.tasks, lambda _: examine(admin)),
+            dead=Cache(clock, self.tasks, lambda group: read_dead(admin, messages, group)),
+            parked=Cache(clock, self.tasks, lambda key: read_parked(admin, key[0], count=key[1])),
+            settings=Cache(clock, self.tasks, lambda _: read_settings(admin)),
         )
         routes = [
             Route("/", self._cluster),
             Route("/topics", self._topics),
             Route("/topics/{topic}", self._topic),
             Route("/topics/{topic}/messages", self._topic_messages),
+            Route("/topics/{topic}/tail", self._topic_tail),
             Route("/messages", self._find_message),
             Route("/messages/{id}", self._message),
             Route("/groups", self._groups),
             Route("/groups/{group}", self._group),
             Route("/groups/{group}/why", self._why),
+            Route("/groups/{group}/dead", self._dead),
+            Route("/groups/{group}/parked", self._parked),
+            Route("/settings", self._settings),
             Route("/doctor", self._doctor),
             Route("/livez", _livez),
             *(self._changes.routes if self._changes is not None else ()),
@@ -112,6 +126,10 @@ class Dashboard:
         values = await self._messages.of_topic(request.path_params["topic"], request.query_params)
         return self._page(request, "messages.html", values)
 
+    async def _topic_tail(self, request: Request) -> Response:
+        values = await self._tails.of_topic(request.path_params["topic"], request.query_params)
+        return self._page(request, "tail.html", values, 404 if values["missing"] else 200)
+
     async def _find_message(self, request: Request) -> Response:
         wanted = request.query_params.get("id", "").strip()
         if wanted:
@@ -135,6 +153,19 @@ class Dashboard:
         group = request.path_params["group"]
         answer = await self._caches.whys.look(group)
         return self._page(request, "why.html", views.why(group, answer), _status(answer))
+
+    async def _dead(self, request: Request) -> Response:
+        group = request.path_params["group"]
+        answer = await self._caches.dead.look(group)
+        return self._page(request, "dead.html", failed_messages.dead(group, answer), _status(answer))
+
+    async def _parked(self, request: Request) -> Response:
+        group, count = request.path_params["group"], request.query_params.get("count") == "1"
+        answer = await self._caches.parked.look((group, count))
+        return self._page(request, "parked.html", failed_messages.parked(group, answer, count=count), _status(answer))
+
+    async def _settings(self, request: Request) -> Response:
+        return self._page(request, "settings.html", views.settings(await self._caches.settings.look(None), request.query_params))
 
     async def _doctor(self, request: Request) -> Response:
         return self._page(request, "doctor.html", views.doctor(await self._caches.doctor.look(None)))

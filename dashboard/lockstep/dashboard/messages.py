@@ -39,12 +39,28 @@ class Body:
     cut: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A message in a list, without its body."""
+
+    message_id: str
+    broker: str
+    queue_id: int
+    queue_offset: int
+    stored_ms: int
+    tags: str | None
+    sharding_key: str | None
+    keys: tuple[str, ...]
+    line: str
+    """The beginning of the body."""
+
+
 class Messages:
     """Reads messages for pages. Without `bodies` it shows none and searches none."""
 
     def __init__(self, admin: AdminClient, *, bodies: bool = True) -> None:
         self._admin = admin
-        self._bodies = bodies
+        self.bodies = bodies
 
     async def of_topic(self, topic: str, query: Mapping[str, str]) -> dict[str, Any]:
         """Return the newest messages of a topic that meet the query, and how far the search came."""
@@ -61,7 +77,7 @@ class Messages:
                 end_ms=TIMESTAMP_MAX if until_ms is None else until_ms,
                 tags=wanted["tag"] or "*",
                 sharding_key=wanted["key"] or None,
-                body=wanted["body"] or None if self._bodies else None,
+                body=wanted["body"] or None if self.bodies else None,
             )
             async with asyncio.timeout(SEARCH_S):
                 await find_in_topic(self._admin, found, topic, criteria)
@@ -69,7 +85,7 @@ class Messages:
             timed_out = True
         except LockstepError as failure:
             error = str(failure)
-        rows = [(each, self._line(each)) for each in found.messages]
+        rows = [self.row(each) for each in found.messages]
         return {
             "topic": topic,
             "wanted": wanted,
@@ -79,7 +95,7 @@ class Messages:
             "searched": found.progress.describe(),
             "timed_out": timed_out,
             "oldest_ms": found.messages[-1].stored_ms if len(found.messages) >= ROWS else None,
-            "bodies": self._bodies,
+            "bodies": self.bodies,
         }
 
     async def one(self, message_id: str) -> dict[str, Any]:
@@ -102,7 +118,7 @@ class Messages:
 
     def body(self, message: MessageExt) -> Body:
         """Return the body: JSON laid out, text, or bytes in hexadecimal digits."""
-        if not self._bodies:
+        if not self.bodies:
             return Body("hidden", "", len(message.stored_body))
         try:
             body = bytes(message.body)
@@ -120,9 +136,15 @@ class Messages:
                 pass
         return Body("text", text, len(body), cut)
 
-    def _line(self, message: MessageExt) -> str:
+    def row(self, message: MessageExt) -> Row:
+        """Return what a list shows of a message."""
+        place = message.broker_name, message.queue_id, message.queue_offset
+        names = message.tags, message.sharding_key, message.keys
+        return Row(message.offset_message_id, *place, message.stored_ms, *names, self.line(message))
+
+    def line(self, message: MessageExt) -> str:
         """Return the beginning of the body, on one line."""
-        if not self._bodies:
+        if not self.bodies:
             return f"{len(message.stored_body)} bytes"
         try:
             body = bytes(message.body[: 4 * LINE_SHOWN])

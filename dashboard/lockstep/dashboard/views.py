@@ -15,6 +15,7 @@ from lockstep.admin.pictures.heat import heat_picture
 from lockstep.admin.pictures.owners import owners_picture
 from lockstep.admin.pictures.series import series_picture
 from lockstep.admin.rates import GroupRates, TopicRates
+from lockstep.admin.settings_query import ClusterSettings
 from lockstep.admin.watch.cache import Answer
 from lockstep.admin.watch.topic_query import TopicReport
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
@@ -177,6 +178,18 @@ def doctor(answer: Answer[list[Finding]]) -> dict[str, Any]:
         "error": None if answer.error is None else str(answer.error),
         "problems": [each for each in found if each.problem is not None],
         "passed": [each for each in found if each.problem is None],
+    }
+
+
+def settings(answer: Answer[ClusterSettings], query: Mapping[str, str]) -> dict[str, Any]:
+    found, wanted = answer.value, query.get("q", "").strip()
+    rows = () if found is None else found.rows
+    return {
+        "found": found,
+        "error": None if answer.error is None else str(answer.error),
+        "q": wanted,
+        "rows": [row for row in rows if wanted.lower().replace("-", "_") in row.name],
+        "differing": [row.name for row in rows if row.differs],
     }
 
 

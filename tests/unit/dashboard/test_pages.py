@@ -2,9 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from html.parser import HTMLParser
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,8 @@ from lockstep.dashboard import Dashboard
 from lockstep.dashboard.render import HERE
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
-from support.asgi import Got, get
+from support.asgi import get
+from support.panel import checked, dashboard, shown, stored
 from support.why_kit import GROUP, TOPIC, Member, send
 
 PAGES = [
@@ -25,72 +24,17 @@ PAGES = [
     "/groups",
     f"/groups/{GROUP}",
     f"/groups/{GROUP}/why",
+    f"/groups/{GROUP}/dead",
+    f"/groups/{GROUP}/parked",
+    f"/groups/{GROUP}/parked?count=1",
+    "/settings",
     "/doctor",
     f"/topics/{TOPIC}/messages",
+    f"/topics/{TOPIC}/tail",
     "/messages",
     "/messages/7F0000",
     "/nothing",
 ]
-EMPTY = ("meta", "link", "input", "br", "path", "rect", "line", "circle")
-
-
-class Checked(HTMLParser):
-    """Reads a page, and notes what must not be in one."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.wrong: list[str] = []
-        self.links: list[str] = []
-        self.words: list[str] = []
-        self.feed(text)
-        self.close()
-        if self.open:
-            self.wrong.append(f"not closed: {self.open}")
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        named = dict(attrs)
-        self.wrong += [f"{tag} has {name}" for name in named if name == "style" or name.startswith("on")]
-        self.links += [value or "" for name, value in attrs if name in ("href", "src", "action")]
-        if tag == "svg" and not named.get("aria-label"):
-            self.wrong.append("a picture without a name")
-        if tag not in EMPTY:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        pass
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag in EMPTY:
-            return
-        if not self.open or self.open.pop() != tag:
-            self.wrong.append(f"</{tag}> closes another element")
-
-    def handle_data(self, data: str) -> None:
-        if self.open and self.open[-1] in ("script", "style") and data.strip():
-            self.wrong.append(f"text in {self.open[-1]}")
-        self.words.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.words).split())
-
-
-def checked(got: Got) -> Checked:
-    page = Checked(got.text)
-    assert page.wrong == []
-    assert not [link for link in page.links if "//" in link], "one host is asked"
-    return page
-
-
-@asynccontextmanager
-async def dashboard(cluster: TestCluster) -> AsyncIterator[Dashboard]:
-    made = Dashboard(cluster.nameserver, host=Host.current())
-    await made.start()
-    try:
-        yield made
-    finally:
-        await made.stop()
 
 
 async def started(cluster: TestCluster, *names: str) -> None:
@@ -100,13 +44,6 @@ async def started(cluster: TestCluster, *names: str) -> None:
         await cluster.advance(seconds=3)
     await send(cluster, 40, keys=40)
     await cluster.settled(GROUP)
-
-
-async def shown(on: Dashboard, url: str) -> str:
-    """Return the words of a page once what it asks for has been answered."""
-    await get(on.app, url)
-    await asyncio.sleep(4)
-    return checked(await get(on.app, url)).text
 
 
 async def test_every_page_is_sound_before_the_first_look_and_after_it(lockstep_cluster: TestCluster) -> None:
@@ -329,12 +266,6 @@ async def test_application_of_a_user_mounts_the_dashboard(lockstep_cluster: Test
         assert got.status == 200
         assert all(link.startswith(("/lockstep/", "?", "#")) for link in checked(got).links)
         assert (await get(app, "/lockstep/groups", host="evil.example")).status == 421
-
-
-async def stored(cluster: TestCluster, *messages: Message) -> list[str]:
-    """Send messages. Return their offset message ids."""
-    async with Producer("shop", nameserver=cluster.nameserver) as producer:
-        return [(await producer.send(each)).offset_message_id for each in messages]
 
 
 async def test_messages_of_a_topic_are_listed_the_newest_first_and_filtered(lockstep_cluster: TestCluster) -> None:
