@@ -12,15 +12,17 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from lockstep.admin.client import BrokerResults
-from lockstep.admin.diagnosis import Finding
+from lockstep.admin.diagnosis import Finding, findings_json
 from lockstep.admin.doctor_query import examine
-from lockstep.admin.group_query import read_group
+from lockstep.admin.group_list import GroupLine, groups_json
+from lockstep.admin.group_query import list_groups, read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.watch.cache import Answer, Cache
-from lockstep.admin.watch.topic_query import TopicReport, read_topic
+from lockstep.admin.watch.topic_query import TopicReport, read_topic, topic_json
 from lockstep.admin.watch.watch import Watch
-from lockstep.admin.why_query import Diagnosis, diagnose
+from lockstep.admin.why_query import Diagnosis, diagnose, diagnosis_json
 from lockstep.dashboard import views
+from lockstep.dashboard.documents import answer_document, document, group_document, refusal, wants_json
 from lockstep.dashboard.guard import App, Guard
 from lockstep.dashboard.messages import Messages
 from lockstep.dashboard.render import HERE, Templates
@@ -40,6 +42,7 @@ class Caches:
     topics: Cache[str, TopicReport]
     whys: Cache[str, Diagnosis]
     doctor: Cache[None, list[Finding]]
+    listing: Cache[None, tuple[list[GroupLine], Mapping[str, str]]]
 
 
 class Dashboard:
@@ -58,6 +61,7 @@ class Dashboard:
             topics=Cache(clock, self.tasks, lambda topic: read_topic(admin, topic)),
             whys=Cache(clock, self.tasks, lambda group: diagnose(admin, group, lambda line: True, lambda failed: _unknown(group, failed))),
             doctor=Cache(clock, self.tasks, lambda _: examine(admin)),
+            listing=Cache(clock, self.tasks, lambda _: list_groups(admin)),
         )
         routes = [
             Route("/", self._cluster),
@@ -86,6 +90,8 @@ class Dashboard:
     # --------------------------------------------------------------------------------------------------------------- pages
 
     def _page(self, request: Request, name: str, values: Mapping[str, Any], status: int = 200) -> Response:
+        if wants_json(request):
+            return refusal("this page has no JSON", status if status >= 400 else 406)
         return self._templates.page(request, name, {**views.frame(self.watch, self.host.clock), **values}, status)
 
     async def _cluster(self, request: Request) -> Response:
@@ -96,6 +102,8 @@ class Dashboard:
 
     async def _topic(self, request: Request) -> Response:
         topic = request.path_params["topic"]
+        if wants_json(request):
+            return answer_document(await self._caches.topics.look(topic, fresh=True), lambda found: topic_json(topic, found))
         answer = await self._caches.topics.look(topic)
         return self._page(request, "topic.html", views.topic(self.watch, topic, answer), _status(answer))
 
@@ -111,23 +119,33 @@ class Dashboard:
 
     async def _message(self, request: Request) -> Response:
         values = await self._messages.one(request.path_params["id"])
+        if wants_json(request):
+            return document(self._messages.document(values)) if values["message"] else refusal(values["error"], 404)
         return self._page(request, "message.html", values, 200 if values["message"] else 404)
 
     async def _groups(self, request: Request) -> Response:
+        if wants_json(request):
+            return answer_document(await self._caches.listing.look(None, fresh=True), lambda found: groups_json(*found))
         return self._page(request, "groups.html", views.groups(self.watch, request.query_params))
 
     async def _group(self, request: Request) -> Response:
         group = request.path_params["group"]
+        if wants_json(request):
+            return answer_document(await self._caches.groups.look(group, fresh=True), lambda found: group_document(group, found))
         answer = await self._caches.groups.look(group)
         values = views.group(self.watch, group, answer, self.host.clock.wall_ms(), request.query_params)
         return self._page(request, "group.html", values, 404 if values["unknown"] else _status(answer))
 
     async def _why(self, request: Request) -> Response:
         group = request.path_params["group"]
+        if wants_json(request):
+            return answer_document(await self._caches.whys.look(group, fresh=True), lambda found: diagnosis_json(group, found))
         answer = await self._caches.whys.look(group)
         return self._page(request, "why.html", views.why(group, answer), _status(answer))
 
     async def _doctor(self, request: Request) -> Response:
+        if wants_json(request):
+            return answer_document(await self._caches.doctor.look(None, fresh=True), findings_json)
         return self._page(request, "doctor.html", views.doctor(await self._caches.doctor.look(None)))
 
     async def _not_found(self, request: Request, _: Exception) -> Response:
