@@ -63,7 +63,7 @@ class Dashboard:
             doctor=Cache(clock, self.tasks, lambda _: examine(admin)),
             listing=Cache(clock, self.tasks, lambda _: list_groups(admin)),
         )
-        routes = [
+        self.routes = [
             Route("/", self._cluster),
             Route("/topics", self._topics),
             Route("/topics/{topic}", self._topic),
@@ -77,7 +77,7 @@ class Dashboard:
             Route("/livez", _livez),
             Mount("/static", StaticFiles(directory=HERE / "static")),
         ]
-        self.app: App = Guard(Starlette(routes=routes, exception_handlers={404: self._not_found}), host_names)
+        self.app: App = Guard(Starlette(routes=self.routes, exception_handlers={404: self._not_found}), host_names)
 
     async def start(self) -> None:
         """Begin to watch the cluster."""
