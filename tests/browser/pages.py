@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+Scheme = Literal["light", "dark"]
 TOPIC, GROUP = "orders", "billing"
 MESSAGE = "MESSAGE"
 """Stands for the id of a message in the topic."""
@@ -21,7 +22,7 @@ class Picture:
     """The name of its file."""
     page: str
     width: int = 1_280
-    scheme: Literal["light", "dark"] = "light"
+    scheme: Scheme = "light"
 
 
 def _name(page: str) -> str:

@@ -118,6 +118,7 @@ async def readiness(service: str) -> int:
 
 def health_command(service: str) -> list[str]:
     """Return the health check that Docker runs in a container."""
+    command: list[str]
     how, *command = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"][service]["healthcheck"]["test"]
     assert how == "CMD"
     return command
