@@ -1,4 +1,4 @@
-# `server`, the last target and so the default, runs the command `lockstep`: brokers, nameservers and tools.
+# `server`, the last target and so the default, runs the command `lockstep`: brokers, nameservers, the dashboard and tools.
 # `spark` runs the load generator and the pipeline that verifies its rows, by spark-submit.
 # Both run as a user without privileges; brokers keep their logs below /data.
 # The wheel has the native kernels; if Debian's compiler is too old for them it is pure Python, and the build says so.
@@ -24,7 +24,7 @@ ENTRYPOINT ["spark-submit"]
 CMD ["/home/lockstep/load_generator.py", "--help"]
 
 FROM base AS server
-RUN pip install --quiet --no-cache-dir "$(echo /wheel/*.whl)[server]"
+RUN pip install --quiet --no-cache-dir "$(echo /wheel/*.whl)[dashboard]"
 USER lockstep
 ENTRYPOINT ["lockstep"]
 CMD ["--help"]

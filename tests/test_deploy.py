@@ -33,6 +33,7 @@ MANIFESTS = {
     for document in documents(file)
 }
 SERVERS = [name for name in MANIFESTS if name.endswith("StatefulSet")]
+DASHBOARD = "dashboard Deployment"
 
 
 def pod(name: str) -> dict[str, Any]:
@@ -47,17 +48,12 @@ def test_manifest_fits_the_schema_of_kubernetes(name: str) -> None:
 
 def test_kustomization_lists_the_manifests_of_the_servers() -> None:
     (kustomization,) = documents(KUBERNETES / "kustomization.yaml")
-    assert {f"{Path(each).stem} StatefulSet" for each in kustomization["resources"]} == set(SERVERS)
+    listed = {Path(each).stem for each in kustomization["resources"]}
+    assert listed == {name.split()[0] for name in (*SERVERS, DASHBOARD)}
 
 
-@pytest.mark.parametrize("name", SERVERS)
-def test_server_accepts_its_arguments_and_variables(name: str) -> None:
-    (container,) = pod(name)["containers"]
-    variables = {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
-    arguments = list(container["args"])
-    for variable, value in POD.items():
-        arguments = [each.replace(variable, value) for each in arguments]
-    assert "$(" not in " ".join(arguments)
+def effective(arguments: list[str], variables: dict[str, str]) -> dict[str, str]:
+    """Return the settings of a program with these arguments and variables, as it prints them."""
     shown = subprocess.run(
         [sys.executable, "-m", "lockstep.admin.cli", *arguments, "--show-config"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), **variables},
@@ -68,18 +64,56 @@ def test_server_accepts_its_arguments_and_variables(name: str) -> None:
     )
     assert shown.returncode == 0, shown.stderr
     assert "unknown" not in shown.stderr
-    settings = dict(line.split(" = ", 1) for line in shown.stdout.splitlines() if " = " in line)
+    return dict(line.split(" = ", 1) for line in shown.stdout.splitlines() if " = " in line)
+
+
+@pytest.mark.parametrize("name", [*SERVERS, DASHBOARD])
+def test_server_accepts_its_arguments_and_variables(name: str) -> None:
+    (container,) = pod(name)["containers"]
+    variables = {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
+    arguments = list(container["args"])
+    for variable, value in POD.items():
+        arguments = [each.replace(variable, value) for each in arguments]
+    assert "$(" not in " ".join(arguments)
+    settings = effective(arguments, variables)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     server = container["name"]
-    assert f"0.0.0.0:{ports[server]}" in settings["listen"]
-    assert f"0.0.0.0:{ports['admin']}" in settings["admin_listen"]
+    assert f"0.0.0.0:{ports.pop(server)}" in settings["listen"]
+    assert all(f"0.0.0.0:{port}" in settings[f"{other}_listen"] for other, port in ports.items())
     if server == "broker":
         assert "lockstep-broker-0.lockstep-broker.messaging.svc:10911" in settings["advertise"]
         assert settings["name"].startswith('"lockstep-broker-0"')
+    if server != "nameserver":
         addresses = settings["nameserver"].split('"')[1].split(";")
         nameservers = MANIFESTS["nameservers StatefulSet"]
         service, port = nameservers["spec"]["serviceName"], MANIFESTS["nameservers Service"]["spec"]["ports"][0]["port"]
         assert addresses == [f"{nameservers['metadata']['name']}-{n}.{service}:{port}" for n in range(nameservers["spec"]["replicas"])]
+
+
+def test_service_of_the_dashboard_leads_to_its_pod_whose_probes_do_not_depend_on_the_cluster() -> None:
+    spec = pod(DASHBOARD)
+    (container,) = spec["containers"]
+    service = MANIFESTS["dashboard Service"]["spec"]
+    assert service["selector"].items() <= MANIFESTS[DASHBOARD]["spec"]["template"]["metadata"]["labels"].items()
+    assert [each["port"] for each in service["ports"]] == [each["containerPort"] for each in container["ports"]]
+    assert service.get("type", "ClusterIP") == "ClusterIP", "whoever reaches it reads everything"
+    assert {container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe")} == {"/livez"}
+    assert spec["terminationGracePeriodSeconds"] * 1_000 > STOP_MS
+
+
+def test_composed_dashboard_is_for_this_machine_only_and_its_image_has_the_extra() -> None:
+    """tests/e2e/test_compose.py runs it."""
+    (compose,) = documents(ROOT / "docker-compose.yml")
+    service = compose["services"]["dashboard"]
+    assert service["ports"] == ["127.0.0.1:9880:9880"]
+    settings = effective(service["command"].split(), service["environment"])
+    assert "0.0.0.0:9880" in settings["listen"]
+    names = settings["nameserver"].split('"')[1].split(";")
+    assert {name.partition(":")[0] for name in names} == {each for each in compose["services"] if each.startswith("nameserver")}
+    assert "http://127.0.0.1:9880/livez" in " ".join(service["healthcheck"]["test"])
+    last = (ROOT / "Dockerfile").read_text().rpartition("\nFROM ")[2]
+    assert "[dashboard]" in last
+    assert service["build"] == ".", "the last target"
 
 
 @pytest.mark.parametrize("name", SERVERS)

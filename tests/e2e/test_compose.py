@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from support.cluster import LOOK_S, WAIT_S, Cluster, Report, now_us
-from support.compose import ADMIN_PORTS, HOST_PORTS, NAMESERVERS, ROOT, Compose, compose_tool, exclusive_compose
-from support.http import fetch
+from support.compose import ADMIN_PORTS, DASHBOARD_PORT, HOST_PORTS, NAMESERVERS, ROOT, Compose, compose_tool, exclusive_compose
+from support.http import fetch, raw
 from support.ports import is_free
+
+yaml = pytest.importorskip("yaml")
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -114,13 +116,18 @@ async def readiness(service: str) -> int:
         return 0
 
 
-def health_command() -> list[str]:
-    """Return the health checks that Docker runs in every container."""
-    (found,) = re.findall(r"^ +test: (\[.+\])$", (ROOT / "docker-compose.yml").read_text(), re.MULTILINE)
+def health_command(service: str) -> list[str]:
+    """Return the health check that Docker runs in a container."""
     command: list[str]
-    how, *command = json.loads(found)
+    how, *command = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"][service]["healthcheck"]["test"]
     assert how == "CMD"
     return command
+
+
+async def panel(path: str) -> tuple[int, str]:
+    """Return the response of the dashboard to a browser of the host."""
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost:{DASHBOARD_PORT}\r\nConnection: close\r\n\r\n"
+    return await raw(f"127.0.0.1:{DASHBOARD_PORT}", request.encode())
 
 
 async def until(true: Callable[[], Awaitable[object]]) -> None:
@@ -156,6 +163,12 @@ async def test_compose_cluster_serves_host_and_containers_and_survives_restarts(
     inside = json.loads(await compose.inside("broker-a", "lockstep", "cluster", "--nameserver", "nameserver-b:9876", "--json"))["brokers"]
     assert [(broker["address"], broker["reached"]) for broker in inside] == [("broker-a:10911", True), ("broker-b:10911", True)]
     assert (await compose.inside("broker-a", "id", "-u")).strip() == "10001", "not root"
+
+    async def shows_brokers() -> bool:
+        status, page = await panel("/")
+        return status == 200 and all(f"{broker}</th>" in page for broker in BROKERS)
+
+    await until(shows_brokers)
     await cluster.command("topic", "create", "orders-inside", "--queues", "2")
     handled = [line.split()[1] for line in (await compose.inside("broker-b", "python", "-c", EXAMPLE)).splitlines() if "handled" in line]
     assert [[event for event in handled if event.startswith(f"{key}-")] for key in range(4)] == [
@@ -197,20 +210,21 @@ async def test_compose_cluster_is_reachable_from_other_machines_except_its_admin
         cluster.addresses["nameserver"] = NAMESERVERS.replace("127.0.0.1", address)
         reported = json.loads(await cluster.command("cluster", "--json"))["brokers"]
         assert [(broker["address"], broker["reached"]) for broker in reported] == [(f"{address}:10911", True), (f"{address}:10921", True)]
-        for port in ADMIN_PORTS.values():
+        for port in (DASHBOARD_PORT, *ADMIN_PORTS.values()):
             with pytest.raises(OSError, match=f"{port}"):
                 await fetch(f"{address}:{port}", "/readyz")
 
 
 async def test_containers_are_healthy_while_usable_and_restart_when_their_process_ends(compose: Compose) -> None:
     await until_ready()
-    for service in ADMIN_PORTS:
-        assert await compose.exit_code(service, *health_command()) == 0, service
+    for service in (*ADMIN_PORTS, "dashboard"):
+        assert await compose.exit_code(service, *health_command(service)) == 0, service
     await compose.run("stop", "nameserver-a", "nameserver-b")
-    await until(lambda: compose.exit_code("broker-b", *health_command()))  # registered nowhere: not 0
+    await until(lambda: compose.exit_code("broker-b", *health_command("broker-b")))  # registered nowhere: not 0
+    assert await compose.exit_code("dashboard", *health_command("dashboard")) == 0, "it says what is wrong"
     await compose.run("start", "nameserver-a", "nameserver-b")
     await until_ready()
-    assert await compose.exit_code("broker-b", *health_command()) == 0
+    assert await compose.exit_code("broker-b", *health_command("broker-b")) == 0
     before = await term("broker-a")
     await compose.inside("broker-a", "python", "-c", "import os, signal; os.kill(1, signal.SIGTERM)")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.page_commands import Newcomer, blocks
+from support.page_commands import PORT, Newcomer, blocks
 
 pytestmark = pytest.mark.e2e
 
@@ -33,10 +33,10 @@ def test_every_command_of_the_readme_works_as_described(tmp_path: Path, install:
         "python",
     ]
     venv, pip, up = setup.commands
-    assert (venv, pip) == ("python3 -m venv .venv", '.venv/bin/pip install ".[server]"')
+    assert (venv, pip) == ("python3 -m venv .venv", '.venv/bin/pip install ".[dashboard]"')
     if install:
         newcomer.types(venv.replace("python3", sys.executable))
-        newcomer.types(pip.replace(".[server]", f"{ROOT}[server]"))
+        newcomer.types(pip.replace(".[dashboard]", f"{ROOT}[dashboard]"))
     else:
         newcomer.use_this_environment()
     name = re.search(r"as a file `([\w.]+)`", consumer.before)
@@ -45,7 +45,9 @@ def test_every_command_of_the_readme_works_as_described(tmp_path: Path, install:
     with ExitStack() as stack:
         laptop = stack.enter_context(newcomer.terminal(up))
         assert laptop.stdout is not None
-        assert next(json.loads(line) for line in laptop.stdout if '"up.started"' in line)
+        started = next(json.loads(line) for line in laptop.stdout if '"up.started"' in line)
+        if newcomer.port == PORT:
+            assert f"`{started['dashboard']}`" in create.before
         for command in create.commands:
             shown = newcomer.types(command)
         assert [line.split()[-2] for line in shown.splitlines() if "broker-a" in line].count("2") == 1, shown

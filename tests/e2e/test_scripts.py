@@ -50,10 +50,10 @@ def python3(checkout: Path, program: str) -> None:
     path.chmod(0o755)
 
 
-def run(checkout: Path, script: str) -> "subprocess.CompletedProcess[str]":
+def run(checkout: Path, script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     environment = {"PATH": str(checkout / "bin"), "HOME": str(checkout)}
     return subprocess.run(
-        [str(checkout / "scripts" / script)],
+        [str(checkout / "scripts" / script), *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -80,6 +80,21 @@ def test_missing_program_is_named_with_exit_code_1(checkout: Path, script: str, 
         done = run(checkout, script)
         assert (done.returncode, done.stdout) == (1, "")
         assert named in done.stderr
+
+
+def test_tests_in_a_browser_name_what_they_lack(checkout: Path) -> None:
+    python3(checkout, f'\nexec {REAL} "$@"\n')
+    (checkout / "bin" / "id").write_text(f"#!{checkout}/bin/bash\necho 1000\n")
+    (checkout / "bin" / "id").chmod(0o755)
+    for program, lack in {"chromium": "there is no Chromium: install the package chromium.", "npm": "there is no npm"}.items():
+        for arguments in ([], ["--possible"]):
+            done = run(checkout, "browser", *arguments)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr.startswith(lack)
+            assert done.stderr.count("\n") == 1
+        (checkout / "bin" / program).symlink_to("/bin/true")
+    done = run(checkout, "browser", "--possible")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.slow

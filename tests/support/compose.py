@@ -18,7 +18,8 @@ COMMAND_S = 600
 """The first build fetches an image and every package."""
 ADMIN_PORTS = {"nameserver-a": 9877, "nameserver-b": 9887, "broker-a": 10912, "broker-b": 10922}
 NAMESERVERS = "127.0.0.1:9876;127.0.0.1:9886"
-HOST_PORTS = (9876, 9886, 10911, 10921, *ADMIN_PORTS.values())
+DASHBOARD_PORT = 9880
+HOST_PORTS = (9876, 9886, 10911, 10921, DASHBOARD_PORT, *ADMIN_PORTS.values())
 """The published ports."""
 
 

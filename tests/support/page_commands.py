@@ -15,7 +15,8 @@ from support.ports import is_free
 from support.processes import clean_environment
 
 PORT = 9876
-BROKER_PORT_AFTER = 1_035
+OTHERS_AFTER = (4, 1_035)
+"""Differences between the nameserver's port and those of the dashboard and the broker."""
 LIMIT_S = 600
 """An installation compiles the native kernels, on a machine that runs other tests as well."""
 
@@ -46,7 +47,7 @@ class Newcomer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.port = next(port for port in range(PORT, 60_000, 100) if is_free(port) and is_free(port + BROKER_PORT_AFTER))
+        self.port = next(port for port in range(PORT, 60_000, 100) if all(is_free(port + after) for after in (0, *OTHERS_AFTER)))
         self.environment = clean_environment(COLUMNS="140", NO_COLOR="1")
         if self.port != PORT:
             self.environment["LOCKSTEP_NAMESERVER"] = f"127.0.0.1:{self.port}"

@@ -1,4 +1,4 @@
-"""The command `lockstep`. Exit 0 on success, 1 on failure, 2 on invalid usage; servers have further exit codes."""
+"""The command `lockstep`. Exit 0 on success, 1 on failure, 2 on invalid usage or without an extra; servers have further exit codes."""
 
 import os
 import sys
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if advice is None:
             raise
         print(f"lockstep: {advice}", file=sys.stderr)
-        sys.exit(1)
+        sys.exit(2)
 
 
 def open_closed_streams() -> None:

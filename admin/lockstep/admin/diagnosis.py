@@ -1,7 +1,8 @@
 """Turn what `lockstep doctor` observed of a cluster into findings, each with the next step. Pure."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from lockstep.admin.group_report import GroupReport
 from lockstep.protocol.bodies import BrokerAddress, BrokerStatus
@@ -23,6 +24,12 @@ class Finding:
     problem: str | None = None
     step: str = ""
     """The operator's next step."""
+
+
+def findings_json(findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return what `lockstep doctor --json` prints."""
+    healthy = all(finding.problem is None for finding in findings)
+    return {"healthy": healthy, "findings": [asdict(finding) for finding in findings]}
 
 
 START = "start it, or read its log: the events `registration.…` contain the reason."

@@ -1,7 +1,8 @@
 """Combine what the brokers report about all groups into one line for each group. Pure."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from lockstep.protocol.bodies import GroupStatusReply
 
@@ -16,6 +17,11 @@ class GroupLine:
     lag: int | None
     """None for a broadcasting group, or if a broker does not report it."""
     brokers: tuple[str, ...]
+
+
+def groups_json(lines: Sequence[GroupLine], failed: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `lockstep group list --json` prints. `failed`: broker name → why it did not respond."""
+    return {"groups": [asdict(line) for line in lines], "failed": dict(failed)}
 
 
 def group_lines(replies: Mapping[str, GroupStatusReply]) -> list[GroupLine]:

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from lockstep.admin.client import AdminClient, BrokerResults, by_name, gather_results, without_address
+from lockstep.admin.group_list import GroupLine, group_lines
 from lockstep.admin.group_report import GroupReport, report, topics_of
 from lockstep.protocol.bodies import BrokerAddress, GroupStatus
 from lockstep.protocol.errors import SubscriptionGroupNotExistError, TopicNotExistError
@@ -15,6 +16,16 @@ V = TypeVar("V")
 
 READS_MAX = 16
 """Groups, or topics, that are read concurrently."""
+
+
+async def list_groups(admin: AdminClient) -> tuple[list[GroupLine], Mapping[str, str]]:
+    """Return a line for each group that any broker knows, and broker → why it did not respond.
+
+    Raise TransportError if no nameserver responds.
+    """
+    async with admin.keep_connections():
+        results = await gather_results({broker.name: admin.group_status(broker, None, summaries=True) for broker in await admin.brokers()})
+    return group_lines(results.values), results.failed
 
 
 async def read_group(admin: AdminClient, group: str) -> tuple[GroupReport | None, BrokerResults[GroupStatus]]:

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from shlex import quote
+from typing import Any
 
 from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, JoinRefusal, MemberStatus, QueueStatus, Subscription
 from lockstep.protocol.done_ranges import count
@@ -159,6 +160,14 @@ def report(
         {broker: status.grants for broker, status in statuses.items() if status.grants is not None},
         {broker: status.suspended_ms for broker, status in statuses.items() if status.suspended_ms is not None},
     )
+
+
+def group_json(found: GroupReport, failed: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `lockstep group show --json` prints. `failed`: broker name → why it did not respond."""
+    settings = None
+    if found.settings is not None:
+        settings = {"subscription_policy": found.settings.subscription_policy.value, "consume": found.settings.consume_enable}
+    return {**asdict(found), "settings": settings, "lag": found.lag, "failed": dict(failed)}
 
 
 def _refusals(statuses: Collection[GroupStatus]) -> tuple[JoinRefusal, ...]:

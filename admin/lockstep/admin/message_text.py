@@ -20,6 +20,11 @@ def message_json(message: MessageExt) -> dict[str, Any]:
         body = {"body": None, "bodyHex": message.body.hex()}
     except RemoteProtocolError as error:
         body = {"body": None, "bodyHex": message.stored_body.hex(), "bodyError": str(error)}
+    return {**message_facts(message), **body}
+
+
+def message_facts(message: MessageExt) -> dict[str, Any]:
+    """Return a message as `message_json` does, without its body."""
     return {
         "topic": message.topic,
         "broker": message.broker_name,
@@ -34,7 +39,6 @@ def message_json(message: MessageExt) -> dict[str, Any]:
         "stored_at": format_time(message.stored_ms),
         "reconsume_times": message.reconsume_times,
         "properties": message.properties,
-        **body,
     }
 
 

@@ -1,7 +1,9 @@
-"""A nameserver and brokers as one service, for `lockstep up`."""
+"""A nameserver, brokers and, if wanted, the dashboard as one service, for `lockstep up`."""
 
 import sys
 from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Protocol
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
@@ -10,18 +12,42 @@ from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.runtime import log
+from lockstep.runtime.daemon import Service
 from lockstep.runtime.host import Host
 
 DEFAULT_PORT = 9876
 BROKER_PORT_AFTER = 1_035
 """Difference between the nameserver's port and the first broker's: 9876 and 10911 as in RocketMQ."""
 BROKER_PORT_STEP = 10
+DASHBOARD_PORT_AFTER = 4
+
+
+class DashboardService(Service, Protocol):
+    """The dashboard as a service."""
+
+    @property
+    def url(self) -> str:
+        """Return where a browser finds it, after the start."""
+        ...
+
+
+MakeDashboard = Callable[[str, int, Host], DashboardService]
+"""Makes the dashboard of (the nameserver's address, its own port on this machine, host). Port 0: any free port."""
+
+
+def load_dashboard() -> MakeDashboard:
+    """Return what makes dashboards. Raise ModuleNotFoundError, which names the extra to install, if that is missing.
+
+    By its name, because the dashboard is made of commands' code: it imports this package.
+    """
+    made: MakeDashboard = import_module("lockstep.dashboard.server").local_dashboard
+    return made
 
 
 class StandaloneCluster:
-    """Starts the nameserver, then one broker after the other, and stops them in reverse order."""
+    """Starts the nameserver, then one broker after the other, then the dashboard, and stops them in reverse order."""
 
-    def __init__(self, host: Host, *, store: str, port: int, broker_count: int) -> None:
+    def __init__(self, host: Host, *, store: str, port: int, broker_count: int, make_dashboard: MakeDashboard | None = None) -> None:
         self.on_fatal: Callable[[BaseException], None] | None = None
         self._host = host
         self._store = store
@@ -29,6 +55,8 @@ class StandaloneCluster:
         self._broker_count = broker_count
         self._nameserver = Nameserver(NameserverConfig(listen=(f"127.0.0.1:{port}",)), host)
         self._brokers: list[Broker] = []
+        self._make_dashboard = make_dashboard
+        self._dashboard: DashboardService | None = None
 
     @property
     def nameserver(self) -> str:
@@ -44,13 +72,26 @@ class StandaloneCluster:
             self._brokers.append(broker)
             await broker.start()
         known = {broker.name: broker.address for broker in self._nameserver.table.brokers(INTERNAL_LISTENER)}
-        log.announce("up.started", nameserver=self.nameserver, brokers=known, store=self._store)
-        print(next_steps(self.nameserver, known, self._store), file=sys.stderr, flush=True)
+        url = None
+        if self._make_dashboard is not None:
+            self._dashboard = self._make_dashboard(self.nameserver, self.dashboard_port, self._host)
+            self._dashboard.on_fatal = self.on_fatal
+            await self._dashboard.start()
+            url = self._dashboard.url
+        log.announce("up.started", nameserver=self.nameserver, brokers=known, dashboard=url, store=self._store)
+        print(next_steps(self.nameserver, known, self._store, url), file=sys.stderr, flush=True)
 
     async def stop(self) -> None:
+        if self._dashboard is not None:
+            await self._dashboard.stop()
         for broker in reversed(self._brokers):
             await broker.stop()
         await self._nameserver.stop()
+
+    @property
+    def dashboard_port(self) -> int:
+        """Return the port of the dashboard; 0 for any free port."""
+        return self._port + DASHBOARD_PORT_AFTER if self._port else 0
 
     def broker_config(self, index: int, nameserver: str) -> BrokerConfig:
         """Return the settings of broker number `index`. Raise ConfigError if its port would be above 65,535."""
@@ -67,13 +108,14 @@ class StandaloneCluster:
         )
 
 
-def next_steps(nameserver: str, brokers: Mapping[str, str], store: str) -> str:
+def next_steps(nameserver: str, brokers: Mapping[str, str], store: str, dashboard: str | None = None) -> str:
     """Return the text that is printed after the start: the addresses, and commands to try in another terminal."""
     elsewhere = nameserver != f"127.0.0.1:{DEFAULT_PORT}"
     lines = [
         f"lockstep is up: nameserver {nameserver}, "
         + ", ".join(f"{name} {address}" for name, address in brokers.items())
         + f". Store: {store}",
+        *([f"Dashboard: {dashboard}"] if dashboard else []),
         "The first send to a topic creates it. In another terminal:",
         "",
         *([f"  export LOCKSTEP_NAMESERVER={nameserver}"] if elsewhere else []),

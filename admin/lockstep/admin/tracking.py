@@ -7,6 +7,7 @@ in the group's retry and dead-letter topics count as well, and its key, if that 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.find import Criteria, Found, find_key
@@ -66,6 +67,12 @@ class Track:
     """The group's progress in the message's queue; None if it has none."""
     why: str | None = None
     """The error, if `type` is UNKNOWN."""
+
+
+def track_json(track: Track) -> dict[str, Any]:
+    """Return a track as `lockstep message show --track --json` prints it."""
+    meaning = track.why or MEANINGS[track.type]
+    return {"group": track.group, "track": track.type.value, "committed_offset": track.committed_offset, "meaning": meaning}
 
 
 async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt) -> list[Track]:

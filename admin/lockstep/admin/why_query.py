@@ -1,8 +1,10 @@
 """Collect what `lockstep why` explains: two looks at the group at its brokers, and one question to the members that matter."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from lockstep.admin.client import AdminClient, by_name, gather_results
 from lockstep.admin.group_query import read_group
@@ -39,6 +41,13 @@ class Diagnosis:
     """Of all queues."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Broker → why its request failed."""
+
+
+def diagnosis_json(group: str, found: Diagnosis, note: str | None = None) -> dict[str, Any]:
+    """Return what `lockstep why --json` prints. `note`: what is known of the message or key that was asked about."""
+    queues = [{**asdict(each), "state": each.state.value} for each in found.explanations]
+    counts = Counter(state.value for state in found.states.values())
+    return {"group": group, "note": note, "queues": queues, "counts": dict(counts), "failed": dict(found.failed)}
 
 
 async def diagnose(

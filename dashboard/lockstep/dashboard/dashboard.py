@@ -12,17 +12,19 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from lockstep.admin.client import BrokerResults
-from lockstep.admin.diagnosis import Finding
+from lockstep.admin.diagnosis import Finding, findings_json
 from lockstep.admin.doctor_query import examine
-from lockstep.admin.group_query import read_group
+from lockstep.admin.group_list import GroupLine, groups_json
+from lockstep.admin.group_query import list_groups, read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.settings_query import ClusterSettings, read_settings
 from lockstep.admin.watch.cache import Answer, Cache
-from lockstep.admin.watch.topic_query import TopicReport, read_topic
+from lockstep.admin.watch.topic_query import TopicReport, read_topic, topic_json
 from lockstep.admin.watch.watch import Watch
-from lockstep.admin.why_query import Diagnosis, diagnose
+from lockstep.admin.why_query import Diagnosis, diagnose, diagnosis_json
 from lockstep.dashboard import failed_messages, views
 from lockstep.dashboard.changes.pages import Changes
+from lockstep.dashboard.documents import answer_document, document, group_document, refusal, wants_json
 from lockstep.dashboard.failed_messages import DeadLetters, ParkedRows, read_dead, read_parked
 from lockstep.dashboard.guard import App, Guard
 from lockstep.dashboard.messages import Messages
@@ -47,6 +49,7 @@ class Caches:
     dead: Cache[str, DeadLetters]
     parked: Cache[tuple[str, bool], ParkedRows]
     settings: Cache[None, ClusterSettings]
+    listing: Cache[None, tuple[list[GroupLine], Mapping[str, str]]]
 
 
 class Dashboard:
@@ -75,8 +78,9 @@ class Dashboard:
             dead=Cache(clock, self.tasks, lambda group: read_dead(admin, messages, group)),
             parked=Cache(clock, self.tasks, lambda key: read_parked(admin, key[0], count=key[1])),
             settings=Cache(clock, self.tasks, lambda _: read_settings(admin)),
+            listing=Cache(clock, self.tasks, lambda _: list_groups(admin)),
         )
-        routes = [
+        self.routes = [
             Route("/", self._cluster),
             Route("/topics", self._topics),
             Route("/topics/{topic}", self._topic),
@@ -95,7 +99,7 @@ class Dashboard:
             *(self._changes.routes if self._changes is not None else ()),
             Mount("/static", StaticFiles(directory=HERE / "static")),
         ]
-        self.app: App = Guard(Starlette(routes=routes, exception_handlers={404: self._not_found}), host_names, changes=changes)
+        self.app: App = Guard(Starlette(routes=self.routes, exception_handlers={404: self._not_found}), host_names, changes=changes)
 
     async def start(self) -> None:
         """Begin to watch the cluster."""
@@ -108,6 +112,8 @@ class Dashboard:
     # --------------------------------------------------------------------------------------------------------------- pages
 
     def _page(self, request: Request, name: str, values: Mapping[str, Any], status: int = 200) -> Response:
+        if wants_json(request):
+            return refusal("this page has no JSON", status if status >= 400 else 406)
         frame = {**views.frame(self.watch, self.host.clock), "changes": self._changes is not None}
         return self._templates.page(request, name, {**frame, **values}, status)
 
@@ -119,6 +125,8 @@ class Dashboard:
 
     async def _topic(self, request: Request) -> Response:
         topic = request.path_params["topic"]
+        if wants_json(request):
+            return answer_document(await self._caches.topics.look(topic, fresh=True), lambda found: topic_json(topic, found))
         answer = await self._caches.topics.look(topic)
         return self._page(request, "topic.html", views.topic(self.watch, topic, answer), _status(answer))
 
@@ -138,19 +146,27 @@ class Dashboard:
 
     async def _message(self, request: Request) -> Response:
         values = await self._messages.one(request.path_params["id"])
+        if wants_json(request):
+            return document(self._messages.document(values)) if values["message"] else refusal(values["error"], 404)
         return self._page(request, "message.html", values, 200 if values["message"] else 404)
 
     async def _groups(self, request: Request) -> Response:
+        if wants_json(request):
+            return answer_document(await self._caches.listing.look(None, fresh=True), lambda found: groups_json(*found))
         return self._page(request, "groups.html", views.groups(self.watch, request.query_params))
 
     async def _group(self, request: Request) -> Response:
         group = request.path_params["group"]
+        if wants_json(request):
+            return answer_document(await self._caches.groups.look(group, fresh=True), lambda found: group_document(group, found))
         answer = await self._caches.groups.look(group)
         values = views.group(self.watch, group, answer, self.host.clock.wall_ms(), request.query_params)
         return self._page(request, "group.html", values, 404 if values["unknown"] else _status(answer))
 
     async def _why(self, request: Request) -> Response:
         group = request.path_params["group"]
+        if wants_json(request):
+            return answer_document(await self._caches.whys.look(group, fresh=True), lambda found: diagnosis_json(group, found))
         answer = await self._caches.whys.look(group)
         return self._page(request, "why.html", views.why(group, answer), _status(answer))
 
@@ -168,6 +184,8 @@ class Dashboard:
         return self._page(request, "settings.html", views.settings(await self._caches.settings.look(None), request.query_params))
 
     async def _doctor(self, request: Request) -> Response:
+        if wants_json(request):
+            return answer_document(await self._caches.doctor.look(None, fresh=True), findings_json)
         return self._page(request, "doctor.html", views.doctor(await self._caches.doctor.look(None)))
 
     async def _not_found(self, request: Request, _: Exception) -> Response:

@@ -9,9 +9,10 @@ from typing import Any
 from lockstep.admin.client import AdminClient
 from lockstep.admin.find import Criteria, Found, find_in_topic
 from lockstep.admin.message_query import brokers_to_search, find_by_id
+from lockstep.admin.message_text import message_facts, message_json
 from lockstep.admin.search_progress import SearchProgress
 from lockstep.admin.targets import parse_period
-from lockstep.admin.tracking import MEANINGS, tracks
+from lockstep.admin.tracking import MEANINGS, track_json, tracks
 from lockstep.protocol.errors import LockstepError, RemoteProtocolError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
 from lockstep.protocol.message import MessageExt
@@ -19,6 +20,8 @@ from lockstep.protocol.message import MessageExt
 ROWS = 50
 SEARCH_S = 3.0
 """How long one page searches. Then it shows what was found, and how far the search came."""
+FIND_S = 10.0
+"""How long a message is looked for by the id that its producer gave it, for which logs are searched."""
 TRACKS_S = 5.0
 BODY_SHOWN = 64 * 1024
 """Bytes of a body that are shown."""
@@ -102,8 +105,11 @@ class Messages:
         """Return one message, and what became of it in each group."""
         values: dict[str, Any] = {"id": message_id, "message": None, "error": None, "tracks": [], "no_tracks": None, "meanings": MEANINGS}
         try:
-            searched = brokers_to_search(await self._admin.brokers(), None)
-            message, broker = await find_by_id(self._admin, searched, message_id, printed=False)
+            async with asyncio.timeout(FIND_S):
+                searched = brokers_to_search(await self._admin.brokers(), None)
+                message, broker = await find_by_id(self._admin, searched, message_id, printed=False)
+        except TimeoutError:
+            return {**values, "error": f"it was not found within {FIND_S:g} s; `lockstep message show` has no such limit"}
         except LockstepError as error:
             return {**values, "error": str(error)}
         values |= {"message": message, "body": self.body(message)}
@@ -115,6 +121,15 @@ class Messages:
         except LockstepError as error:
             values["no_tracks"] = str(error)
         return values
+
+    def document(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what `lockstep message show --track --json` prints of the message of `one`, and why bodies or tracks are missing."""
+        message = values["message"]
+        hidden = {"body": None, "bodyError": "this dashboard shows no bodies (--no-bodies)"}
+        shown = message_json(message) if self._bodies else message_facts(message) | hidden
+        if values["no_tracks"] is not None:
+            return shown | {"track": None, "trackError": values["no_tracks"]}
+        return shown | {"track": [track_json(each) for each in values["tracks"]]}
 
     def body(self, message: MessageExt) -> Body:
         """Return the body: JSON laid out, text, or bytes in hexadecimal digits."""

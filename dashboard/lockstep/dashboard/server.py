@@ -50,6 +50,11 @@ class DashboardServer:
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
+    @property
+    def url(self) -> str:
+        """Return where a browser on this machine finds it, after the start."""
+        return f"http://{self.address}{self._config.root_path}/"
+
     async def start(self) -> None:
         """Bind the port and begin to watch the cluster, which need not be there yet. Raise ConfigError if the port can't be bound."""
         host, port = self._config.address
@@ -72,7 +77,7 @@ class DashboardServer:
         self._serving = self._tasks.spawn(self._server.serve(sockets=[bound]), "dashboard server")
         await self._dashboard.start()
         await self._server.accepts.wait()
-        announce("dashboard.started", address=f"http://{self.address}{self._config.root_path}/", nameserver=self._config.nameserver)
+        announce("dashboard.started", address=self.url, nameserver=self._config.nameserver)
 
     async def stop(self) -> None:
         await self._dashboard.stop()
@@ -84,6 +89,11 @@ class DashboardServer:
     def _failed(self, error: BaseException) -> None:
         if self.on_fatal is not None:
             self.on_fatal(error)
+
+
+def local_dashboard(nameserver: str, port: int, host: Host) -> DashboardServer:
+    """Return a dashboard for browsers on this machine. Port 0: any free port."""
+    return DashboardServer(DashboardConfig(nameserver=nameserver, listen=f"127.0.0.1:{port}"), host)
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -2,14 +2,19 @@
 
 import json
 import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lockstep.admin.standalone import StandaloneCluster, next_steps
+from lockstep.admin.standalone import BROKER_PORT_AFTER, StandaloneCluster, next_steps
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.host import Host
+from support.http import raw
+from support.ports import END, FIRST, is_free
 from support.processes import clean_environment, program, run_program
 
 CLI = "lockstep.admin.cli"
@@ -51,6 +56,51 @@ def test_cluster_of_two_brokers_stores_and_keeps_messages(tmp_path: Path) -> Non
         assert again.stop() == 0
 
 
+async def read(url: str, path: str) -> tuple[int, str]:
+    address = url.removeprefix("http://").rstrip("/")
+    return await raw(address, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+
+
+@pytest.mark.e2e
+async def test_dashboard_runs_with_the_cluster_and_stops_with_it_although_browsers_are_connected(tmp_path: Path) -> None:
+    with program(CLI, "up", "--port", "0", "--dashboard", "--store", str(tmp_path), event="up.started") as running:
+        url = running.started["dashboard"]
+        assert (await read(url, "/livez")) == (200, "ok\n")
+        while "broker-a</th>" not in (page := await read(url, "/"))[1]:
+            assert page[0] == 200
+        idle = socket.create_connection(url.removeprefix("http://").rstrip("/").rsplit(":", 1))
+        with idle:
+            assert running.stop(signal.SIGINT) == 0
+        assert running.process.stderr is not None
+        assert f"Dashboard: {url}" in running.process.stderr.read()
+
+
+@pytest.mark.e2e
+def test_taken_port_of_the_dashboard_ends_up_with_one_line(tmp_path: Path) -> None:
+    port = next(port for port in range(FIRST, END, 100) if is_free(port) and is_free(port + 4) and is_free(port + BROKER_PORT_AFTER))
+    with socket.create_server(("127.0.0.1", port + 4)):
+        ended = run_program(CLI, "up", "--port", str(port), "--dashboard", "--store", str(tmp_path))
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended.stderr
+    assert f"the dashboard can't listen on 127.0.0.1:{port + 4}" in ended.stderr
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("arguments", [["up", "--dashboard"], ["dashboard"]])
+def test_dashboard_without_its_extra_names_what_to_install(arguments: list[str], tmp_path: Path) -> None:
+    without = f"import sys; sys.modules['starlette'] = None; from lockstep.admin.cli import main; main({arguments!r})"
+    ended = subprocess.run(
+        [sys.executable, "-c", without], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    advice = "lockstep: starlette is not installed: it belongs to the extra [dashboard]; run: pip install 'lockstep-mq[dashboard]'\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", advice)
+    assert list(tmp_path.iterdir()) == [], "nothing was started"
+
+
+def test_dashboard_is_on_a_port_that_follows_from_the_nameservers() -> None:
+    ports = [StandaloneCluster(Host.real(), store="dir", port=port, broker_count=1).dashboard_port for port in (9876, 0)]
+    assert ports == [9880, 0]
+
+
 def test_brokers_have_their_own_ports_and_directories() -> None:
     laptop = StandaloneCluster(Host.real(), store="dir", port=9876, broker_count=2)
     configs = [laptop.broker_config(index, "127.0.0.1:9876") for index in range(2)]
@@ -77,3 +127,9 @@ def test_next_steps_name_the_nameserver_only_if_it_is_not_the_default() -> None:
     brokers = {"broker-a": "127.0.0.1:10911"}
     assert "export" not in next_steps("127.0.0.1:9876", brokers, "dir")
     assert "export LOCKSTEP_NAMESERVER=127.0.0.1:1234" in next_steps("127.0.0.1:1234", brokers, "dir")
+
+
+def test_next_steps_name_the_dashboard_only_if_there_is_one() -> None:
+    brokers = {"broker-a": "127.0.0.1:10911"}
+    assert "Dashboard" not in next_steps("127.0.0.1:9876", brokers, "dir")
+    assert "Dashboard: http://127.0.0.1:9880/\n" in next_steps("127.0.0.1:9876", brokers, "dir", "http://127.0.0.1:9880/")

@@ -1,11 +1,9 @@
 """lockstep doctor."""
 
-from dataclasses import asdict
-
 import typer
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.diagnosis import Finding
+from lockstep.admin.diagnosis import Finding, findings_json
 from lockstep.admin.doctor_query import examine
 from lockstep.admin.options import JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_line, print_table
@@ -24,7 +22,7 @@ async def _doctor(nameserver: str, as_json: bool) -> None:
     findings = await examine(AdminClient(Host.current(), nameserver))
     problems = [finding for finding in findings if finding.problem is not None]
     if as_json:
-        print_json({"healthy": not problems, "findings": [asdict(finding) for finding in findings]})
+        print_json(findings_json(findings))
     else:
         print_table(["check", "where", "result", "what to do"], [_row(finding) for finding in findings])
         print_line(f"checks: {len(findings)}, problems: {len(problems)}")

@@ -1,20 +1,19 @@
 """lockstep group list | show; the subcommands that change a group are in modules group_*.py of their own."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from shlex import quote
 
 import typer
 
-from lockstep.admin.client import AdminClient, gather_results
+from lockstep.admin.client import AdminClient
 from lockstep.admin.commands.group_clone import clone_command, export_command, import_command
 from lockstep.admin.commands.group_delete import delete_command
 from lockstep.admin.commands.group_history import history_command
 from lockstep.admin.commands.group_reset import reset_command
 from lockstep.admin.commands.group_settings import create_command, update_command
-from lockstep.admin.group_list import group_lines
-from lockstep.admin.group_query import read_group
-from lockstep.admin.group_report import GroupReport
+from lockstep.admin.group_list import groups_json
+from lockstep.admin.group_query import list_groups, read_group
+from lockstep.admin.group_report import GroupReport, group_json
 from lockstep.admin.group_settings import describe_settings
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.render import format_duration, print_json, print_line, print_table
@@ -46,15 +45,13 @@ def show_command(group: GroupArgument, nameserver: NameserverOption = DEFAULT_NA
 
 
 async def _list(nameserver: str, as_json: bool) -> None:
-    admin = AdminClient(Host.current(), nameserver)
-    results = await gather_results({broker.name: admin.group_status(broker, None, summaries=True) for broker in await admin.brokers()})
-    lines = group_lines(results.values)
+    lines, failed = await list_groups(AdminClient(Host.current(), nameserver))
     if as_json:
-        print_json({"groups": [asdict(line) for line in lines], "failed": dict(results.failed)})
+        print_json(groups_json(lines, failed))
     else:
         rows = [(line.group, line.kind, line.members, line.lag, ", ".join(line.brokers)) for line in lines]
         print_table(["group", "kind", ">members", ">lag", "brokers"], rows, empty="no groups")
-    raise_if_incomplete(results.failed)
+    raise_if_incomplete(failed)
 
 
 async def _show(group: str, nameserver: str, as_json: bool) -> None:
@@ -65,10 +62,7 @@ async def _show(group: str, nameserver: str, as_json: bool) -> None:
             results.failure_summary() or f"no broker knows group {group!r}; run `lockstep group list` to list the known groups"
         )
     if as_json:
-        settings = None
-        if report.settings is not None:
-            settings = {"subscription_policy": report.settings.subscription_policy.value, "consume": report.settings.consume_enable}
-        print_json({**asdict(report), "settings": settings, "lag": report.lag, "failed": dict(results.failed)})
+        print_json(group_json(report, results.failed))
     else:
         _print(report)
     raise_if_incomplete(results.failed)

@@ -1,7 +1,7 @@
 """lockstep message show; `message find` is in message_find.py."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -11,7 +11,7 @@ from lockstep.admin.message_query import brokers_to_search, find_by_id, place_of
 from lockstep.admin.message_text import message_json
 from lockstep.admin.options import JsonOption, NameserverOption, run
 from lockstep.admin.render import body_text, print_json, print_table
-from lockstep.admin.tracking import MEANINGS, Track, tracks
+from lockstep.admin.tracking import MEANINGS, track_json, tracks
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.runtime.host import Host
 from lockstep.runtime.safe_text import printable
@@ -58,7 +58,7 @@ async def _show(message_id: str, broker: str | None, nameserver: str, as_json: b
     message, owner = await find_by_id(admin, searched, message_id)
     group_tracks = await tracks(admin, owner, message) if with_tracks else []
     if as_json:
-        print_json(message_json(message) | ({"track": [_track_json(each) for each in group_tracks]} if with_tracks else {}))
+        print_json(message_json(message) | ({"track": [track_json(each) for each in group_tracks]} if with_tracks else {}))
         return
     for name, value in message_json(message).items():
         shown = body_text(message) if name == "body" else printable(_flat(value))
@@ -69,11 +69,6 @@ async def _show(message_id: str, broker: str | None, nameserver: str, as_json: b
         print_table(
             ["group", "track", ">committed", "meaning"], rows, empty=f"no group subscribes to {message.stored_topic} or has read it"
         )
-
-
-def _track_json(track: Track) -> dict[str, Any]:
-    meaning = track.why or MEANINGS[track.type]
-    return {"group": track.group, "track": track.type.value, "committed_offset": track.committed_offset, "meaning": meaning}
 
 
 def _flat(value: object) -> str:

@@ -5,13 +5,14 @@ from typing import Annotated
 
 import typer
 
-from lockstep.admin.client import AdminClient, by_name, gather_results, without_address
+from lockstep.admin.client import AdminClient, gather_results
 from lockstep.admin.commands.topic_alter import alter_command
 from lockstep.admin.commands.topic_delete import delete_command
 from lockstep.admin.commands.topic_forget_deleted import forget_deleted_command
 from lockstep.admin.options import JsonOption, NameserverOption, TopicArgument, raise_if_incomplete, run
 from lockstep.admin.render import print_json, print_line, print_table
 from lockstep.admin.topic_change import create_topic, describe_queues
+from lockstep.admin.watch.topic_query import read_topic, topic_json
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
 from lockstep.runtime.host import Host
@@ -81,33 +82,13 @@ async def _list(nameserver: str, as_json: bool) -> None:
 
 
 async def _show(topic: str, nameserver: str, as_json: bool) -> None:
-    admin = AdminClient(Host.current(), nameserver)
-    route = await admin.route(topic)
-    brokers = by_name(route.brokers)
-    results = await gather_results({name: admin.offsets(broker, topic) for name, broker in brokers.items()})
-    layout = route.layout
-    names = list(layout.brokers)
-    failed = {**results.failed, **without_address(names, brokers)}
-    ranges = {(name, offsets.queue_id): offsets for name, queues in results.values.items() for offsets in queues}
-    lines = []
-    for number, queue in enumerate(layout.read_queues):
-        offsets = ranges.get((queue.broker_name, queue.queue_id))
-        lines.append(
-            {
-                "number": number,
-                "broker": queue.broker_name,
-                "queue_id": queue.queue_id,
-                "min_offset": None if offsets is None else offsets.min_offset,
-                "max_offset": None if offsets is None else offsets.max_offset,
-                "registered": queue.broker_name in brokers and brokers[queue.broker_name].registered,
-            }
-        )
+    report = await read_topic(AdminClient(Host.current(), nameserver), topic)
+    layout = report.layout
     if as_json:
-        version = {"counter": layout.version.counter, "writer": layout.version.writer}
-        print_json({"topic": topic, "version": version, "queues": lines, "failed": failed})
+        print_json(topic_json(topic, report))
     else:
         counts = f"{len(layout.write_queues)} queues to write, {len(layout.read_queues)} to read"
         print_line(f"topic {topic}: {counts}, layout version {layout.version.counter}")
         columns = [">number", "broker", ">queue", ">first offset", ">next offset", "registered"]
-        print_table(columns, [tuple(line.values()) for line in lines])
-    raise_if_incomplete(failed)
+        print_table(columns, [tuple(line.values()) for line in report.lines()])
+    raise_if_incomplete(report.failed)

@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from shlex import quote
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,7 +18,7 @@ from lockstep.admin.render import print_json, print_line
 from lockstep.admin.targets import parse_topic_queue
 from lockstep.admin.tracking import MEANINGS, track_with_copies
 from lockstep.admin.why import Cause, Explanation, QueueState, key_explanation
-from lockstep.admin.why_query import Diagnosis, diagnose
+from lockstep.admin.why_query import Diagnosis, diagnose, diagnosis_json
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.client.producer.routing import number_of_key
 from lockstep.protocol.errors import ConfigError, LockstepError, SubscriptionGroupNotExistError
@@ -71,7 +71,7 @@ async def _why(group: str, target: str | None, key: str | None, topic: str | Non
             if not found.states:
                 raise CommandError(f"group {group} {question.absent}")
     if as_json:
-        print_json(_json(group, found, question.note))
+        print_json(diagnosis_json(group, found, question.note))
     else:
         _print(group, found, question.note)
     raise_if_incomplete(found.failed)
@@ -169,12 +169,6 @@ def _unknown_group(group: str, failed: Mapping[str, str]) -> LockstepError:
         failure_summary(failed)
         or f"no broker knows group {group}: no member has ever connected; run `lockstep group list` to list the known groups"
     )
-
-
-def _json(group: str, found: Diagnosis, note: str | None) -> dict[str, Any]:
-    queues = [{**asdict(each), "state": each.state.value} for each in found.explanations]
-    counts = Counter(state.value for state in found.states.values())
-    return {"group": group, "note": note, "queues": queues, "counts": dict(counts), "failed": dict(found.failed)}
 
 
 def _print(group: str, found: Diagnosis, note: str | None) -> None:

@@ -44,8 +44,11 @@ class Cache(Generic[K, V]):
         self._answers: dict[K, Answer[V]] = {}
         """The one that was looked at last is the last."""
 
-    async def look(self, key: K) -> Answer[V]:
-        """Return the last answer, at once if there is one. The first look waits for it, for at most FIRST_S."""
+    async def look(self, key: K, *, fresh: bool = False) -> Answer[V]:
+        """Return the last answer, at once if there is one. The first look waits for it, for at most FIRST_S.
+
+        `fresh`: every look waits like that for the request that is running then, if one is. For a program, which asks once.
+        """
         answer = self._answers.pop(key, None) or Answer()
         self._answers[key] = answer
         while len(self._answers) > KEPT_MAX:
@@ -54,7 +57,7 @@ class Cache(Generic[K, V]):
         is_first = answer.value is None and answer.error is None
         if answer.request is None and (is_first or now_ms - answer.at_ms >= max(FRESH_MS, COST_FACTOR * answer.took_ms)):
             answer.request = self._tasks.spawn(self._refresh(key, answer, now_ms), f"look at {key}")
-        if is_first and answer.request is not None:
+        if (is_first or fresh) and answer.request is not None:
             await asyncio.wait([answer.request], timeout=FIRST_S)
         return answer
 

@@ -62,6 +62,20 @@ async def test_later_look_gets_the_last_answer_at_once_and_a_newer_one_is_reques
     assert (await source.cache.look("a")).value == 2
 
 
+async def test_fresh_look_waits_for_the_request_that_runs_and_not_for_ever(source: Source) -> None:
+    await source.cache.look("a")
+    assert (await source.cache.look("a", fresh=True)).value == 1
+    await asyncio.sleep(3_600)
+    assert (await source.cache.look("a", fresh=True)).value == 2
+    await asyncio.sleep(3_600)
+    source.takes_s = 1_000
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    answer = await source.cache.look("a", fresh=True)
+    assert (answer.value, answer.request is not None) == (2, True)
+    assert loop.time() - began <= cache.FIRST_S + 1
+
+
 async def test_expensive_answer_is_requested_less_often(source: Source) -> None:
     source.takes_s = 3
     await source.cache.look("a")

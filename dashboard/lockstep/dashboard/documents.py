@@ -1,0 +1,53 @@
+"""Pages as JSON, with `?format=json`: what the commands print with --json, made by the same functions."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lockstep.admin.client import BrokerResults
+from lockstep.admin.group_report import GroupReport, group_json
+from lockstep.admin.render import json_text
+from lockstep.admin.watch.cache import FIRST_S, Answer
+from lockstep.protocol.bodies import GroupStatus
+from lockstep.protocol.errors import LockstepError, SubscriptionGroupNotExistError, TopicNotExistError, TransportError
+
+V = TypeVar("V")
+
+
+def wants_json(request: Request) -> bool:
+    """Return whether the request asks for JSON rather than for a page."""
+    return request.query_params.get("format") == "json"
+
+
+def document(value: object, status: int = 200) -> Response:
+    """Return the response with this value."""
+    return Response(json_text(value) + "\n", status, {"cache-control": "no-store"}, "application/json")
+
+
+def refusal(reason: object, status: int) -> Response:
+    """Return the response that says why there is no other."""
+    return document({"error": str(reason)}, status)
+
+
+def answer_document(answer: Answer[V], made: Callable[[V], Any]) -> Response:
+    """Return what `made` makes of an answer. 404 if there is no such group or topic, 503 if the cluster could not be asked now."""
+    try:
+        if answer.value is None or answer.request is not None or answer.error is not None:
+            raise answer.error or TransportError(f"the cluster has not answered within {FIRST_S:g} s")
+        return document(made(answer.value))
+    except (SubscriptionGroupNotExistError, TopicNotExistError) as error:
+        return refusal(error, 404)
+    except LockstepError as error:
+        return refusal(error, 503)
+
+
+def group_document(group: str, found: tuple[GroupReport | None, BrokerResults[GroupStatus]]) -> dict[str, Any]:
+    """Return a group as JSON. Raise SubscriptionGroupNotExistError if no broker knows it, and TransportError if some could not be asked."""
+    report, results = found
+    if report is not None:
+        return group_json(report, results.failed)
+    if (failed := results.failure_summary()) is not None:
+        raise TransportError(failed)
+    raise SubscriptionGroupNotExistError(f"no broker knows group {group}")

@@ -1,0 +1,27 @@
+"""A real browser, and what it shows: the pages of a simulated cluster, at one moment."""
+
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from browser.scene import Scene, record
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser  # type: ignore[import-not-found, unused-ignore]
+
+
+@pytest.fixture(scope="session")
+def browser() -> "Iterator[Browser]":
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=os.environ["LOCKSTEP_TEST_BROWSER"], args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture(scope="session")
+def scene() -> Scene:
+    return record()

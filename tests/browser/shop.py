@@ -1,0 +1,106 @@
+"""The programs of a shop, whose cluster the pictures show: they sell, bill, mail, report and audit."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import sin
+from typing import Any
+
+from browser.pages import GROUP, TOPIC
+from lockstep.client import (
+    Backoff,
+    ConcurrentlyContext,
+    Message,
+    MessageExt,
+    OrderedRetry,
+    OrderlyContext,
+    Producer,
+    PushConsumer,
+)
+
+ORDERS = 400
+STEPS = ("created", "paid", "shipped")
+RETRY = OrderedRetry(max_attempts=3, on_exhausted="park", backoff=Backoff(first_ms=500, max_ms=500))
+
+
+def order_event(number: int) -> Message:
+    """Return the event with this number: a step of one of ORDERS orders."""
+    order, step = number % ORDERS, STEPS[number // ORDERS % len(STEPS)]
+    body = {"order": order, "event": step, "amount": 5 + number * 37 % 400, "currency": "EUR"}
+    return Message(TOPIC, json.dumps(body).encode(), tags=step, keys=[f"order-{order}"], sharding_key=f"order-{order}")
+
+
+@dataclass
+class Shop:
+    """The shop, and what goes wrong in it."""
+
+    nameserver: str
+    declined: set[str] = field(default_factory=set)
+    """Orders whose cards are declined."""
+    unanswered: set[str] = field(default_factory=set)
+    """Orders for which the bank does not respond."""
+
+    async def sell(self) -> None:
+        """Send events, 4 to 10 a second."""
+        async with Producer("shop", nameserver=self.nameserver) as producer:
+            number = 0
+            while True:
+                await producer.send(order_event(number))
+                number += 1
+                await asyncio.sleep(1 / (7 + 3 * sin(number / 250)))
+
+    async def bill(self) -> None:
+        """Bill orders, each in order."""
+        consumer = self._consumer(GROUP, retry=RETRY)
+        consumer.orderly(self.charge)
+        await _run(consumer)
+
+    async def mail(self) -> None:
+        """Mail customers, in any order; some have no address."""
+        consumer = self._consumer("mailing", max_reconsume_times=1)
+        consumer.concurrently(self.notify)
+        await _run(consumer)
+
+    async def report(self) -> None:
+        """Report orders, more slowly than they come."""
+        consumer = self._consumer("reports")
+        consumer.orderly(self.write_report)
+        await _run(consumer)
+
+    async def audit(self) -> None:
+        """Audit orders."""
+        consumer = self._consumer("audit")
+        consumer.orderly(self.record)
+        await _run(consumer)
+
+    def _consumer(self, group: str, **settings: Any) -> PushConsumer:
+        return PushConsumer(group, nameserver=self.nameserver, **settings).subscribe(TOPIC)
+
+    async def charge(self, messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        await asyncio.sleep(0.02)
+        for message in messages:
+            if message.sharding_key in self.declined:
+                raise RuntimeError("the card was declined")
+            if message.sharding_key in self.unanswered:
+                await self.ask_bank()
+
+    async def ask_bank(self) -> None:
+        """Wait for a response that does not come."""
+        await asyncio.get_running_loop().create_future()
+
+    async def notify(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> None:
+        await asyncio.sleep(0.02)
+        if any(message.tags == "shipped" and message.sharding_key in ("order-5", "order-160") for message in messages):
+            raise RuntimeError("the customer has no address")
+
+    async def write_report(self, messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        await asyncio.sleep(1.3)
+
+    async def record(self, messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        await asyncio.sleep(0.01)
+
+
+async def _run(consumer: PushConsumer) -> None:
+    async with consumer:
+        await consumer.wait_closed()
