@@ -126,7 +126,7 @@ class Messages:
         """Return what `lockstep message show --track --json` prints of the message of `one`, and why bodies or tracks are missing."""
         message = values["message"]
         hidden = {"body": None, "bodyError": "this dashboard shows no bodies (--no-bodies)"}
-        shown = message_json(message) if self._bodies else message_facts(message) | hidden
+        shown = message_json(message) if self.bodies else message_facts(message) | hidden
         if values["no_tracks"] is not None:
             return shown | {"track": None, "trackError": values["no_tracks"]}
         return shown | {"track": [track_json(each) for each in values["tracks"]]}

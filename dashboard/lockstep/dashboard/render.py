@@ -12,12 +12,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from lockstep.admin.render import format_bytes, format_duration, format_time
+from lockstep.dashboard.language import COOKIE, LANGUAGES, chosen_language, install
 from lockstep.runtime.safe_text import printable, printable_lines
 
 HERE = Path(__file__).parent
 PART = "x-part"
 """The header that asks for one part of a page, by the name of its block."""
 BASE = "base.html"
+COOKIE_S = 365 * 86_400
 DASH = "–"
 
 
@@ -40,7 +42,7 @@ def _text(value: object) -> str:
     return DASH if value is None else printable(str(value))
 
 
-def environment() -> Environment:
+def environment(language: str = "en") -> Environment:
     """Return what templates are rendered with. Every value is escaped, and a name that a page does not give is an error."""
     made = Environment(
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -56,6 +58,7 @@ def environment() -> Environment:
         "moment": format_time,
         "url": lambda value: quote(str(value), safe=""),
     }
+    install(made, language)
     return made
 
 
@@ -63,13 +66,17 @@ class Templates:
     """Renders pages."""
 
     def __init__(self) -> None:
-        self._environment = environment()
+        self._environments = {language: environment(language) for language in LANGUAGES}
 
     def page(self, request: Request, name: str, values: Mapping[str, Any], status: int = 200) -> Response:
         """Return the page, or the part that the request names. It has not changed (304) if the browser has the same text."""
-        template = self._environment.get_template(name)
-        blocks = {**self._environment.get_template(BASE).blocks, **template.blocks}
-        context = {"root": request.scope.get("root_path", ""), "path": request.url.path, **values}
+        asked = request.query_params.get(COOKIE)
+        language = chosen_language(asked, request.cookies.get(COOKIE), request.headers.get("accept-language", ""))
+        made = self._environments[language]
+        template = made.get_template(name)
+        blocks = {**made.get_template(BASE).blocks, **template.blocks}
+        root = request.scope.get("root_path", "")
+        context = {"root": root, "path": request.url.path, "language": language, "languages": LANGUAGES, **values}
         part = request.headers.get(PART)
         if part is None:
             text = template.render(context)
@@ -78,7 +85,10 @@ class Templates:
         else:
             return Response(f"this page has no part {part[:40]!r}\n", 404, media_type="text/plain")
         tag = f'"{blake2b(text.encode(), digest_size=12).hexdigest()}"'
-        headers = {"etag": tag, "cache-control": "no-cache"}
+        headers = {"etag": tag, "cache-control": "no-cache", "vary": "Accept-Language, Cookie"}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
-        return HTMLResponse(text, status, headers)
+        response = HTMLResponse(text, status, headers)
+        if asked == language:
+            response.set_cookie(COOKIE, language, max_age=COOKIE_S, path=root or "/", httponly=True, samesite="lax")
+        return response

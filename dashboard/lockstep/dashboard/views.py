@@ -61,9 +61,9 @@ def cluster(watch: Watch) -> dict[str, Any]:
         "addresses": addresses,
         "overviews": overviews,
         "tiles": [
-            _tile(watch, "Stored", "messages per second", "in"),
-            _tile(watch, "Consumed", "messages per second", "out"),
-            _tile(watch, "Behind", "messages, of all groups", "lag"),
+            _tile(watch, "Stored", "messages per second, last hour", "in"),
+            _tile(watch, "Consumed", "messages per second, last hour", "out"),
+            _tile(watch, "Behind", "messages, of all groups, last hour", "lag"),
         ],
         "attention": [(each, remarks(each)) for each in found.groups if remarks(each)],
     }

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin import queue_move
+from lockstep.admin import group_reset, queue_move
 from lockstep.admin.client import AdminClient, BrokerResults
-from lockstep.admin.commands import group_reset
 from lockstep.admin.commands.broker_drain import _drain
 from lockstep.admin.commands.group import _show as show_group
 from lockstep.admin.commands.group_reset import _reset

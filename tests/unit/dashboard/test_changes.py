@@ -63,7 +63,7 @@ def fields(got: Got) -> dict[str, str]:
         if "name" in named:
             found[named["name"]] = named.get("value", "")
     for name, inner in re.findall(r'<select name="(\w+)">(.*?)</select>', got.text, re.DOTALL):
-        chosen = re.search(r"<option selected>(.*?)</option>", inner)
+        chosen = re.search(r'<option value="([^"]*)" selected>', inner)
         found[name] = html.unescape(chosen[1]) if chosen else ""
     for name, inner in re.findall(r'<textarea name="(\w+)"[^>]*>\n(.*?)</textarea>', got.text, re.DOTALL):
         found[name] = html.unescape(inner)

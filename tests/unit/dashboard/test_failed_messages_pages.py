@@ -54,7 +54,7 @@ async def test_newest_dead_letters_of_each_broker_are_shown_with_what_became_of_
     await commit_replayed(admin, queue, GROUP, queue.offsets.max_offset - 3)
     async with dashboard(cluster) as on:
         page = checked(await get(on.app, DEAD))
-        assert f"90 are stored, {counts['broker-b'] + 3} of them were not replayed. Shown are the newest of each broker." in page.text
+        assert f"Stored: 90, of which {counts['broker-b'] + 3} were not replayed. Shown are the newest of each broker." in page.text
         rows = re.findall(r"[0-9A-F]{32} \S+ (broker-[ab]) orders (\d) (yes|no) (.*?) n\d+\.", page.text)
         assert len(rows) == 2 * failed_messages.NEWEST
         assert {(attempts, "card declined" in reason) for _, attempts, _, reason in rows} == {("2", True)}
@@ -79,12 +79,12 @@ async def test_dead_letters_come_without_a_reload_and_the_group_page_counts_them
         await cluster.settled(GROUP)
         await cluster.advance(seconds=15)
         text = await shown(on, DEAD)
-        assert "1 is stored, 1 of them was not replayed." in text
+        assert "Stored: 1, of which 1 were not replayed." in text
         assert "Shown are the newest" not in text
         await get(on.app, f"/groups/{GROUP}")
         page = checked(await get(on.app, f"/groups/{GROUP}"))
         assert DEAD in page.links
-        assert "1 dead letter " in page.text
+        assert "Dead letters: 1" in page.text
         part = await get(on.app, DEAD, x_part="letters")
         assert (await get(on.app, DEAD, x_part="letters", if_none_match=part.headers["etag"])).status == 304
 
@@ -103,12 +103,12 @@ async def test_broker_that_is_killed_is_named_and_counts_for_nothing(lockstep_cl
     await give_up(cluster, *numbered(30))
     async with dashboard(cluster) as on:
         await cluster.advance(seconds=5)
-        assert "30 are stored" in await shown(on, DEAD)
+        assert "Stored: 30" in await shown(on, DEAD)
         await cluster.kill("broker-b")
         await cluster.advance(seconds=10)
         text = await shown(on, DEAD)
         assert "broker-b is left out" in text
-        assert "30 are stored" not in text
+        assert "Stored: 30" not in text
         assert "broker-b orders" not in text
         await cluster.kill("nameserver-1")
         await cluster.advance(seconds=10)
@@ -151,7 +151,7 @@ async def test_parked_keys_are_shown_with_what_replays_and_drops_them(lockstep_c
         await cluster.advance(seconds=10)
         group = checked(await get(on.app, f"/groups/{GROUP}"))
         assert PARKED in group.links
-        assert "2 parked keys " in group.text
+        assert "Parked keys: 2" in group.text
 
 
 async def test_what_waits_is_counted_on_request_only(lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ async def test_what_differs_between_brokers_is_marked_and_what_must_differ_is_no
         await change(cluster, "broker-b", retention_hours="24")
         got = await get(on.app, URL)
         page = checked(got)
-        assert "1 setting differs between brokers: retention_hours" in page.text
+        assert "Settings that differ between brokers: retention_hours" in page.text
         assert "retention_hours 72 default 24 set at run time – brokers differ" in page.text
         assert got.text.count('<tr class="bad">') == 1
         await change(cluster, "broker-a", retention_hours="24")

@@ -76,15 +76,15 @@ async function tick() {
 pause.hidden = times.hidden = theme.hidden = false;
 pause.addEventListener("click", () => {
   paused = !paused;
-  pause.textContent = paused ? "Continue" : "Pause";
+  exchange(pause);
 });
-function nameTimes() {
-  times.textContent = utc ? "Local time" : "UTC";
+function exchange(button) {
+  [button.textContent, button.dataset.other] = [button.dataset.other, button.textContent];
 }
 times.addEventListener("click", () => {
   utc = !utc;
   stored("times", utc ? "utc" : "local");
-  nameTimes();
+  exchange(times);
   showTimes(document);
 });
 function showTheme(name) {
@@ -114,6 +114,6 @@ document.addEventListener("keydown", (event) => {
 });
 for (const part of parts) part.due = performance.now() + 1000 * Number(part.element.dataset.every);
 showTheme(stored("theme") || "auto");
-nameTimes();
+if (utc) exchange(times);
 showTimes(document);
 setTimeout(tick, 500);
