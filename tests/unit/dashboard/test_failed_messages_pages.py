@@ -9,7 +9,7 @@ import pytest
 from lockstep.admin.client import AdminClient
 from lockstep.admin.dead_letters import commit_replayed, find_dead_letter_queues
 from lockstep.client import Backoff, Message, MessageExt, OrderedRetry, OrderlyContext
-from lockstep.dashboard import failed_messages
+from lockstep.dashboard import Dashboard, failed_messages
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.asgi import get
@@ -226,3 +226,21 @@ async def test_only_the_first_of_many_parked_keys_are_shown(lockstep_cluster: Te
         text = await shown(on, PARKED)
         assert "At least 3 more keys" in text
         assert len(re.findall(r"k\d orders", text)) == 2
+
+
+@pytest.mark.parametrize(("url", "forms"), [(DEAD, ["dlq-replay"]), (PARKED, ["park-replay", "park-drop"])])
+async def test_where_changes_are_allowed_the_pages_lead_to_the_forms(lockstep_cluster: TestCluster, url: str, forms: list[str]) -> None:
+    cluster = lockstep_cluster
+    if url == DEAD:
+        await give_up(cluster, *numbered(2))
+    else:
+        await cluster.create_topic(TOPIC, queues=1)
+        await Group(cluster).park(4, 4, "k1")
+    made = Dashboard(cluster.nameserver, host=Host.current(), changes=True)
+    links = [link for link in checked(await get(made.app, url)).links if link.startswith("/changes/")]
+    assert links == [f"/changes/{form}?group={GROUP}" for form in forms]
+    for link in links:
+        assert (await get(made.app, link)).status == 200
+    await made.stop()
+    async with dashboard(cluster) as on:
+        assert not [link for link in checked(await get(on.app, url)).links if "changes" in link]
