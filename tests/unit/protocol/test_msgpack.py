@@ -1,5 +1,6 @@
 """Header and body codecs with any data that a hostile peer can send."""
 
+import gc
 import tracemalloc
 
 import msgpack
@@ -276,3 +277,14 @@ def test_list_packed_by_elements_equals_the_list_packed_at_once(rows: list[dict[
     assert pack_around({"a": 1, "b": {"rows": parts, "c": None}, "d": [2]}) == pack_plain(
         {"a": 1, "b": {"rows": rows, "c": None}, "d": [2]}
     )
+
+
+def test_packing_leaves_nothing_to_the_garbage_collector() -> None:
+    """A cycle would keep every part of a large response until the collector looks at the oldest objects."""
+    gc.collect()
+    gc.disable()
+    try:
+        pack_around({"rows": PackedList([b"\x01"] * 10), "more": {"rows": PackedList([b"\x02"])}})
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

@@ -42,23 +42,24 @@ class PackedList:
 
 def pack_around(value: Mapping[str, object]) -> bytes:
     """Pack a map as `pack_plain` does. A value, at any depth of maps, may be a PackedList."""
-    packer = msgpack.Packer()
     parts: list[bytes] = []
-
-    def add(value: object) -> None:
-        if isinstance(value, PackedList):
-            parts.append(packer.pack_array_header(len(value.elements)))
-            parts.extend(value.elements)
-        elif isinstance(value, dict):
-            parts.append(packer.pack_map_header(len(value)))
-            for name, each in value.items():
-                parts.append(pack_plain(name))
-                add(each)
-        else:
-            parts.append(pack_plain(value))
-
-    add(value)
+    _add_parts(parts, msgpack.Packer(), value)
     return b"".join(parts)
+
+
+def _add_parts(parts: list[bytes], packer: msgpack.Packer, value: object) -> None:
+    """Append the bytes of `value` to `parts`. A function inside `pack_around` would refer to itself, and keep all parts until the garbage
+    collector finds it."""
+    if isinstance(value, PackedList):
+        parts.append(packer.pack_array_header(len(value.elements)))
+        parts.extend(value.elements)
+    elif isinstance(value, dict):
+        parts.append(packer.pack_map_header(len(value)))
+        for name, each in value.items():
+            parts.append(pack_plain(name))
+            _add_parts(parts, packer, each)
+    else:
+        parts.append(pack_plain(value))
 
 
 def unpack_plain(data: bytes | bytearray | memoryview, *, what: str = "body", array_max: int = ITEMS_MAX, map_max: int = ITEMS_MAX) -> Any:
