@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -67,7 +68,7 @@ def take(browser: Browser, scene: Scene, picture: Picture, folder: Path) -> int:
 
 def save(shot: bytes, path: Path) -> int:
     """Write a screenshot with a palette of its most frequent colors, each unlike the others. Return its size in bytes."""
-    image = Image.open(BytesIO(shot)).convert("RGB")
+    image: Any = Image.open(BytesIO(shot)).convert("RGB")
     counted: list[tuple[int, Color]] = sorted(image.getcolors(image.width * image.height), reverse=True)
     palette: list[Color] = []
     for _, color in counted:
