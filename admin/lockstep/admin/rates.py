@@ -7,6 +7,7 @@ fallen, or a look is missing, there is no rate: None, never 0 and never a negati
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from lockstep.admin.client import READER_GROUP
 from lockstep.protocol.bodies import FlowFigures, GroupFigures, Overview, TopicFigures
 from lockstep.protocol.names import DLQ_PREFIX, group_of_topic
 
@@ -208,7 +209,7 @@ def _broker(name: str, pair: _Pair | None, look: Overview | str) -> BrokerRates:
         broker=name,
         reason=None,
         stored_s=pair.stored(each.topic for each in now.topics if group_of_topic(each.topic) is None),
-        given_s=pair.given(now.flows),
+        given_s=pair.given(each for each in now.flows if each.group != READER_GROUP),
         lag=sum(each.lag or 0 for each in now.flows if not _is_broadcasting(pair.groups.get(each.group))),
         connections=now.connections,
         unsynced_bytes=now.unsynced_bytes,

@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from lockstep.admin.client import BrokerResults
+from lockstep.admin.client import READER_GROUP, BrokerResults
 from lockstep.admin.commands.top import remarks
 from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_history import PlacedEvent, hand_overs, summary
@@ -95,7 +95,7 @@ def topic(watch: Watch, name: str, answer: Answer[TopicReport]) -> dict[str, Any
     groups: dict[str, tuple[int | None, int | None]] = {}
     for look in watch.looks.values():
         for flow in look.flows if isinstance(look, Overview) else ():
-            if flow.topic == name:
+            if flow.topic == name and flow.group != READER_GROUP:
                 lag, oldest_ms = groups.get(flow.group, (None, None))
                 groups[flow.group] = _plus(lag, flow.lag), _most(oldest_ms, flow.oldest_ms)
     rate = next((each for each in watch.topics if each.topic == name), None)

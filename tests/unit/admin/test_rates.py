@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.admin.client import READER_GROUP
 from lockstep.admin.commands.top import BARS, TREND_CELLS, Sort, keep_trends, ordered, remarks, trend_text
 from lockstep.admin.rates import GroupRates, Looks, rates
 from lockstep.protocol.bodies import BrokerStatus, FlowFigures, GroupFigures, Overview, TopicFigures
@@ -37,6 +38,13 @@ def test_rates_are_by_the_brokers_own_clock() -> None:
     assert (group.given_s, group.lag, group.oldest_ms, group.grants_min) == (150, 80, 2_500, 30)
     assert group.gone_ms == 800, "it consumes 100/s more than arrive"
     assert (group.kind, group.members, group.held, group.dead_letters) == ("ordered", 2, 4, 3)
+
+
+def test_messages_that_an_operator_looks_at_are_not_consumed() -> None:
+    before, now = look(0), look(1_000, given=1_100)
+    reads = replace(FLOW, group=READER_GROUP, given=5_000)
+    (broker,) = rates({"a": before}, {"a": replace(now, flows=(*now.flows, reads))}).brokers
+    assert broker.given_s == 100
 
 
 def test_lag_that_grows_is_never_gone() -> None:
