@@ -14,10 +14,12 @@ from lockstep.protocol.bodies import FlowFigures, GroupFigures, ParkState, Topic
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.names import is_system_topic
 from lockstep.protocol.record import RecordView
-from lockstep.runtime.metrics import Slices
+from lockstep.runtime.metrics import Slices, in_slices
 
 LATENCY_QUEUES_MAX = 1_000
 """The maximum number of queues with lag for which one reading looks up the oldest message: one read each, from disk if it is old."""
+QUEUES_PER_STEP = 50
+"""The number of queues that count as one step of a slice: to ask for each whether the slice is full costs as much as its figures."""
 READS_PER_SLICE = 50
 """The number of messages read in one turn of the loop."""
 READ_BYTES = 1
@@ -50,29 +52,35 @@ class Figures:
         lag, behind = await self._lag(groups, looked_up_max)
         oldest = await self._oldest(behind)
         delivered = dict(self._pulls.delivered)
-        found, slices = [], Slices()
-        for topic, group in {**lag, **delivered}:
-            await slices.step()
-            given = delivered.get((topic, group))
-            counts = (0, 0, 0) if given is None else (given.messages, given.size, given.filtered)
-            found.append(FlowFigures(topic, group, lag.get((topic, group)), oldest.get((topic, group)), *counts))
+        found = []
+        async for part in in_slices({**lag, **delivered}):
+            for key in part:
+                given = delivered.get(key)
+                counts = (0, 0, 0) if given is None else (given.messages, given.size, given.filtered)
+                found.append(FlowFigures(*key, lag.get(key), oldest.get(key), *counts))
         return found
 
-    async def _lag(self, groups: Sequence[str], behind_max: int) -> tuple[Counter[tuple[str, str]], list[QueueKey]]:
+    async def _lag(self, groups: Sequence[str], behind_max: int) -> tuple[dict[tuple[str, str], int], list[QueueKey]]:
         """Return the lag by (topic, group), and queues with lag, `behind_max` at most."""
         progress, bounds = self._state.coordination.state.progress, self._store.bounds
-        lag: Counter[tuple[str, str]] = Counter()
+        lag: dict[tuple[str, str], int] = {}
         behind: list[QueueKey] = []
         slices = Slices()
         for group in groups:
             await slices.step()
             for topic in progress.topics_of_group(group):
-                for queue_id, each in progress.progress_in_topic(group, topic):
-                    await slices.step()
-                    missing = each.lag(bounds(topic, queue_id)[1])
-                    lag[topic, group] += missing
-                    if missing and len(behind) < behind_max:
-                        behind.append((group, topic, queue_id))
+                queues = progress.progress_in_topic(group, topic)
+                total = 0
+                for first in range(0, len(queues), QUEUES_PER_STEP):
+                    part = queues[first : first + QUEUES_PER_STEP]
+                    await slices.step(len(part))
+                    for queue_id, each in part:
+                        missing = each.lag(bounds(topic, queue_id)[1])
+                        total += missing
+                        if missing and len(behind) < behind_max:
+                            behind.append((group, topic, queue_id))
+                if queues:  # unless its topic has been deleted
+                    lag[topic, group] = total
         return lag, behind
 
     async def _oldest(self, behind: Iterable[QueueKey]) -> dict[tuple[str, str], int]:
@@ -101,24 +109,24 @@ class Figures:
         coordination, state = self._state.coordination, self._state.coordination.state
         parked, since_ms = await self._parked()
         failing = Counter(key[0] for key in state.progress.failing_keys())
-        found, slices = [], Slices()
-        for name in groups:
-            await slices.step()
-            contract, settings = coordination.status.contract(name), state.settings.get(name)
-            found.append(
-                GroupFigures(
-                    group=name,
-                    ordered=None if contract is None else contract.ordered,
-                    broadcasting=None if contract is None else contract.broadcasting,
-                    members=coordination.membership.member_count(name),
-                    held=coordination.status.held_count(name),
-                    grants=state.locks.grant_counts[name],
-                    failing=failing[name],
-                    parked=parked[name],
-                    parked_since_ms=since_ms.get(name),
-                    consume_enable=settings is None or settings.consume_enable,
+        found = []
+        async for part in in_slices(groups):
+            for name in part:
+                contract, settings = coordination.status.contract(name), state.settings.get(name)
+                found.append(
+                    GroupFigures(
+                        group=name,
+                        ordered=None if contract is None else contract.ordered,
+                        broadcasting=None if contract is None else contract.broadcasting,
+                        members=coordination.membership.member_count(name),
+                        held=coordination.status.held_count(name),
+                        grants=state.locks.grant_counts.get(name, 0),
+                        failing=failing.get(name, 0),
+                        parked=parked.get(name, 0),
+                        parked_since_ms=since_ms.get(name),
+                        consume_enable=settings is None or settings.consume_enable,
+                    )
                 )
-            )
         return found
 
     async def _parked(self) -> tuple[Counter[str], dict[str, int]]:

@@ -132,8 +132,8 @@ class GroupStatusReader:
             for queue_id in sorted(ids.union(state.locks.queue_ids(name, topic))):
                 yield name, topic, queue_id
 
-    def read_queue(self, key: QueueKey, now_ms: int) -> QueueStatus:
-        """Return the status of one queue of one group."""
+    def read_queue(self, key: QueueKey, now_ms: int, held_offset: int | None = None) -> QueueStatus:
+        """Return the status of one queue of one group. `held_offset`: that of the pull which waits for its next message."""
         state = self._state
         lock, progress, committed_ms = state.locks.get(key), state.progress.get(key), state.progress.committed_ms(key)
         failing, group = state.progress.failing(key), state.groups.get(key[0])
@@ -155,4 +155,5 @@ class GroupStatusReader:
             parked=state.parks.waiting_count(key),
             listed_owner=state.owner(group, key[1], key[2]) if group is not None and decided else None,
             owner_grace_ms=self._grace_left_ms(lock.session, now_ms) if lock is not None and lock.held else None,
+            held_offset=held_offset,
         )

@@ -11,6 +11,7 @@ boolean from text and the other way round, and `to_text` and `to_java`, which le
 
 import dataclasses
 import enum
+import operator
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -115,6 +116,9 @@ def _dataclass_encoder(cls: type, java: bool) -> Convert:
     hints = typing.get_type_hints(cls)
     written = [f for f in dataclasses.fields(cls) if not (java and f.metadata.get("native"))]
     plan = [(f.name, _wire_name(f), _encoder(hints[f.name], java=java)) for f in written]
+    if len(plan) > 1 and all(convert is _identity for _, _, convert in plan):
+        wires, values = [wire for _, wire, _ in plan], operator.attrgetter(*(name for name, _, _ in plan))
+        return lambda value: {wire: item for wire, item in zip(wires, values(value), strict=True) if item is not None}
 
     def encode(value: Any) -> dict[str, Any]:
         plain = {}

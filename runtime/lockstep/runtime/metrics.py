@@ -6,14 +6,16 @@ requests are served in between, so the rows of one response are from different t
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from lockstep.runtime.extras import with_advice
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
+
+T = TypeVar("T")
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 BUCKETS_US = (50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000, 500_000, 1_000_000, 5_000_000)
@@ -69,6 +71,15 @@ class Slices:
         if self._left <= 0:
             self._left = self._count_max
             await asyncio.sleep(0)
+
+
+async def in_slices(items: Iterable[T], count_max: int = SLICE_ITEMS) -> AsyncIterator[Sequence[T]]:
+    """Yield the items in slices, of a copy, and run other tasks between two of them: cheaper than a step for each item."""
+    copy = list(items)
+    for first in range(0, len(copy), count_max):
+        if first:
+            await asyncio.sleep(0)
+        yield copy[first : first + count_max]
 
 
 class MetricFamilies:

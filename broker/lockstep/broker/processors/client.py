@@ -1,7 +1,6 @@
 """HEART_BEAT, UNREGISTER_CLIENT, member lists, group status. RocketMQ: ClientManageProcessor, ConsumerManageProcessor."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.coordination import Coordination
@@ -127,8 +126,8 @@ class ClientProcessor:
         queues, members = list[bytes](), list[bytes]()
         for key in coordination.status.queue_keys_of(group):
             await self._budget.take()
-            status = coordination.status.read_queue(key, self._clock.boot_ms())
-            queues.append(pack_plain(to_plain(replace(status, held_offset=self._held_offset(key)))))
+            status = coordination.status.read_queue(key, self._clock.boot_ms(), self._held_offset(key))
+            queues.append(pack_plain(to_plain(status)))
         for client_id in coordination.status.member_ids(group):
             await self._budget.take()
             member = coordination.status.read_member(group, client_id, self._clock.boot_ms(), self._connections.peer)

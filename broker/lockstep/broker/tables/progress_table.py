@@ -37,7 +37,8 @@ class Progress:
 
     def lag(self, end: int) -> int:
         """Return the number of unfinished messages in a queue that ends at `end`."""
-        return max(0, end - self.offset - count(self.done))
+        unfinished = end - self.offset - (count(self.done) if self.done else 0)
+        return unfinished if unfinished > 0 else 0
 
 
 @dataclass(frozen=True, slots=True)
