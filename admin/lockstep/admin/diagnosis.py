@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from lockstep.admin.group_report import GroupReport
-from lockstep.protocol.bodies import BrokerAddress, BrokerStatus
+from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, GroupStatusReply
 
 CLOCK_MS_MAX = 2_000
 """Store times that are off by more mislead operators, resets by time and start policies by time; nothing else depends on the clock."""
@@ -173,6 +173,19 @@ def _registrations(where: str, status: BrokerStatus) -> Iterable[Finding]:
             yield Finding("broker registered", place, f"is {each.standing}", step)
         else:
             yield Finding("broker registered", place)
+
+
+def groups_to_check(replies: Mapping[str, GroupStatusReply]) -> list[str]:
+    """Return the groups that `check_group` may find something about, sorted: those with members or settings at some broker.
+
+    `replies`: broker name → its reply to a request for the summaries of all groups. A broker of an earlier version does not say which
+    groups have settings: all of its groups are returned.
+    """
+    found: set[str] = set()
+    for reply in replies.values():
+        idle = {each.group for each in reply.summaries or () if each.members == 0 and each.has_settings is False}
+        found.update(set(reply.groups) - idle)
+    return sorted(found)
 
 
 def check_group(report: GroupReport) -> list[Finding]:

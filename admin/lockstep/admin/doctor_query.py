@@ -1,6 +1,7 @@
 """Ask nameservers and brokers what `lockstep doctor` examines."""
 
 from collections import Counter
+from collections.abc import Mapping
 
 from lockstep.admin import diagnosis
 from lockstep.admin.client import AdminClient, gather_results
@@ -8,6 +9,7 @@ from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_query import read_groups
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.queue import TopicLayout
 
 
 async def examine(admin: AdminClient) -> list[Finding]:
@@ -25,22 +27,22 @@ async def examine(admin: AdminClient) -> list[Finding]:
                 brokers[broker.name].term,
             ):
                 brokers[broker.name] = broker
-    named = await _brokers_of_layouts(admin)
+    layouts = await _layouts(admin)
+    named = Counter(name for layout in layouts.values() for name in layout.brokers)
     for name in sorted(brokers):
         findings += await _check_broker(admin, brokers[name], named.get(name, 0))
     findings += [diagnosis.check_unknown_broker(name, count) for name, count in sorted(named.items()) if brokers and name not in brokers]
     if any(broker.registered for broker in brokers.values()):
-        findings += await _check_groups(admin, [broker for broker in brokers.values() if broker.registered])
+        findings += await _check_groups(admin, [broker for broker in brokers.values() if broker.registered], layouts)
     return findings
 
 
-async def _brokers_of_layouts(admin: AdminClient) -> dict[str, int]:
-    """Return of how many topics each broker has queues; nothing if no nameserver responds, which is a finding of its own."""
+async def _layouts(admin: AdminClient) -> dict[str, TopicLayout]:
+    """Return the layout of each topic; nothing if no nameserver responds, which is a finding of its own."""
     try:
-        layouts = await admin.layouts()
+        return await admin.layouts()
     except LockstepError:
         return {}
-    return Counter(name for layout in layouts.values() for name in layout.brokers)
 
 
 async def _check_broker(admin: AdminClient, broker: BrokerAddress, topic_count: int) -> list[Finding]:
@@ -52,8 +54,8 @@ async def _check_broker(admin: AdminClient, broker: BrokerAddress, topic_count: 
     return diagnosis.check_broker(broker, status, reason, clock.wall_ms(), took_ms, topic_count)
 
 
-async def _check_groups(admin: AdminClient, brokers: list[BrokerAddress]) -> list[Finding]:
-    results = await gather_results({broker.name: admin.group_status(broker, None) for broker in brokers})
-    groups = sorted({group for status in results.values.values() for group in status.groups})
-    reports = await read_groups(admin, groups)
+async def _check_groups(admin: AdminClient, brokers: list[BrokerAddress], layouts: Mapping[str, TopicLayout]) -> list[Finding]:
+    results = await gather_results({broker.name: admin.group_status(broker, None, summaries=True) for broker in brokers})
+    groups = diagnosis.groups_to_check(results.values)
+    reports = await read_groups(admin, groups, layouts)
     return [finding for group in groups if (report := reports[group][0]) is not None for finding in diagnosis.check_group(report)]

@@ -7,8 +7,8 @@ from typing import TypeVar
 from lockstep.admin.client import AdminClient, BrokerResults, by_name, gather_results, without_address
 from lockstep.admin.group_report import GroupReport, report, topics_of
 from lockstep.protocol.bodies import BrokerAddress, GroupStatus
-from lockstep.protocol.errors import SubscriptionGroupNotExistError, TopicNotExistError
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.errors import SubscriptionGroupNotExistError
+from lockstep.protocol.queue import MessageQueue, TopicLayout
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -25,14 +25,18 @@ async def read_group(admin: AdminClient, group: str) -> tuple[GroupReport | None
     return (await read_groups(admin, [group]))[group]
 
 
-async def read_groups(admin: AdminClient, groups: Sequence[str]) -> Mapping[str, tuple[GroupReport | None, BrokerResults[GroupStatus]]]:
-    """Read several groups as `read_group` does. The list of brokers and the layout of each topic are requested once."""
+async def read_groups(
+    admin: AdminClient, groups: Sequence[str], layouts: Mapping[str, TopicLayout] | None = None
+) -> Mapping[str, tuple[GroupReport | None, BrokerResults[GroupStatus]]]:
+    """Read several groups as `read_group` does. The list of brokers and the layout of each topic that is not in `layouts` are requested
+    once."""
+    known = {} if layouts is None else layouts
     async with admin.keep_connections():
         brokers = by_name(await admin.brokers())
         results = await _read_each(groups, lambda group: _statuses(admin, brokers.values(), group))
         topics = {group: topics_of(results[group].values.values()) for group in groups}
         all_topics = list(dict.fromkeys(topic for each in topics.values() for topic in each))
-        queues = await _read_each(all_topics, lambda topic: _queues(admin, topic))
+        queues = await _read_each(all_topics, lambda topic: _queues(admin, topic, known.get(topic)))
     return {
         group: _report(group, results[group], (queue for topic in topics[group] for queue in queues[topic]), brokers) for group in groups
     }
@@ -67,12 +71,11 @@ async def _read_each(keys: Sequence[K], read: Callable[[K], Awaitable[V]]) -> di
     return found
 
 
-async def _queues(admin: AdminClient, topic: str) -> tuple[MessageQueue, ...]:
-    """Return the topic's readable queues; none if it was deleted."""
-    try:
-        return tuple((await admin.route(topic)).layout.read_queues)
-    except TopicNotExistError:
-        return ()
+async def _queues(admin: AdminClient, topic: str, layout: TopicLayout | None) -> tuple[MessageQueue, ...]:
+    """Return the topic's readable queues, by `layout` if it is given; none if it was deleted."""
+    if layout is None:
+        layout = await admin.find_layout(topic)
+    return () if layout is None else tuple(layout.read_queues)
 
 
 async def _statuses(admin: AdminClient, brokers: Iterable[BrokerAddress], group: str) -> BrokerResults[GroupStatus]:

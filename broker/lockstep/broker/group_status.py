@@ -67,7 +67,8 @@ class GroupStatusReader:
         """Return the summary of a group. `lag`: the sum of `lag_of` its queues."""
         contract = self.contract(name)
         ordered, broadcasting = (None, None) if contract is None else (contract.ordered, contract.broadcasting)
-        return GroupSummary(name, ordered, broadcasting, len(self.member_ids(name)), 0 if broadcasting else lag)
+        has_settings = self._state.settings.get(name) is not None
+        return GroupSummary(name, ordered, broadcasting, len(self.member_ids(name)), 0 if broadcasting else lag, has_settings)
 
     def lag_of(self, key: QueueKey) -> int:
         """Return the number of messages of one queue that are stored and not finished by one group."""

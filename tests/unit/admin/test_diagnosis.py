@@ -7,7 +7,15 @@ import pytest
 from lockstep.admin import diagnosis
 from lockstep.admin.diagnosis import CLOCK_MS_MAX, Finding
 from lockstep.admin.group_report import GroupReport, MemberLine
-from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, GroupSettings, NameserverStanding, SubscriptionPolicy
+from lockstep.protocol.bodies import (
+    BrokerAddress,
+    BrokerStatus,
+    GroupSettings,
+    GroupStatusReply,
+    GroupSummary,
+    NameserverStanding,
+    SubscriptionPolicy,
+)
 
 NOW = 1_700_000_000_000
 A = BrokerAddress("broker-a", "DefaultCluster", "10.0.0.1:10911", True, 7)
@@ -165,3 +173,15 @@ def test_damage_of_the_log_is_a_problem() -> None:
     found = problems_of_broker(replace(STATUS, damaged_messages=3, damaged_bytes=0))
     assert found == [("store whole", "damage of the log has destroyed 3 messages; 0 bytes are unreadable")]
     assert problems_of_broker(replace(STATUS, damaged_messages=0, damaged_bytes=7))[0][0] == "store whole"
+
+
+def test_only_groups_with_members_or_settings_at_some_broker_are_checked() -> None:
+    def summaries(**groups: tuple[int, bool | None]) -> GroupStatusReply:
+        rows = [GroupSummary(name, None, None, members, 9, has_settings) for name, (members, has_settings) in groups.items()]
+        return GroupStatusReply(tuple(groups), summaries=tuple(rows))
+
+    a = summaries(idle=(0, False), joined=(1, False), changed=(0, False), lost=(0, False))
+    b = summaries(idle=(0, False), joined=(0, False), changed=(0, True))
+    assert diagnosis.groups_to_check({"a": a, "b": b}) == ["changed", "joined"]
+    assert diagnosis.groups_to_check({"a": a, "b": summaries(older=(0, None))}) == ["joined", "older"]
+    assert diagnosis.groups_to_check({"a": a, "b": GroupStatusReply(("idle",))}) == ["idle", "joined"]

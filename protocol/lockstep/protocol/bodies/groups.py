@@ -115,6 +115,8 @@ class GroupSummary:
     members: int
     lag: int
     """Messages that are stored in the queues of this broker and not committed."""
+    has_settings: bool | None = None
+    """Whether settings of the group are stored here; None if the broker is of an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
