@@ -58,3 +58,12 @@ def test_events_are_kept_for_an_hour_and_up_to_a_limit() -> None:
     assert numbers(history) == [2, 3, 4]
     history.add("a", reply(7, wall_ms=3_500 + KEPT_MS))
     assert numbers(history) == [4]
+
+
+def test_time_of_events_that_were_removed_above_the_limit_is_unknown() -> None:
+    history = EventHistory(events_max=3)
+    history.add("a", reply(7, 1, 2, 3, 4, wall_ms=9_000))
+    assert history.unknown(9_000) == {"a": [(0, 2_000)]}
+    history.add("b", reply(8, 1, wall_ms=5_000, began_ms=1_500))
+    history.add("b", reply(8, 7, wall_ms=9_000, first=7))
+    assert history.unknown(9_000) == {"a": [(0, 4_000)], "b": [(0, 4_000), (5_000, 7_000)]}
