@@ -79,6 +79,7 @@ CHINESE: dict[str, str] = {
     "Up": "运行时间",
     "sends are refused: %(reason)s": "拒绝发送：%(reason)s",
     "Needs attention": "需要关注",
+    "%(count)s more groups need attention:": "还有 %(count)s 个消费组需要关注：",
     "No group fails, and none that lags is without a member.": "没有消费失败的消费组，堆积的消费组都有成员。",
     # topics
     "Topic": "主题",

@@ -142,7 +142,7 @@ async def test_first_hundred_groups_that_need_attention_are_listed_and_the_other
         text = checked(await get(on.app, "/")).text
         assert "g99 :" in text
         assert "g100" not in text
-        assert "3 more groups need attention: all groups" in text
+        assert "3 more groups need attention: All groups" in text
 
 
 async def test_cluster_without_topics_and_groups_says_what_makes_them(lockstep_cluster: TestCluster) -> None:

@@ -71,7 +71,7 @@ async def test_server_that_does_not_respond_is_named(lockstep_cluster: TestClust
         assert "differ" not in text
         await cluster.resume("broker-b")
         await cluster.kill("nameserver-1")
-        await cluster.advance(seconds=60)  # the last answer took long, so it is not requested again for ten times as long
+        await cluster.advance(seconds=60)  # the last answer took long, so it is not requested again for a while
         text = await shown(on, URL)
         assert "no nameserver responds" in text
         assert "What follows is older" in text

@@ -17,6 +17,8 @@ FRESH_MS = 2_000
 COST_FACTOR = 40
 """The time between two requests is at least this many times what the last one took: the queues of a group with 10,000 of them cost the
 brokers a tenth of a second or more."""
+LONGEST_MS = 30_000
+"""That time is not longer than this: a request also takes long while a server does not respond."""
 FIRST_S = 10.0
 """How long the first look waits."""
 KEPT_MAX = 64
@@ -56,7 +58,7 @@ class Cache(Generic[K, V]):
             del self._answers[next(iter(self._answers))]
         now_ms = self._clock.monotonic_ms()
         is_first = answer.value is None and answer.error is None
-        if answer.request is None and (is_first or now_ms - answer.at_ms >= max(FRESH_MS, COST_FACTOR * answer.took_ms)):
+        if answer.request is None and (is_first or now_ms - answer.at_ms >= _pause_ms(answer.took_ms)):
             answer.request = self._tasks.spawn(self._refresh(key, answer, now_ms), f"look at {key}")
         if (is_first or fresh) and answer.request is not None:
             await asyncio.wait([answer.request], timeout=FIRST_S)
@@ -71,3 +73,8 @@ class Cache(Generic[K, V]):
             answer.at_ms = self._clock.monotonic_ms()
             answer.took_ms = answer.at_ms - began_ms
             answer.request = None
+
+
+def _pause_ms(took_ms: int) -> int:
+    """Return the time to the next request after one that took so long."""
+    return min(max(FRESH_MS, COST_FACTOR * took_ms), LONGEST_MS)

@@ -122,3 +122,16 @@ async def test_what_nobody_looked_at_for_longest_is_forgotten(source: Source) ->
     assert len(source.asked) == count
     await source.cache.look("1")
     assert source.asked[count:] == ["1"]
+
+
+async def test_request_that_took_long_is_repeated_within_half_a_minute(source: Source) -> None:
+    """It took long because a server did not respond, perhaps."""
+    source.takes_s = cache.FIRST_S / 2
+    await source.cache.look("a")
+    await asyncio.sleep(cache.LONGEST_MS / 1000 - 1)
+    await source.cache.look("a")
+    assert source.asked == ["a"]
+    await asyncio.sleep(1)
+    await source.cache.look("a")
+    await asyncio.sleep(0)
+    assert source.asked == ["a", "a"]
