@@ -10,11 +10,19 @@ async def fetch(address: str, path: str, method: str = "GET", body: str = "") ->
 
 async def raw(address: str, request: bytes) -> tuple[int, str]:
     """Send these bytes as a request. Return (status, body)."""
+    status, _, body = await raw_response(address, request)
+    return status, body.decode()
+
+
+async def raw_response(address: str, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Send these bytes as a request. Return (status, headers by their names in lower case, body)."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
         writer.write(request)
         head, _, body = (await asyncio.wait_for(reader.read(), 30)).partition(b"\r\n\r\n")
-        return int(head.split(b" ")[1]), body.decode()
+        first, *lines = head.decode("latin-1").split("\r\n")
+        named = [line.partition(":") for line in lines]
+        return int(first.split(" ")[1]), {name.lower(): value.strip() for name, _, value in named}, body
     finally:
         writer.close()
