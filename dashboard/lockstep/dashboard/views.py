@@ -23,7 +23,7 @@ from lockstep.protocol.names import group_of_topic
 from lockstep.runtime.clock import Clock
 
 ROWS = 100
-"""Rows of one page of a list."""
+"""Rows of one page of a list, and of the groups that need attention."""
 LANES_MAX = 64
 """Queues that have a lane: those that moved most."""
 QUEUES_SHOWN = 200
@@ -52,6 +52,7 @@ def cluster(watch: Watch) -> dict[str, Any]:
     found = watch.rates
     addresses = {name: broker.address for name, broker in watch.brokers.items()}
     overviews = {name: look for name, look in watch.looks.items() if isinstance(look, Overview)}
+    attention = [(each, words) for each in found.groups if (words := remarks(each))]
     return {
         "brokers": found.brokers,
         "addresses": addresses,
@@ -61,7 +62,8 @@ def cluster(watch: Watch) -> dict[str, Any]:
             _tile(watch, "Consumed", "messages per second", "out"),
             _tile(watch, "Behind", "messages, of all groups", "lag"),
         ],
-        "attention": [(each, remarks(each)) for each in found.groups if remarks(each)],
+        "attention": attention[:ROWS],
+        "attention_left": max(0, len(attention) - ROWS),
     }
 
 

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -195,6 +196,18 @@ async def test_without_a_nameserver_pages_say_so_and_keep_the_last_figures(locks
 
 
 @pytest.mark.lockstep(brokers=1)
+async def test_first_hundred_groups_that_need_attention_are_listed_and_the_others_counted(lockstep_cluster: TestCluster) -> None:
+    await started(lockstep_cluster, "worker")
+    async with dashboard(lockstep_cluster) as on:
+        await asyncio.sleep(6)
+        (known,) = on.watch.rates.groups
+        on.watch.rates = replace(on.watch.rates, groups=tuple(replace(known, group=f"g{number}", failing=1) for number in range(103)))
+        text = checked(await get(on.app, "/")).text
+        assert "g99 :" in text
+        assert "g100" not in text
+        assert "3 more groups need attention: all groups" in text
+
+
 async def test_cluster_without_topics_and_groups_says_what_makes_them(lockstep_cluster: TestCluster) -> None:
     async with dashboard(lockstep_cluster) as on:
         await lockstep_cluster.advance(seconds=8)
