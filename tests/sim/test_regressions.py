@@ -23,6 +23,10 @@ FOUND = {
     "a restart after a reset granted the queue to another member before its holder was notified": ("reset_restart", 1),
     "a member that rebalanced by another broker's list kept using it after its own broker returned": ("long", 960232),
     "the drain limit passed while a dead letter waited for its response, and the queue was never locked again": ("swarm", 940494),
+    "a queue granted when it was not wanted, and wanted again before its release was confirmed, was never consumed": (
+        "park",
+        20571,
+    ),
     "the done ranges of a commit were dropped because a dead letter had moved the progress past its offset": ("lanes", 25),
 }
 """Bug → (world, seed)."""

@@ -253,3 +253,17 @@ def lists_are_counted_without_the_term(patch: Patches) -> None:
 def leases_by_the_wall_clock(patch: Patches) -> None:
     """Proofs of life are measured on a clock that cannot be set."""
     patch.set(SimClock, "boot_ms", SimClock.wall_ms)
+
+
+@mutant(
+    aimed="tests/unit/client/test_ownership.py::test_queue_wanted_again_after_a_lost_release_of_a_grant_that_was_not_wanted_gets_a_new_one"
+)
+def a_grant_that_was_not_wanted_is_kept(patch: Patches) -> None:
+    """A grant that came when the queue was not wanted is released, also if the queue is wanted again."""
+    become = QueueOwnership._become
+
+    def keep(self: QueueOwnership, state: OwnershipState) -> None:
+        self._was_held = True
+        become(self, state)
+
+    patch.set(QueueOwnership, "_become", keep)

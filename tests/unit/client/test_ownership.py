@@ -140,6 +140,44 @@ def test_grant_of_an_unwanted_queue_is_released_immediately() -> None:
     assert own.sync_item() == SyncItem("billing", "orders", 2, 9, None, 55, 2, release=True)
 
 
+def unwanted_grant() -> QueueOwnership:
+    """Return a queue that was granted after it was no longer wanted."""
+    own = wanted()
+    item = own.lock_item()
+    assert item is not None
+    sent = own.lock_sent(item)
+    own.unwant(0, DRAIN_MS)
+    assert own.handle_lock_response(sent, lock_result(9)) is OwnershipEvent.GRANTED
+    return own
+
+
+def released_then_granted(own: QueueOwnership) -> None:
+    """Check that the grant is released, and that the queue is then acquired under a new one."""
+    assert own.state is OwnershipState.RELEASING, "nothing consumes under a grant that was never held"
+    item, event = sync(own)
+    assert (item.release, event) == (True, OwnershipEvent.CONFIRMED)
+    assert own.lock_item() == LockItem("billing", "orders", 2)
+    assert lock(own, lock_result(10)) is OwnershipEvent.GRANTED
+    assert (own.state, own.token) == (OwnershipState.HELD, 10)
+
+
+def test_queue_wanted_again_before_the_release_of_a_grant_that_was_not_wanted_gets_a_new_one() -> None:
+    own = unwanted_grant()
+    own.want()
+    released_then_granted(own)
+
+
+def test_queue_wanted_again_after_a_lost_release_of_a_grant_that_was_not_wanted_gets_a_new_one() -> None:
+    own = unwanted_grant()
+    item = own.sync_item()
+    assert item is not None
+    own.sync_sent(item)
+    own.disconnected()
+    own.want()
+    assert lock(own, lock_result(9)) is OwnershipEvent.RENEWED
+    released_then_granted(own)
+
+
 def test_queue_is_not_locked_again_while_its_old_call_runs() -> None:
     own = running()
     own.stale(7)

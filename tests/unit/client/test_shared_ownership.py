@@ -50,6 +50,25 @@ def test_commits_carry_the_generation_and_unconfirmed_ones_are_repeated_after_a_
     assert (own.committed_offset, own.sync_item()) == (9, None)
 
 
+def test_queue_wanted_again_before_the_release_of_a_grant_that_was_not_wanted_is_queried_again() -> None:
+    own = QueueOwnership("g", QUEUE, GrantPolicy.SHARED)
+    own.want()
+    sent = own.grant_requested()
+    own.unwant(0, 1_000)
+    response = LockResult("g", "orders", 2, LockVerdict.OK, offset=5, generation=GENERATION)
+    assert own.handle_lock_response(sent, response) is OwnershipEvent.GRANTED
+    own.in_lock = False
+    own.want()
+    for lose in (True, False):
+        assert own.state is OwnershipState.RELEASING, "nothing consumes under a grant that was never held"
+        assert own.sync_item() == item(5)
+        released = own.sync_sent(item(5))
+        if lose:
+            own.disconnected()
+    assert own.handle_sync_response(released, SyncResult(LockVerdict.OK)) is OwnershipEvent.CONFIRMED
+    assert own.may_query
+
+
 def test_release_is_the_last_commit_and_is_repeated_after_a_disconnect() -> None:
     own = granted()
     own.progressed(GENERATION, 9)

@@ -19,7 +19,8 @@ RocketMQ: RebalanceImpl, ProcessQueue.locked.
 
 `wanted` (list and layout assign the queue to this client, and the consumer is not stopping) changes the state after each event: WANTED not
 wanted → GONE; HELD not wanted → DRAINING; DRAINING or RELEASING wanted again → HELD under its grant (the release was not sent); GONE wanted
-→ WANTED. RELEASED and UNSURE remain: the response comes first, then the queue is acquired again.
+→ WANTED. RELEASED and UNSURE remain: the response comes first, then the queue is acquired again. RELEASING remains too if the grant came
+when the queue was not wanted: nothing consumes under it.
 
 A pair that is not in the table changes nothing. Each grant has a fencing token; a response about another token than the current one is
 ignored. The meaning of the token, the granting side, and the end of a grant depend on the policy (GrantPolicy): the machine is the same for
@@ -128,6 +129,7 @@ class QueueOwnership:
         "_committed",
         "_fenced",
         "_last_sent",
+        "_was_held",
         "attempts",
         "cancel_at_ms",
         "changed",
@@ -174,6 +176,8 @@ class QueueOwnership:
         self.changed = 0
         self._fenced = False
         """The release is sent without an offset, because a call still runs past its limit."""
+        self._was_held = False
+        """The current grant has been HELD: its messages are fetched and consumed since then."""
         self.done_ranges: Callable[[int], Ranges] = nothing_done
         """Returns the finished offsets above `offset`, to which it is applied; of the current grant."""
         self._last_sent: tuple[int, int, Ranges] = (0, 0, ())
@@ -211,12 +215,14 @@ class QueueOwnership:
         return True
 
     def _become(self, state: OwnershipState) -> None:
-        state = DEMAND_TRANSITIONS.get((state, self.wanted), state)
+        if state is not OwnershipState.RELEASING or self._was_held:
+            state = DEMAND_TRANSITIONS.get((state, self.wanted), state)
         if state is OwnershipState.DRAINING and not self.running:
             state = OwnershipState.RELEASING
         if state is OwnershipState.HELD:
             self.drain_at_ms = self.cancel_at_ms = None
             self._fenced = False
+            self._was_held = True
         if state is not self.state:
             self.state = state
             self.changed += 1
@@ -356,7 +362,7 @@ class QueueOwnership:
         self._committed = (result.offset, result.attempts)
         self._last_sent = (*self._committed, ())
         self.done_ranges = nothing_done
-        self._fenced = False
+        self._fenced = self._was_held = False
 
     # --------------------------------------------------------------------------------------------------------------- SYNC
 
