@@ -18,7 +18,19 @@ QUEUES_SHOWN = 8
 """The number of queues with parked keys that a refusal names."""
 
 
-def parked_error(group: str, plan: Sequence[Move]) -> CommandError:
+async def check_parked(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move], *, drop_parked: bool) -> Waiting:
+    """Return how many messages of parked keys wait that the reset forgets.
+
+    Raise CommandError if keys are parked and are not to be dropped, or if what waits can't be counted.
+    """
+    if not any(move.parked for move in plan):
+        return Waiting(0, True)
+    if not drop_parked:
+        raise _parked_error(group, plan)
+    return await _count_forgotten(admin, group, topic, plan)
+
+
+def _parked_error(group: str, plan: Sequence[Move]) -> CommandError:
     """Return the error for a reset of queues with parked keys."""
     counts = [f"{move.parked} in {move.queue.topic} {move.queue.broker_name}:{move.queue.queue_id}" for move in plan if move.parked]
     listed = ", ".join(counts[:QUEUES_SHOWN]) + (" …" if len(counts) > QUEUES_SHOWN else "")
@@ -28,7 +40,7 @@ def parked_error(group: str, plan: Sequence[Move]) -> CommandError:
     )
 
 
-async def count_forgotten(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move]) -> Waiting:
+async def _count_forgotten(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move]) -> Waiting:
     """Return how many messages of the parked keys wait that the reset forgets."""
     listed = await list_parked(admin, group, topic)
     reset = {move.queue for move in plan}

@@ -6,7 +6,8 @@ copied to the end of its dead-letter queue, because the position is one offset p
 """
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -15,6 +16,7 @@ from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, commit_repl
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.options import CommandError
+from lockstep.admin.sending import PRODUCER_GROUP
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import LockstepError, TransportError
@@ -212,6 +214,19 @@ async def choose_target(admin: AdminClient, group: str, to: ReplayTarget | None)
 def _was_ordered(report: GroupReport) -> bool:
     """Return whether any queue was ever locked: those of a concurrent group never are."""
     return any(line.epoch not in (None, "0") for line in report.queues)
+
+
+def count_to_replay(queues: Iterable[DeadLetterQueue], *, include_replayed: bool) -> int:
+    """Return how many dead letters a replay would send."""
+    return sum(queue.stored_count if include_replayed else queue.pending_count for queue in queues)
+
+
+@asynccontextmanager
+async def replaying(admin: AdminClient, group: str, target: ReplayTarget, rate: int, *, include_replayed: bool) -> AsyncIterator[Replay]:
+    """Return a replay with a producer of its own."""
+    # A topic that does not exist was deleted: a replay must not create it again.
+    async with Producer(PRODUCER_GROUP, nameserver=";".join(admin.nameservers), auto_create_topics=False) as producer:
+        yield Replay(admin, producer, group, target, rate, include_replayed=include_replayed)
 
 
 def summarize_skipped(skipped: Iterable[SkippedMessage]) -> str:

@@ -31,6 +31,12 @@ class Move:
         return self.after - (self.first if self.before is None else max(self.before, self.first))
 
 
+def totals(plan: Iterable[Move]) -> tuple[int, int]:
+    """Return how many messages are consumed again, and how many are skipped."""
+    changes = [move.change for move in plan]
+    return -sum(min(0, each) for each in changes), sum(max(0, each) for each in changes)
+
+
 def offset_range(queue: MessageQueue, ranges: Mapping[MessageQueue, OffsetRange]) -> OffsetRange:
     """Return the queue's range. Raise StateError if the queue is new and its broker does not have it yet."""
     found = ranges.get(queue)

@@ -10,10 +10,8 @@ from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, find_dead_l
 from lockstep.admin.message_text import message_json
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.render import body_text, format_time, print_json, print_line, print_table
-from lockstep.admin.replay import Replay, ReplayResult, ReplayTarget, choose_target, summarize_skipped
-from lockstep.admin.sending import PRODUCER_GROUP
+from lockstep.admin.replay import ReplayResult, ReplayTarget, choose_target, count_to_replay, replaying, summarize_skipped
 from lockstep.client.config import DEFAULT_NAMESERVER
-from lockstep.client.producer.producer import Producer
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.protocol.names import DLQ_PREFIX, check_group, retry_topic
 from lockstep.runtime.host import Host
@@ -163,11 +161,10 @@ async def _replay(
     queues = list(chain.from_iterable(results.values.values()))
     target = await choose_target(admin, group, to)
     if dry_run:
-        result = ReplayResult(sum(queue.stored_count if include_replayed else queue.pending_count for queue in queues))
+        result = ReplayResult(count_to_replay(queues, include_replayed=include_replayed))
     else:
-        # A topic that does not exist was deleted: a replay must not create it again.
-        async with Producer(PRODUCER_GROUP, nameserver=nameserver, auto_create_topics=False) as producer:
-            result = await Replay(admin, producer, group, target, rate, include_replayed=include_replayed).run(queues)
+        async with replaying(admin, group, target, rate, include_replayed=include_replayed) as replay:
+            result = await replay.run(queues)
     failed = {**results.failed, **result.failed}
     if as_json:
         skipped = [{"offset_message_id": each.id, "origin_topic": each.topic, "why": each.why} for each in result.skipped]

@@ -6,11 +6,10 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.group_reset import carry_out, count_forgotten, parked_error, plan_reset
+from lockstep.admin.group_reset import carry_out, check_parked, plan_reset
 from lockstep.admin.options import GroupArgument, JsonOption, NameserverOption, run
-from lockstep.admin.parked import Waiting
 from lockstep.admin.render import print_json, print_line, print_table
-from lockstep.admin.reset_plan import Move
+from lockstep.admin.reset_plan import Move, totals
 from lockstep.admin.targets import parse_queue, parse_target
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.names import check_group
@@ -67,10 +66,8 @@ async def apply_plan(
     admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move], *, drop_parked: bool, dry_run: bool, as_json: bool
 ) -> None:
     """Move a group as planned, and print the plan. Raise CommandError if keys are parked, or a broker fails."""
+    waiting = await check_parked(admin, group, topic, plan, drop_parked=drop_parked)
     parked = sum(move.parked for move in plan)
-    if parked and not drop_parked:
-        raise parked_error(group, plan)
-    waiting = await count_forgotten(admin, group, topic, plan) if parked else Waiting(0, True)
     if not dry_run:
         await carry_out(admin, group, plan, drop_parked=drop_parked)
     if as_json:
@@ -84,7 +81,7 @@ async def apply_plan(
         return
     columns = ["topic", "broker", ">queue", ">old offset", ">new offset", ">end offset", "messages"]
     print_table(columns, [_row(move) for move in plan])
-    again, skipped = -sum(min(0, move.change) for move in plan), sum(max(0, move.change) for move in plan)
+    again, skipped = totals(plan)
     counts = f"messages to consume again: {again}, messages to skip: {skipped}"
     if drop_parked:
         counts += f", parked keys to forget: {parked}, with {waiting} waiting messages"

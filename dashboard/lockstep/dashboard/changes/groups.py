@@ -6,12 +6,12 @@ from shlex import join
 from lockstep.admin.client import AdminClient, broker_reasons
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_reset import carry_out as carry_out_reset
-from lockstep.admin.group_reset import count_forgotten, parked_error, plan_reset
+from lockstep.admin.group_reset import check_parked, plan_reset
 from lockstep.admin.group_settings import describe_settings, plan_settings
 from lockstep.admin.options import CommandError
 from lockstep.admin.parked import ParkedKeys, change_parked, list_parked, replay_waits_for
 from lockstep.admin.render import format_time
-from lockstep.admin.reset_plan import Move
+from lockstep.admin.reset_plan import Move, totals
 from lockstep.admin.targets import parse_queue, parse_target
 from lockstep.dashboard.changes.change import Change, Field, Plan, Table, Values, chosen, command, option, optional, required
 from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkState, SubscriptionPolicy
@@ -36,14 +36,12 @@ async def _plan_reset(admin: AdminClient, values: Values) -> Plan:
         to = format_time(target.value)
     async with admin.keep_connections():
         moves = await plan_reset(admin, group, topic, set() if queue is None else {parse_queue(queue)}, target)
-        parked = sum(move.parked for move in moves)
-        if parked and not drop_parked:
-            raise parked_error(group, moves)
-        waiting = await count_forgotten(admin, group, topic, moves) if parked else None
-    again, skipped = -sum(min(0, move.change) for move in moves), sum(max(0, move.change) for move in moves)
+        waiting = await check_parked(admin, group, topic, moves, drop_parked=drop_parked)
+    parked = sum(move.parked for move in moves)
+    again, skipped = totals(moves)
     effect = [f"Group {group} consumes {again:,} messages again and skips {skipped:,}, as things are now."]
     effect.append("Running members are fenced, and continue from there without a restart.")
-    if waiting is not None:
+    if parked:
         effect.append(f"{parked} parked keys are forgotten, with {waiting} messages that wait for them.")
 
     async def carry_out() -> tuple[str, ...]:

@@ -8,9 +8,7 @@ from itertools import chain
 from lockstep.admin.client import AdminClient, broker_reasons
 from lockstep.admin.dead_letters import DeadLetterQueue, find_dead_letter_queues
 from lockstep.admin.options import CommandError
-from lockstep.admin.replay import Replay, ReplayTarget, choose_target, summarize_skipped
-from lockstep.admin.sending import PRODUCER_GROUP
-from lockstep.client.producer.producer import Producer
+from lockstep.admin.replay import Replay, ReplayTarget, choose_target, count_to_replay, replaying, summarize_skipped
 from lockstep.dashboard.changes.change import Change, Field, Plan, Values, chosen, command, option, required, whole_number
 from lockstep.protocol.errors import LockstepError, TopicNotExistError
 from lockstep.protocol.names import check_group, retry_topic
@@ -97,7 +95,7 @@ class Replays:
             raise CommandError(f"group {group} has no dead letters") from None
         target = await choose_target(admin, group, ReplayTarget(to) if to else None)
         queues = list(chain.from_iterable(found.values.values()))
-        count = sum(queue.stored_count if everything else queue.pending_count for queue in queues)
+        count = count_to_replay(queues, include_replayed=everything)
         if not count:
             raise CommandError(f"group {group} has no dead letter {'' if everything else 'that was not replayed'}".rstrip())
         where = retry_topic(group) if target is ReplayTarget.RETRY else "their original topics"
@@ -118,10 +116,7 @@ class Replays:
 
     async def _run(self, admin: AdminClient, running: Running, queues: list[DeadLetterQueue], rate: int, everything: bool) -> None:
         try:
-            # A topic that does not exist was deleted: a replay must not create it again.
-            nameservers = ";".join(admin.nameservers)
-            async with Producer(PRODUCER_GROUP, nameserver=nameservers, auto_create_topics=False) as producer:
-                running.replay = Replay(admin, producer, running.group, running.target, rate, include_replayed=everything)
+            async with replaying(admin, running.group, running.target, rate, include_replayed=everything) as running.replay:
                 result = await running.replay.run(queues)
             left = [result.conflict] if result.conflict else []
             left += [f"{len(result.skipped)} were not sent and remain: {summarize_skipped(result.skipped)}"] if result.skipped else []
