@@ -4,9 +4,9 @@ Each moment of a lane is one of: held by a member, held by nobody, or unknown. W
 the same as before.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 from lockstep.admin.group_history import GRANTED, LET_GO, PlacedEvent
 from lockstep.admin.group_report import QueueLine
@@ -44,12 +44,6 @@ class Lane:
     queue_id: int
     spans: tuple[Span, ...]
 
-    @property
-    def moves(self) -> int:
-        """Return how often the queue went to another member."""
-        owners = [span.client_id for span in self.spans if span.client_id is not None]
-        return sum(before != after for before, after in pairwise(owners))
-
 
 def lanes(
     events: Iterable[PlacedEvent],
@@ -71,11 +65,11 @@ def lanes(
     queue_events: dict[Queue, list[GroupEvent]] = {queue: [] for queue in queues}
     member_events: dict[str, list[GroupEvent]] = {}
     for placed in events:
-        event = placed.event
-        if event.topic is None or event.queue_id is None:
-            member_events.setdefault(placed.broker, []).append(event)
+        at = _queue_of(placed)
+        if at is None:
+            member_events.setdefault(placed.broker, []).append(placed.event)
         else:
-            queue_events.setdefault((event.topic, placed.broker, event.queue_id), []).append(event)
+            queue_events.setdefault(at, []).append(placed.event)
     made = []
     for queue, own in sorted(queue_events.items()):
         topic, broker, queue_id = queue
@@ -103,6 +97,31 @@ def group_lanes(
     queues = [(line.topic, line.broker, line.queue_id) for line in known]
     owners = {queue: line.owner for queue, line in zip(queues, known, strict=True) if line.reached}
     return lanes(events, period, queues=queues, unknown=unknown, owners=owners)
+
+
+def most_moved(
+    lines: Iterable[QueueLine], events: Iterable[PlacedEvent], period: Period, count: int
+) -> tuple[list[QueueLine], list[PlacedEvent]]:
+    """Return the `count` queues that were granted most often in the period, in their order, and the events without those of other queues.
+
+    A lane takes some 15 µs to make, and a group may have ten thousand queues of which a picture shows a few.
+    """
+    known = {(line.topic, line.broker, line.queue_id): line for line in lines}
+    placed = list(events)
+    grants = Counter(
+        queue
+        for each in placed
+        if (queue := _queue_of(each)) in known and each.event.kind in GRANTED and period[0] <= each.event.wall_ms <= period[1]
+    )
+    chosen = set(sorted(known, key=lambda queue: -grants[queue])[:count])
+    theirs = [each for each in placed if (queue := _queue_of(each)) is None or queue in chosen]
+    return [line for queue, line in known.items() if queue in chosen], theirs
+
+
+def _queue_of(placed: PlacedEvent) -> Queue | None:
+    """Return the queue that the event is about, or None if it is about a member."""
+    event = placed.event
+    return None if event.topic is None or event.queue_id is None else (event.topic, placed.broker, event.queue_id)
 
 
 def _known_parts(period: Period, unknown: Sequence[Period]) -> Iterable[Period]:

@@ -128,7 +128,7 @@ class Dashboard:
         if wants_json(request):
             return answer_document(await self._caches.topics.look(topic, fresh=True), lambda found: topic_json(topic, found))
         answer = await self._caches.topics.look(topic)
-        return self._page(request, "topic.html", views.topic(self.watch, topic, answer), _status(answer))
+        return self._page(request, "topic.html", views.topic(self.watch, topic, answer, request.query_params), _status(answer))
 
     async def _topic_messages(self, request: Request) -> Response:
         values = await self._messages.of_topic(request.path_params["topic"], request.query_params)

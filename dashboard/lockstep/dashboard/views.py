@@ -1,5 +1,6 @@
 """What pages show, from what is known of the cluster. Pure: no page waits for a broker here."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from lockstep.admin.commands.top import remarks
 from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_history import PlacedEvent, hand_overs, summary
 from lockstep.admin.group_report import GroupReport
-from lockstep.admin.ownership import Lane, group_lanes
+from lockstep.admin.ownership import Lane, group_lanes, most_moved
 from lockstep.admin.pictures.heat import heat_picture
 from lockstep.admin.pictures.owners import owners_picture
 from lockstep.admin.pictures.series import series_picture
@@ -20,6 +21,7 @@ from lockstep.admin.watch.cache import Answer
 from lockstep.admin.watch.topic_query import TopicReport
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.admin.why_query import Diagnosis
+from lockstep.client.producer.routing import queue_of_key
 from lockstep.protocol.bodies import GroupStatus, Overview
 from lockstep.protocol.names import group_of_topic
 from lockstep.runtime.clock import Clock
@@ -28,8 +30,7 @@ ROWS = 100
 """Rows of one page of a list, and of the groups that need attention."""
 LANES_MAX = 64
 """Queues that have a lane: those that moved most."""
-QUEUES_SHOWN = 200
-"""Queues of a group in the table: those that are furthest behind."""
+FAILING_SHOWN = 20
 WINDOWS_MIN = (1, 5, 15, 60)
 HEAT_MIN = 16
 """Fewer queues have no picture of all of them."""
@@ -85,7 +86,7 @@ def topics(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
     return {"rows": chosen, "trends": trends, "everything": everything, **listing}
 
 
-def topic(watch: Watch, name: str, answer: Answer[TopicReport]) -> dict[str, Any]:
+def topic(watch: Watch, name: str, answer: Answer[TopicReport], query: Mapping[str, str]) -> dict[str, Any]:
     report = answer.value
     queues = []
     if report is not None:
@@ -99,12 +100,14 @@ def topic(watch: Watch, name: str, answer: Answer[TopicReport]) -> dict[str, Any
                 lag, oldest_ms = groups.get(flow.group, (None, None))
                 groups[flow.group] = _plus(lag, flow.lag), _most(oldest_ms, flow.oldest_ms)
     rate = next((each for each in watch.topics if each.topic == name), None)
+    key = query.get("key", "")
     return {
         "topic": name,
         "report": report,
+        "key": key,
+        "queue_of_key": queue_of_key(report.layout, key) if key and report is not None and report.layout.write_queues else None,
         "error": None if answer.error is None else str(answer.error),
-        "queues": queues[:QUEUES_SHOWN],
-        "queues_left": max(0, len(queues) - QUEUES_SHOWN),
+        **_paged(queues, query),
         "heat": _heat(
             [(each.broker_name, None if at is None else at.max_offset - at.min_offset) for each, at in queues],
             f"{name}: messages that each queue stores",
@@ -140,7 +143,8 @@ def group(
     drawn = _lanes(watch, report, events, period)
     sentence = summary(moved)
     picture = owners_picture(name, drawn, recent, period, sentence, style=None) if drawn else ""
-    queues = sorted(lines, key=lambda line: -(line.lag or 0)) if len(lines) > QUEUES_SHOWN else lines
+    queues = sorted(lines, key=lambda line: -(line.lag or 0)) if len(lines) > ROWS else lines
+    failing = [line for line in lines if line.failing_ms is not None]
     return {
         "group": name,
         "report": report,
@@ -153,10 +157,11 @@ def group(
         "sentence": sentence,
         "windows": WINDOWS_MIN,
         "window": window_min,
-        "queues": queues[:QUEUES_SHOWN],
-        "queues_left": max(0, len(queues) - QUEUES_SHOWN),
+        **_paged(queues, query),
+        "held": Counter(line.owner for line in lines if line.owner is not None),
         "heat": _heat([(line.broker, line.lag if line.reached else None) for line in lines], f"{name}: messages behind, of each queue"),
-        "failing": [line for line in lines if line.failing_ms is not None],
+        "failing": failing[:FAILING_SHOWN],
+        "failing_left": max(0, len(failing) - FAILING_SHOWN),
         "events": [(each.broker, each.event) for each in reversed(recent[-EVENTS_SHOWN:])],
         "chart_lag": _chart(watch, f"group/{name}/lag", f"{name}: messages behind"),
         "chart_out": _chart(watch, f"group/{name}/out", f"{name}: messages consumed per second"),
@@ -200,9 +205,8 @@ def _lanes(watch: Watch, report: GroupReport | None, events: Sequence[PlacedEven
     lines = () if report is None else report.queues
     if not any(line.owner for line in lines) and not any(each.event.topic for each in events):
         return []
-    made = group_lanes(lines, events, period, watch.events.unknown(period[1] - 2 * INTERVAL_MS))
-    most = sorted(made, key=lambda lane: -lane.moves)[:LANES_MAX]
-    return sorted(most, key=lambda lane: (lane.topic, lane.broker, lane.queue_id))
+    shown, theirs = most_moved(lines, events, period, LANES_MAX)
+    return group_lanes(shown, theirs, period, watch.events.unknown(period[1] - 2 * INTERVAL_MS))
 
 
 def _listing(
@@ -212,10 +216,22 @@ def _listing(
     wanted = query.get("q", "")
     sort = query["sort"] if query.get("sort") in keys else next(iter(keys))
     found = sorted([row for row in rows if wanted.lower() in name(row).lower()], key=lambda row: (keys[sort](row), name(row)))
-    pages = max(1, -(-len(found) // ROWS))
+    chosen, page, pages = _page_of(found, query)
+    return chosen, {"q": wanted, "sort": sort, "page": page, "pages": pages, "count": len(found)}
+
+
+def _paged(queues: Sequence[Any], query: Mapping[str, str]) -> dict[str, Any]:
+    """Return the queues of one page of a table, and what the page needs to offer the others."""
+    chosen, page, pages = _page_of(queues, query)
+    return {"queues": chosen, "queue_count": len(queues), "page": page, "pages": pages}
+
+
+def _page_of(rows: Sequence[Any], query: Mapping[str, str]) -> tuple[Sequence[Any], int, int]:
+    """Return the rows of the page that the query names, its number and the number of pages."""
+    pages = max(1, -(-len(rows) // ROWS))
     number = int(query["page"]) if query.get("page", "").isascii() and query.get("page", "").isdigit() and len(query["page"]) < 7 else 1
     page = min(max(1, number), pages)
-    return found[(page - 1) * ROWS : page * ROWS], {"q": wanted, "sort": sort, "page": page, "pages": pages, "count": len(found)}
+    return rows[(page - 1) * ROWS : page * ROWS], page, pages
 
 
 def _heat(figures: Iterable[tuple[str, int | None]], title: str) -> Markup:

@@ -103,9 +103,17 @@ CHINESE: dict[str, str] = {
     "Messages that each queue stores, in the order of their numbers.": "每个队列存储的消息数，按队列编号排列。",
     "First offset": "最小位点",
     "Next offset": "最大位点",
-    "%(count)s more queues: <code>lockstep topic show</code> prints all.": (
-        "还有 %(count)s 个队列：<code>lockstep topic show</code> 显示全部。"
-    ),
+    "Which queue has the sharding key": "分片键所在的队列",
+    "%(key)s goes to queue %(queue)s of %(broker)s.": "%(key)s 发送到 %(broker)s 的队列 %(queue)s。",
+    "Its messages": "它的消息",
+    "No queue accepts messages.": "没有可写的队列。",
+    "Layout": "队列布局",
+    "Layout, version %(version)s": "队列布局，版本 %(version)s",
+    "Queues to write": "可写队列",
+    "Queues to read": "可读队列",
+    "Since version": "自版本",
+    "not registered": "未注册",
+    "Page %(page)s of %(pages)s. There are %(count)s queues.": "第 %(page)s 页，共 %(pages)s 页，%(count)s 个队列。",
     # groups
     "Group": "消费组",
     "Group %(group)s": "消费组 %(group)s",
@@ -163,9 +171,10 @@ CHINESE: dict[str, str] = {
     "Last commit": "最近提交",
     "Attempts": "尝试次数",
     "broker not reached": "无法访问 Broker",
-    "%(count)s more queues, which are less behind: <code>lockstep group show</code> prints all.": (
-        "还有 %(count)s 个堆积较少的队列：<code>lockstep group show</code> 显示全部。"
+    "Page %(page)s of %(pages)s, those furthest behind first. There are %(count)s queues.": (
+        "第 %(page)s 页，共 %(pages)s 页，堆积最多的在前，%(count)s 个队列。"
     ),
+    "%(count)s more queues fail.": "还有 %(count)s 个队列失败。",
     "Events": "事件",
     "Time": "时间",
     "Event": "事件",

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.admin.group_history import PlacedEvent
-from lockstep.admin.ownership import Lane, Span, lanes
+from lockstep.admin.group_report import QueueLine
+from lockstep.admin.ownership import Span, lanes, most_moved
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind
 
 K = GroupEventKind
@@ -85,10 +86,18 @@ def test_silent_owner_is_told_from_one_at_work() -> None:
     assert [(span.alive_until_ms, span.known) for span in spans(cut, owner="a")] == [(18, True)]
 
 
-def test_moves_count_other_members_only() -> None:
-    free = Span(0, 1)
-    a, b = Span(0, 1, "a"), Span(0, 1, "b")
-    assert [Lane("t", "b", 0, each).moves for each in ((), (a, a), (a, free, a), (a, free, b, a))] == [0, 0, 0, 2]
+def test_most_moved_queues_are_those_with_the_most_grants_in_the_period() -> None:
+    def granted(queue_id: int, at_ms: int, broker: str = "a") -> PlacedEvent:
+        return PlacedEvent(broker, GroupEvent(1, at_ms, K.GRANTED, "g", "m", None, "t", queue_id, 1))
+
+    lines = [QueueLine("t", "a", number, True, "m", *[None] * 9) for number in range(5)]
+    joined = PlacedEvent("a", GroupEvent(1, 5, K.JOINED, "g", "m"))
+    placed = [granted(3, 1), granted(3, 2), joined, granted(2, 3), granted(0, -1), granted(1, 200), granted(4, 3, "b"), granted(9, 3)]
+    shown, theirs = most_moved(lines, placed, (0, UNTIL), 2)
+    assert [line.queue_id for line in shown] == [2, 3]
+    assert theirs == [granted(3, 1), granted(3, 2), joined, granted(2, 3)]
+    assert [line.queue_id for line in most_moved(lines, placed, (0, UNTIL), 3)[0]] == [0, 2, 3]  # equals in their order
+    assert most_moved(lines, [], (0, UNTIL), 9) == (lines, [])
 
 
 def test_queues_have_lanes_of_their_own_sorted_by_topic_broker_and_number() -> None:

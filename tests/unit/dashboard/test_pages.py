@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from fastapi import FastAPI
@@ -194,6 +195,44 @@ async def test_many_queues_are_shown_at_a_glance(lockstep_cluster: TestCluster) 
         await lockstep_cluster.advance(seconds=8)
         assert "broker-a: 16 queues, highest 0 broker-b: 16 queues, highest 0" in await shown(on, f"/groups/{GROUP}")
         assert re.search(r"broker-b: 16 queues, highest \d\d 0 0 1\+", await shown(on, f"/topics/{TOPIC}"))
+
+
+async def test_all_queues_are_within_reach_page_by_page(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=120)
+    await cluster.start("a", Member(cluster).run)
+    await cluster.advance(seconds=5)
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=12)
+        for url in (f"/groups/{GROUP}?window=15", f"/topics/{TOPIC}?"):
+            queues = set()
+            for page in (1, 2, 3, 9, "x"):
+                text = (await get(on.app, f"{url}&page={page}", x_part="rest" if "group" in url else "figures")).text
+                rows = re.findall(r"<td>(broker-[ab])</td><td class=\"n\">(\d+)</td>", text)
+                assert len(rows) == (40 if page in (3, 9) else 100), (url, page)
+                queues |= set(rows)
+                assert "240 queues" in text
+                assert ("page=2" in text) == (page != 2), (url, page)
+            assert len(queues) == 240
+        text = await shown(on, f"/groups/{GROUP}")
+        assert "176 queues, which moved less, have no lane here" in text
+        assert re.search(r"Queues held .* yes \S+( \w+)? 240 ", text)
+
+
+async def test_topic_says_which_queue_has_a_key_and_how_it_is_laid_out(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=6)
+        async with Producer("checker", nameserver=cluster.nameserver) as producer:
+            for key in ("1001", "<b>&é"):
+                queue = (await producer.send(Message(TOPIC, b"x", sharding_key=key))).queue
+                text = await shown(on, f"/topics/{TOPIC}?key={quote(key)}")
+                assert f"{key} goes to queue {queue.queue_id} of {queue.broker_name}." in text
+        text = await shown(on, f"/topics/{TOPIC}")
+        assert "goes to queue" not in text
+        assert "Layout, version 1" in text
+        assert "broker-a 2 2 1 broker-b 2 2 1" in text
 
 
 async def test_part_of_a_page_is_sent_alone_and_only_if_it_has_changed(lockstep_cluster: TestCluster) -> None:
