@@ -4,14 +4,18 @@ A rate is the difference of two counters of one broker by that broker's own cloc
 fallen, or a look is missing, there is no rate: None, never 0 and never a negative one.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from lockstep.admin.client import READER_GROUP
-from lockstep.protocol.bodies import FlowFigures, GroupFigures, Overview, TopicFigures
+from lockstep.protocol.bodies import FlowFigures, GroupFigures, NameserverStanding, Overview, TopicFigures
 from lockstep.protocol.names import DLQ_PREFIX, group_of_topic
+from lockstep.runtime.metrics import BUCKETS_US
 
 MINUTE_MS = 60_000
+ACCEPTED = "accepted"
+"""The standing of a broker at a nameserver that has registered it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +34,28 @@ class BrokerRates:
     unsynced_bytes: int | None = None
     free_bytes: int | None = None
     total_bytes: int | None = None
+    reserve_bytes: int | None = None
+    """Sends are refused that would leave less free."""
+    append_p99: str | None = None
+    """The time in which 99 of 100 appends between the looks ended, to the next bound of their histogram; None if there was none."""
     refusal: str | None = None
     """Why sends are refused."""
+    damaged_messages: int = 0
+    """Messages that were stored and lost to damage of the log."""
+    nameservers: tuple[NameserverStanding, ...] = ()
     up_ms: int | None = None
     term: int | None = None
+
+    @property
+    def remarks(self) -> list[str]:
+        """Return what needs the attention of an operator."""
+        found = [] if self.reason is None else [self.reason]
+        found += [f"sends are refused: {self.refusal}"] if self.refusal else []
+        found += [f"messages lost to damage: {self.damaged_messages:,}"] if self.damaged_messages else []
+        for each in self.nameservers:
+            if each.standing != ACCEPTED:
+                found.append(f"nameserver {each.address}: {each.standing}" + (f", {each.remark}" if each.remark else ""))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +82,16 @@ class GroupRates:
     parked: int
     dead_letters: int
     consume_enable: bool
+
+    @property
+    def remarks(self) -> list[str]:
+        """Return what needs the attention of an operator."""
+        found = [f"queues that fail: {self.failing}"] if self.failing else []
+        found += [f"parked keys: {self.parked}"] if self.parked else []
+        found += [f"dead letters: {self.dead_letters:,}"] if self.dead_letters else []
+        found += [] if self.consume_enable else ["consumption is switched off"]
+        found += ["no member"] if not self.members and self.lag else []
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +247,25 @@ def _broker(name: str, pair: _Pair | None, look: Overview | str) -> BrokerRates:
         unsynced_bytes=now.unsynced_bytes,
         free_bytes=status.disk_free_bytes,
         total_bytes=status.disk_total_bytes,
+        reserve_bytes=status.disk_reserve_bytes,
+        append_p99=None if pair.before is None else _append_p99(pair.before.append_counts, now.append_counts),
         refusal=status.disk_refusal,
+        damaged_messages=status.damaged_messages,
+        nameservers=status.nameservers,
         up_ms=status.up_ms,
         term=status.term,
     )
+
+
+def _append_p99(before: Sequence[int], now: Sequence[int]) -> str | None:
+    """Return the 99th percentile of what was counted between two states of a histogram, as the bound of its bucket."""
+    counts = [later - earlier for earlier, later in zip(before, now, strict=False)]
+    if sum(counts) <= 0 or len(counts) != len(BUCKETS_US) + 1:
+        return None
+    passed = next(index for index, reached in enumerate(accumulate(counts)) if reached * 100 >= sum(counts) * 99)
+    bound_us = BUCKETS_US[min(passed, len(BUCKETS_US) - 1)]
+    text = f"{bound_us} µs" if bound_us < 1_000 else f"{bound_us // 1_000} ms" if bound_us < 1_000_000 else f"{bound_us // 1_000_000} s"
+    return ("≤ " if passed < len(BUCKETS_US) else "> ") + text
 
 
 def _is_broadcasting(group: GroupFigures | None) -> bool:

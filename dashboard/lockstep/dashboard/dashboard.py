@@ -35,6 +35,9 @@ from lockstep.protocol.errors import LockstepError, SubscriptionGroupNotExistErr
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 
+FINDINGS_FRESH_MS = 60_000
+"""The page of the cluster asks for an examination when the last one is of this age."""
+
 Group = tuple[GroupReport | None, BrokerResults[GroupStatus]]
 
 
@@ -118,7 +121,8 @@ class Dashboard:
         return self._templates.page(request, name, {**frame, **values}, status)
 
     async def _cluster(self, request: Request) -> Response:
-        return self._page(request, "cluster.html", views.cluster(self.watch))
+        found = await self._caches.doctor.look(None, wait=False, fresh_ms=FINDINGS_FRESH_MS)
+        return self._page(request, "cluster.html", views.cluster(self.watch, found))
 
     async def _topics(self, request: Request) -> Response:
         return self._page(request, "topics.html", views.topics(self.watch, request.query_params))

@@ -7,7 +7,6 @@ from typing import Any
 from markupsafe import Markup
 
 from lockstep.admin.client import READER_GROUP, BrokerResults
-from lockstep.admin.commands.top import remarks
 from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_history import PlacedEvent, hand_overs, summary
 from lockstep.admin.group_report import GroupReport
@@ -53,11 +52,11 @@ def frame(watch: Watch, clock: Clock) -> dict[str, Any]:
     }
 
 
-def cluster(watch: Watch) -> dict[str, Any]:
+def cluster(watch: Watch, answer: Answer[list[Finding]]) -> dict[str, Any]:
     found = watch.rates
     addresses = {name: broker.address for name, broker in watch.brokers.items()}
     overviews = {name: look for name, look in watch.looks.items() if isinstance(look, Overview)}
-    attention = [(each, words) for each in found.groups if (words := remarks(each))]
+    attention = [(each, words) for each in found.groups if (words := each.remarks)]
     return {
         "brokers": found.brokers,
         "addresses": addresses,
@@ -66,9 +65,11 @@ def cluster(watch: Watch) -> dict[str, Any]:
             _tile(watch, "Stored", "messages per second, last hour", "in"),
             _tile(watch, "Consumed", "messages per second, last hour", "out"),
             _tile(watch, "Behind", "messages, of all groups, last hour", "lag"),
+            _tile(watch, "Hand-overs", "queues granted per minute, last hour", "moves"),
         ],
         "attention": attention[:ROWS],
         "attention_left": max(0, len(attention) - ROWS),
+        **doctor(answer),
     }
 
 
@@ -127,7 +128,7 @@ def groups(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
     }
     chosen, listing = _listing(watch.rates.groups, query, keys, lambda each: each.group)
     trends = {each.group: _trend(watch, f"group/{each.group}/lag", f"{each.group}: messages behind") for each in chosen}
-    return {"rows": [(each, remarks(each)) for each in chosen], "trends": trends, **listing}
+    return {"rows": [(each, each.remarks) for each in chosen], "trends": trends, **listing}
 
 
 def group(

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.admin.client import READER_GROUP
-from lockstep.admin.commands.top import BARS, TREND_CELLS, Sort, keep_trends, ordered, remarks, trend_text
-from lockstep.admin.rates import GroupRates, Looks, rates
-from lockstep.protocol.bodies import BrokerStatus, FlowFigures, GroupFigures, Overview, TopicFigures
+from lockstep.admin.commands.top import BARS, TREND_CELLS, Sort, keep_trends, ordered, trend_text
+from lockstep.admin.rates import BrokerRates, GroupRates, Looks, rates
+from lockstep.protocol.bodies import BrokerStatus, FlowFigures, GroupFigures, NameserverStanding, Overview, TopicFigures
+from lockstep.runtime.metrics import BUCKETS_US
 
 STATUS = BrokerStatus("broker-a", "c", "0123", 7, {}, 0, 100_000, 1, 1_000, 500, 10, ())
 GROUP = GroupFigures("billing", True, False, 2, 4, 10, 0, 0, None, True)
@@ -116,10 +117,42 @@ def test_groups_are_shown_in_the_order_that_is_asked_for() -> None:
 
 
 def test_remarks_name_what_needs_attention() -> None:
-    assert remarks(group("a")) == []
+    assert group("a").remarks == []
     bad = group("a", failing=2, parked=3, dead_letters=1_000, consume_enable=False, members=0, lag=4)
     expected = ["queues that fail: 2", "parked keys: 3", "dead letters: 1,000", "consumption is switched off", "no member"]
-    assert remarks(bad) == expected
+    assert bad.remarks == expected
+    assert BrokerRates("a", None, nameservers=(NameserverStanding("n:1", "accepted"),)).remarks == []
+    standings = (
+        NameserverStanding("n:1", "accepted"),
+        NameserverStanding("n:2", "refused", "the name is taken"),
+        NameserverStanding("n:3", "pending"),
+    )
+    assert BrokerRates("a", None, refusal="no room", damaged_messages=2_000, nameservers=standings).remarks == [
+        *("sends are refused: no room", "messages lost to damage: 2,000"),
+        *("nameserver n:2: refused, the name is taken", "nameserver n:3: pending"),
+    ]
+    assert BrokerRates("a", "connection refused").remarks == ["connection refused"]
+
+
+def appended(bucket: int, count: int = 1, *, buckets: int = len(BUCKETS_US) + 1) -> tuple[int, ...]:
+    return tuple(count if index == bucket else 0 for index in range(buckets))
+
+
+def test_p99_of_appends_is_the_bound_of_its_bucket_and_not_known_without_appends() -> None:
+    def p99(before: tuple[int, ...], now: tuple[int, ...], **changes: int) -> str | None:
+        looks = replace(look(0), append_counts=before), replace(look(1_000, **changes), append_counts=now)
+        return rates({"a": looks[0]}, {"a": looks[1]}).brokers[0].append_p99
+
+    none, mostly = appended(0, 0), appended(1, 99)
+    assert p99(none, appended(0)) == "≤ 50 µs"
+    assert p99(none, tuple(map(sum, zip(mostly, appended(5), strict=True)))) == "≤ 100 µs"
+    assert p99(none, tuple(map(sum, zip(mostly, appended(5, 2), strict=True)))) == "≤ 2 ms"
+    assert p99(none, appended(13)) == "≤ 5 s"
+    assert p99(none, appended(14)) == "> 5 s"
+    assert p99(mostly, mostly) is None
+    assert p99(mostly, none) is None
+    assert p99(none, mostly, term=8) is None
+    assert p99(appended(0, 1, buckets=3), appended(0, 9, buckets=3)) is None, "a broker of another version has other buckets"
 
 
 @given(st.lists(st.integers(0, 1_000_000), max_size=60))

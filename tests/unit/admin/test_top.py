@@ -58,10 +58,11 @@ async def test_broker_that_is_away_is_a_row_with_the_reason(lockstep_cluster: Te
     await lockstep_cluster.kill("broker-b")
     await _top(lockstep_cluster.nameserver, 1, Sort.BEHIND, True, False)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["broker", "in/s", "out/s", "behind", "connections", "unsynced", "free", "disk", "up", "remark"]
+    columns = ["broker", "in/s", "out/s", "behind", "connections", "p99", "append", "unsynced", "free", "disk", "up", "remark"]
+    assert lines[0].split() == columns
     (away,) = [line for line in lines if line.startswith("broker-b")]
-    assert away.split()[1:8] == ["-"] * 7
-    assert len(away.split()) > 8, "the reason"
+    assert away.split()[1:9] == ["-"] * 8
+    assert len(away.split()) > 9, "the reason"
     assert lines[-1] == "no groups"
 
 

@@ -103,6 +103,7 @@ async def test_without_permission_there_is_no_form_and_no_change(lockstep_cluste
         assert (await get(made.app, f"/changes/{name}")).status == 404
         assert (await post(made.app, f"/changes/{name}", {})).status == 405
     assert "changes" not in (await get(made.app, "/")).text.lower()
+    await made.stop()
 
 
 @pytest.mark.parametrize(

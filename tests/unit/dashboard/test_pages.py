@@ -68,6 +68,9 @@ async def test_pages_show_topics_groups_and_brokers(lockstep_cluster: TestCluste
         assert "broker-a" in front
         assert "broker-b" in front
         assert "No group fails" in front
+        assert re.search(r"Hand-overs \d", front)
+        assert re.search(r"≤ \d+ (µs|ms)|–", front)
+        assert re.search(r"Examination 0 problems, \d\d checks passed", front)
         topics = await shown(on, "/topics")
         assert "1 topics" in topics
         assert TOPIC in topics
@@ -112,6 +115,22 @@ async def test_broker_that_is_away_is_named_and_is_never_a_zero(lockstep_cluster
         await cluster.resume("broker-b")
         await cluster.advance(seconds=30)
         assert "broker-b does not answer" not in await shown(on, "/")
+
+
+async def test_front_page_tells_what_the_doctor_has_found(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    async with dashboard(cluster) as on:
+        assert "The examination has not ended yet" in (await get(on.app, "/")).text
+        await cluster.kill("broker-b")
+        await cluster.advance(seconds=70)
+        await shown(on, "/")
+        await cluster.advance(seconds=10)
+        front = await shown(on, "/")
+        found = re.search(r"Examination (.*) (\d+) problems", front)
+        assert found is not None, front
+        assert "broker-b" in found[1]
+        assert int(found[2]) > 0
 
 
 async def test_without_a_nameserver_pages_say_so_and_keep_the_last_figures(lockstep_cluster: TestCluster) -> None:

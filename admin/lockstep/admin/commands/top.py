@@ -119,7 +119,7 @@ def ordered(groups: Sequence[GroupRates], sort: Sort) -> list[GroupRates]:
     return sorted(groups, key=lambda each: -(keys[sort](each) or 0))
 
 
-BROKER_COLUMNS = ["broker", ">in/s", ">out/s", ">behind", ">connections", ">unsynced", ">free disk", ">up", "remark"]
+BROKER_COLUMNS = ["broker", ">in/s", ">out/s", ">behind", ">connections", ">p99 append", ">unsynced", ">free disk", ">up", "remark"]
 GROUP_COLUMNS = ["group", "kind", ">members", ">held", ">behind", ">in time", ">out/s", ">gone in", ">moves/min", "remark"]
 
 
@@ -133,10 +133,11 @@ def broker_row(broker: BrokerRates) -> list[object]:
         _rate(broker.given_s),
         _count(broker.lag),
         _count(broker.connections),
+        broker.append_p99,
         unsynced,
         free,
         format_duration(broker.up_ms),
-        broker.reason or (f"sends are refused: {broker.refusal}" if broker.refusal else None),
+        "; ".join(broker.remarks) or None,
     ]
 
 
@@ -152,18 +153,8 @@ def group_row(group: GroupRates) -> list[object]:
         _rate(group.given_s),
         format_duration(group.gone_ms),
         _rate(group.grants_min),
-        "; ".join(remarks(group)) or None,
+        "; ".join(group.remarks) or None,
     ]
-
-
-def remarks(group: GroupRates) -> list[str]:
-    """Return what needs the attention of an operator."""
-    found = [f"queues that fail: {group.failing}"] if group.failing else []
-    found += [f"parked keys: {group.parked}"] if group.parked else []
-    found += [f"dead letters: {group.dead_letters:,}"] if group.dead_letters else []
-    found += [] if group.consume_enable else ["consumption is switched off"]
-    found += ["no member"] if not group.members and group.lag else []
-    return found
 
 
 def _rate(value: float | None) -> str | None:
@@ -177,11 +168,11 @@ def _count(value: int | None) -> str | None:
 def _screen(found: ClusterRates, sort: Sort, trends: Mapping[str, Sequence[int]], note: str, height: int) -> RenderableType:
     groups = ordered(found.groups, sort)
     room = max(1, height - HEAD_LINES - len(found.brokers))
-    brokers = _table(BROKER_COLUMNS, [(broker_row(each), each.reason is not None or bool(each.refusal)) for each in found.brokers])
+    brokers = _table(BROKER_COLUMNS, [(broker_row(each), bool(each.remarks)) for each in found.brokers])
     rows = []
     for each in groups[:room]:
         *cells, remark = group_row(each)
-        rows.append(([*cells, trend_text(tuple(trends.get(each.group, ()))), remark], bool(remarks(each))))
+        rows.append(([*cells, trend_text(tuple(trends.get(each.group, ()))), remark], bool(each.remarks)))
     columns = [*GROUP_COLUMNS[:-1], "trend", GROUP_COLUMNS[-1]]
     left = f"; {len(groups) - room} more groups" if len(groups) > room else ""
     return Stack(brokers, Text(), _table(columns, rows), Text(printable(note + left), style="dim"))

@@ -47,10 +47,11 @@ class Cache(Generic[K, V]):
         self._answers: dict[K, Answer[V]] = {}
         """The one that was looked at last is the last."""
 
-    async def look(self, key: K, *, fresh: bool = False) -> Answer[V]:
+    async def look(self, key: K, *, fresh: bool = False, wait: bool = True, fresh_ms: int = FRESH_MS) -> Answer[V]:
         """Return the last answer, at once if there is one. The first look waits for it, for at most FIRST_S.
 
-        `fresh`: every look waits like that for the request that is running then, if one is. For a program, which asks once.
+        `fresh`: every look waits like that for the request that is running then, if one is. For a program, which asks once. Without `wait`
+        no look waits, for a page that shows more than this. An answer older than `fresh_ms` is requested again.
         """
         answer = self._answers.pop(key, None) or Answer()
         self._answers[key] = answer
@@ -58,9 +59,9 @@ class Cache(Generic[K, V]):
             del self._answers[next(iter(self._answers))]
         now_ms = self._clock.monotonic_ms()
         is_first = answer.value is None and answer.error is None
-        if answer.request is None and (is_first or now_ms - answer.at_ms >= _pause_ms(answer.took_ms)):
+        if answer.request is None and (is_first or now_ms - answer.at_ms >= max(fresh_ms, _pause_ms(answer.took_ms))):
             answer.request = self._tasks.spawn(self._refresh(key, answer, now_ms), f"look at {key}")
-        if (is_first or fresh) and answer.request is not None:
+        if wait and (is_first or fresh) and answer.request is not None:
             await asyncio.wait([answer.request], timeout=FIRST_S)
         return answer
 

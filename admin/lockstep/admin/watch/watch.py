@@ -82,6 +82,7 @@ def figures(found: ClusterRates, topics: Iterable[TopicRates]) -> Iterator[tuple
         yield "in", total(each.stored_s for each in found.brokers)
         yield "out", total(each.given_s for each in found.brokers)
         yield "lag", total(each.lag for each in found.brokers)
+        yield "moves", total(each.grants_min for each in found.groups)
     for broker in found.brokers:
         yield f"broker/{broker.broker}/in", broker.stored_s
         yield f"broker/{broker.broker}/out", broker.given_s

@@ -135,3 +135,21 @@ async def test_request_that_took_long_is_repeated_within_half_a_minute(source: S
     await source.cache.look("a")
     await asyncio.sleep(0)
     assert source.asked == ["a", "a"]
+
+
+async def test_page_that_shows_more_than_an_answer_does_not_wait_for_it(source: Source) -> None:
+    source.takes_s = 5
+    assert (await source.cache.look("a", wait=False)).value is None
+    await asyncio.sleep(6)
+    assert (await source.cache.look("a", wait=False)).value == 1
+
+
+async def test_look_says_how_old_an_answer_may_be(source: Source) -> None:
+    await source.cache.look("a")
+    await asyncio.sleep(59)
+    await source.cache.look("a", fresh_ms=60_000)
+    assert source.asked == ["a"]
+    await asyncio.sleep(2)
+    await source.cache.look("a", fresh_ms=60_000)
+    await asyncio.sleep(0)
+    assert source.asked == ["a", "a"]
