@@ -212,7 +212,7 @@ def _lanes(watch: Watch, report: GroupReport | None, events: Sequence[PlacedEven
 
 def _listing(
     rows: Iterable[Any], query: Mapping[str, str], keys: Mapping[str, Callable[[Any], Any]], name: Callable[[Any], str]
-) -> tuple[list[Any], dict[str, Any]]:
+) -> tuple[Sequence[Any], dict[str, Any]]:
     """Return the rows of one page of a list, sorted and filtered as the query says, and what the page needs to offer the others."""
     wanted = query.get("q", "")
     sort = query["sort"] if query.get("sort") in keys else next(iter(keys))
