@@ -1,7 +1,8 @@
 """What the dashboard shows of a simulated cluster, as its pages were at one moment: the same at each run.
 
 A shop runs for eight minutes. At the end a member of the group `billing` is killed, another one joins, one leaves; a key is parked, and the
-bank does not respond for an order. `mailing` has dead letters, `reports` lags, and `audit` has lost its only member. Reminders of orders wait for their time.
+bank does not respond for an order. `mailing` has dead letters, `reports` lags, and `audit` has lost its only member. Reminders of orders
+wait for their time.
 """
 
 import asyncio
