@@ -12,11 +12,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from lockstep.admin.client import BrokerResults
+from lockstep.admin.delays import DelayReport, delays_json
 from lockstep.admin.diagnosis import Finding, findings_json
 from lockstep.admin.doctor_query import examine
 from lockstep.admin.group_list import GroupLine, groups_json
 from lockstep.admin.group_query import list_groups, read_group
 from lockstep.admin.group_report import GroupReport
+from lockstep.admin.overviews import read_delays
 from lockstep.admin.settings_query import ClusterSettings, read_settings
 from lockstep.admin.watch.cache import Answer, Cache
 from lockstep.admin.watch.topic_query import TopicReport, read_topic, topic_json
@@ -52,6 +54,7 @@ class Caches:
     dead: Cache[str, DeadLetters]
     parked: Cache[tuple[str, bool], ParkedRows]
     settings: Cache[None, ClusterSettings]
+    delays: Cache[None, DelayReport]
     listing: Cache[None, tuple[list[GroupLine], Mapping[str, str]]]
 
 
@@ -81,6 +84,7 @@ class Dashboard:
             dead=Cache(clock, self.tasks, lambda group: read_dead(admin, messages, group)),
             parked=Cache(clock, self.tasks, lambda key: read_parked(admin, key[0], count=key[1])),
             settings=Cache(clock, self.tasks, lambda _: read_settings(admin)),
+            delays=Cache(clock, self.tasks, lambda _: read_delays(admin)),
             listing=Cache(clock, self.tasks, lambda _: list_groups(admin)),
         )
         self.routes = [
@@ -96,6 +100,7 @@ class Dashboard:
             Route("/groups/{group}/why", self._why),
             Route("/groups/{group}/dead", self._dead),
             Route("/groups/{group}/parked", self._parked),
+            Route("/delays", self._delays),
             Route("/settings", self._settings),
             Route("/doctor", self._doctor),
             Route("/livez", _livez),
@@ -183,6 +188,11 @@ class Dashboard:
         group, count = request.path_params["group"], request.query_params.get("count") == "1"
         answer = await self._caches.parked.look((group, count))
         return self._page(request, "parked.html", failed_messages.parked(group, answer, count=count), _status(answer))
+
+    async def _delays(self, request: Request) -> Response:
+        if wants_json(request):
+            return answer_document(await self._caches.delays.look(None, fresh=True), delays_json)
+        return self._page(request, "delays.html", views.delays(self.watch))
 
     async def _settings(self, request: Request) -> Response:
         return self._page(request, "settings.html", views.settings(await self._caches.settings.look(None), request.query_params))

@@ -29,6 +29,7 @@ PAGES = [
     f"/groups/{GROUP}/dead",
     f"/groups/{GROUP}/parked",
     f"/groups/{GROUP}/parked?count=1",
+    "/delays",
     "/settings",
     "/doctor",
     f"/topics/{TOPIC}/messages",

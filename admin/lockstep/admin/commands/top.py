@@ -15,8 +15,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.admin.client import AdminClient, gather_results
+from lockstep.admin.client import AdminClient
 from lockstep.admin.options import JsonOption, NameserverOption, run
+from lockstep.admin.overviews import read_overviews
 from lockstep.admin.rates import BrokerRates, ClusterRates, GroupRates, Looks, rates
 from lockstep.admin.render import format_duration, print_json, print_table
 from lockstep.client.config import DEFAULT_NAMESERVER
@@ -57,24 +58,17 @@ def top_command(
 
 async def _top(nameserver: str, interval_s: float, sort: Sort, once: bool, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
-    before = await _look(admin)
+    before = await read_overviews(admin)
     if not once:
         await _live(admin, before, interval_s, sort)
         return
     await asyncio.sleep(interval_s)
-    found = rates(before, await _look(admin))
+    found = rates(before, await read_overviews(admin))
     if as_json:
         print_json(asdict(found))
     else:
         print_table(BROKER_COLUMNS, [broker_row(each) for each in found.brokers], empty="no broker has registered")
         print_table(GROUP_COLUMNS, [group_row(each) for each in ordered(found.groups, sort)], empty="no groups")
-
-
-async def _look(admin: AdminClient) -> Looks:
-    """Return the figures of every broker, or why it did not respond. Raise TransportError if no nameserver responds."""
-    async with admin.keep_connections():
-        results = await gather_results({broker.name: admin.overview(broker) for broker in await admin.brokers()})
-    return {**results.values, **results.failed}
 
 
 async def _live(admin: AdminClient, before: Looks, interval_s: float, sort: Sort) -> None:
@@ -87,7 +81,7 @@ async def _live(admin: AdminClient, before: Looks, interval_s: float, sort: Sort
             screen.update(_screen(found, sort, trends, note, console.height), refresh=True)
             await asyncio.sleep(interval_s)
             try:
-                now = await _look(admin)
+                now = await read_overviews(admin)
             except TransportError as error:
                 note = f"these figures are old: {error}"
                 continue
