@@ -3,7 +3,7 @@
 from shlex import quote
 
 from lockstep.admin.client import AdminClient, broker_reasons, by_name, gather_results
-from lockstep.admin.group_query import read_group
+from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_line
 from lockstep.client.config import DEFAULT_NAMESERVER
@@ -25,9 +25,7 @@ async def _delete(group: str, nameserver: str, as_json: bool) -> None:
     report, statuses = await read_group(admin, group)
     run_again = f"run `lockstep group delete {quote(group)}` again"
     if report is None:
-        raise CommandError(
-            statuses.failure_summary() or f"no broker knows group {group}; run `lockstep group list` to list the known groups"
-        )
+        raise unknown_group(group, statuses.failed)
     members = sorted({member.client_id for member in report.members})
     if members:
         listed = ", ".join(members[:MEMBERS_SHOWN]) + (" …" if len(members) > MEMBERS_SHOWN else "")
