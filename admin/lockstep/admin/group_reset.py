@@ -7,7 +7,7 @@ from lockstep.admin.client import AdminClient, broker_reasons, by_name, gather_r
 from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.group_report import QueueLine
 from lockstep.admin.options import CommandError
-from lockstep.admin.parked import Waiting, count_waiting, list_parked, total_waiting
+from lockstep.admin.parked import Waiting, count_forgotten
 from lockstep.admin.reset_plan import Move, plan_moves
 from lockstep.admin.targets import Target
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
@@ -46,14 +46,10 @@ def _parked_error(group: str, plan: Sequence[Move]) -> CommandError:
 
 async def _count_forgotten(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move]) -> Waiting:
     """Return how many messages of the parked keys wait that the reset forgets."""
-    listed = await list_parked(admin, group, topic)
-    reset = {move.queue for move in plan}
-    keys = [each for each in listed.keys if each.queue in reset]
-    waiting, unread = await count_waiting(admin, keys)
-    if failed := {**unread, **listed.failed}:
-        raise CommandError(f"nothing was changed: the waiting messages of parked keys can't be counted: {broker_reasons(failed)}")
-    counted = total_waiting(waiting.values())
-    return Waiting(counted.count, counted.complete and not listed.cut)
+    forgotten = await count_forgotten(admin, group, topic, {move.queue for move in plan})
+    if forgotten.failed:
+        raise CommandError(f"nothing was changed: the waiting messages of parked keys can't be counted: {broker_reasons(forgotten.failed)}")
+    return forgotten.waiting
 
 
 async def plan_reset(

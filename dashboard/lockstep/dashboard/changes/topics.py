@@ -4,6 +4,7 @@ from itertools import chain
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.options import CommandError
+from lockstep.admin.parked import count_forgotten
 from lockstep.admin.sending import send_message
 from lockstep.admin.topic_change import create_topic, delete_topic, describe_queues, find_layout, plan_alteration, plan_deletion
 from lockstep.admin.watch.topic_query import read_topic
@@ -76,6 +77,7 @@ async def _plan_deletion(admin: AdminClient, values: Values) -> Plan:
     topic = required(values, "topic")
     before = await plan_deletion(admin, topic)
     report = await read_topic(admin, topic)
+    forgotten = await count_forgotten(admin, topic=topic)
     stored = sum(each.max_offset - each.min_offset for each in chain.from_iterable(report.offsets.values()))
 
     async def carry_out() -> tuple[str, ...]:
@@ -85,6 +87,7 @@ async def _plan_deletion(admin: AdminClient, values: Values) -> Plan:
     held = f"its {len(before.read_queues)} queues, {stored:,} messages, and the progress of every group in them"
     effect = [f"Topic {topic} is deleted: {held}."]
     effect += [f"{name} does not say how many messages it has: {why}." for name, why in report.failed.items()]
+    effect += [f"{sentence}." for sentence in forgotten.sentences]
     effect.append("Sends to it fail from then on. Nothing brings the messages back.")
     return Plan(tuple(effect), command(("topic", "delete"), (topic,)), carry_out, (before.version,))
 
