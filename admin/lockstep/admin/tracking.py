@@ -12,7 +12,7 @@ from typing import Any
 from lockstep.admin.client import AdminClient
 from lockstep.admin.find import Criteria, Found, find_key
 from lockstep.admin.search_progress import SearchProgress
-from lockstep.protocol.bodies import BrokerAddress, ConsumeType, GroupStatus, ParkAction, ParkControlBody, ParkState, QueueStatus
+from lockstep.protocol.bodies import BrokerAddress, ConsumeType, GroupStatus, ParkAction, ParkControlBody, ParkedKey, ParkState, QueueStatus
 from lockstep.protocol.done_ranges import contains
 from lockstep.protocol.errors import (
     BrokerError,
@@ -90,15 +90,19 @@ async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt)
     return found
 
 
-async def track_with_copies(admin: AdminClient, broker: BrokerAddress, status: GroupStatus, message: MessageExt) -> Track:
+async def track_with_copies(
+    admin: AdminClient, broker: BrokerAddress, status: GroupStatus, message: MessageExt, *, parked: bool | None = None
+) -> Track:
     """Return the group's track of the message, by its parked keys and its retry and dead-letter topics too.
 
-    Raises the errors of requests to the broker.
+    `parked`: whether it waits for the replay of its key; None if the broker is to be asked. Raises the errors of requests to the broker.
     """
     found = track(status, message)
     if found.type not in (TrackType.CONSUMED, TrackType.CONSUMED_BUT_FILTERED):
         return found
-    if await _is_parked(admin, broker, status.group, message):
+    if parked is None:
+        parked = await parked_row(admin, broker, status.group, message) is not None
+    if parked:
         return replace(found, type=TrackType.PARKED)
     if found.type is TrackType.CONSUMED_BUT_FILTERED:
         return found
@@ -109,17 +113,19 @@ async def track_with_copies(admin: AdminClient, broker: BrokerAddress, status: G
     return found
 
 
-async def _is_parked(admin: AdminClient, broker: BrokerAddress, group: str, message: MessageExt) -> bool:
-    """Return whether the message is one that waits for the replay of its key: progress passes it."""
+async def parked_row(admin: AdminClient, broker: BrokerAddress, group: str, message: MessageExt) -> ParkedKey | None:
+    """Return the parked key for whose replay the message waits, or None if it does not: progress passes such a message.
+
+    Raises the errors of requests to the broker.
+    """
     if message.sharding_key is None:
-        return False
+        return None
     try:
         reply = await admin.control_parked(broker, ParkControlBody(ParkAction.LIST, group, message.stored_topic, message.sharding_key))
     except RequestCodeNotSupportedError:
-        return False  # a broker of an earlier version parks no keys
-    return any(
-        row.queue_id == message.queue_id and row.state is not ParkState.ENDED and row.next <= message.queue_offset for row in reply.keys
-    )
+        return None  # a broker of an earlier version parks no keys
+    waiting = (row for row in reply.keys if row.queue_id == message.queue_id and row.state is not ParkState.ENDED)
+    return next((row for row in waiting if row.next <= message.queue_offset), None)
 
 
 async def _copies(admin: AdminClient, broker: BrokerAddress, topic: str, message: MessageExt) -> list[MessageExt]:

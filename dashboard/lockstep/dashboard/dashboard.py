@@ -16,7 +16,7 @@ from lockstep.admin.delays import DelayReport, delays_json
 from lockstep.admin.diagnosis import Finding, findings_json
 from lockstep.admin.doctor_query import examine
 from lockstep.admin.group_list import GroupLine, groups_json
-from lockstep.admin.group_query import list_groups, read_group
+from lockstep.admin.group_query import UnknownGroupError, list_groups, read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.overviews import read_delays
 from lockstep.admin.settings_query import ClusterSettings, read_settings
@@ -33,7 +33,7 @@ from lockstep.dashboard.messages import Messages
 from lockstep.dashboard.render import HERE, Templates
 from lockstep.dashboard.tail_page import TailPage
 from lockstep.protocol.bodies import GroupStatus
-from lockstep.protocol.errors import LockstepError, SubscriptionGroupNotExistError, TopicNotExistError
+from lockstep.protocol.errors import TopicNotExistError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 
@@ -79,7 +79,7 @@ class Dashboard:
         self._caches = Caches(
             groups=Cache(clock, self.tasks, lambda group: read_group(admin, group)),
             topics=Cache(clock, self.tasks, lambda topic: read_topic(admin, topic)),
-            whys=Cache(clock, self.tasks, lambda group: diagnose(admin, group, lambda line: True, lambda failed: _unknown(group, failed))),
+            whys=Cache(clock, self.tasks, lambda group: diagnose(admin, group, lambda line: True)),
             doctor=Cache(clock, self.tasks, lambda _: examine(admin)),
             dead=Cache(clock, self.tasks, lambda group: read_dead(admin, messages, group)),
             parked=Cache(clock, self.tasks, lambda key: read_parked(admin, key[0], count=key[1])),
@@ -211,9 +211,5 @@ async def _livez(_: Request) -> Response:
 
 
 def _status(answer: Answer[Any]) -> int:
-    unknown = isinstance(answer.error, SubscriptionGroupNotExistError | TopicNotExistError)
+    unknown = isinstance(answer.error, UnknownGroupError | TopicNotExistError)
     return 404 if unknown and answer.value is None else 200
-
-
-def _unknown(group: str, failed: Mapping[str, str]) -> LockstepError:
-    return SubscriptionGroupNotExistError(f"no broker knows group {group}" + (f"; not reached: {', '.join(failed)}" if failed else ""))

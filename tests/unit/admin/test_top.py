@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from rich.console import Console, ConsoleDimensions
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.commands.top import Sort, _screen, _top
@@ -78,9 +79,7 @@ async def test_group_that_needs_attention_says_why(lockstep_cluster: TestCluster
     look = await read_overviews(admin)
     found = rates({}, look)
     assert [each.consume_enable for each in found.groups] == [False]
-    screen = _screen(found, Sort.BEHIND, {}, "every 2 s", 24)
-    from rich.console import Console
-
+    screen = _screen(found, Sort.BEHIND, {}, "every 2 s", ConsoleDimensions(200, 24))
     console = Console(width=200, file=None, record=True)
     console.print(screen)
     text = console.export_text()
@@ -90,8 +89,6 @@ async def test_group_that_needs_attention_says_why(lockstep_cluster: TestCluster
 
 @pytest.mark.lockstep(brokers=1)
 async def test_more_groups_than_the_screen_has_lines_are_counted(lockstep_cluster: TestCluster) -> None:
-    from rich.console import Console
-
     await lockstep_cluster.create_topic(TOPIC, queues=1)
     admin = AdminClient(Host.current(), lockstep_cluster.nameserver)
     (broker,) = await admin.brokers()
@@ -100,7 +97,7 @@ async def test_more_groups_than_the_screen_has_lines_are_counted(lockstep_cluste
     found = rates({}, await read_overviews(admin))
     assert len(found.groups) == 30
     console = Console(width=200, record=True)
-    console.print(_screen(found, Sort.BEHIND, {}, "every 2 s", 17))
+    console.print(_screen(found, Sort.BEHIND, {}, "every 2 s", ConsoleDimensions(200, 17)))
     lines = console.export_text().splitlines()
     assert len(lines) <= 17
     assert lines[-1].strip() == "every 2 s; 20 more groups"
