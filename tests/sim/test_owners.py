@@ -35,22 +35,23 @@ SVG = "{http://www.w3.org/2000/svg}"
 def run_with_brokers(seed: int, world: str) -> tuple[RunResult, list[tuple[BrokerOpened, Broker]]]:
     """Run a universe. Return its result, and each broker that opened its port, with what it remembers."""
     run = Run(draw(seed, world, every_fault(), storm_s=STORM_S), trace=False)
-    opened_before, opened = run.universe.broker_opened, []
+    opened_before = run.universe.broker_opened
+    lives: list[tuple[BrokerOpened, Broker]] = []
 
-    def note(broker: Broker, event: BrokerOpened) -> None:
-        opened.append((event, broker))
-        opened_before(broker, event)
+    def note(broker: Broker, opened: BrokerOpened) -> None:
+        lives.append((opened, broker))
+        opened_before(broker, opened)
 
     run.universe.broker_opened = note  # type: ignore[method-assign]
-    return run.run(), opened
+    return run.run(), lives
 
 
-def told(result: RunResult, opened: list[tuple[BrokerOpened, Broker]], end_ms: int) -> list[Lane]:
+def told(result: RunResult, lives: list[tuple[BrokerOpened, Broker]], end_ms: int) -> list[Lane]:
     """Return the lanes of GROUP as the brokers tell them. What happened while a broker did not run is unknown."""
     ended = {event.process: round(event.t * 1000) for event in reversed(result.history.of(ProcessEnded))}
     events: list[PlacedEvent] = []
     known: dict[str, list[Period]] = {}
-    for life, broker in opened:
+    for life, broker in lives:
         log = broker.state.coordination.state.events
         found, _ = log.read(0, GROUP, 100_000)
         assert log.first == 1, "none is dropped"
@@ -72,13 +73,13 @@ def at(lane: Lane | None, ms: int) -> Span:
 
 @pytest.mark.parametrize(("world", "seed"), [("churn", 1), ("pause", 1), ("late", 2), ("broker", 2), ("power", 1)])
 def test_lanes_agree_with_what_the_brokers_tell(world: str, seed: int) -> None:
-    result, opened = run_with_brokers(seed, world)
+    result, lives = run_with_brokers(seed, world)
     assert not result.violations
     end_ms = round(result.history.events[-1].t * 1000)
     seen = {(lane.topic, lane.broker, lane.queue_id): lane for lane in owners.lanes(result.history)[GROUP]}
     names = {event.client_id: f"{event.machine}#{event.process}" for event in result.history.of(SessionBound)}
     compared = 0
-    for lane in told(result, opened, end_ms):
+    for lane in told(result, lives, end_ms):
         where = lane.topic, lane.broker, lane.queue_id
         before = Span(0, 0)
         for span in lane.spans:

@@ -59,8 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(line, flush=True)
 
     if options.seed is not None:
-        shown = {"storm_s": options.storm, "verbose": options.verbose, "svg": options.svg}
-        return 0 if replay(options.seed, options.world, **shown, print_line=print_line) else 1
+        one = options.seed, options.world
+        lawful = replay(*one, storm_s=options.storm, verbose=options.verbose, svg=options.svg, print_line=print_line)
+        return 0 if lawful else 1
     if options.mutants is not None:
         return 1 if run_mutants(options.mutants or list(MUTANTS), options.seeds_max, workers=options.workers, print_line=print_line) else 0
     first, last = options.seeds or ((1, 100) if options.hours is None else (options.first, sys.maxsize))
