@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from support.cluster import QUICK, Cluster
 from support.http import raw
@@ -111,4 +111,3 @@ async def test_every_expression_of_alerts_and_panels_is_answered(cluster: Cluste
     assert [rule["name"] for rule in rules if rule["state"] == "firing"] == []
     await cluster.kill("broker-b")
     await server.until("the alert of a broker that is down", 'ALERTS{alertname="LockstepServerDown"}')
-    await cluster.stop("producer", "worker")
