@@ -18,11 +18,14 @@ PRINTED = {
     "python use_shop_django.py": "202",
     "python send_mail.py": "2 sent",
     "python import_orders.py": "3 stored",
+    "python plain_logs.py": "INFO lockstep.client broker.connected broker=broker-a",
+    "python structured_logs.py": '"event": "broker.connected", "logger": "lockstep.client", "level": "info"',
+    "python tracked_errors.py": "error message.dead_lettered %s ValueError",
 }
 
 
 def test_every_block_of_the_frameworks_page_runs(tmp_path: Path) -> None:
-    for framework in ("fastapi", "httpx", "flask", "django", "taskiq"):
+    for framework in ("fastapi", "httpx", "flask", "django", "taskiq", "sentry_sdk"):
         pytest.importorskip(framework)
     reader = Newcomer(tmp_path)
     reader.use_this_environment()
