@@ -59,28 +59,28 @@ def a_foreign_log_is_adopted_unread(patch: Patches) -> None:
     patch.set(foreign_store, "read_whole", unread)
 
 
-ADOPTION = "tests/unit/broker/test_adoption.py"
+BROKER = "tests/unit/broker/"
 
 
-@mutant("files", aimed=f"{ADOPTION}::test_start_without_the_flag_is_refused")
+@mutant("files", aimed=BROKER + "test_adoption.py::test_start_without_the_flag_is_refused")
 def a_foreign_directory_is_adopted_unasked(patch: Patches) -> None:
     """A start takes over what another broker has written only with --adopt."""
     patch.set(store, "refusal", lambda root, reason: StoreCorruptError("adopted"))
 
 
-@mutant("files", aimed=f"{ADOPTION}::test_directory_in_which_the_other_broker_has_run_is_taken_over_again")
+@mutant("files", aimed=BROKER + "test_adoption_and_export.py::test_directory_in_which_the_other_broker_has_run_is_taken_over_again")
 def another_broker_runs_unnoticed(patch: Patches) -> None:
     """What another broker has written to config/*.json since is noticed."""
     patch.set(foreign_store, "known_content", foreign_store.present_content)
 
 
-@mutant("files", aimed=f"{ADOPTION}::test_unfinished_work_is_refused_unless_it_is_named")
+@mutant("files", aimed=BROKER + "test_adoption_refusals.py::test_unfinished_work_is_refused_unless_it_is_named")
 def unfinished_work_is_left_behind(patch: Patches) -> None:
     """Work that this version does not continue is refused by name."""
     patch.set(store, "check_unfinished", lambda root, unfinished, without: None)
 
 
-@mutant("files", aimed=f"{ADOPTION}::test_topic_that_the_cluster_has_or_has_deleted_keeps_its_messages")
+@mutant("files", aimed=BROKER + "test_adoption.py::test_topic_that_the_cluster_has_or_has_deleted_keeps_its_messages")
 def adopted_topics_ignore_the_cluster(patch: Patches) -> None:
     """The layout of an adopted topic follows the cluster's, or its deletion."""
 
@@ -90,7 +90,7 @@ def adopted_topics_ignore_the_cluster(patch: Patches) -> None:
     patch.set(app, "cluster_layouts", nothing)
 
 
-@mutant("files", aimed=f"{ADOPTION}::test_record_that_is_read_as_a_torn_frame_is_not_cut")
+@mutant("files", aimed=BROKER + "test_adoption.py::test_record_that_is_read_as_a_torn_frame_is_not_cut")
 def records_of_the_other_broker_are_cut(patch: Patches) -> None:
     """What the start has read as records of the other broker is no unfinished tail."""
     original = Recoverer.__init__
