@@ -12,11 +12,13 @@ from lockstep.admin.client import AdminClient, failure_summary
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import QueueLine
 from lockstep.admin.message_query import brokers_to_search, find_by_id
+from lockstep.admin.message_track import track_text
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.parked import list_parked
 from lockstep.admin.render import print_json, print_line
 from lockstep.admin.targets import parse_topic_queue
-from lockstep.admin.tracking import MEANINGS, track_with_copies
+from lockstep.admin.tracking import track_with_copies
+from lockstep.admin.waiting import home_queue, waiting_of
 from lockstep.admin.why import Cause, Explanation, QueueState, key_explanation
 from lockstep.admin.why_query import Diagnosis, diagnose, diagnosis_json
 from lockstep.client.config import DEFAULT_NAMESERVER
@@ -139,10 +141,11 @@ async def _about_key(admin: AdminClient, group: str, topic: str, key: str) -> _Q
 
 async def _about_message(admin: AdminClient, group: str, message_id: str) -> _Question:
     message, broker = await find_by_id(admin, brokers_to_search(await admin.brokers(), None), message_id)
-    queue = MessageQueue(message.stored_topic, broker.name, message.queue_id)
+    queue = home_queue(message)
     question = _of_queue(group, queue)
-    note = f"message {message_id} is at offset {message.queue_offset:,} of {queue}"
-    if message.sharding_key is not None:
+    waits = waiting_of(message) is not None
+    note = f"message {message_id} goes to {queue}" if waits else f"message {message_id} is at offset {message.queue_offset:,} of {queue}"
+    if message.sharding_key is not None and not waits:
         listed = await list_parked(admin, group, queue.topic, message.sharding_key)
         rows = [each.row for each in listed.keys if each.queue == queue and each.row.next <= message.queue_offset]
         if (parked := key_explanation(group, queue, rows)) is not None:
@@ -154,8 +157,8 @@ async def _about_message(admin: AdminClient, group: str, message_id: str) -> _Qu
     if status is None:
         return replace(question, note=note)
     found = await track_with_copies(admin, broker, status, message)
-    behind = "" if found.committed_offset is None else f", which is {found.committed_offset:,}"
-    return replace(question, note=f"{note}: {MEANINGS[found.type]}{behind}")
+    behind = "" if found.committed_offset is None else f"; the group's progress is {found.committed_offset:,}"
+    return replace(question, note=f"{note}: {track_text(found, admin.host.clock.wall_ms())}{behind}")
 
 
 def _of_queue(group: str, queue: MessageQueue) -> _Question:
