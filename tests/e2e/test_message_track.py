@@ -48,9 +48,12 @@ async def test_every_group_is_listed_with_its_track_and_meaning(cluster: Cluster
         "failing": "NOT_CONSUME_YET",
         "filtering": "CONSUMED_BUT_FILTERED",
         "handles": "CONSUMED",
-        "left": "NOT_ONLINE",
+        "left": "CONSUMED",
         "poll": "PULL",
     }
+    assert {group for group, track in tracks.items() if not track["online"]} == {"left"}
+    left = tracks.pop("left")
+    assert left["meaning"] == f"{MEANINGS[TrackType.CONSUMED]}; no member of the group is connected"
     assert all(track["meaning"] == MEANINGS[TrackType(track["track"])] for track in tracks.values())
     assert (tracks["failing"]["committed_offset"], tracks["handles"]["committed_offset"]) == (0, 1)
     broken.unlink()

@@ -31,9 +31,7 @@ def show_command(
         typer.Argument(metavar="MSGID", help="The offset message id (32 hex digits), as `send` prints it, or the producer's id."),
     ],
     broker: Annotated[str | None, typer.Option("--broker", help="Search only this broker. By default all brokers.")] = None,
-    track: Annotated[
-        bool, typer.Option("--track", help="Show also, for each group of its topic, whether the group's progress is past it.")
-    ] = False,
+    track: Annotated[bool, typer.Option("--track", help="Show also what became of it in each group of its topic.")] = False,
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
