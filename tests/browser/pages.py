@@ -9,7 +9,8 @@ MESSAGE = "MESSAGE"
 """Stands for the id of a message in the topic."""
 PAGES = (
     *("/", "/topics", f"/topics/{TOPIC}", f"/topics/{TOPIC}/messages", f"/topics/{TOPIC}/tail", "/messages", f"/messages/{MESSAGE}"),
-    *("/groups", f"/groups/{GROUP}", f"/groups/{GROUP}/why", f"/groups/{GROUP}/parked", "/groups/mailing/dead", "/settings", "/doctor"),
+    *("/groups", f"/groups/{GROUP}", f"/groups/{GROUP}/why", f"/groups/{GROUP}/parked", "/groups/mailing/dead"),
+    *("/delays", "/settings", "/doctor"),
     *("/changes", "/changes/group-reset"),
 )
 """Every page, over a cluster that has this topic, this group and this message."""

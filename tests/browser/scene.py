@@ -1,7 +1,8 @@
 """What the dashboard shows of a simulated cluster, as its pages were at one moment: the same at each run.
 
 A shop runs for eight minutes. At the end a member of the group `billing` is killed, another one joins, one leaves; a key is parked, and the
-bank does not respond for an order. `mailing` has dead letters, `reports` lags, and `audit` has lost its only member.
+bank does not respond for an order. `mailing` has dead letters, `reports` lags, and `audit` has lost its only member. Reminders of orders
+wait for their time.
 """
 
 import asyncio
@@ -71,6 +72,7 @@ async def _record() -> Scene:
         for name, program in {"mailing-1": shop.mail, "mailing-2": shop.mail, "reports-1": shop.report, "audit-1": shop.audit}.items():
             await cluster.start(name, program)
         await cluster.start("shop-1", shop.sell)
+        await cluster.start("reminders-1", shop.remind)
         await cluster.advance(minutes=4)
         await cluster.stop("audit-1")
         await cluster.advance(minutes=1)

@@ -1,9 +1,10 @@
-"""The programs of a shop, whose cluster the pictures show: they sell, bill, mail, report and audit."""
+"""The programs of a shop, whose cluster the pictures show: they sell, remind, bill, mail, report and audit."""
 
 import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from math import sin
 from typing import Any
 
@@ -21,6 +22,8 @@ from lockstep.client import (
 
 ORDERS = 400
 STEPS = ("created", "paid", "shipped")
+REMINDERS = (timedelta(minutes=8), timedelta(minutes=30), timedelta(hours=1), timedelta(hours=2))
+"""How long after an order its customer is reminded. The shop runs for less, so that all reminders wait."""
 RETRY = OrderedRetry(max_attempts=3, on_exhausted="park", backoff=Backoff(first_ms=500, max_ms=500))
 
 
@@ -49,6 +52,18 @@ class Shop:
                 await producer.send(order_event(number))
                 number += 1
                 await asyncio.sleep(1 / (7 + 3 * sin(number / 250)))
+
+    async def remind(self) -> None:
+        """Send reminders that wait for their time: the first one of every third order, the second one of every fourth, and so on."""
+        async with Producer("reminders", nameserver=self.nameserver) as producer:
+            number = 0
+            while True:
+                message = Message(TOPIC, b'{"event": "reminder"}', tags="reminder", keys=[f"order-{number}"])
+                for count, delay in enumerate(REMINDERS, 3):
+                    if number % count == 0:
+                        await producer.send(message, delay=delay)
+                number += 1
+                await asyncio.sleep(2)
 
     async def bill(self) -> None:
         """Bill orders, each in order."""

@@ -11,7 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.admin.client import AdminClient
 from lockstep.client import LocalProtocolError, MessageIllegalError
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.compression import SYS_ZLIB
+from lockstep.protocol.headers.send import SendMessageHeader
+from lockstep.runtime.host import Host
 from support.cluster import QUICK, Cluster
 
 pytest.importorskip("taskiq")
@@ -143,6 +148,21 @@ async def test_stopped_worker_gives_back_what_it_has_not_run(workers: Workers) -
         await workers.cluster.until("all ran", lambda: workers.count("mailed") == 30)
         await workers.cluster.until_lag(0, "workers")
     assert set(Counter(text for _, text in workers.lines() if text.startswith("mailed")).values()) == {1}
+
+
+async def test_body_that_can_not_be_decompressed_fails_its_delivery_and_not_the_worker(workers: Workers) -> None:
+    await workers.start("worker-1")
+    admin = AdminClient(Host.current(), workers.cluster.nameservers)
+    (broker,) = await admin.brokers()
+    header = SendMessageHeader("anybody", "tasks", 0, sys_flag=SYS_ZLIB, properties="")
+    await admin.request(broker, RequestCode.SEND_MESSAGE, header, b"no zlib stream")
+    async with client(workers):
+        await workers.cluster.until(
+            "it has failed", lambda: "is not a zlib stream" in (workers.cluster.folder / "worker-1.log").read_text()
+        )
+        await shop.mail.kiq("order-1")
+        await workers.cluster.until("the next one ran", lambda: workers.count("mailed order-1") == 1)
+    await workers.stop("worker-1")
 
 
 async def test_label_delay_delays_and_a_wrong_one_is_refused(workers: Workers) -> None:

@@ -76,6 +76,9 @@ async def test_listener_in_a_thread_and_one_that_blocks_the_loop_are_told_apart(
     assert "4111" not in json.dumps(in_thread)
     awaited = await until_because(cluster, "waiting", "listener_runs")
     assert awaited["stack"][0].partition(" in ")[2] == "bill"
+    assert awaited["text"].endswith(f", at {awaited['stack'][0]} (now in {awaited['stack'][-1]})")
+    assert awaited["step"] == f"look at {awaited['stack'][0]}"
+    assert in_thread["step"] == f"look at {in_thread['stack'][-1]}"
     blocked = await until_because(cluster, "blocking", "member_silent")
     assert "did not respond within 3 s" in blocked["text"]
 
@@ -99,3 +102,31 @@ async def test_stopped_member_holds_back_no_other_answer(cluster: Cluster, tmp_p
             assert names <= {"member_silent", "owner_in_grace", "no_member"}, text
     finally:
         cluster.signal(signal.SIGCONT, "stopped")
+
+
+async def test_watched_group_is_told_when_its_answer_changes(cluster: Cluster, tmp_path: Path) -> None:
+    """A broker that is killed does not end the command, and Ctrl-C does, with the exit code of the last answer."""
+    await cluster.nameserver("nameserver-1")
+    await cluster.broker("broker-a", *QUICK)
+    await cluster.command("topic", "create", "orders", "--queues", "1")
+    await member(cluster, tmp_path, "waiting", "waits")
+    await cluster.command("send", "orders", "one", "--sharding-key", "order-1")
+    await until_because(cluster, "waiting", "listener_runs")
+    command = [sys.executable, "-m", "lockstep.admin.cli", "why", "waiting", "--watch", "--interval", "0.5", "-n", cluster.nameservers]
+    watching = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    assert watching.stdout is not None
+    try:
+        async with asyncio.timeout(60):
+            assert b"because  the listener __main__.bill has been running for " in await watching.stdout.readuntil(b"\n\n")
+            await cluster.kill("broker-a")
+            while b"not known: " not in await watching.stdout.readuntil(b"\n\n"):
+                pass
+            await cluster.restart("broker-a")
+            while b"because  the listener __main__.bill" not in await watching.stdout.readuntil(b"\n\n"):
+                pass
+            watching.send_signal(signal.SIGINT)
+            assert await watching.wait() == 0
+    finally:
+        if watching.returncode is None:
+            watching.kill()
+        await watching.wait()

@@ -4,6 +4,8 @@
     --hours 8                 as many hours of this machine's time, from --first on
     --world power             one world only
     --seed 17 --world net -v  run one universe again, with every event and log line in order
+    --seed 17 --world net --svg FILE
+                              run it again, and draw who held which queue when, under which epoch
     --mutants                 every rule switched off, one after the other, and the seeds until a checker detects it
     --json FILE               the figures as JSON
 Exit code 1: a violation, a mutant that is not detected, or a place that ≥ 1,000 seeds of all worlds never reached.
@@ -35,6 +37,7 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--world", choices=list(WORLDS), help="one world only; default: drawn for each seed")
     parser.add_argument("--seed", type=int, metavar="S", help="run one universe again")
     parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: print every event and log line")
+    parser.add_argument("--svg", type=Path, metavar="FILE", help="with --seed: draw who held which queue when; one picture for each group")
     parser.add_argument("--storm", type=float, metavar="SECONDS", help="with --seed: the duration of the faults; default: drawn")
     parser.add_argument("--workers", type=int, default=WORKERS, metavar="N", help="processes, default 2")
     parser.add_argument(
@@ -42,7 +45,10 @@ def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--seeds-max", type=int, default=40, metavar="N", help="with --mutants: the limit of seeds for each, default 40")
     parser.add_argument("--json", metavar="FILE", help="write the figures to FILE")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.svg is not None and options.seed is None:
+        parser.error("--svg draws one universe: it requires --seed")
+    return options
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -53,7 +59,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(line, flush=True)
 
     if options.seed is not None:
-        return 0 if replay(options.seed, options.world, storm_s=options.storm, verbose=options.verbose, print_line=print_line) else 1
+        one = options.seed, options.world
+        lawful = replay(*one, storm_s=options.storm, verbose=options.verbose, svg=options.svg, print_line=print_line)
+        return 0 if lawful else 1
     if options.mutants is not None:
         return 1 if run_mutants(options.mutants or list(MUTANTS), options.seeds_max, workers=options.workers, print_line=print_line) else 0
     first, last = options.seeds or ((1, 100) if options.hours is None else (options.first, sys.maxsize))

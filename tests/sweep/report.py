@@ -119,6 +119,7 @@ def violation_lines(seed: int, world: str, violations: tuple[str, ...]) -> list[
     more = [f"    … and {len(violations) - SHOWN_MAX} more"] if len(violations) > SHOWN_MAX else []
     return [
         f"  seed {seed} in {world}; replay: scripts/sweep --world {world} --seed {seed} -v",
+        f"    picture of who held the queues: scripts/sweep --world {world} --seed {seed} --svg seed-{seed}.svg",
         *(f"    {violation}" for violation in violations[:SHOWN_MAX]),
         *more,
     ]

@@ -5,11 +5,13 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from multiprocessing import get_context
+from pathlib import Path
 
 from lockstep.runtime.clock import Clock
 from lockstep.testing.simulation import SimulationStuckError
 from sweep.faults import every_fault
 from sweep.mutants import MUTANTS, switched_off
+from sweep.owners import pictures
 from sweep.report import Summary, Total, crashed, summary, violation_lines
 from sweep.run import Run, RunResult
 from sweep.worlds import draw
@@ -108,8 +110,19 @@ def run_sweep(seeds: Iterator[int], world: str | None, *, workers: int, until: f
     return total
 
 
-def replay(seed: int, world: str | None, *, storm_s: float | None = None, verbose: bool, print_line: Callable[[str], None]) -> bool:
-    """Run one universe again; with `verbose` print all its events. Return whether no law was violated."""
+def replay(
+    seed: int,
+    world: str | None,
+    *,
+    storm_s: float | None = None,
+    verbose: bool,
+    svg: Path | None = None,
+    print_line: Callable[[str], None],
+) -> bool:
+    """Run one universe again; with `verbose` print all its events, with `svg` draw who held its queues. Return whether no law was violated.
+
+    Raise OSError if a picture can't be written.
+    """
     began = _cpu_s()
     result = run_one(seed, world, debug_log=verbose, trace=True, storm_s=storm_s)
     if verbose:
@@ -121,8 +134,19 @@ def replay(seed: int, world: str | None, *, storm_s: float | None = None, verbos
     total.add(one)
     for line in total.lines():
         print_line(line)
+    for line in [] if svg is None else draw_owners(result, svg):
+        print_line(line)
     print_line(f"digest       {one.digest}")
     return not one.violations
+
+
+def draw_owners(result: RunResult, path: Path) -> Iterator[str]:
+    """Write the picture of each group, the first one to `path`, the others beside it. Return a line for each."""
+    title = f"Seed {result.setting.seed} in {result.setting.world}"
+    for number, (group, picture) in enumerate(pictures(result.history, result.violations, title)):
+        own = path.with_stem(f"{path.stem}-{group}") if number else path
+        own.write_text(picture, "utf-8")  # world: the user's file
+        yield f"picture      {own}: who held the queues of {group}"
 
 
 def trace_lines(result: RunResult) -> Iterator[str]:

@@ -8,6 +8,7 @@ from typer.core import TyperCommand
 from lockstep.admin.commands import broker, dlq, group, message, park, store, topic
 from lockstep.admin.commands.bench import bench_command
 from lockstep.admin.commands.cluster import cluster_command
+from lockstep.admin.commands.delays import delays_command
 from lockstep.admin.commands.doctor import doctor_command
 from lockstep.admin.commands.send import send_command
 from lockstep.admin.commands.tail import tail_command
@@ -64,6 +65,7 @@ app.command("bench")(bench_command)
 app.command("doctor")(doctor_command)
 app.command("why")(why_command)
 app.command("top")(top_command)
+app.command("delays")(delays_command)
 app.add_typer(store.app, name="store")
 app.add_typer(broker.app, name="broker")
 

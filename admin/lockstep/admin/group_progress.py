@@ -9,7 +9,7 @@ from lockstep.admin.group_report import QueueLine
 from lockstep.admin.render import format_time
 from lockstep.protocol.done_ranges import count
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
-from lockstep.protocol.names import check_broker_name, check_group, check_topic
+from lockstep.protocol.names import check_broker_name, check_group, check_topic, group_of_topic
 from lockstep.protocol.queue import MessageQueue
 
 FORMAT = 1
@@ -29,10 +29,10 @@ class GroupProgress:
 
 
 def progress_of(group: str, lines: Iterable[QueueLine], topic: str | None = None) -> GroupProgress:
-    """Return the progress in one topic or in all, except in the group's retry topic. Queues without progress are left out."""
+    """Return the progress in one topic or in all, except in retry topics. Queues without progress are left out."""
     offsets, parked, finished = {}, {}, 0
     for line in lines:
-        if line.committed_offset is None or line.topic.startswith("%") or topic not in (None, line.topic):
+        if line.committed_offset is None or group_of_topic(line.topic) is not None or topic not in (None, line.topic):
             continue
         queue = line.queue
         offsets[queue] = line.committed_offset

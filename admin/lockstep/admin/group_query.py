@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from lockstep.admin.client import AdminClient, BrokerResults, by_name, gather_results, without_address
+from lockstep.admin.client import AdminClient, BrokerResults, by_name, failure_summary, gather_results, without_address
 from lockstep.admin.group_list import GroupLine, group_lines
 from lockstep.admin.group_report import GroupReport, report, topics_of
+from lockstep.admin.options import CommandError
 from lockstep.protocol.bodies import BrokerAddress, GroupStatus
 from lockstep.protocol.errors import SubscriptionGroupNotExistError
 from lockstep.protocol.queue import MessageQueue, TopicLayout
@@ -16,6 +17,19 @@ V = TypeVar("V")
 
 READS_MAX = 16
 """Groups, or topics, that are read concurrently."""
+
+
+class UnknownGroupError(CommandError):
+    """All brokers have responded, and none knows the group."""
+
+
+def unknown_group(group: str, failed: Mapping[str, str], step: str = "run `lockstep group list` to list the known groups") -> CommandError:
+    """Return the error for a group that no broker has reported. `step` says what to do.
+
+    If brokers `failed` (name → why), the group may be known there: then the error is another one than UnknownGroupError.
+    """
+    summary = failure_summary(failed)
+    return UnknownGroupError(f"no broker knows group {group}; {step}") if summary is None else CommandError(summary)
 
 
 async def list_groups(admin: AdminClient) -> tuple[list[GroupLine], Mapping[str, str]]:

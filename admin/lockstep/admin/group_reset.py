@@ -4,18 +4,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from shlex import quote
 
 from lockstep.admin.client import AdminClient, broker_reasons, by_name, gather_results
-from lockstep.admin.group_query import read_group
+from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.group_report import QueueLine
 from lockstep.admin.options import CommandError
-from lockstep.admin.parked import Waiting, count_waiting, list_parked, total_waiting
+from lockstep.admin.parked import Waiting, count_forgotten
 from lockstep.admin.reset_plan import Move, plan_moves
 from lockstep.admin.targets import Target
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
-from lockstep.protocol.names import check_topic
+from lockstep.protocol.names import check_topic, group_of_topic
 from lockstep.protocol.queue import MessageQueue
 
 QUEUES_SHOWN = 8
 """The number of queues with parked keys that a refusal names."""
+FIRST_RESET = (
+    "use --topic TOPIC to set its offsets before its first start. If it is broadcasting, each member keeps its progress in a file of its "
+    "own, which no broker can reset"
+)
 
 
 async def check_parked(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move], *, drop_parked: bool) -> Waiting:
@@ -42,14 +46,10 @@ def _parked_error(group: str, plan: Sequence[Move]) -> CommandError:
 
 async def _count_forgotten(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move]) -> Waiting:
     """Return how many messages of the parked keys wait that the reset forgets."""
-    listed = await list_parked(admin, group, topic)
-    reset = {move.queue for move in plan}
-    keys = [each for each in listed.keys if each.queue in reset]
-    waiting, unread = await count_waiting(admin, keys)
-    if failed := {**unread, **listed.failed}:
-        raise CommandError(f"nothing was changed: the waiting messages of parked keys can't be counted: {broker_reasons(failed)}")
-    counted = total_waiting(waiting.values())
-    return Waiting(counted.count, counted.complete and not listed.cut)
+    forgotten = await count_forgotten(admin, group, topic, {move.queue for move in plan})
+    if forgotten.failed:
+        raise CommandError(f"nothing was changed: the waiting messages of parked keys can't be counted: {broker_reasons(forgotten.failed)}")
+    return forgotten.waiting
 
 
 async def plan_reset(
@@ -64,12 +64,9 @@ async def plan_reset(
         check_topic(topic)
         topics = [topic]
     else:
-        topics = sorted({line.topic for line in lines if not line.topic.startswith("%")})
+        topics = sorted({line.topic for line in lines if group_of_topic(line.topic) is None})
     if not topics:
-        raise CommandError(
-            f"no broker knows group {group}: use --topic TOPIC to set its offsets before its first start. If it is broadcasting, each "
-            "member keeps its progress in a file of its own, which no broker can reset"
-        )
+        raise unknown_group(group, {}, FIRST_RESET)
     queues, brokers = await read_queues(admin, topics)
     if selected:
         queues = [each for each in queues if (each.broker_name, each.queue_id) in selected]

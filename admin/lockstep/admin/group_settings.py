@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lockstep.admin.client import AdminClient, BrokerResults, by_name, gather_results
-from lockstep.admin.group_query import read_group
+from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.options import CommandError
 from lockstep.protocol.bodies import BrokerAddress, GroupSettings, SubscriptionPolicy
 from lockstep.protocol.names import check_group
@@ -47,7 +47,7 @@ async def plan_settings(
     if new and before is not None:
         raise CommandError(f"group {group} is configured already ({describe_settings(before)}): use `lockstep group update`")
     if not new and report is None:
-        raise CommandError(statuses.failure_summary() or f"no broker knows group {group}: use `lockstep group create`")
+        raise unknown_group(group, statuses.failed, "use `lockstep group create`")
     after = before or GroupSettings(group)
     after = replace(
         after,

@@ -1,10 +1,13 @@
 """Parked keys of ordered groups: list them, read what waits for their replay, and let them be replayed or dropped (ordering.md 15)."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lockstep.admin.client import AdminClient, by_name, gather_results
+from lockstep.admin.group_query import list_groups, read_groups
 from lockstep.admin.group_report import GroupReport
 from lockstep.protocol.bodies import BrokerAddress, ParkAction, ParkControlBody, ParkControlReply, ParkedKey
 from lockstep.protocol.errors import RequestCodeNotSupportedError
@@ -60,6 +63,35 @@ class Waiting:
 
     def __str__(self) -> str:
         return str(self.count) if self.complete else f"{self.count}+"
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Parked keys that a deletion or a reset forgets: they are not replayed, and not in the dead-letter topic."""
+
+    keys: int
+    groups: tuple[str, ...]
+    waiting: Waiting
+    """The messages that wait for the replay of these keys."""
+    failed: Mapping[str, str]
+    """Broker → why its keys, or what waits for them, is not known."""
+
+    @property
+    def sentences(self) -> list[str]:
+        """Return what an operator has to know before, without full stops; nothing if no key is parked."""
+        found = [] if not self.keys else [forgotten_text(self.keys, self.waiting, f" of {', '.join(self.groups)}")]
+        return found + [f"broker {name} does not say what is parked there: {why}" for name, why in self.failed.items()]
+
+    def as_json(self) -> dict[str, Any]:
+        return {"parked_keys": self.keys, "waiting": self.waiting.count, "waiting_complete": self.waiting.complete and not self.failed}
+
+
+NOTHING_FORGOTTEN = Forgotten(0, (), Waiting(0, True), {})
+
+
+def forgotten_text(keys: int, waiting: Waiting, whose: str = "") -> str:
+    """Return how many parked keys are forgotten, as a sentence without a full stop."""
+    return f"{keys} parked keys{whose} are forgotten, with {waiting} messages that wait for them"
 
 
 async def list_parked(
@@ -130,10 +162,42 @@ async def _count_in_queue(admin: AdminClient, rows: Sequence[Parked]) -> dict[Pa
     return {each: Waiting(counts[each.row.key], complete) for each in rows}
 
 
-def total_waiting(waiting: Iterable[Waiting]) -> Waiting:
-    """Return the sum."""
-    each = tuple(waiting)
-    return Waiting(sum(one.count for one in each), all(one.complete for one in each))
+async def count_forgotten(
+    admin: AdminClient, group: str | None = None, topic: str | None = None, queues: Container[MessageQueue] | None = None
+) -> Forgotten:
+    """Return what is forgotten if the keys of a group, of a topic or of some queues of these are.
+
+    Raise TransportError if no nameserver responds.
+    """
+    listed = await list_parked(admin, group, topic)
+    keys = [each for each in listed.keys if queues is None or each.queue in queues]
+    waiting, unread = await count_waiting(admin, keys)
+    counts = waiting.values()
+    total = Waiting(sum(each.count for each in counts), all(each.complete for each in counts) and not listed.cut and not unread)
+    more = await count_unlisted(admin, listed, group, topic) if listed.cut else {}
+    left = sum(count for (_, queue), count in more.items() if queues is None or queue in queues)
+    groups = {each.row.group for each in keys} | {name for name, _ in more}
+    return Forgotten(len(keys) + left, tuple(sorted(groups)), total, {**unread, **listed.failed})
+
+
+async def count_unlisted(
+    admin: AdminClient, listed: ParkedKeys, group: str | None = None, topic: str | None = None
+) -> dict[tuple[str, MessageQueue], int]:
+    """Return how many keys of each group and queue the brokers in `cut` have not listed, as far as they say so.
+
+    A response has no place for more keys, and a request can't ask for the next ones: the state of the groups has their number.
+    Raise TransportError if no nameserver responds.
+    """
+    groups = [line.group for line in (await list_groups(admin))[0]] if group is None else [group]
+    reports = await read_groups(admin, groups)
+    shown = Counter((each.row.group, each.queue) for each in listed.keys)
+    found = {}
+    for name, (report, _) in reports.items():
+        for line in () if report is None else report.queues:
+            left = (line.parked or 0) - shown[name, line.queue]
+            if line.broker in listed.cut and topic in (None, line.topic) and left > 0:
+                found[name, line.queue] = left
+    return found
 
 
 async def read_waiting(admin: AdminClient, parked: Parked, limit: int) -> tuple[list[MessageExt], bool]:

@@ -1,6 +1,7 @@
 """Print tables, lines of text and JSON."""
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from lockstep.runtime.safe_text import printable
 FOLDED_ROWS_MAX = 500
 """A longer table is not folded to the width of the terminal: rich takes half a millisecond for a row."""
 GAP = "  "
+DURATION = re.compile(r"\d+(\.\d)? (s|min|h|d)\b")
 
 
 def print_json(value: object) -> None:
@@ -105,6 +107,11 @@ def format_duration(milliseconds: int | None) -> str | None:
         if seconds < limit:
             return f"{seconds / unit:.1f} {name}" if limit == 10 else f"{int(seconds // unit)} {name}"
     return f"{int(seconds // 86_400)} d"
+
+
+def without_durations(text: str) -> str:
+    """Return a text in which every duration that `format_duration` returns is a dash, so that texts of different times can be compared."""
+    return DURATION.sub("-", text)
 
 
 def format_short_duration(milliseconds: int) -> str:

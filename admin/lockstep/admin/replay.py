@@ -6,12 +6,12 @@ copied to the end of its dead-letter queue, because the position is one offset p
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 
-from lockstep.admin.client import AdminClient
+from lockstep.admin.client import AdminClient, broker_reasons
 from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, commit_replayed, read_dead_letters
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import GroupReport
@@ -227,6 +227,20 @@ async def replaying(admin: AdminClient, group: str, target: ReplayTarget, rate: 
     # A topic that does not exist was deleted: a replay must not create it again.
     async with Producer(PRODUCER_GROUP, nameserver=";".join(admin.nameservers), auto_create_topics=False) as producer:
         yield Replay(admin, producer, group, target, rate, include_replayed=include_replayed)
+
+
+def unfinished(group: str, result: ReplayResult, failed: Mapping[str, str]) -> list[str]:
+    """Return why a replay has not sent everything: sentences without a full stop, none if it has.
+
+    `failed`: broker → why its dead letters could not be found; those that were not read to the end are in `result`.
+    """
+    found = [] if result.conflict is None else [result.conflict]
+    if result.skipped:
+        reasons = summarize_skipped(result.skipped)
+        found.append(f"{len(result.skipped)} dead letters of {group} were not sent and remain for the next replay: {reasons}")
+    if unread := {**failed, **result.failed}:
+        found.append(f"some brokers could not be read ({broker_reasons(unread)}): replay again when they are back")
+    return found
 
 
 def summarize_skipped(skipped: Iterable[SkippedMessage]) -> str:

@@ -34,6 +34,15 @@ async def find_layout(admin: AdminClient, topic: str) -> TopicLayout | None:
         return None
 
 
+async def registered_brokers(admin: AdminClient, named: Iterable[str] = ()) -> list[str]:
+    """Return the names of the registered brokers, sorted. Raise CommandError if one of those `named` is not registered."""
+    registered = sorted(broker.name for broker in await admin.brokers() if broker.registered)
+    for name in named:
+        if name not in registered:
+            raise CommandError(f"broker {name} is not registered; the registered ones are {', '.join(registered) or 'none'}")
+    return registered
+
+
 async def create_topic(admin: AdminClient, topic: str, queues: int, brokers: Collection[str] = ()) -> tuple[TopicLayout, bool]:
     """Create a topic with `queues` queues on each of these brokers, all if none is named. Return its layout, and whether it is new.
 

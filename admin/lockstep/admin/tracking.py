@@ -8,7 +8,7 @@ from lockstep.admin.find import Criteria, Found, find_key
 from lockstep.admin.message_track import Track, TrackType, concerns, is_finished, track
 from lockstep.admin.options import CommandError
 from lockstep.admin.search_progress import SearchProgress
-from lockstep.admin.waiting import home_queue
+from lockstep.admin.waiting import home_queue, waiting_of
 from lockstep.protocol.bodies import BrokerAddress, GroupStatus, ParkAction, ParkControlBody, ParkedKey, ParkState
 from lockstep.protocol.errors import (
     BrokerError,
@@ -80,7 +80,7 @@ async def parked_row(admin: AdminClient, broker: BrokerAddress, group: str, mess
 
     Raises the errors of requests to the broker.
     """
-    if message.sharding_key is None:
+    if message.sharding_key is None or waiting_of(message) is not None:
         return None
     try:
         reply = await admin.control_parked(broker, ParkControlBody(ParkAction.LIST, group, message.stored_topic, message.sharding_key))

@@ -78,6 +78,8 @@ class Explanation:
     broker: str
     queue_id: int
     state: QueueState
+    offset: int | None
+    """The group's progress, or the first offset of a parked key; None if it is not known."""
     summary: str
     because: Cause | None
     also: tuple[Cause, ...]
@@ -118,7 +120,7 @@ def explain(report: GroupReport, facts: Facts) -> Explanation:
     remarks = tuple(_remarks(report, facts, state))
     summary = f"{line.queue} of group {report.group} {_summary(facts, state)}"
     because = causes[0] if causes else None
-    return Explanation(line.topic, line.broker, line.queue_id, state, summary, because, (*causes[1:], *remarks))
+    return Explanation(line.topic, line.broker, line.queue_id, state, line.committed_offset, summary, because, (*causes[1:], *remarks))
 
 
 def _summary(facts: Facts, state: QueueState) -> str:
@@ -333,11 +335,20 @@ def _called(line: QueueLine, info: RunningInfo, call: RunningCall) -> Cause:
     if info.oldest_queue == str(line.queue):
         key = "" if call.key is None else f" (key {call.key})"
         where = f" on offset {call.offset:,}{key}" if call.offset >= 0 else " under an earlier grant"
-        text = f"the listener {info.listener} has been running for {ran}{where} in {info.client_id}"
-        step = f"look at {call.stack[-1]}" if call.stack else "look at what the listener waits for"
+        text = f"the listener {info.listener} has been running for {ran}{where} in {info.client_id}{_place(call)}"
+        step = f"look at {call.own_frame or call.stack[-1]}" if call.stack else "look at what the listener waits for"
         return Cause("listener_runs", text, step, call.stack)
     text = f"all {info.calls} calls that {info.client_id} may make at a time are running; the oldest, on {info.oldest_queue}, for {ran}"
-    return Cause("all_calls_busy", text, "raise `concurrency`, add members, or make the listener faster", call.stack)
+    return Cause("all_calls_busy", text + _place(call), "raise `concurrency`, add members, or make the listener faster", call.stack)
+
+
+def _place(call: RunningCall) -> str:
+    """Return where the call is: in the application's own code, and, in brackets, in what that calls."""
+    if not call.stack:
+        return ""
+    innermost = call.stack[-1]
+    own = call.own_frame or innermost
+    return f", at {own}" if own == innermost else f", at {own} (now in {innermost})"
 
 
 def _uncommitted(info: RunningInfo, queue: RunningQueue) -> Cause:
@@ -388,4 +399,4 @@ def key_explanation(group: str, queue: MessageQueue, rows: Sequence[ParkedKey]) 
     summary = f"{queue} of group {group}: key {key} is {row.state.value} at offset {row.next:,}"
     again = f"lockstep park replay {quote(group)} {quote(key)}"
     because = Cause("key_parked", f"its message failed {row.attempts} times: {row.error}", f"remove the cause, then run `{again}`")
-    return Explanation(queue.topic, queue.broker_name, queue.queue_id, QueueState.STANDS, summary, because, ())
+    return Explanation(queue.topic, queue.broker_name, queue.queue_id, QueueState.STANDS, row.next, summary, because, ())

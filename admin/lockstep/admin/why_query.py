@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lockstep.admin.client import AdminClient, by_name, gather_results
-from lockstep.admin.group_query import read_group
+from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.group_report import GroupReport, QueueLine
 from lockstep.admin.parked import Parked, list_parked
 from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, state_of
@@ -41,32 +41,37 @@ class Diagnosis:
     """Of all queues."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Broker → why its request failed."""
+    note: str | None = None
+    """What is known of the message or key that was asked about."""
+
+    @property
+    def explained(self) -> bool:
+        """Return whether it is known of every queue why it does not move, or it need not be."""
+        return all(each.explained for each in self.explanations)
 
 
-def diagnosis_json(group: str, found: Diagnosis, note: str | None = None) -> dict[str, Any]:
-    """Return what `lockstep why --json` prints. `note`: what is known of the message or key that was asked about."""
+def diagnosis_json(group: str, found: Diagnosis) -> dict[str, Any]:
+    """Return what `lockstep why --json` prints."""
     queues = [{**asdict(each), "state": each.state.value} for each in found.explanations]
     counts = Counter(state.value for state in found.states.values())
-    return {"group": group, "note": note, "queues": queues, "counts": dict(counts), "failed": dict(found.failed)}
+    return {"group": group, "note": found.note, "queues": queues, "counts": dict(counts), "failed": dict(found.failed)}
 
 
-async def diagnose(
-    admin: AdminClient, group: str, wanted: Callable[[QueueLine], bool], missing: Callable[[Mapping[str, str]], LockstepError]
-) -> Diagnosis:
+async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine], bool]) -> Diagnosis:
     """Look at the group twice, and explain its `wanted` queues.
 
-    Raise TransportError if no nameserver responds, and what `missing` returns if no broker knows the group; it gets why brokers failed.
+    Raise TransportError if no nameserver responds, UnknownGroupError if no broker knows the group, and CommandError if none responds.
     """
     async with admin.keep_connections():
         first, results = await read_group(admin, group)
         if first is None:
-            raise missing(results.failed)
+            raise unknown_group(group, results.failed)
         clock = admin.host.clock
         began_ms = clock.monotonic_ms()
         await asyncio.sleep(LOOKS_APART_MS / 1000)
         second, results = await read_group(admin, group)
         if second is None:
-            raise missing(results.failed)
+            raise unknown_group(group, results.failed)
         between_ms = clock.monotonic_ms() - began_ms
         brokers = by_name(await admin.brokers())
         earlier = {line.queue: line for line in first.queues}

@@ -6,11 +6,12 @@ No turn of the loop reads more than a slice of the tables, so the figures are fr
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from lockstep.broker.delay_figures import delay_figures
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.tables.lock_table import QueueKey
-from lockstep.protocol.bodies import FlowFigures, GroupFigures, ParkState, TopicFigures
+from lockstep.protocol.bodies import DelayFigures, FlowFigures, GroupFigures, ParkState, TopicFigures
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.names import is_system_topic
 from lockstep.protocol.record import RecordView
@@ -128,6 +129,10 @@ class Figures:
                     )
                 )
         return found
+
+    async def delays(self) -> list[DelayFigures]:
+        """Return the figures of the delay queues in which messages wait."""
+        return await delay_figures(self._store, self._state.delays)
 
     async def _parked(self) -> tuple[Counter[str], dict[str, int]]:
         """Return the number of parked keys by group, and when the first of them was set aside, in ms since 1970."""

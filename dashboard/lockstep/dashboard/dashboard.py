@@ -12,11 +12,13 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from lockstep.admin.client import BrokerResults
+from lockstep.admin.delays import DelayReport, delays_json
 from lockstep.admin.diagnosis import Finding, findings_json
 from lockstep.admin.doctor_query import examine
 from lockstep.admin.group_list import GroupLine, groups_json
-from lockstep.admin.group_query import list_groups, read_group
+from lockstep.admin.group_query import UnknownGroupError, list_groups, read_group
 from lockstep.admin.group_report import GroupReport
+from lockstep.admin.overviews import read_delays
 from lockstep.admin.settings_query import ClusterSettings, read_settings
 from lockstep.admin.watch.cache import Answer, Cache
 from lockstep.admin.watch.topic_query import TopicReport, read_topic, topic_json
@@ -31,7 +33,7 @@ from lockstep.dashboard.messages import Messages
 from lockstep.dashboard.render import HERE, Templates
 from lockstep.dashboard.tail_page import TailPage
 from lockstep.protocol.bodies import GroupStatus
-from lockstep.protocol.errors import LockstepError, SubscriptionGroupNotExistError, TopicNotExistError
+from lockstep.protocol.errors import TopicNotExistError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 
@@ -52,6 +54,7 @@ class Caches:
     dead: Cache[str, DeadLetters]
     parked: Cache[tuple[str, bool], ParkedRows]
     settings: Cache[None, ClusterSettings]
+    delays: Cache[None, DelayReport]
     listing: Cache[None, tuple[list[GroupLine], Mapping[str, str]]]
 
 
@@ -76,11 +79,12 @@ class Dashboard:
         self._caches = Caches(
             groups=Cache(clock, self.tasks, lambda group: read_group(admin, group)),
             topics=Cache(clock, self.tasks, lambda topic: read_topic(admin, topic)),
-            whys=Cache(clock, self.tasks, lambda group: diagnose(admin, group, lambda line: True, lambda failed: _unknown(group, failed))),
+            whys=Cache(clock, self.tasks, lambda group: diagnose(admin, group, lambda line: True)),
             doctor=Cache(clock, self.tasks, lambda _: examine(admin)),
             dead=Cache(clock, self.tasks, lambda group: read_dead(admin, messages, group)),
             parked=Cache(clock, self.tasks, lambda key: read_parked(admin, key[0], count=key[1])),
             settings=Cache(clock, self.tasks, lambda _: read_settings(admin)),
+            delays=Cache(clock, self.tasks, lambda _: read_delays(admin)),
             listing=Cache(clock, self.tasks, lambda _: list_groups(admin)),
         )
         self.routes = [
@@ -96,6 +100,7 @@ class Dashboard:
             Route("/groups/{group}/why", self._why),
             Route("/groups/{group}/dead", self._dead),
             Route("/groups/{group}/parked", self._parked),
+            Route("/delays", self._delays),
             Route("/settings", self._settings),
             Route("/doctor", self._doctor),
             Route("/livez", _livez),
@@ -184,6 +189,11 @@ class Dashboard:
         answer = await self._caches.parked.look((group, count))
         return self._page(request, "parked.html", failed_messages.parked(group, answer, count=count), _status(answer))
 
+    async def _delays(self, request: Request) -> Response:
+        if wants_json(request):
+            return answer_document(await self._caches.delays.look(None, fresh=True), delays_json)
+        return self._page(request, "delays.html", views.delays(self.watch))
+
     async def _settings(self, request: Request) -> Response:
         return self._page(request, "settings.html", views.settings(await self._caches.settings.look(None), request.query_params))
 
@@ -201,9 +211,5 @@ async def _livez(_: Request) -> Response:
 
 
 def _status(answer: Answer[Any]) -> int:
-    unknown = isinstance(answer.error, SubscriptionGroupNotExistError | TopicNotExistError)
+    unknown = isinstance(answer.error, UnknownGroupError | TopicNotExistError)
     return 404 if unknown and answer.value is None else 200
-
-
-def _unknown(group: str, failed: Mapping[str, str]) -> LockstepError:
-    return SubscriptionGroupNotExistError(f"no broker knows group {group}" + (f"; not reached: {', '.join(failed)}" if failed else ""))

@@ -7,11 +7,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lockstep.admin.client import BrokerResults
+from lockstep.admin.group_query import UnknownGroupError, unknown_group
 from lockstep.admin.group_report import GroupReport, group_json
 from lockstep.admin.render import json_text
 from lockstep.admin.watch.cache import FIRST_S, Answer
 from lockstep.protocol.bodies import GroupStatus
-from lockstep.protocol.errors import LockstepError, SubscriptionGroupNotExistError, TopicNotExistError, TransportError
+from lockstep.protocol.errors import LockstepError, TopicNotExistError, TransportError
 
 V = TypeVar("V")
 
@@ -37,17 +38,15 @@ def answer_document(answer: Answer[V], made: Callable[[V], Any]) -> Response:
         if answer.value is None or answer.request is not None or answer.error is not None:
             raise answer.error or TransportError(f"the cluster has not answered within {FIRST_S:g} s")
         return document(made(answer.value))
-    except (SubscriptionGroupNotExistError, TopicNotExistError) as error:
+    except (UnknownGroupError, TopicNotExistError) as error:
         return refusal(error, 404)
     except LockstepError as error:
         return refusal(error, 503)
 
 
 def group_document(group: str, found: tuple[GroupReport | None, BrokerResults[GroupStatus]]) -> dict[str, Any]:
-    """Return a group as JSON. Raise SubscriptionGroupNotExistError if no broker knows it, and TransportError if some could not be asked."""
+    """Return a group as JSON. Raise UnknownGroupError if no broker knows it, and CommandError if some could not be asked."""
     report, results = found
-    if report is not None:
-        return group_json(report, results.failed)
-    if (failed := results.failure_summary()) is not None:
-        raise TransportError(failed)
-    raise SubscriptionGroupNotExistError(f"no broker knows group {group}")
+    if report is None:
+        raise unknown_group(group, results.failed)
+    return group_json(report, results.failed)

@@ -7,11 +7,11 @@ from typing import Any
 
 from lockstep.admin.client import AdminClient, BrokerResults
 from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, find_dead_letter_queues, read_newest
-from lockstep.admin.group_query import read_group
+from lockstep.admin.group_query import UnknownGroupError, read_group, unknown_group
 from lockstep.admin.parked import Parked, Waiting, count_waiting, list_parked
 from lockstep.admin.watch.cache import Answer
 from lockstep.dashboard.messages import Messages
-from lockstep.protocol.errors import LocalProtocolError, SubscriptionGroupNotExistError, TopicNotExistError
+from lockstep.protocol.errors import LocalProtocolError, TopicNotExistError
 from lockstep.protocol.names import check_group
 
 NEWEST = 20
@@ -61,7 +61,7 @@ class ParkedRows:
 
 
 async def read_dead(admin: AdminClient, messages: Messages, group: str) -> DeadLetters:
-    """Return the newest dead letters. Raise SubscriptionGroupNotExistError, or TransportError if no nameserver responds."""
+    """Return the newest dead letters. Raise UnknownGroupError, or TransportError if no nameserver responds."""
     _check_name(group)
     async with admin.keep_connections():
         try:
@@ -77,7 +77,7 @@ async def read_dead(admin: AdminClient, messages: Messages, group: str) -> DeadL
 async def read_parked(admin: AdminClient, group: str, *, count: bool) -> ParkedRows:
     """Return the parked keys, and with `count` how many messages wait, which the brokers read their logs for.
 
-    Raise SubscriptionGroupNotExistError, or TransportError if no nameserver responds.
+    Raise UnknownGroupError, or TransportError if no nameserver responds.
     """
     _check_name(group)
     async with admin.keep_connections():
@@ -91,18 +91,18 @@ async def read_parked(admin: AdminClient, group: str, *, count: bool) -> ParkedR
 
 
 def _check_name(group: str) -> None:
-    """Raise SubscriptionGroupNotExistError for a name that no group can have."""
+    """Raise UnknownGroupError for a name that no group can have."""
     try:
         check_group(group)
     except LocalProtocolError as error:
-        raise SubscriptionGroupNotExistError(str(error)) from None
+        raise UnknownGroupError(str(error)) from None
 
 
 async def _none_of(admin: AdminClient, group: str) -> BrokerResults[list[DeadLetterQueue]]:
-    """Return that a group has nothing. Raise SubscriptionGroupNotExistError if all brokers have responded and none knows the group."""
+    """Return that a group has nothing. Raise UnknownGroupError if all brokers have responded and none knows the group."""
     report, results = await read_group(admin, group)
     if report is None and not results.failed:
-        raise SubscriptionGroupNotExistError(f"no broker knows group {group}")
+        raise unknown_group(group, {})
     return BrokerResults({}, results.failed)
 
 

@@ -7,10 +7,12 @@ from typing import Any
 from markupsafe import Markup
 
 from lockstep.admin.client import READER_GROUP, BrokerResults
+from lockstep.admin.delays import delay_report, due_name
 from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_history import PlacedEvent, hand_overs, summary
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.ownership import Lane, group_lanes, most_moved
+from lockstep.admin.pictures.due import due_picture
 from lockstep.admin.pictures.heat import heat_picture
 from lockstep.admin.pictures.owners import owners_picture
 from lockstep.admin.pictures.series import series_picture
@@ -22,6 +24,7 @@ from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.admin.why_query import Diagnosis
 from lockstep.client.producer.routing import queue_of_key
 from lockstep.protocol.bodies import GroupStatus, Overview
+from lockstep.protocol.delays import format_delay
 from lockstep.protocol.names import group_of_topic
 from lockstep.runtime.clock import Clock
 
@@ -186,6 +189,16 @@ def doctor(answer: Answer[list[Finding]]) -> dict[str, Any]:
         "error": None if answer.error is None else str(answer.error),
         "problems": [each for each in found if each.problem is not None],
         "passed": [each for each in found if each.problem is None],
+    }
+
+
+def delays(watch: Watch) -> dict[str, Any]:
+    report = delay_report(watch.looks)
+    periods = [(due_name(bucket), count) for bucket, count in enumerate(report.due)]
+    return {
+        "report": report,
+        "picture": Markup(due_picture(periods, "When waiting messages are due")) if any(report.due) else Markup(),
+        "lines": [(format_delay(line.delay_ms), line) for line in report.lines],
     }
 
 

@@ -10,6 +10,7 @@ CHINESE: dict[str, str] = {
     "Messages": "消息",
     "Doctor": "诊断",
     "Settings": "配置",
+    "Delays": "延时",
     "Changes": "变更",
     "Changes are allowed": "允许变更",
     "Pause": "暂停",
@@ -38,9 +39,9 @@ CHINESE: dict[str, str] = {
         "<kbd>/</kbd> 转到搜索，<kbd>p</kbd> 暂停刷新，<kbd>?</kbd> 显示或隐藏本说明。"
     ),
     "<kbd>g</kbd>, then <kbd>c</kbd> goes to the cluster, <kbd>t</kbd> to the topics, <kbd>g</kbd> to the groups, <kbd>m</kbd> to the "
-    "messages, <kbd>s</kbd> to the settings, <kbd>d</kbd> to the doctor.": (
+    "messages, <kbd>w</kbd> to what waits, <kbd>s</kbd> to the settings, <kbd>d</kbd> to the doctor.": (
         "先按 <kbd>g</kbd>，再按 <kbd>c</kbd> 转到集群，<kbd>t</kbd> 转到主题，<kbd>g</kbd> 转到消费组，<kbd>m</kbd> 转到消息，"
-        "<kbd>s</kbd> 转到配置，<kbd>d</kbd> 转到诊断。"
+        "<kbd>w</kbd> 转到延时消息，<kbd>s</kbd> 转到配置，<kbd>d</kbd> 转到诊断。"
     ),
     "Not found": "未找到",
     "There is no such page": "没有这个页面",
@@ -304,6 +305,28 @@ CHINESE: dict[str, str] = {
         "该消费组没有搁置的键。顺序消费组在消费者以此方式启动时搁置键："
     ),
     "Counting has not ended yet: look again": "统计尚未完成：请再次查看",
+    # delays
+    "Messages that wait for their time: delayed ones, and retries of concurrent groups, which wait in the same queues.": (
+        "等待到期的消息：延时消息，以及并发消费组的重试消息，它们在相同的队列中等待。"
+    ),
+    "Messages with the delay %(delay)s are overdue for %(time)s. The broker's log says why: <code>delay.refused</code>, "
+    "<code>delay.unreadable</code> or <code>delay.failed</code>.": (
+        "延时 %(delay)s 的消息已逾期 %(time)s。原因见 Broker 的日志：<code>delay.refused</code>、"
+        "<code>delay.unreadable</code> 或 <code>delay.failed</code>。"
+    ),
+    "When they are due": "到期时间",
+    "Messages that wait: %(count)s": "等待的消息：%(count)s",
+    "Messages whose broker has not looked up when they are due: %(count)s": "Broker 未查询到期时间的消息：%(count)s",
+    "Delay queues": "延时队列",
+    "Delay": "延时",
+    "Next due": "最近到期",
+    "in %(time)s": "%(time)s 后",
+    "overdue for %(time)s": "已逾期 %(time)s",
+    "No message waits at the brokers that answer.": "有响应的 Broker 上没有等待的消息。",
+    "No message waits.": "没有等待的消息。",
+    "A producer delays a message with <code>await producer.send(message, delay=timedelta(seconds=30))</code>.": (
+        "生产者用 <code>await producer.send(message, delay=timedelta(seconds=30))</code> 发送延时消息。"
+    ),
     # settings
     "Setting": "配置项",
     "nameserver %(address)s": "NameServer %(address)s",

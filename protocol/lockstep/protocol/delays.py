@@ -17,6 +17,9 @@ CUSTOM_QUEUE_ID_BASE = 1_000
 DELAY_MS_MAX = (1 << 31) - 1 - CUSTOM_QUEUE_ID_BASE
 """A queue id is an int32."""
 
+DUE_WITHIN_MS = (0, 60_000, 300_000, 1_800_000, 7_200_000)
+"""Waiting messages are counted by the time at which they are due: within 0 ms, that is already, within a minute, …, or later."""
+
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _UNITS_DOWN = [("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)]
 _TIME = re.compile(r"(\d{1,9})(ms|s|m|h|d)")

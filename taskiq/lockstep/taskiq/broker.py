@@ -148,8 +148,13 @@ class LockstepBroker(AsyncBroker):
             self._waiting.put_nowait(None)
 
     async def _take(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
-        """Hand a message over to Taskiq, and wait until its task is acknowledged."""
+        """Hand a message over to Taskiq, and wait until its task is acknowledged.
+
+        A body that can't be decompressed fails the call here, as in any consumer: it is delivered again later, and dead-lettered at
+        last. In `listen` it would end the worker.
+        """
         (message,) = messages
+        _ = message.body
         delivery = _Delivery(message, context)
         self._open[delivery] = None
         self._waiting.put_nowait(delivery)

@@ -1,20 +1,32 @@
 """Rules of the dashboard and of what it knows of the last hour."""
 
+from dataclasses import replace
 from typing import Any
 
-from lockstep.admin import ownership
+from lockstep.admin import ownership, rates
+from lockstep.admin.pictures import owners, series
 from lockstep.admin.watch import watch
 from lockstep.admin.watch.cache import Cache
+from lockstep.admin.watch.events import EventHistory
+from lockstep.admin.watch.live_tail import LiveTail, LiveTails
 from lockstep.admin.watch.series import Series
-from lockstep.dashboard import guard
+from lockstep.admin.watch.tail_plan import TailPlan
+from lockstep.broker import figures
+from lockstep.dashboard import Dashboard, guard
 from lockstep.dashboard.changes.change import Change, Plan
 from lockstep.dashboard.changes.pages import Changes
 from lockstep.dashboard.changes.replays import Replays
 from lockstep.dashboard.guard import Guard
+from lockstep.dashboard.messages import Messages
+from lockstep.runtime.metrics import Slices
 from sweep.mutants.registry import Patches, mutant
 
 WATCH = "tests/unit/admin/watch/"
 CHANGES = "tests/unit/dashboard/test_changes.py::"
+PAGES = "tests/unit/dashboard/test_pages.py::"
+PICTURES = "tests/unit/admin/test_pictures.py::"
+RATES = "tests/unit/admin/test_rates.py::"
+TAIL = "tests/unit/dashboard/test_tail_page.py::"
 
 
 @mutant(aimed=WATCH + "test_series.py::test_series_has_the_values_of_its_ticks_and_gaps_for_all_others")
@@ -98,3 +110,144 @@ def the_name_is_not_asked_for(patch: Patches) -> None:
 def two_replays_of_a_group_run(patch: Patches) -> None:
     """A group has one replay at a time."""
     patch.set(Replays, "_has", lambda self, group: False)
+
+
+@mutant(aimed=RATES + "test_rate_over_a_gap_is_unknown")
+def a_start_of_a_broker_has_a_rate(patch: Patches) -> None:
+    """Between two looks at a broker that was started in between there is no rate."""
+    init = rates._Pair.__init__
+
+    def same_start(self: rates._Pair, before: Any, now: Any) -> None:
+        if before is not None:
+            up_ms = min(before.status.up_ms, now.status.up_ms - 1)
+            before = replace(before, status=replace(before.status, term=now.status.term, up_ms=up_ms))
+        init(self, before, now)
+
+    patch.set(rates._Pair, "__init__", same_start)
+
+
+@mutant(aimed=RATES + "test_falling_counter_has_no_rate")
+def a_restart_is_a_negative_rate(patch: Patches) -> None:
+    """A counter that has fallen has no rate."""
+    patch.set(rates._Pair, "rate", lambda self, before, now: None if self.before is None else (now - (before or 0)) * 1000 / self.took_ms)
+
+
+@mutant(aimed=WATCH + "test_watch.py::test_silent_broker_delays_no_other_one")
+def a_dead_brokers_lag_counts_as_none(patch: Patches) -> None:
+    """While a broker is not reached, the sum over all brokers is not known."""
+    patch.set(watch, "total", lambda values: sum(value or 0.0 for value in values))
+
+
+@mutant(aimed=PICTURES + "test_course_has_a_gap_where_the_figure_is_not_known")
+def gaps_are_closed(patch: Patches) -> None:
+    """The course of a figure is interrupted where the figure is not known."""
+    runs = series._runs
+    patch.set(series, "_runs", lambda values: filter(None, [[point for run in runs(values) for point in run]]))
+
+
+@mutant(aimed=PICTURES + "test_bars_say_whose_they_are_how_long_the_owner_was_silent_and_why_they_ended")
+def the_grace_is_not_drawn(patch: Patches) -> None:
+    """The time from the last sign of an owner that was lost is drawn apart from the time before it."""
+    bar = owners._bar
+    patch.set(owners, "_bar", lambda scale, span, name, letters, y: bar(scale, replace(span, alive_until_ms=None), name, letters, y))
+
+
+@mutant(aimed=WATCH + "test_watch.py::test_events_are_followed_over_the_restart_of_a_broker")
+def events_of_one_broker_are_lost(patch: Patches) -> None:
+    """Each broker numbers its own events: equal numbers of two brokers are two events."""
+    of = EventHistory.of
+    patch.set(EventHistory, "of", lambda self, group: list({placed.event.number: placed for placed in of(self, group)}.values()))
+
+
+@mutant(aimed=WATCH + "test_events.py::test_time_between_the_last_look_and_the_next_start_is_unknown")
+def a_place_among_events_outlives_the_term(patch: Patches) -> None:
+    """A reader of events names the term of its place, so that it gets all events of the next start."""
+    after = EventHistory.after
+    patch.set(EventHistory, "after", lambda self, broker: (after(self, broker)[0], None))
+
+
+@mutant(aimed="tests/unit/broker/test_group_limits.py::test_scrape_reads_at_most_a_slice_of_entries_per_turn")
+def an_overview_is_read_in_one_turn(patch: Patches) -> None:
+    """One turn of the loop reads a limited part of the figures of a broker."""
+    patch.set(figures, "Slices", lambda *_: Slices(1 << 30))
+
+
+@mutant(aimed=CHANGES + "test_without_permission_there_is_no_form_and_no_change")
+def changes_without_the_flag(patch: Patches) -> None:
+    """Nothing can be changed unless the dashboard was started with --allow-changes."""
+    init = Dashboard.__init__
+    patch.set(Dashboard, "__init__", lambda self, nameserver, **options: init(self, nameserver, **{**options, "changes": True}))
+
+
+@mutant(aimed=CHANGES + "test_form_must_come_from_a_page_of_the_dashboard")
+def a_form_without_an_origin_is_taken(patch: Patches) -> None:
+    """A form of which the browser does not say where it comes from is refused."""
+    own, fields = guard._is_own_form, guard._fields
+    patch.set(
+        guard, "_is_own_form", lambda scope, host: own(scope, host) or not fields(scope, b"origin") + fields(scope, b"sec-fetch-site")
+    )
+
+
+@mutant(aimed=PAGES + "test_without_bodies_none_is_shown_and_none_is_searched")
+def hidden_bodies_are_searched(patch: Patches) -> None:
+    """Where bodies are hidden, a text in them can't be searched for: the result would tell it."""
+    of_topic = Messages.of_topic
+
+    async def searching(self: Messages, topic: str, query: Any) -> dict[str, Any]:
+        seeing: Any = Messages(self._admin)
+        seeing.row = self.row
+        return {**await of_topic(seeing, topic, query), "bodies": self.bodies}
+
+    patch.set(Messages, "of_topic", searching)
+
+
+@mutant(aimed=PAGES + "test_search_that_is_cut_short_is_not_shown_as_complete")
+def a_cut_result_looks_whole(patch: Patches) -> None:
+    """A search that has ended before it has seen all messages says so."""
+    of_topic = Messages.of_topic
+
+    async def complete(self: Messages, topic: str, query: Any) -> dict[str, Any]:
+        return {**await of_topic(self, topic, query), "timed_out": False}
+
+    patch.set(Messages, "of_topic", complete)
+
+
+@mutant(aimed=TAIL + "test_what_comes_too_fast_is_passed_over_and_counted")
+def messages_that_are_passed_over_are_not_counted(patch: Patches) -> None:
+    """A live tail counts the messages that it passes over without reading them."""
+
+    def silently(self: TailPlan[Any], queue: Any, offset: int) -> None:
+        self._next[queue] = offset
+
+    patch.set(TailPlan, "_pass_over", silently)
+
+
+@mutant(aimed=WATCH + "test_tail_plan.py::test_messages_of_a_queue_stay_in_order_when_its_brokers_clock_is_set_back")
+def a_clock_set_back_reverses_a_tail(patch: Patches) -> None:
+    """A live tail shows the messages of a queue in their order, also if the broker's clock was set back."""
+    take = TailPlan.take
+
+    def forgetting(self: TailPlan[Any], batches: Any) -> Any:
+        self._shown_ms.clear()
+        return take(self, batches)
+
+    patch.set(TailPlan, "take", forgetting)
+
+
+@mutant(aimed=TAIL + "test_all_who_look_share_one_reader_which_ends_when_nobody_looks")
+def each_viewer_has_a_reader_of_its_own(patch: Patches) -> None:
+    """All who look at one topic with one filter share a reader."""
+    look = LiveTails.look
+    patch.set(LiveTails, "look", lambda self, *wanted: look(LiveTails(self._admin, self._tasks, self._row), *wanted))
+
+
+@mutant(aimed=TAIL + "test_all_who_look_share_one_reader_which_ends_when_nobody_looks")
+def a_reader_goes_on_when_nobody_looks(patch: Patches) -> None:
+    """The reader of a live tail ends some time after the last look."""
+    read = LiveTail.round
+
+    async def looked_at(self: LiveTail[Any]) -> None:
+        await read(self)
+        self.looked_ms = self._clock.monotonic_ms()
+
+    patch.set(LiveTail, "round", looked_at)

@@ -2,7 +2,7 @@
 
 from types import FrameType
 
-from lockstep.admin import why
+from lockstep.admin import why, why_text
 from lockstep.broker.classic import relay
 from lockstep.broker.group_status import GroupStatusReader
 from lockstep.client.consumer import base_consumer, running_info, stacks
@@ -53,3 +53,15 @@ def values_are_shown_in_stacks(patch: Patches) -> None:
 def a_silent_client_is_waited_for(patch: Patches) -> None:
     """A member of the SDK that does not respond within 3 s is the finding."""
     patch.set(relay, "NATIVE_MEMBER_MS", 60_000)
+
+
+@mutant(aimed="tests/unit/client/test_stacks.py::test_task_is_shown_down_to_what_it_awaits")
+def the_innermost_frame_is_called_the_applications(patch: Patches) -> None:
+    """An operator looks at the application's own code, and not at the library in which it waits."""
+    patch.set(stacks, "innermost_own", lambda places: len(places) - 1 if places else None)
+
+
+@mutant(aimed="tests/unit/admin/test_why_watch.py::test_block_is_printed_when_the_answer_has_changed")
+def an_age_is_another_answer(patch: Patches) -> None:
+    """A watched answer is printed again when it says something else, and not because time has passed."""
+    patch.set(why_text, "without_durations", lambda text: text)

@@ -73,6 +73,7 @@ ARGUMENTS = {
     ("bench",): ["--count", "100", "--nameserver", "127.0.0.1:1"],
     ("doctor",): [],
     ("why",): ["billing", "orders:0"],
+    ("delays",): [],
     ("top",): ["--once", "--interval", "0.5"],
     ("up",): [],
     ("store", "check"): ["nowhere"],

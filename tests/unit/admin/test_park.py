@@ -8,10 +8,12 @@ import pytest
 
 from lockstep.admin import cli, parked
 from lockstep.admin.client import AdminClient
+from lockstep.admin.commands.group_delete import _delete as delete_group
 from lockstep.admin.commands.park import _list, _show
 from lockstep.admin.commands.park_change import _change
+from lockstep.admin.commands.topic_delete import _delete as delete_topic
 from lockstep.admin.group_report import report
-from lockstep.admin.parked import replay_waits_for
+from lockstep.admin.parked import count_forgotten, replay_waits_for
 from lockstep.protocol.bodies import (
     BrokerAddress,
     ConsumerGroup,
@@ -146,7 +148,7 @@ async def test_ls_of_what_is_not_parked_or_not_known(lockstep_cluster: TestClust
         ended = await run(_list("nothing", None, cluster.nameserver, as_json))
         assert ended == ("", "no broker knows group nothing; run `lockstep group list` to list the known groups")
     assert (await run(_list(GROUP, None, cluster.nameserver, False))) == (f"no keys of group {GROUP} are parked\n", "")
-    assert (await run(_list(GROUP, None, cluster.nameserver, True))).json == {"keys": [], "cut": [], "failed": {}}
+    assert (await run(_list(GROUP, None, cluster.nameserver, True))).json == {"keys": [], "cut": [], "unlisted": [], "failed": {}}
     assert "no topic 'nothing'" in (await run(_list(GROUP, "nothing", cluster.nameserver, False))).error
 
 
@@ -185,10 +187,73 @@ async def test_ls_reports_a_queue_that_cannot_be_read_and_a_list_that_is_cut(
     ended = await run(_list(GROUP, None, cluster.nameserver, False))
     _, row, note = ended.lines
     assert (row[0], row[5]) == ("k3", "-")
-    assert " ".join(note) == "broker broker-a has more than these 10000: name a group, or a topic with --topic"
+    assert " ".join(note) == "broker broker-a has more keys, which are not listed. Name a group, or a topic with --topic"
     assert "broker broker-a: the disk is broken" in ended.error
     shown = (await run(_list(GROUP, None, cluster.nameserver, True))).json
-    assert (shown["keys"][0]["waiting"], shown["cut"]) == (None, ["broker-a"])
+    assert (shown["keys"][0]["waiting"], shown["cut"], shown["unlisted"]) == (None, ["broker-a"], [])
+
+
+@one_broker
+async def test_keys_for_which_a_response_has_no_place_are_counted(
+    lockstep_cluster: TestCluster, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    other = Group(cluster, "audit", poison={"k1"})
+    await cluster.start("other", other.member)
+    await Group(cluster).park(100, 10, "k3", "k5", "k7")
+    await until_parked(other, "k1")
+    monkeypatch.setattr("lockstep.broker.parking.LISTED_MAX", 2)
+    ended = await run(_list(GROUP, None, cluster.nameserver, False))
+    assert [row[0] for row in ended.lines[1:3]] == ["k3", "k5"]
+    more = f"1 more keys, which are not listed: 1 of group {GROUP} in {TOPIC}:0"
+    assert ended.out.splitlines()[3] == f"broker broker-a has {more}. Name a group, or a topic with --topic"
+    shown = (await run(_list(None, None, cluster.nameserver, True))).json
+    counts = {each["group"]: each["count"] for each in shown["unlisted"]}
+    listed = [each["group"] for each in shown["keys"]]
+    assert sum(counts.values()) == 2
+    assert {group: counts.get(group, 0) + listed.count(group) for group in ("audit", GROUP)} == {"audit": 1, GROUP: 3}
+    forgotten = await count_forgotten(AdminClient(Host.current(), cluster.nameserver), topic=TOPIC)
+    assert (forgotten.keys, forgotten.groups, forgotten.waiting.complete) == (4, ("audit", GROUP), False)
+
+
+# ----------------------------------------------------------------------------------------------------------- what a deletion forgets
+
+
+@one_broker
+async def test_deletion_of_a_topic_says_what_is_forgotten(lockstep_cluster: TestCluster, run: Run) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    await Group(cluster).park(100, 10, "k3", "k7")
+    first, second = (await run(delete_topic(TOPIC, False, cluster.nameserver, False))).out.splitlines()
+    assert first == f"2 parked keys of {GROUP} are forgotten, with 20 messages that wait for them"
+    assert second.startswith(f"topic {TOPIC} is deleted: ")
+    await cluster.create_topic(f"{TOPIC}-2", queues=1)
+    shown = (await run(delete_topic(f"{TOPIC}-2", False, cluster.nameserver, True))).json
+    assert (shown["parked_keys"], shown["waiting"], shown["waiting_complete"]) == (0, 0, True)
+
+
+@one_broker
+async def test_deletion_of_a_group_says_what_is_forgotten(lockstep_cluster: TestCluster, run: Run) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    await Group(cluster).park(100, 10, "k3", "k7")
+    await cluster.stop("worker")
+    ended = await run(delete_group(GROUP, cluster.nameserver, False))
+    first, second, *_ = ended.out.splitlines()
+    assert first == f"2 parked keys of {GROUP} are forgotten, with 20 messages that wait for them"
+    assert second == f"group {GROUP} is deleted at broker-a: its progress and its settings"
+    assert ended.error == ""
+
+
+async def test_deletion_names_brokers_that_do_not_say_what_is_forgotten(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    await cluster.kill("broker-b")
+    found = await count_forgotten(AdminClient(Host.current(), cluster.nameserver), topic=TOPIC)
+    (sentence,) = found.sentences
+    assert sentence.startswith("broker broker-b does not say what is parked there: ")
+    assert found.as_json() == {"parked_keys": 0, "waiting": 0, "waiting_complete": False}
 
 
 @one_broker

@@ -2,7 +2,7 @@
 
 import re
 from importlib.util import module_from_spec, spec_from_file_location
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from xml.etree.ElementTree import Element
 from xml.etree.ElementTree import fromstring as parse
@@ -15,6 +15,7 @@ from lockstep.admin.group_history import PlacedEvent
 from lockstep.admin.ownership import Lane, Span
 from lockstep.admin.pictures.heat import COLUMNS, heat_picture
 from lockstep.admin.pictures.owners import LABEL, RIGHT, WIDTH, member_letters, owners_picture
+from lockstep.admin.pictures.series import series_picture
 from lockstep.admin.pictures.svg import clock_time, time_marks
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind
 from lockstep.testing import simulate
@@ -101,6 +102,21 @@ def test_every_picture_is_well_formed_and_stays_within_its_frame(
         assert width > 0
         assert x >= 4
         assert x + width <= WIDTH - RIGHT + 1
+
+
+@given(st.lists(st.none() | st.integers(0, 1_000), max_size=30))
+def test_course_has_a_gap_where_the_figure_is_not_known(values: list[int | None]) -> None:
+    root = parse(series_picture(values, "lag"))
+    drawn: list[list[float]] = []
+    for each in root:
+        if each.get("class") == "course":
+            drawn.append([float(x) for x in re.findall(r"[ML](\S+) ", each.get("d", ""))])
+        elif each.get("class") == "course-point":
+            drawn.append([float(each.get("cx", ""))])
+    runs = [[index for index, _ in run] for known, run in groupby(enumerate(values), lambda each: each[1] is not None) if known]
+    step = 238 / (max(2, len(values)) - 1)
+    first = max(2, len(values)) - len(values)
+    assert drawn == [[pytest.approx((first + index) * step + 1, abs=0.1) for index in run] for run in runs]
 
 
 def test_letters_go_on_after_z() -> None:

@@ -18,6 +18,7 @@ from lockstep.admin.replay import (
     ReplayTarget,
     SkippedMessage,
     summarize_skipped,
+    unfinished,
 )
 from lockstep.client.producer.producer import Producer
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
@@ -157,3 +158,13 @@ async def test_failed_message_without_a_key_delays_later_ones_of_its_queue(world
 def test_skipped_messages_are_grouped_by_reason() -> None:
     left = [SkippedMessage(str(number), "gone", "no topic") for number in range(4)] + [SkippedMessage("9", "other", "no topic")]
     assert summarize_skipped(left) == "4 of gone (0, 1, 2, …): no topic; 1 of other (9): no topic"
+
+
+def test_replay_that_has_not_sent_everything_says_why() -> None:
+    assert unfinished("billing", ReplayResult(7), {}) == []
+    result = ReplayResult(7, [SkippedMessage("A1", "orders", "it is full")], {"broker-b": "it is away"}, "another replay is running")
+    assert unfinished("billing", result, {"broker-c": "no address"}) == [
+        "another replay is running",
+        "1 dead letters of billing were not sent and remain for the next replay: 1 of orders (A1): it is full",
+        "some brokers could not be read (broker broker-c: no address; broker broker-b: it is away): replay again when they are back",
+    ]

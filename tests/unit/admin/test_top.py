@@ -4,9 +4,11 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from rich.console import Console, ConsoleDimensions
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.top import Sort, _look, _screen, _top
+from lockstep.admin.commands.top import Sort, _screen, _top
+from lockstep.admin.overviews import read_overviews
 from lockstep.admin.rates import rates
 from lockstep.client import MessageExt, OrderlyContext
 from lockstep.protocol.bodies import GroupSettings
@@ -42,11 +44,11 @@ async def test_rates_are_those_between_the_looks(lockstep_cluster: TestCluster, 
     await lockstep_cluster.create_topic(TOPIC, queues=1)
     await lockstep_cluster.start("a", Member(lockstep_cluster, listen).run)
     await lockstep_cluster.settled(GROUP)
-    before = await _look(AdminClient(Host.current(), lockstep_cluster.nameserver))
+    before = await read_overviews(AdminClient(Host.current(), lockstep_cluster.nameserver))
     await send(lockstep_cluster, 40, keys=20)
     await lockstep_cluster.until(lambda: len(got) == 40, "all messages")
     await lockstep_cluster.advance(seconds=1)
-    found = rates(before, await _look(AdminClient(Host.current(), lockstep_cluster.nameserver)))
+    found = rates(before, await read_overviews(AdminClient(Host.current(), lockstep_cluster.nameserver)))
     assert sum(each.stored_s or 0 for each in found.brokers) > 0
     assert found.groups[0].given_s == pytest.approx(sum(each.given_s or 0 for each in found.brokers))
     assert found.groups[0].lag == 0
@@ -74,12 +76,10 @@ async def test_group_that_needs_attention_says_why(lockstep_cluster: TestCluster
     admin = AdminClient(Host.current(), lockstep_cluster.nameserver)
     (broker,) = await admin.brokers()
     await admin.configure(broker, GroupSettings(GROUP, consume_enable=False))
-    look = await _look(admin)
+    look = await read_overviews(admin)
     found = rates({}, look)
     assert [each.consume_enable for each in found.groups] == [False]
-    screen = _screen(found, Sort.BEHIND, {}, "every 2 s", 24)
-    from rich.console import Console
-
+    screen = _screen(found, Sort.BEHIND, {}, "every 2 s", ConsoleDimensions(200, 24))
     console = Console(width=200, file=None, record=True)
     console.print(screen)
     text = console.export_text()
@@ -89,17 +89,15 @@ async def test_group_that_needs_attention_says_why(lockstep_cluster: TestCluster
 
 @pytest.mark.lockstep(brokers=1)
 async def test_more_groups_than_the_screen_has_lines_are_counted(lockstep_cluster: TestCluster) -> None:
-    from rich.console import Console
-
     await lockstep_cluster.create_topic(TOPIC, queues=1)
     admin = AdminClient(Host.current(), lockstep_cluster.nameserver)
     (broker,) = await admin.brokers()
     for number in range(30):
         await admin.configure(broker, GroupSettings(f"g{number}", consume_enable=False))
-    found = rates({}, await _look(admin))
+    found = rates({}, await read_overviews(admin))
     assert len(found.groups) == 30
     console = Console(width=200, record=True)
-    console.print(_screen(found, Sort.BEHIND, {}, "every 2 s", 17))
+    console.print(_screen(found, Sort.BEHIND, {}, "every 2 s", ConsoleDimensions(200, 17)))
     lines = console.export_text().splitlines()
     assert len(lines) <= 17
     assert lines[-1].strip() == "every 2 s; 20 more groups"

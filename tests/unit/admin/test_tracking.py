@@ -15,6 +15,7 @@ from lockstep.admin.message_query import find_by_id
 from lockstep.admin.message_track import Track, TrackType
 from lockstep.admin.options import CommandError
 from lockstep.admin.tracking import track_with_copies, tracks
+from lockstep.admin.why_question import ask
 from lockstep.client import ConcurrentlyContext, Message, MessageExt, OrderedRetry, OrderlyContext, Producer, sql
 from lockstep.protocol.bodies import BrokerAddress, GroupStatus, GroupStatusReply
 from lockstep.protocol.errors import BrokerSystemError, SubscriptionGroupNotExistError, TransportError
@@ -188,8 +189,8 @@ async def test_delayed_message_is_found_by_both_ids_with_the_time_at_which_it_is
         sent = await producer.send(Message(TOPIC, b"x", sharding_key="k1"), delay=timedelta(seconds=30))
     sent_ms = Host.current().clock.wall_ms()
     await cluster.advance(seconds=10)
-    place = (await looked.message(sent.message_id))[0].offset_message_id
-    for message_id in (sent.message_id, place):
+    offset_id = (await looked.message(sent.message_id))[0].offset_message_id
+    for message_id in (sent.message_id, offset_id):
         found = await looked.track(message_id)
         assert (found.group, found.type) == (GROUP, TrackType.DELAYED)
         assert found.due_ms is not None
@@ -201,11 +202,15 @@ async def test_delayed_message_is_found_by_both_ids_with_the_time_at_which_it_is
     assert f"topic              {TOPIC}\n" in shown
     assert "DELAYED" in shown
     assert " due=" in await looked.find(sent.message_id, TOPIC)
+    examine = await ask(AdminClient(Host.current(), cluster.nameserver), GROUP, sent.message_id, None, None)
+    assert "it waits for its delay" in ((await examine()).note or "")
     await cluster.advance(seconds=30)
+    place = f"message {sent.message_id} is at offset 0 of {TOPIC}@broker-a:0"
+    assert (await examine()).note == f"{place}: the group's progress is past the message; the group's progress is 1"
     assert (await looked.track(sent.message_id)).type is TrackType.CONSUMED
     assert (await looked.find(sent.message_id, TOPIC)).count("\n") == 1, "what was delivered waits no longer"
     with pytest.raises(CommandError, match=f"was delivered since: find it by the id {sent.message_id}"):
-        await looked.track(place)
+        await looked.track(offset_id)
 
 
 @pytest.mark.lockstep(brokers=1)

@@ -130,8 +130,27 @@ def test_broker_that_was_not_reached_is_the_cause() -> None:
 def test_call_of_an_earlier_grant_has_no_offset() -> None:
     found = explained(with_queue(FREE), info=replace(RUNS, oldest=replace(CALL, offset=-1, key=None), queue=replace(AT_A, state="wanted")))
     assert found.because is not None
-    assert found.because.text == "the listener shop.bill has been running for 61 s under an earlier grant in a"
+    assert found.because.text == "the listener shop.bill has been running for 61 s under an earlier grant in a, at app/shop.py:7 in bill"
     assert found.because.step == "look at app/shop.py:7 in bill"
+
+
+def test_listener_is_where_its_own_code_is_and_not_the_library_that_it_calls() -> None:
+    stack = ("app/shop.py:3 in main", "app/shop.py:7 in bill", "httpx/client.py:90 in send", "lib/ssl.py:1 in read")
+    called = replace(CALL, stack=stack, own_frame=stack[1])
+    found = explained(STATUS, info=replace(RUNS, oldest=called)).because
+    assert found is not None
+    assert found.text.endswith(" in a, at app/shop.py:7 in bill (now in lib/ssl.py:1 in read)")
+    assert (found.step, found.stack) == ("look at app/shop.py:7 in bill", stack)
+    busy = replace(RUNS, oldest=called, oldest_queue="bills@broker-a:0", calls=4, concurrency=4)
+    found = explained(STATUS, info=busy).because
+    assert found is not None
+    assert found.text.endswith("on bills@broker-a:0, for 61 s, at app/shop.py:7 in bill (now in lib/ssl.py:1 in read)")
+    found = explained(STATUS, info=replace(RUNS, oldest=replace(called, own_frame=None))).because
+    assert found is not None
+    assert (found.text.rpartition(", ")[2], found.step) == ("at lib/ssl.py:1 in read", "look at lib/ssl.py:1 in read")
+    found = explained(STATUS, info=replace(RUNS, oldest=replace(CALL, stack=()))).because
+    assert found is not None
+    assert (found.text.endswith(" in a"), found.step) == (True, "look at what the listener waits for")
 
 
 @pytest.mark.parametrize(

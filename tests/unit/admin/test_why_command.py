@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 import typer
 
+from lockstep.admin.client import AdminClient
 from lockstep.admin.commands.why import _why
 from lockstep.client import Backoff, MessageExt, OrderedRetry, OrderlyContext
+from lockstep.protocol.bodies import BrokerAddress, ParkControlBody, ParkControlReply
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.names import RETRY_PREFIX
 from lockstep.testing import TestCluster
@@ -125,7 +127,18 @@ async def test_topic_of_a_key_has_to_be_named_if_the_group_has_several(lockstep_
 
 
 @one_broker
-async def test_parked_key_and_its_messages_are_explained_by_its_error(lockstep_cluster: TestCluster, run: Run) -> None:
+async def test_parked_key_and_its_messages_are_explained_by_its_error(
+    lockstep_cluster: TestCluster, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str | None] = []
+    control = AdminClient.control_parked
+
+    async def counted(admin: AdminClient, broker: BrokerAddress, body: ParkControlBody) -> ParkControlReply:
+        asked.append(body.key)
+        return await control(admin, broker, body)
+
+    monkeypatch.setattr(AdminClient, "control_parked", counted)
+
     async def fails_on_k3(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
         if messages[0].sharding_key == "k3":
             raise ValueError("no such account")
@@ -141,8 +154,12 @@ async def test_parked_key_and_its_messages_are_explained_by_its_error(lockstep_c
         f"  next     remove the cause, then run `lockstep park replay {GROUP} k3`\n"
     )
     assert await run(why(lockstep_cluster, key="k3")) == f"key k3 of topic {TOPIC} belongs to {TOPIC}@broker-a:0\n{expected}"
+    asked.clear()
     assert await run(why(lockstep_cluster, ids[13])) == f"message {ids[13]} is at offset 13 of {TOPIC}@broker-a:0\n{expected}"
+    assert asked == ["k3"], "once"
+    asked.clear()
     consumed = await run(why(lockstep_cluster, ids[4]))
+    assert asked == ["k4", None], "once for the message, and once for the keys that the queue has"
     assert consumed.startswith(
         f"message {ids[4]} is at offset 4 of {TOPIC}@broker-a:0: the group's progress is past the message; the group's progress is 20\n"
     )
@@ -209,7 +226,7 @@ async def test_wrong_arguments_are_explained(lockstep_cluster: TestCluster, run:
 @one_broker
 async def test_unknown_group_names_the_next_step(lockstep_cluster: TestCluster, run: Run) -> None:
     said = await run(why(lockstep_cluster))
-    assert said.startswith(f"failed: no broker knows group {GROUP}: no member has ever connected; run `lockstep group list`")
+    assert said.startswith(f"failed: no broker knows group {GROUP}; run `lockstep group list` to list the known groups")
 
 
 @one_broker

@@ -1,16 +1,19 @@
 """Where a call of a listener is: its frames, the innermost last, without lockstep's own and without values."""
 
 import asyncio
+import sysconfig
 import threading
 from collections.abc import AsyncIterator, Iterator
 
-from lockstep.client.consumer.stacks import FRAMES_MAX, stack_of_task, stack_of_thread
+import pytest
+
+from lockstep.client.consumer.stacks import FRAMES_MAX, Place, Stack, innermost_own, stack_of_task, stack_of_thread
 
 HERE = "client/test_stacks.py:"
 
 
-def names(stack: tuple[str, ...]) -> list[str]:
-    return [place.partition(" in ")[2].rpartition(".")[2] for place in stack if place.startswith(HERE)]
+def names(stack: Stack) -> list[str]:
+    return [place.partition(" in ")[2].rpartition(".")[2] for place in stack.frames if place.startswith(HERE)]
 
 
 async def waits(secret: str, ended: asyncio.Event) -> None:
@@ -27,11 +30,14 @@ async def test_task_is_shown_down_to_what_it_awaits() -> None:
     await asyncio.sleep(0)
     stack = stack_of_task(task)
     assert names(stack) == ["caller", "waits"]
-    assert stack[-1].startswith("asyncio/locks.py:")
-    assert "password" not in "".join(stack)
+    assert stack.frames[-1].startswith("asyncio/locks.py:")
+    assert stack.own == stack.frames[-2]
+    assert stack.own.startswith(HERE)
+    assert stack.own.endswith(" in waits")
+    assert "password" not in f"{stack}"
     ended.set()
     await task
-    assert stack_of_task(task) == ()
+    assert stack_of_task(task) == Stack()
 
 
 async def test_asynchronous_generator_is_part_of_the_stack() -> None:
@@ -67,8 +73,8 @@ async def test_long_stack_keeps_its_first_frame_and_the_innermost() -> None:
     task = asyncio.create_task(outermost())
     await asyncio.sleep(0)
     stack = stack_of_task(task)
-    assert len(stack) == FRAMES_MAX
-    assert stack[0].endswith(".outermost")
+    assert len(stack.frames) == FRAMES_MAX
+    assert stack.frames[0].endswith(".outermost")
     assert names(stack)[-1] == "waits"
     ended.set()
     await task
@@ -91,10 +97,73 @@ def test_thread_is_shown_from_the_first_frame_of_the_application() -> None:
     at.wait()
     stack = stack_of_thread(ident[0])
     assert names(stack) == ["listener", "inner"]
-    assert stack[-1].startswith("python3") or "threading.py" in stack[-1]
+    assert "threading.py" in stack.frames[-1]
+    assert stack.own is not None
+    assert stack.own.startswith(HERE)
+    assert stack.own.endswith(".inner")
     go_on.set()
     thread.join()
-    assert stack_of_thread(ident[0]) == ()
+    assert stack_of_thread(ident[0]) == Stack()
+
+
+STDLIB, INSTALLED, PROJECT = sysconfig.get_path("stdlib"), "/venv/lib/python3.12/site-packages", "/home/shop/src"
+
+
+def place(folder: str, module: str) -> Place:
+    code = compile("", f"{folder}/{module.replace('.', '/')}.py", "exec")
+    return code, 1, module
+
+
+@pytest.mark.parametrize(
+    ("places", "own"),
+    [
+        ([place(PROJECT, "app.bill"), place(PROJECT, "app.bank"), place(INSTALLED, "httpx.client"), place(STDLIB, "ssl")], 1),
+        ([place(INSTALLED, "tenacity.retry"), place(PROJECT, "app.bill"), place(INSTALLED, "httpx.client")], 1),
+        ([place(PROJECT, "app.bill"), place(f"{STDLIB}/site-packages", "httpx.client"), place("/usr/lib/python3/dist-packages", "h11")], 0),
+        ([place(PROJECT, "app.bill"), place(PROJECT, "lockstep.client.producer")], 0),
+        ([place(INSTALLED, "app.bill"), place(INSTALLED, "app.bank"), place(INSTALLED, "application.bank"), place(STDLIB, "ssl")], 1),
+        ([place(STDLIB, "asyncio.tasks")], None),
+        ([place(STDLIB, "functools"), place(INSTALLED, "httpx.client")], None),
+        ([], None),
+    ],
+)
+def test_own_frame_is_neither_of_the_standard_library_nor_of_an_installed_package(places: list[Place], own: int | None) -> None:
+    assert innermost_own(places) == own
+
+
+async def test_stack_of_libraries_alone_has_no_own_frame() -> None:
+    task = asyncio.create_task(asyncio.sleep(1_000))
+    await asyncio.sleep(0)
+    stack = stack_of_task(task)
+    assert (len(stack.frames), stack.own) == (1, None)
+    task.cancel()
+
+
+LIBRARY = """
+async def deep(left, ended):
+    await (deep(left - 1, ended) if left else ended.wait())
+"""
+
+
+async def test_own_frame_above_many_of_a_library_is_kept() -> None:
+    ended, library = asyncio.Event(), {"__name__": "library.deep"}
+    exec(compile(LIBRARY, f"{INSTALLED}/library/deep.py", "exec"), library)
+
+    async def bill() -> None:
+        await library["deep"](30, ended)  # type: ignore[operator]
+
+    async def listener() -> None:
+        await bill()
+
+    task = asyncio.create_task(listener())
+    await asyncio.sleep(0)
+    stack = stack_of_task(task)
+    assert len(stack.frames) == FRAMES_MAX
+    assert names(stack) == ["listener", "bill"]
+    assert stack.own == stack.frames[1]
+    assert stack.frames[-1].startswith("asyncio/locks.py:")
+    ended.set()
+    await task
 
 
 def test_generator_based_coroutine_is_walked() -> None:

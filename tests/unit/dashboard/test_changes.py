@@ -347,8 +347,11 @@ async def test_parked_keys_are_replayed_and_dropped(lockstep_cluster: TestCluste
         assert group.of_key("k1") == [1, 11, 21, 31, 41, 51]
         refused = await on.planned("group-reset", group=group.name, to="end")
         assert "are parked" in refused
+        forgotten = f"2 parked keys of {group.name} are forgotten, with 12 messages that wait for them."
+        assert forgotten in await on.planned("topic-delete", topic=TOPIC)
         assert "2 keys of group" in await on.done("park-drop", typed=group.name, group=group.name)
         await until_parked(group)
+        assert "parked keys" not in await on.planned("topic-delete", topic=TOPIC)
         assert f"no keys of group {group.name} are parked" in await on.planned("park-drop", group=group.name)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import typer
 
-from lockstep.admin.commands import doctor, group, message, topic, why
+from lockstep.admin.commands import delays, doctor, group, message, topic, why
 from lockstep.client import Message, Producer
 from lockstep.dashboard import Dashboard
 from lockstep.dashboard.dashboard import Dashboard as Made
@@ -74,6 +74,7 @@ async def test_json_of_a_page_is_that_of_its_command(lockstep_cluster: TestClust
             "/groups": group._list(where, True),
             f"/groups/{GROUP}": group._show(GROUP, where, True),
             f"/groups/{GROUP}/why": why._why(GROUP, None, None, None, where, True),
+            "/delays": delays._delays(where, True),
             "/doctor": doctor._doctor(where, True),
             f"/messages/{sent}": message._show(sent, None, where, True, with_tracks=True),
         }
@@ -138,7 +139,7 @@ async def test_json_names_a_broker_that_does_not_respond_and_is_an_error_without
     await cluster.advance(seconds=5)
     async with dashboard(cluster) as on:
         await cluster.kill("broker-b")
-        for url in (f"/topics/{TOPIC}", "/groups", f"/groups/{GROUP}", f"/groups/{GROUP}/why"):
+        for url in (f"/topics/{TOPIC}", "/groups", f"/groups/{GROUP}", f"/groups/{GROUP}/why", "/delays"):
             assert list(parsed(await get(on.app, f"{url}?format=json"))["failed"]) == ["broker-b"], url
         assert "broker broker-b: " in parsed(await get(on.app, "/groups/nobody?format=json"), 503)["error"]
         await cluster.kill("nameserver-1")

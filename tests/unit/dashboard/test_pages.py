@@ -30,6 +30,7 @@ PAGES = [
     f"/groups/{GROUP}/dead",
     f"/groups/{GROUP}/parked",
     f"/groups/{GROUP}/parked?count=1",
+    "/delays",
     "/settings",
     "/doctor",
     f"/topics/{TOPIC}/messages",
@@ -355,6 +356,19 @@ async def test_messages_of_a_topic_are_listed_the_newest_first_and_filtered(lock
         assert "n117" in checked(await get(on.app, f"/topics/{TOPIC}/messages?body=n117")).text
         assert "--since 'soon'" in checked(await get(on.app, f"/topics/{TOPIC}/messages?since=soon")).text
         assert "no topic 'nothing'" in checked(await get(on.app, "/topics/nothing/messages")).text
+
+
+async def test_search_that_is_cut_short_is_not_shown_as_complete(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=2)
+    await stored(cluster, *(Message(TOPIC, b"n%03d" % n) for n in range(10)))
+    async with dashboard(cluster) as on:
+        assert "No message matches" in checked(await get(on.app, f"/topics/{TOPIC}/messages?body=nothing")).text
+        await cluster.pause("broker-b")
+        page = checked(await get(on.app, f"/topics/{TOPIC}/messages?body=nothing")).text
+        assert "The search ended after 3 s: it looked at" in page
+        assert "No message was found so far" in page
+        assert "No message matches" not in page
 
 
 async def test_message_is_shown_with_its_body_and_what_became_of_it(lockstep_cluster: TestCluster) -> None:

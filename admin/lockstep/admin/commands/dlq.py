@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep.admin.client import AdminClient, BrokerResults, broker_reasons, failure_summary, gather_results
+from lockstep.admin.client import AdminClient, BrokerResults, failure_summary, gather_results
 from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, find_dead_letter_queues, read_dead_letters, read_newest
 from lockstep.admin.message_text import message_json
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.render import body_text, format_time, print_json, print_line, print_table
-from lockstep.admin.replay import ReplayResult, ReplayTarget, choose_target, count_to_replay, replaying, summarize_skipped
+from lockstep.admin.replay import ReplayResult, ReplayTarget, choose_target, count_to_replay, replaying, unfinished
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.protocol.names import DLQ_PREFIX, check_group, retry_topic
@@ -165,18 +165,12 @@ async def _replay(
     else:
         async with replaying(admin, group, target, rate, include_replayed=include_replayed) as replay:
             result = await replay.run(queues)
-    failed = {**results.failed, **result.failed}
     if as_json:
+        failed = {**results.failed, **result.failed}
         skipped = [{"offset_message_id": each.id, "origin_topic": each.topic, "why": each.why} for each in result.skipped]
         print_json({"group": group, "done": not dry_run, "to": target.value, "count": result.sent, "left": skipped, "failed": failed})
     else:
         where = retry_topic(group) if target is ReplayTarget.RETRY else "their original topics"
         print_line(f"{result.sent} dead letters of {group} {'would be' if dry_run else 'were'} sent to {where}")
-    errors = [result.conflict] if result.conflict else []
-    if result.skipped:
-        reasons = summarize_skipped(result.skipped)
-        errors.append(f"{len(result.skipped)} dead letters of {group} were not sent and remain for the next replay: {reasons}")
-    if failed:
-        errors.append(f"some brokers could not be read ({broker_reasons(failed)}): run the command again when they are back")
-    if errors:
+    if errors := unfinished(group, result, results.failed):
         raise CommandError(". ".join(errors))

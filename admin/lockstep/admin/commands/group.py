@@ -12,10 +12,10 @@ from lockstep.admin.commands.group_history import history_command
 from lockstep.admin.commands.group_reset import reset_command
 from lockstep.admin.commands.group_settings import create_command, update_command
 from lockstep.admin.group_list import groups_json
-from lockstep.admin.group_query import list_groups, read_group
+from lockstep.admin.group_query import list_groups, read_group, unknown_group
 from lockstep.admin.group_report import GroupReport, group_json
 from lockstep.admin.group_settings import describe_settings
-from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
+from lockstep.admin.options import GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.render import format_duration, print_json, print_line, print_table
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.bodies import SubscriptionPolicy
@@ -58,9 +58,7 @@ async def _show(group: str, nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
     report, results = await read_group(admin, group)
     if report is None:
-        raise CommandError(
-            results.failure_summary() or f"no broker knows group {group!r}; run `lockstep group list` to list the known groups"
-        )
+        raise unknown_group(group, results.failed)
     if as_json:
         print_json(group_json(report, results.failed))
     else:

@@ -10,7 +10,7 @@ import typer
 from lockstep.admin.client import AdminClient, broker_reasons
 from lockstep.admin.commands.group_reset import apply_plan
 from lockstep.admin.group_progress import GroupProgress, from_json, progress_of, to_json
-from lockstep.admin.group_query import read_group
+from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.group_reset import read_lines, read_queues, read_ranges
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, print_error, run
 from lockstep.admin.parked import list_parked
@@ -121,7 +121,7 @@ async def _progress(admin: AdminClient, group: str, topic: str | None) -> GroupP
     if statuses.failed:
         raise CommandError(f"the progress of group {group} is not known: {broker_reasons(statuses.failed)}. Try again later")
     if report is None:
-        raise CommandError(f"no broker knows group {group}; run `lockstep group list` to list the known groups")
+        raise unknown_group(group, {})
     if report.broadcasting:
         raise CommandError(f"group {group} is broadcasting: each member keeps its progress in a file of its own, which no broker knows")
     progress = progress_of(group, report.queues, topic)

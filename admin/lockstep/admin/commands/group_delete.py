@@ -3,8 +3,9 @@
 from shlex import quote
 
 from lockstep.admin.client import AdminClient, broker_reasons, by_name, gather_results
-from lockstep.admin.group_query import read_group
+from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, run
+from lockstep.admin.parked import NOTHING_FORGOTTEN, count_forgotten
 from lockstep.admin.render import print_json, print_line
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.errors import TopicNotExistError
@@ -15,7 +16,7 @@ MEMBERS_SHOWN = 8
 
 
 def delete_command(group: GroupArgument, nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
-    """Delete a group's progress and settings at every broker. It must have no members. Its %RETRY% and %DLQ% topics are kept."""
+    """Delete a group's progress, settings and parked keys at every broker. It must have no members. Its %RETRY% and %DLQ% topics stay."""
     run(_delete(group, nameserver, as_json))
 
 
@@ -25,19 +26,21 @@ async def _delete(group: str, nameserver: str, as_json: bool) -> None:
     report, statuses = await read_group(admin, group)
     run_again = f"run `lockstep group delete {quote(group)}` again"
     if report is None:
-        raise CommandError(
-            statuses.failure_summary() or f"no broker knows group {group}; run `lockstep group list` to list the known groups"
-        )
+        raise unknown_group(group, statuses.failed)
     members = sorted({member.client_id for member in report.members})
     if members:
         listed = ", ".join(members[:MEMBERS_SHOWN]) + (" …" if len(members) > MEMBERS_SHOWN else "")
         raise CommandError(f"nothing was deleted: group {group} has {len(members)} members: {listed}. Stop them, and {run_again}")
+    forgotten = await count_forgotten(admin, group) if any(line.parked for line in report.queues) else NOTHING_FORGOTTEN
+    if not as_json:
+        for sentence in forgotten.sentences:
+            print_line(sentence)
     brokers = by_name(await admin.brokers())
     results = await gather_results({name: admin.delete_group(broker, group) for name, broker in brokers.items()})
     failed = {**{name: why for name, why in statuses.failed.items() if name not in brokers}, **results.failed}
     kept = await _existing_topics(admin, (RETRY_PREFIX + group, DLQ_PREFIX + group))
     if as_json:
-        print_json({"group": group, "brokers": sorted(results.values), "failed": failed, "topics_kept": kept})
+        print_json({"group": group, "brokers": sorted(results.values), "failed": failed, "topics_kept": kept, **forgotten.as_json()})
     elif results.values:
         print_line(f"group {group} is deleted at {', '.join(sorted(results.values))}: its progress and its settings")
         for topic in kept:

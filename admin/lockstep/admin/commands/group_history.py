@@ -9,9 +9,9 @@ import typer
 
 from lockstep.admin.client import AdminClient, gather_results
 from lockstep.admin.group_history import PlacedEvent, hand_overs, in_order, incomplete, known_since, summary
-from lockstep.admin.group_query import read_group
+from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.group_report import QueueLine
-from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
+from lockstep.admin.options import GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.ownership import Lane, Period, group_lanes
 from lockstep.admin.pictures.owners import owners_picture
 from lockstep.admin.render import format_short_duration, format_time, print_json, print_line, print_table
@@ -104,7 +104,7 @@ async def _check_known(admin: AdminClient, group: str) -> None:
     """Raise CommandError if no broker knows the group."""
     known = await gather_results({broker.name: admin.group_status(broker, None) for broker in await admin.brokers()})
     if not known.failed and not any(group in reply.groups for reply in known.values.values()):
-        raise CommandError(f"no broker knows group {group!r}; run `lockstep group list` to list the known groups")
+        raise unknown_group(group, {})
 
 
 def _epoch(placed: PlacedEvent) -> str | None:

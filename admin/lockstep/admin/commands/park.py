@@ -1,6 +1,6 @@
 """lockstep park ls | show; the subcommands that change parked keys are in park_change.py."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -17,11 +17,11 @@ from lockstep.admin.commands.park_change import (
 )
 from lockstep.admin.message_text import message_json
 from lockstep.admin.options import JsonOption, NameserverOption, raise_if_incomplete, run
-from lockstep.admin.parked import Parked, Waiting, count_waiting, list_parked, read_waiting
+from lockstep.admin.parked import Parked, Waiting, count_unlisted, count_waiting, list_parked, read_waiting
 from lockstep.admin.render import body_text, format_time, print_json, print_line, print_table
 from lockstep.client.config import DEFAULT_NAMESERVER
-from lockstep.protocol.bodies.parks import LISTED_MAX
 from lockstep.protocol.message import MessageExt
+from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
 
 app = typer.Typer(
@@ -29,6 +29,8 @@ app = typer.Typer(
 )
 
 BODY_LENGTH_SHOWN = 60
+PLACES_SHOWN = 8
+"""Queues with further keys that are named."""
 
 
 @app.command("ls")
@@ -40,7 +42,8 @@ def ls_command(
 ) -> None:
     """List the parked keys, why each was parked, and how many messages wait for its replay.
 
-    At most 10,000 waiting messages of a queue are counted; 37+ means that there may be more than 37.
+    At most 10,000 waiting messages of a queue are counted; 37+ means that there may be more than 37. A broker lists at most 10,000 keys,
+    fewer if they are long; of more, their number is printed.
     """
     run(_list(group, topic, nameserver, as_json))
 
@@ -68,20 +71,38 @@ async def _list(group: str | None, topic: str | None, nameserver: str, as_json: 
     listed = await list_parked(admin, group, topic)
     if not listed.keys and not listed.failed:
         await check_group_known(admin, group, topic)
+    unlisted = await count_unlisted(admin, listed, group, topic) if listed.cut else {}
     waiting, unread = await count_waiting(admin, listed.keys)
     failed = {**unread, **listed.failed}
     if as_json:
         keys = [{**_json(each), **_waiting_json(waiting.get(each))} for each in listed.keys]
-        print_json({"keys": keys, "cut": list(listed.cut), "failed": failed})
+        print_json({"keys": keys, "cut": list(listed.cut), "unlisted": _unlisted_json(unlisted), "failed": failed})
     else:
         columns = ["key", "topic", "queue", "state", "since", ">waiting", ">attempts", "error"]
         rows = [_row(each, waiting.get(each)) for each in listed.keys]
         if group is None:
             columns, rows = ["group", *columns], [(each.row.group, *row) for each, row in zip(listed.keys, rows, strict=True)]
         print_table(columns, rows, empty="no keys are parked" if group is None else f"no keys of group {group} are parked")
-        for name in listed.cut:
-            print_line(f"broker {name} has more than these {LISTED_MAX}: name a group, or a topic with --topic")
+        for line in _unlisted_lines(listed.cut, unlisted):
+            print_line(line)
     raise_if_incomplete(failed)
+
+
+def _unlisted_lines(brokers: Sequence[str], unlisted: Mapping[tuple[str, MessageQueue], int]) -> Iterator[str]:
+    """Yield what is not listed: one response of a broker holds no more keys."""
+    for name in brokers:
+        places = {place: count for place, count in unlisted.items() if place[1].broker_name == name}
+        shown = [f"{count} of group {group} in {queue.topic}:{queue.queue_id}" for (group, queue), count in places.items()]
+        listed = ", ".join(shown[:PLACES_SHOWN]) + (", …" if len(shown) > PLACES_SHOWN else "")
+        count = f"{sum(places.values())} more keys, which are not listed: {listed}" if places else "more keys, which are not listed"
+        yield f"broker {name} has {count}. Name a group, or a topic with --topic"
+
+
+def _unlisted_json(unlisted: Mapping[tuple[str, MessageQueue], int]) -> list[dict[str, Any]]:
+    return [
+        {"group": group, "topic": queue.topic, "broker": queue.broker_name, "queue_id": queue.queue_id, "count": count}
+        for (group, queue), count in unlisted.items()
+    ]
 
 
 def _row(parked: Parked, waiting: Waiting | None) -> tuple[object, ...]:

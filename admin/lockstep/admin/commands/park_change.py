@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient, broker_reasons, failure_summary
-from lockstep.admin.group_query import read_group
+from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.options import CommandError, JsonOption, NameserverOption, run
 from lockstep.admin.parked import ParkedKeys, change_parked, list_parked, replay_waits_for
 from lockstep.admin.render import print_json, print_line, print_table
@@ -84,9 +84,7 @@ async def check_group_known(admin: AdminClient, group: str | None, topic: str | 
         return
     report, statuses = await read_group(admin, group)
     if report is None:
-        raise CommandError(
-            statuses.failure_summary() or f"no broker knows group {group}; run `lockstep group list` to list the known groups"
-        )
+        raise unknown_group(group, statuses.failed)
 
 
 async def not_parked(admin: AdminClient, group: str, topic: str | None, key: str, incomplete: str | None) -> CommandError:

@@ -3,20 +3,22 @@
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import ConsoleDimensions, RenderableType
 from rich.console import Group as Stack
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lockstep.admin.client import AdminClient, gather_results
+from lockstep.admin import live
+from lockstep.admin.client import AdminClient
 from lockstep.admin.options import JsonOption, NameserverOption, run
+from lockstep.admin.overviews import read_overviews
 from lockstep.admin.rates import BrokerRates, ClusterRates, GroupRates, Looks, rates
 from lockstep.admin.render import format_duration, print_json, print_table
 from lockstep.client.config import DEFAULT_NAMESERVER
@@ -57,12 +59,12 @@ def top_command(
 
 async def _top(nameserver: str, interval_s: float, sort: Sort, once: bool, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
-    before = await _look(admin)
+    before = await read_overviews(admin)
     if not once:
-        await _live(admin, before, interval_s, sort)
+        await live.show(_screens(admin, before, interval_s, sort))
         return
     await asyncio.sleep(interval_s)
-    found = rates(before, await _look(admin))
+    found = rates(before, await read_overviews(admin))
     if as_json:
         print_json(asdict(found))
     else:
@@ -70,29 +72,20 @@ async def _top(nameserver: str, interval_s: float, sort: Sort, once: bool, as_js
         print_table(GROUP_COLUMNS, [group_row(each) for each in ordered(found.groups, sort)], empty="no groups")
 
 
-async def _look(admin: AdminClient) -> Looks:
-    """Return the figures of every broker, or why it did not respond. Raise TransportError if no nameserver responds."""
-    async with admin.keep_connections():
-        results = await gather_results({broker.name: admin.overview(broker) for broker in await admin.brokers()})
-    return {**results.values, **results.failed}
-
-
-async def _live(admin: AdminClient, before: Looks, interval_s: float, sort: Sort) -> None:
-    """Show one look after another until it is interrupted. Without a nameserver the last figures stay, with the reason."""
+async def _screens(admin: AdminClient, before: Looks, interval_s: float, sort: Sort) -> AsyncIterator[live.Screen]:
+    """Yield one look after another. Without a nameserver the last figures stay, with the reason."""
     trends: dict[str, deque[int]] = {}
     found, note = rates({}, before), "the first rates come with the next look"
-    console = Console(highlight=False)
-    with Live(console=console, auto_refresh=False, screen=True) as screen:
-        while True:
-            screen.update(_screen(found, sort, trends, note, console.height), refresh=True)
-            await asyncio.sleep(interval_s)
-            try:
-                now = await _look(admin)
-            except TransportError as error:
-                note = f"these figures are old: {error}"
-                continue
-            found, before, note = rates(before, now), now, f"every {interval_s:g} s; Ctrl-C ends it"
-            keep_trends(trends, found.groups)
+    while True:
+        yield partial(_screen, found, sort, trends, note)
+        await asyncio.sleep(interval_s)
+        try:
+            now = await read_overviews(admin)
+        except TransportError as error:
+            note = f"these figures are old: {error}"
+            continue
+        found, before, note = rates(before, now), now, f"every {interval_s:g} s; Ctrl-C ends it"
+        keep_trends(trends, found.groups)
 
 
 def keep_trends(trends: dict[str, deque[int]], groups: Sequence[GroupRates]) -> None:
@@ -165,9 +158,9 @@ def _count(value: int | None) -> str | None:
     return None if value is None else f"{value:,}"
 
 
-def _screen(found: ClusterRates, sort: Sort, trends: Mapping[str, Sequence[int]], note: str, height: int) -> RenderableType:
+def _screen(found: ClusterRates, sort: Sort, trends: Mapping[str, Sequence[int]], note: str, size: ConsoleDimensions) -> RenderableType:
     groups = ordered(found.groups, sort)
-    room = max(1, height - HEAD_LINES - len(found.brokers))
+    room = max(1, size.height - HEAD_LINES - len(found.brokers))
     brokers = _table(BROKER_COLUMNS, [(broker_row(each), bool(each.remarks)) for each in found.brokers])
     rows = []
     for each in groups[:room]:

@@ -9,9 +9,9 @@ import typer
 from lockstep.admin.client import AdminClient
 from lockstep.admin.drain import close_queues, drop_queues
 from lockstep.admin.layout_change import parse_queue_counts
-from lockstep.admin.options import CommandError, JsonOption, NameserverOption, TopicArgument, run
+from lockstep.admin.options import JsonOption, NameserverOption, TopicArgument, run
 from lockstep.admin.render import print_json, print_line
-from lockstep.admin.topic_change import check_not_system_topic, plan_alteration
+from lockstep.admin.topic_change import check_not_system_topic, plan_alteration, registered_brokers
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
@@ -73,10 +73,7 @@ async def _move(topic: str, counts: tuple[int | None, ...], sources: tuple[str, 
         raise ConfigError("--to NAME moves the queues of --broker OTHER, all of them and in order: use it with --broker alone")
     admin = AdminClient(Host.current(), nameserver)
     layout = (await admin.route(topic)).layout
-    known = {broker.name for broker in await admin.brokers() if broker.registered}
-    for name in (*sources, target):
-        if name not in known:
-            raise CommandError(f"broker {name} is not registered; the registered ones are {', '.join(sorted(known)) or 'none'}")
+    await registered_brokers(admin, (*sources, target))
     for source in sources:
         await close_queues(admin, layout.topic, source, target)
     for source in sources:

@@ -6,6 +6,7 @@ import typer
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.options import JsonOption, NameserverOption, TopicArgument, run
+from lockstep.admin.parked import count_forgotten
 from lockstep.admin.render import print_json, print_line
 from lockstep.admin.topic_change import delete_topic, plan_deletion
 from lockstep.client.config import DEFAULT_NAMESERVER
@@ -20,16 +21,20 @@ def delete_command(
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a topic, its messages and every group's progress in it. Sends to it fail, and consumers drop its queues."""
+    """Delete a topic, its messages, and every group's progress and parked keys in it. Sends to it fail, and consumers drop its queues."""
     run(_delete(topic, force, nameserver, as_json))
 
 
 async def _delete(topic: str, force: bool, nameserver: str, as_json: bool) -> None:
     admin = AdminClient(Host.current(), nameserver)
     before = await plan_deletion(admin, topic, force=force)
+    forgotten = await count_forgotten(admin, topic=topic)
+    if not as_json:
+        for sentence in forgotten.sentences:
+            print_line(sentence)
     deletion = await delete_topic(admin, before)
     if as_json:
-        print_json({"topic": topic, "deleted": True, "version": deletion.version.counter})
+        print_json({"topic": topic, "deleted": True, "version": deletion.version.counter, **forgotten.as_json()})
     else:
         print_line(
             f"topic {topic} is deleted: its {len(before.read_queues)} queues, their messages, and the progress of every group in them"

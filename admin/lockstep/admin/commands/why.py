@@ -1,32 +1,27 @@
 """lockstep why."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from shlex import quote
-from typing import Annotated
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console, ConsoleDimensions
+from rich.text import Text
 
+from lockstep.admin import live
 from lockstep.admin.client import AdminClient, failure_summary
-from lockstep.admin.group_query import read_group
-from lockstep.admin.group_report import QueueLine
-from lockstep.admin.message_query import brokers_to_search, find_by_id
-from lockstep.admin.message_track import track_text
-from lockstep.admin.options import CommandError, GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
-from lockstep.admin.parked import list_parked
-from lockstep.admin.render import print_json, print_line
-from lockstep.admin.targets import parse_topic_queue
-from lockstep.admin.tracking import track_with_copies
-from lockstep.admin.waiting import home_queue, waiting_of
-from lockstep.admin.why import Cause, Explanation, QueueState, key_explanation
-from lockstep.admin.why_query import Diagnosis, diagnose, diagnosis_json
+from lockstep.admin.options import GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
+from lockstep.admin.render import format_time, json_text, print_json, print_line, without_durations
+from lockstep.admin.why_query import Diagnosis, diagnosis_json
+from lockstep.admin.why_question import Examine, ask
+from lockstep.admin.why_text import answer_of, diagnosis_lines
 from lockstep.client.config import DEFAULT_NAMESERVER
-from lockstep.client.producer.routing import number_of_key
-from lockstep.protocol.errors import ConfigError, LockstepError, SubscriptionGroupNotExistError
-from lockstep.protocol.names import check_group, check_topic, retry_topic
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.host import Host
+from lockstep.runtime.safe_text import printable
 
 
 def why_command(
@@ -42,6 +37,10 @@ def why_command(
     topic: Annotated[
         str | None, typer.Option("--topic", help="The topic of --key, if the group subscribes to several; or all queues of one topic.")
     ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Examine again and again, until Ctrl-C.")] = False,
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", min=0.5, max=60, help="Seconds between two examinations, with --watch.")
+    ] = 2.0,
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,176 +49,122 @@ def why_command(
     The facts come from the brokers, which are looked at twice a second apart, and from the member that holds the queue, which its broker
     asks: what its listener is doing, and where. A member that does not respond within 3 s is itself the finding.
 
-    Exit 0 if every queue moves, has nothing to do, or is explained; otherwise 1.
+    With --watch, a terminal is redrawn. Other output gets the answer with its time whenever it has changed, apart from ages, rates and
+    the numbers of messages that wait; with --json, every answer on a line of its own.
+
+    Exit 0 if every queue moves, has nothing to do, or is explained; otherwise 1. With --watch, the last answer counts.
     """
-    run(_why(group, target, key, topic, nameserver, as_json))
+    run(_why(group, target, key, topic, nameserver, as_json, interval if watch else None))
 
 
-async def _why(group: str, target: str | None, key: str | None, topic: str | None, nameserver: str, as_json: bool) -> None:
-    check_group(group)
-    if topic is not None:
-        check_topic(topic)
-    if target is not None and (key is not None or topic is not None):
-        raise ConfigError("name a queue or message, or use --key and --topic: not both")
-    if key == "":
-        raise ConfigError("--key is empty: no message has an empty sharding key")
+async def _why(
+    group: str, target: str | None, key: str | None, topic: str | None, nameserver: str, as_json: bool, interval_s: float | None = None
+) -> None:
+    """Examine once, or every `interval_s` seconds."""
     admin = AdminClient(Host.current(), nameserver)
     async with admin.keep_connections():
-        question = await _question(admin, group, target, key, topic)
-        if question.parked is not None:
-            found = Diagnosis((question.parked,), {}, {})
-        else:
-            found = await diagnose(admin, group, question.wanted, lambda failed: _unknown_group(group, failed))
-            if not found.states:
-                raise CommandError(f"group {group} {question.absent}")
+        examine = await ask(admin, group, target, key, topic)
+        found = await examine()
+    if interval_s is not None:
+        await _Watch(admin, group, examine, found).show(interval_s, as_json)
+        return
     if as_json:
-        print_json(diagnosis_json(group, found, question.note))
+        print_json(diagnosis_json(group, found))
     else:
-        _print(group, found, question.note)
+        for line in diagnosis_lines(group, found):
+            print_line(line)
     raise_if_incomplete(found.failed)
-    if not all(each.explained for each in found.explanations):
+    if not found.explained:
         raise typer.Exit(1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
-    """What the command is asked about."""
+class Examination:
+    """The result of one examination of several."""
 
-    wanted: Callable[[QueueLine], bool]
-    """Returns whether a queue of the group is part of it."""
-    absent: str
-    """What is to be said of the group if it has no such queue."""
-    note: str | None = None
-    """What is known of the message."""
-    parked: Explanation | None = None
-    """The whole explanation: the key is parked."""
+    group: str
+    at_ms: int
+    """When it ended, by the wall clock."""
+    found: Diagnosis
+    """The last one that there is."""
+    error: str | None = None
+    """Why there is no newer one."""
 
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.error is None and not self.found.failed and self.found.explained else 1
 
-async def _question(admin: AdminClient, group: str, target: str | None, key: str | None, topic: str | None) -> _Question:
-    if key is not None:
-        return await _about_key(admin, group, await _topic_of(admin, group, topic), key)
-    if target is None:
-        of = "" if topic is None else f" of {topic}"
-        return _Question(
-            lambda line: topic in (None, line.topic), f"has no queue{of}: no member has subscribed to it, and it has no progress"
-        )
-    place = parse_topic_queue(target)
-    if place is None:
-        return await _about_message(admin, group, target)
-    name, broker, queue_id = place
-    check_topic(name)
+    @property
+    def answer(self) -> object:
+        """Return what has to differ for it to be told again."""
+        return answer_of(self.found) if self.error is None else without_durations(self.error)
 
-    def wanted(line: QueueLine) -> bool:
-        return (line.topic, line.queue_id) == (name, queue_id) and broker in (None, line.broker)
+    def as_json(self) -> dict[str, Any]:
+        time = {"time": format_time(self.at_ms), "error": self.error}
+        return time | ({"group": self.group} if self.error is not None else diagnosis_json(self.group, self.found))
 
-    where = f"queue {queue_id}" if broker is None else f"queue {broker}:{queue_id}"
-    return _Question(wanted, f"has no {where} of topic {name}: run `lockstep group show {quote(group)}` to list its queues")
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a block in a file: the time, and what is known now."""
+        yield format_time(self.at_ms)
+        if self.error is not None:
+            yield f"not known: {self.error}"
+            return
+        yield from diagnosis_lines(self.group, self.found)
+        if (incomplete := failure_summary(self.found.failed)) is not None:
+            yield incomplete
 
-
-async def _topic_of(admin: AdminClient, group: str, topic: str | None) -> str:
-    """Return the topic of a key: the named one, or the only one to which the group subscribes."""
-    if topic is not None:
-        return topic
-    report, results = await read_group(admin, group)
-    if report is None:
-        raise _unknown_group(group, results.failed)
-    topics = sorted({line.topic for line in report.queues if line.topic != retry_topic(group)})
-    if len(topics) != 1:
-        raise CommandError(f"group {group} has queues of {len(topics)} topics ({', '.join(topics) or 'none'}): name one with --topic")
-    return topics[0]
-
-
-async def _about_key(admin: AdminClient, group: str, topic: str, key: str) -> _Question:
-    layout = (await admin.route(topic)).layout
-    if not layout.write_queues:
-        raise CommandError(f"topic {topic} has no writable queue: no key belongs to one")
-    queue = layout.write_queues[number_of_key(key, len(layout.write_queues))]
-    question = _of_queue(group, queue)
-    rows = [each.row for each in (await list_parked(admin, group, topic, key)).keys if each.queue == queue]
-    return replace(question, note=f"key {key} of topic {topic} belongs to {queue}", parked=key_explanation(group, queue, rows))
+    def screen(self, interval_s: float, size: ConsoleDimensions) -> Text:
+        """Return what a terminal shows: how old the answer is, then the answer, as far as there is room."""
+        every = f"every {interval_s:g} s; Ctrl-C ends it"
+        note = failure_summary(self.found.failed) if self.error is None else f"this answer is old: {self.error}"
+        head = Text(printable(f"{format_time(self.at_ms)}  {every if note is None else f'{note}; {every}'}"), style="dim")
+        body = [Text(printable(line)) for line in diagnosis_lines(self.group, self.found)]
+        lines = [part for text in (head, *body) for part in text.wrap(Console(), size.width)]
+        if (left := len(lines) - size.height) > 0:
+            lines[size.height - 1 :] = [Text(f"… {left + 1} more lines", style="dim")]
+        return Text("\n").join(lines)
 
 
-async def _about_message(admin: AdminClient, group: str, message_id: str) -> _Question:
-    message, broker = await find_by_id(admin, brokers_to_search(await admin.brokers(), None), message_id)
-    queue = home_queue(message)
-    question = _of_queue(group, queue)
-    waits = waiting_of(message) is not None
-    note = f"message {message_id} goes to {queue}" if waits else f"message {message_id} is at offset {message.queue_offset:,} of {queue}"
-    if message.sharding_key is not None and not waits:
-        listed = await list_parked(admin, group, queue.topic, message.sharding_key)
-        rows = [each.row for each in listed.keys if each.queue == queue and each.row.next <= message.queue_offset]
-        if (parked := key_explanation(group, queue, rows)) is not None:
-            return replace(question, note=note, parked=parked)
-    try:
-        status = (await admin.group_status(broker, group)).status
-    except SubscriptionGroupNotExistError:
-        status = None
-    if status is None:
-        return replace(question, note=note)
-    found = await track_with_copies(admin, broker, status, message)
-    behind = "" if found.committed_offset is None else f"; the group's progress is {found.committed_offset:,}"
-    return replace(question, note=f"{note}: {track_text(found, admin.host.clock.wall_ms())}{behind}")
+class _Watch:
+    """Examines again and again. An examination that fails is told, and does not end it."""
 
+    def __init__(self, admin: AdminClient, group: str, examine: Examine, first: Diagnosis) -> None:
+        self._admin = admin
+        self._examine = examine
+        self._last = Examination(group, admin.host.clock.wall_ms(), first)
 
-def _of_queue(group: str, queue: MessageQueue) -> _Question:
-    return _Question(
-        lambda line: line.queue == queue, f"has nothing to do with {queue}: no member subscribes to its topic, and it has no progress there"
-    )
+    async def show(self, interval_s: float, as_json: bool) -> None:
+        """Show each examination until it is interrupted, then exit as the last one says."""
+        try:
+            if as_json:
+                async for each in self._examinations(interval_s):
+                    print(json_text(each.as_json()), flush=True)
+            elif sys.stdout.isatty():
+                await live.show(self._screens(interval_s))
+            else:
+                await self._print_changes(interval_s)
+        except asyncio.CancelledError:
+            raise typer.Exit(self._last.exit_code) from None
 
+    async def _examinations(self, interval_s: float) -> AsyncIterator[Examination]:
+        while True:
+            yield self._last
+            await asyncio.sleep(interval_s)
+            found, error = self._last.found, None
+            try:
+                async with self._admin.keep_connections():  # of this examination: a broker that was away is dialled again
+                    found = await self._examine()
+            except (LockstepError, OSError) as failed:
+                error = " ".join(str(failed).split()) or type(failed).__name__
+            self._last = Examination(self._last.group, self._admin.host.clock.wall_ms(), found, error)
 
-def _unknown_group(group: str, failed: Mapping[str, str]) -> LockstepError:
-    return CommandError(
-        failure_summary(failed)
-        or f"no broker knows group {group}: no member has ever connected; run `lockstep group list` to list the known groups"
-    )
+    async def _screens(self, interval_s: float) -> AsyncIterator[live.Screen]:
+        async for each in self._examinations(interval_s):
+            yield partial(each.screen, interval_s)
 
-
-def _print(group: str, found: Diagnosis, note: str | None) -> None:
-    if note is not None:
-        print_line(note)
-    if len(found.states) > 1:
-        counts = Counter(state for state in found.states.values())
-        print_line(f"group {group}: {', '.join(f'{name}: {counts[state]}' for state, name in _COUNTED.items() if counts[state])}")
-    shown = found.explanations if len(found.states) == 1 else [each for each in found.explanations if each.state in _SHOWN]
-    for each, alike in _by_cause(shown):
-        _print_one(each, alike)
-    left = sum(state in _SHOWN for state in found.states.values()) - sum(each.state in _SHOWN for each in found.explanations)
-    if left > 0:
-        print_line(f"{left} more queues stand and were not looked at: name one, as in `lockstep why {quote(group)} TOPIC@BROKER:QUEUE`")
-
-
-_COUNTED = {
-    QueueState.STANDS: "queues that stand",
-    QueueState.UNKNOWN: "queues of which nothing is known",
-    QueueState.MOVES: "queues that move",
-    QueueState.IDLE: "queues with nothing to do",
-}
-_SHOWN = (QueueState.STANDS, QueueState.UNKNOWN)
-
-
-def _by_cause(found: Iterable[Explanation]) -> list[tuple[Explanation, list[Explanation]]]:
-    """Return one explanation of each cause, and the further ones of the same."""
-    by_cause: dict[object, list[Explanation]] = {}
-    for each in found:
-        by_cause.setdefault(each if each.because is None else each.because, []).append(each)
-    return [(first, alike) for first, *alike in by_cause.values()]
-
-
-def _print_one(found: Explanation, alike: Sequence[Explanation]) -> None:
-    print_line(found.summary)
-    if alike:
-        print_line(f"  {'and so':8} {', '.join(f'{each.topic}@{each.broker}:{each.queue_id}' for each in alike)}")
-    if found.because is not None:
-        _print_cause("because", found.because)
-    elif not found.explained:
-        print_line("  because  unknown: nothing of what the brokers and the member report explains it")
-    for cause in found.also:
-        _print_cause("also", cause)
-    for step in dict.fromkeys(cause.step for cause in (found.because, *found.also) if cause is not None and cause.step is not None):
-        print_line(f"  {'next':8} {step}")
-
-
-def _print_cause(word: str, cause: Cause) -> None:
-    print_line(f"  {word:8} {cause.text}")
-    for place in reversed(cause.stack):
-        print_line(f"  {'':8} at {place}")
+    async def _print_changes(self, interval_s: float) -> None:
+        answer: object = None
+        async for each in self._examinations(interval_s):
+            if each.answer != answer:
+                answer = each.answer
+                print("\n".join(map(printable, each.lines())), end="\n\n", flush=True)

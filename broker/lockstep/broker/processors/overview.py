@@ -46,6 +46,7 @@ class OverviewProcessor:
         topics = await packed_rows(await self._figures.topics(), self._budget)
         flows = await packed_rows(await self._figures.flows(groups, looked_up_max=LOOKED_UP_MAX), self._budget)
         found = await packed_rows(await self._figures.groups(groups), self._budget)
+        delays = await self._figures.delays()
         appended = self._store.writer.append_latency
         plain = to_plain(
             Overview(
@@ -58,6 +59,7 @@ class OverviewProcessor:
                 topics=(),
                 groups=(),
                 flows=(),
+                delays=tuple(delays),
             )
         )
         return request.reply(body=pack_around(plain | {"topics": topics, "groups": found, "flows": flows}))

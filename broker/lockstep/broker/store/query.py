@@ -26,6 +26,9 @@ from lockstep.protocol.record import (
 from lockstep.runtime.host import Host
 from lockstep.runtime.metrics import Slices
 
+TrueTime = Callable[[int, int], int]
+"""(Log position, stamp) → when the record was stored, by the present setting of the clock: StoreClock.true_ms."""
+
 READS_PER_SLICE = 100
 """Reads of a search in one turn of the loop: about a millisecond."""
 
@@ -75,6 +78,31 @@ class Query:
                 return max(await _first(low, end, late_enough), queue.min)
             low = end
         return max(high, queue.min)
+
+    async def offset_stored_since(self, queue: ConsumeQueue | None, low: int, high: int, since_ms: int, true_ms: TrueTime) -> int:
+        """Return the offset of the first message in [low, high) that was stored at `since_ms` or later, or `high`.
+
+        Unlike in `offset_by_time` stamps are read by the present setting of the clock (`true_ms`). They rise then, except that those of
+        earlier boots may fall where the clock was set back: the result is one of the places where they pass the time. A lost message
+        counts as stored with the next existing one.
+        """
+        slices = Slices(READS_PER_SLICE)
+
+        async def late_enough(index: int) -> bool:
+            await slices.step()
+            stored_ms = await self.stored_ms_from(queue, index, high, true_ms)
+            return stored_ms is None or stored_ms >= since_ms
+
+        return await _first(low, high, late_enough)
+
+    async def stored_ms_from(self, queue: ConsumeQueue | None, index: int, high: int, true_ms: TrueTime) -> int | None:
+        """Return when the message at `index`, or the next one that is not lost, was stored, by the present setting of the clock. None if
+        there is none before `high`."""
+        if queue is None:
+            return None
+        index = self._damage.first_not_lost(queue.topic, queue.queue_id, max(index, queue.min))
+        placed = None if index >= high else await self._placed(queue, index)
+        return None if placed is None else true_ms(*placed)
 
     async def narrow(self, queue: ConsumeQueue, part: LogPart, begin_ms: int, end_ms: int, fall_ms: int) -> LogPart:
         """Return the smallest part of `part` that one queue's messages show to have all records with store times `begin_ms` to `end_ms`.
@@ -172,11 +200,16 @@ class Query:
 
     async def _store_ms(self, queue: ConsumeQueue, index: int) -> int | None:
         """Return the store time of one message, or None if it does not exist any more."""
+        placed = await self._placed(queue, index)
+        return None if placed is None else placed[1]
+
+    async def _placed(self, queue: ConsumeQueue, index: int) -> tuple[int, int] | None:
+        """Return (log position, store time) of one message, or None if it does not exist any more."""
         entry = await self._entry(queue, index)
         if entry is None or entry[1] < RECORD_BYTES_MIN:
             return None
         head = await self.read_log(entry[0], RECORD_BYTES_MIN)
-        return None if head is None or len(head) != RECORD_BYTES_MIN else store_time_of(head)
+        return None if head is None or len(head) != RECORD_BYTES_MIN else (entry[0], store_time_of(head))
 
     async def _entry(self, queue: ConsumeQueue, index: int) -> tuple[int, int, int] | None:
         """Return (physical offset, size, tag hash) of one message, or None if it does not exist any more."""

@@ -531,6 +531,18 @@ class Store:
         """
         return await self._query.offset_by_time(self._queues.get((topic, queue_id)), timestamp_ms, self._state.stamps.rising_ranges())
 
+    async def offset_stored_since(self, topic: str, queue_id: int, low: int, high: int, since_ms: int) -> int:
+        """Return the offset of the first message in [low, high) with `stored_ms` at `since_ms` or later, or `high`.
+
+        If the clock was set back before the last boot, an earlier message may follow, or a later one precede.
+        """
+        queue = self._queues.get((topic, queue_id))
+        return await self._query.offset_stored_since(queue, low, high, since_ms, self._state.stamps.true_ms)
+
+    async def stored_ms_from(self, topic: str, queue_id: int, offset: int, high: int) -> int | None:
+        """Return `stored_ms` of the message at a queue offset, or of the next one that is not lost; None if there is none before `high`."""
+        return await self._query.stored_ms_from(self._queues.get((topic, queue_id)), offset, high, self._state.stamps.true_ms)
+
     async def first_stored_ms(self, topic: str, queue_id: int) -> int | None:
         """Return the store time of the queue's first message, or None if it has none."""
         return await self._query.first_stored_ms(self._queues.get((topic, queue_id)))

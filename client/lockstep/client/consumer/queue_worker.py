@@ -130,9 +130,10 @@ class QueueWorker:
         """Return what the runner of the current grant is doing."""
         return RunnerStatus() if self._runner is None else self._runner.status()
 
-    def health(self, now_ms: int) -> QueueHealth:
+    def health(self, now_ms: int, status: RunnerStatus | None = None) -> QueueHealth:
+        """Return the state of the queue. `status`: that of the runner, if it was asked for already."""
         ownership, grant = self.ownership, self.grant
-        lanes = self.runner_status.lanes
+        lanes = (self.runner_status if status is None else status).lanes
         attempts = ownership.attempts if lanes is None else max(ownership.attempts, lanes.attempts)
         return QueueHealth(
             self.queue,

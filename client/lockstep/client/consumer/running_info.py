@@ -4,7 +4,7 @@ from lockstep.client.consumer.consume_model import ConsumeModel, ListenerCall
 from lockstep.client.consumer.listener import OrderlyContext
 from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.client.consumer.queue_worker import QueueWorker
-from lockstep.client.consumer.stacks import stack_of_task, stack_of_thread
+from lockstep.client.consumer.stacks import Stack, stack_of_task, stack_of_thread
 from lockstep.protocol.bodies import RunningCall, RunningQueue
 
 Oldest = tuple[RunningCall | None, str | None]
@@ -13,8 +13,8 @@ Oldest = tuple[RunningCall | None, str | None]
 
 def running_queue(worker: QueueWorker, now_ms: int) -> RunningQueue:
     """Return what the consumer knows of one queue."""
-    health, status, grant, ownership = worker.health(now_ms), worker.runner_status, worker.grant, worker.ownership
-    lanes = health.lanes
+    status, grant, ownership = worker.runner_status, worker.grant, worker.ownership
+    health, lanes = worker.health(now_ms, status), status.lanes
     polled = ownership.running and not worker.calls and status.uncommitted > 0
     return RunningQueue(
         topic=health.queue.topic,
@@ -55,6 +55,7 @@ def oldest_call(model: ConsumeModel, worker: QueueWorker | None, now_ms: int, *,
 
 def _running_call(call: ListenerCall, now_ms: int, *, with_stack: bool) -> RunningCall:
     first = call.batch[0] if call.batch else None
+    stack = _stack(call) if with_stack else Stack()
     attempts = call.context.attempt if isinstance(call.context, OrderlyContext) else 0 if first is None else first.reconsume_times
     return RunningCall(
         ran_ms=now_ms - call.started_ms,
@@ -62,11 +63,12 @@ def _running_call(call: ListenerCall, now_ms: int, *, with_stack: bool) -> Runni
         count=len(call.batch),
         attempts=attempts,
         key=None if first is None else first.sharding_key,
-        stack=_stack(call) if with_stack else (),
+        stack=stack.frames,
+        own_frame=stack.own,
     )
 
 
-def _stack(call: ListenerCall) -> tuple[str, ...]:
+def _stack(call: ListenerCall) -> Stack:
     if call.thread is not None:
         return stack_of_thread(call.thread)
-    return () if call.task is None else stack_of_task(call.task)
+    return Stack() if call.task is None else stack_of_task(call.task)

@@ -2,25 +2,40 @@
 be secrets."""
 
 import asyncio
+import os
 import sys
+import sysconfig
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import PurePath
 from types import CodeType, FrameType
 from typing import Any
 
 FRAMES_MAX = 12
-"""Frames that are returned: the first one, and the innermost."""
+"""Frames that are returned: the first one, the innermost one of the application, and the innermost ones."""
 WALKED_MAX = 1_000
 """Frames that are looked at."""
 PREFIX = "lockstep."
 """Frames of modules with this prefix, or without a name, are left out before the first frame of the application."""
+PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
+STANDARD_LIBRARY = tuple({os.path.join(folder, "") for folder in (sysconfig.get_path("stdlib"), os.path.dirname(os.__file__))})
 
 Place = tuple[CodeType, int, str]
 """A frame's code, its line and its module."""
 
 
-def stack_of_task(task: "asyncio.Task[Any]") -> tuple[str, ...]:
-    """Return the stack of what a task awaits. It is not the running task."""
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """A stack as text."""
+
+    frames: tuple[str, ...] = ()
+    """As "app/billing.py:41 in bill", the innermost last."""
+    own: str | None = None
+    """The innermost of `frames` that belongs to the application; None if none does."""
+
+
+def stack_of_task(task: "asyncio.Task[Any]") -> Stack:
+    """Return the stack of what a task awaits; empty if it has ended. It is not the running task."""
     places: list[Place] = []
     awaited: object = task.get_coro()
     while awaited is not None and len(places) < WALKED_MAX:
@@ -32,7 +47,7 @@ def stack_of_task(task: "asyncio.Task[Any]") -> tuple[str, ...]:
     return _shown(places)
 
 
-def stack_of_thread(ident: int) -> tuple[str, ...]:
+def stack_of_thread(ident: int) -> Stack:
     """Return the stack of a thread; empty if it has ended."""
     places: list[Place] = []
     frame = sys._current_frames().get(ident)
@@ -46,10 +61,53 @@ def _place(frame: FrameType) -> Place:
     return frame.f_code, frame.f_lineno, frame.f_globals.get("__name__", "")
 
 
-def _shown(places: Iterable[Place]) -> tuple[str, ...]:
+def _shown(places: Iterable[Place]) -> Stack:
     """Return the frames from the first one of the application on."""
-    shown: list[str] = []
-    for code, line, module in places:
+    shown: list[Place] = []
+    for place in places:
+        module = place[2]
         if shown or not (module.startswith(PREFIX) or module == "threading"):
-            shown.append(f"{'/'.join(PurePath(code.co_filename).parts[-2:])}:{line} in {code.co_qualname}")
-    return tuple(shown if len(shown) <= FRAMES_MAX else [shown[0], *shown[1 - FRAMES_MAX :]])
+            shown.append(place)
+    own = innermost_own(shown)
+    return Stack(tuple(_text(shown[index]) for index in _kept(len(shown), own)), None if own is None else _text(shown[own]))
+
+
+def _kept(count: int, own: int | None) -> Iterable[int]:
+    """Return the indices of the frames that are returned."""
+    if count <= FRAMES_MAX:
+        return range(count)
+    outer = [0, own] if own is not None and 0 < own <= count - FRAMES_MAX else [0]
+    return [*outer, *range(count - FRAMES_MAX + len(outer), count)]
+
+
+def innermost_own(places: list[Place]) -> int | None:
+    """Return the index of the innermost frame of the application's own code, or None if there is none.
+
+    That is neither the standard library nor an installed package nor lockstep. An application that is itself installed as a package is
+    recognized by its first frame.
+    """
+    own = (index for index in reversed(range(len(places))) if not _is_library(places[index]))
+    found = next(own, None)
+    if found is not None or not places or not _is_installed(places[0]):
+        return found
+    package = _package(places[0])
+    return next(index for index in reversed(range(len(places))) if _package(places[index]) == package)
+
+
+def _is_library(place: Place) -> bool:
+    code, _, module = place
+    file = code.co_filename
+    return f"{module}.".startswith(PREFIX) or file.startswith((*STANDARD_LIBRARY, "<frozen ")) or _is_installed(place)
+
+
+def _is_installed(place: Place) -> bool:
+    return not PACKAGE_FOLDERS.isdisjoint(PurePath(place[0].co_filename).parts)
+
+
+def _package(place: Place) -> str:
+    return place[2].partition(".")[0]
+
+
+def _text(place: Place) -> str:
+    code, line, _ = place
+    return f"{'/'.join(PurePath(code.co_filename).parts[-2:])}:{line} in {code.co_qualname}"

@@ -9,7 +9,7 @@ from lockstep.admin.group_reset import carry_out as carry_out_reset
 from lockstep.admin.group_reset import check_parked, plan_reset
 from lockstep.admin.group_settings import describe_settings, plan_settings
 from lockstep.admin.options import CommandError
-from lockstep.admin.parked import ParkedKeys, change_parked, list_parked, replay_waits_for
+from lockstep.admin.parked import ParkedKeys, change_parked, forgotten_text, list_parked, replay_waits_for
 from lockstep.admin.render import format_time
 from lockstep.admin.reset_plan import Move, totals
 from lockstep.admin.targets import parse_queue, parse_target
@@ -42,7 +42,7 @@ async def _plan_reset(admin: AdminClient, values: Values) -> Plan:
     effect = [f"Group {group} consumes {again:,} messages again and skips {skipped:,}, as things are now."]
     effect.append("Running members are fenced, and continue from there without a restart.")
     if parked:
-        effect.append(f"{parked} parked keys are forgotten, with {waiting} messages that wait for them.")
+        effect.append(f"{forgotten_text(parked, waiting)}.")
 
     async def carry_out() -> tuple[str, ...]:
         await carry_out_reset(admin, group, moves, drop_parked=drop_parked)

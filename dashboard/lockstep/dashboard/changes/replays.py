@@ -5,10 +5,10 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import chain
 
-from lockstep.admin.client import AdminClient, broker_reasons
+from lockstep.admin.client import AdminClient, BrokerResults
 from lockstep.admin.dead_letters import DeadLetterQueue, find_dead_letter_queues
 from lockstep.admin.options import CommandError
-from lockstep.admin.replay import Replay, ReplayTarget, choose_target, count_to_replay, replaying, summarize_skipped
+from lockstep.admin.replay import Replay, ReplayTarget, choose_target, count_to_replay, replaying, unfinished
 from lockstep.dashboard.changes.change import Change, Field, Plan, Values, chosen, command, option, required, whole_number
 from lockstep.protocol.errors import LockstepError, TopicNotExistError
 from lockstep.protocol.names import check_group, retry_topic
@@ -108,20 +108,20 @@ class Replays:
                 raise CommandError(f"a replay of {group} is running: stop it first")
             running = Running(group, target, count, admin.host.clock.wall_ms())
             self._running[group] = running
-            running.task = self._tasks.spawn(self._run(admin, running, queues, rate, everything), f"replay of {group}")
+            running.task = self._tasks.spawn(self._run(admin, running, found, rate, everything), f"replay of {group}")
             return (f"The replay of {group} has begun.",)
 
         # Dead letters that are added meanwhile are replayed too.
         return Plan(tuple(effect), command(("dlq", "replay"), (group,), options), carry_out)
 
-    async def _run(self, admin: AdminClient, running: Running, queues: list[DeadLetterQueue], rate: int, everything: bool) -> None:
+    async def _run(
+        self, admin: AdminClient, running: Running, found: BrokerResults[list[DeadLetterQueue]], rate: int, everything: bool
+    ) -> None:
+        queues = chain.from_iterable(found.values.values())
         try:
             async with replaying(admin, running.group, running.target, rate, include_replayed=everything) as running.replay:
                 result = await running.replay.run(queues)
-            left = [result.conflict] if result.conflict else []
-            left += [f"{len(result.skipped)} were not sent and remain: {summarize_skipped(result.skipped)}"] if result.skipped else []
-            left += [f"some brokers could not be read: {broker_reasons(result.failed)}"] if result.failed else []
-            running.outcome = "; ".join(left) or "done"
+            running.outcome = ". ".join(unfinished(running.group, result, found.failed)) or "done"
         except (LockstepError, OSError) as error:
             running.outcome = str(error)
         finally:

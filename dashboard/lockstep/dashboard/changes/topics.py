@@ -4,8 +4,17 @@ from itertools import chain
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.options import CommandError
+from lockstep.admin.parked import count_forgotten
 from lockstep.admin.sending import send_message
-from lockstep.admin.topic_change import create_topic, delete_topic, describe_queues, find_layout, plan_alteration, plan_deletion
+from lockstep.admin.topic_change import (
+    create_topic,
+    delete_topic,
+    describe_queues,
+    find_layout,
+    plan_alteration,
+    plan_deletion,
+    registered_brokers,
+)
 from lockstep.admin.watch.topic_query import read_topic
 from lockstep.client.producer.routing import queue_of_key
 from lockstep.dashboard.changes.change import Change, Field, Plan, Values, command, option, optional, required, whole_number
@@ -26,9 +35,7 @@ async def _plan_creation(admin: AdminClient, values: Values) -> Plan:
     check_topic(topic)
     broker = optional(values, "broker")
     only = () if broker is None else (broker,)
-    registered = sorted(broker.name for broker in await admin.brokers() if broker.registered)
-    if unknown := set(only) - set(registered):
-        raise CommandError(f"broker {min(unknown)} is not registered; the registered ones are {', '.join(registered) or 'none'}")
+    registered = await registered_brokers(admin, only)
     if (before := await find_layout(admin, topic)) is not None:
         raise CommandError(f"topic {topic} exists already: {describe_queues(before.entries)}")
     where = only or tuple(registered)
@@ -76,6 +83,7 @@ async def _plan_deletion(admin: AdminClient, values: Values) -> Plan:
     topic = required(values, "topic")
     before = await plan_deletion(admin, topic)
     report = await read_topic(admin, topic)
+    forgotten = await count_forgotten(admin, topic=topic)
     stored = sum(each.max_offset - each.min_offset for each in chain.from_iterable(report.offsets.values()))
 
     async def carry_out() -> tuple[str, ...]:
@@ -85,6 +93,7 @@ async def _plan_deletion(admin: AdminClient, values: Values) -> Plan:
     held = f"its {len(before.read_queues)} queues, {stored:,} messages, and the progress of every group in them"
     effect = [f"Topic {topic} is deleted: {held}."]
     effect += [f"{name} does not say how many messages it has: {why}." for name, why in report.failed.items()]
+    effect += [f"{sentence}." for sentence in forgotten.sentences]
     effect.append("Sends to it fail from then on. Nothing brings the messages back.")
     return Plan(tuple(effect), command(("topic", "delete"), (topic,)), carry_out, (before.version,))
 

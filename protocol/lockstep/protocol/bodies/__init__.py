@@ -60,7 +60,7 @@ from lockstep.protocol.bodies.locks import (
     SyncReply,
     SyncResult,
 )
-from lockstep.protocol.bodies.overview import FlowFigures, GroupFigures, Overview, TopicFigures
+from lockstep.protocol.bodies.overview import DelayFigures, FlowFigures, GroupFigures, Overview, TopicFigures
 from lockstep.protocol.bodies.parks import (
     ParkAction,
     ParkControlBody,
@@ -98,6 +98,7 @@ __all__ = [
     "ConsumerGroup",
     "CreateTopicReply",
     "DataVersion",
+    "DelayFigures",
     "FlowFigures",
     "FreeQueue",
     "GroupEvent",

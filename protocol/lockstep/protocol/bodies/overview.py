@@ -59,6 +59,19 @@ class FlowFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class DelayFigures:
+    """The messages that wait in one delay queue of one broker, for their delay or for a retry."""
+
+    delay_ms: int
+    waiting: int
+    first_due_ms: int | None
+    """Milliseconds until the first of them is due, negative if it is overdue; None if it was not looked up."""
+    due: tuple[int, ...] | None
+    """How many are due within each time of DUE_WITHIN_MS (protocol/delays.py) and not within the one before it, and how many later; None
+    if that was not looked up."""
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """OVERVIEW (30014): the figures of a broker, from several turns of its loop: sums may be off by what happened meanwhile."""
 
@@ -72,3 +85,5 @@ class Overview:
     topics: tuple[TopicFigures, ...]
     groups: tuple[GroupFigures, ...]
     flows: tuple[FlowFigures, ...]
+    delays: tuple[DelayFigures, ...] | None = None
+    """Delay queues in which messages wait; None from an earlier version, which does not report them."""

@@ -18,6 +18,9 @@ class RunningCall:
     """The sharding key of its first message."""
     stack: tuple[str, ...] = ()
     """Where it is, the innermost place last: "billing.py:41 in bill". Never a value: values may be secrets."""
+    own_frame: str | None = None
+    """The innermost place of `stack` in the application's own code, which is neither the standard library nor an installed package; None
+    if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

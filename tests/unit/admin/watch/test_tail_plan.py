@@ -169,6 +169,17 @@ def test_newest_of_what_was_read_is_shown_and_the_rest_is_passed_over() -> None:
     assert (plan.shown, plan.passed_over) == (20, 40)
 
 
+def test_messages_of_a_queue_stay_in_order_when_its_brokers_clock_is_set_back() -> None:
+    queue, plan = QUEUES[0], TailPlan[Sent](())
+    rows: list[tuple[int, Sent]] = []
+    for offset, stored_ms in enumerate((500, 100, 200, 600)):
+        held = {queue: OffsetRange(queue.queue_id, 0, offset + 1)}
+        plan.look("a", held)
+        (part,) = plan.parts(held, 20)
+        rows = merged(rows, plan.take([Batch(part, part.end, [Sent(queue, offset, stored_ms)])]), 100)
+    assert [(at_ms, each.queue_offset) for at_ms, each in rows] == [(500, 0), (500, 1), (500, 2), (600, 3)]
+
+
 def test_rows_are_the_newest_of_all_queues() -> None:
     one, other = QUEUES[0], QUEUES[3]
     older = [(5, Sent(one, 0, 5)), (7, Sent(one, 1, 7))]

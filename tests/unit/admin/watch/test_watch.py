@@ -89,6 +89,7 @@ async def test_silent_broker_delays_no_other_one(lockstep_cluster: TestCluster) 
         assert "respon" in str(watch.looks["broker-b"])
         assert not isinstance(watch.looks["broker-a"], str)
         assert all(known(watch.series.last("broker/broker-a/in", 2)))
+        assert watch.series.last("lag", 1) == watch.series.last("in", 1) == [None], "the sum is not known"
         await cluster.resume("broker-b")
         await cluster.advance(seconds=30)
         assert not isinstance(watch.looks["broker-b"], str)

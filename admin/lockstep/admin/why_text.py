@@ -1,0 +1,78 @@
+"""What `lockstep why` says of a diagnosis, as lines of text. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from shlex import quote
+
+from lockstep.admin.render import without_durations
+from lockstep.admin.why import Cause, Explanation, QueueState
+from lockstep.admin.why_query import Diagnosis
+
+_COUNTED = {
+    QueueState.STANDS: "queues that stand",
+    QueueState.UNKNOWN: "queues of which nothing is known",
+    QueueState.MOVES: "queues that move",
+    QueueState.IDLE: "queues with nothing to do",
+}
+_SHOWN = (QueueState.STANDS, QueueState.UNKNOWN)
+
+
+def diagnosis_lines(group: str, found: Diagnosis) -> Iterator[str]:
+    """Yield what is known of the key or message, the numbers of queues, and the explanation of each queue that needs one."""
+    if found.note is not None:
+        yield found.note
+    if len(found.states) > 1:
+        counts = Counter(found.states.values())
+        yield f"group {group}: {', '.join(f'{name}: {counts[state]}' for state, name in _COUNTED.items() if counts[state])}"
+    for each, alike in _by_cause(_shown(found)):
+        yield from _explanation_lines(each, alike)
+    left = sum(state in _SHOWN for state in found.states.values()) - sum(each.state in _SHOWN for each in found.explanations)
+    if left > 0:
+        yield f"{left} more queues stand and were not looked at: name one, as in `lockstep why {quote(group)} TOPIC@BROKER:QUEUE`"
+
+
+def answer_of(found: Diagnosis) -> object:
+    """Return what a diagnosis says apart from ages, rates and the numbers of messages that wait. Equal ones tell an operator the same."""
+    explained = tuple(
+        (
+            (each.topic, each.broker, each.queue_id, each.state),
+            each.offset if each.state in _SHOWN else None,
+            tuple(without_durations(cause.text) for cause in (each.because, *each.also) if cause is not None),
+        )
+        for each in _shown(found)
+    )
+    failed = {name: without_durations(why) for name, why in found.failed.items()}
+    return found.note, Counter(found.states.values()), explained, failed
+
+
+def _shown(found: Diagnosis) -> list[Explanation]:
+    """Return the explanations that are shown: that of a single queue, otherwise those of queues that need one."""
+    return [each for each in found.explanations if len(found.states) == 1 or each.state in _SHOWN]
+
+
+def _by_cause(found: Iterable[Explanation]) -> list[tuple[Explanation, list[Explanation]]]:
+    """Return one explanation of each cause, and the further ones of the same."""
+    by_cause: dict[object, list[Explanation]] = {}
+    for each in found:
+        by_cause.setdefault(each if each.because is None else each.because, []).append(each)
+    return [(first, alike) for first, *alike in by_cause.values()]
+
+
+def _explanation_lines(found: Explanation, alike: Sequence[Explanation]) -> Iterator[str]:
+    yield found.summary
+    if alike:
+        yield f"  {'and so':8} {', '.join(f'{each.topic}@{each.broker}:{each.queue_id}' for each in alike)}"
+    if found.because is not None:
+        yield from _cause_lines("because", found.because)
+    elif not found.explained:
+        yield "  because  unknown: nothing of what the brokers and the member report explains it"
+    for cause in found.also:
+        yield from _cause_lines("also", cause)
+    for step in dict.fromkeys(cause.step for cause in (found.because, *found.also) if cause is not None and cause.step is not None):
+        yield f"  {'next':8} {step}"
+
+
+def _cause_lines(word: str, cause: Cause) -> Iterator[str]:
+    yield f"  {word:8} {cause.text}"
+    for place in reversed(cause.stack):
+        yield f"  {'':8} at {place}"
