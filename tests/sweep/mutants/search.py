@@ -57,7 +57,7 @@ def what_was_delivered_is_still_found(patch: Patches) -> None:
     wanted_one = search.is_wanted
 
     def is_wanted(record: bytes, position: int, wanted: Wanted) -> bool:
-        return wanted_one(record, position, replace(wanted, waits=lambda queue_id, offset: True))
+        return wanted_one(record, position, replace(wanted, waits=lambda record: True))
 
     patch.set(search, "is_wanted", is_wanted)
 

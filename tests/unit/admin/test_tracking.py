@@ -209,7 +209,7 @@ async def test_delayed_message_is_found_by_both_ids_with_the_time_at_which_it_is
     assert (await examine()).note == f"{place}: the group's progress is past the message; the group's progress is 1"
     assert (await looked.track(sent.message_id)).type is TrackType.CONSUMED
     assert (await looked.find(sent.message_id, TOPIC)).count("\n") == 1, "what was delivered waits no longer"
-    with pytest.raises(CommandError, match=f"was delivered since: find it by the id {sent.message_id}"):
+    with pytest.raises(CommandError, match=f"does not wait any more: find it by the id {sent.message_id}"):
         await looked.track(offset_id)
 
 

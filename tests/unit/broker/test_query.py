@@ -9,7 +9,6 @@ from lockstep.broker.journal import Journal
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.store.search import Searched, SearchLimits, Wanted
-from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import CreateTopicReply, OffsetRange, TopicOffsets
@@ -29,7 +28,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
-from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT, encode_record
+from lockstep.protocol.record import encode_record
 from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.lanes import LaneLimits
 from support.broker_fakes import FakeEndpoint, FakeHost, FakeStore, request
@@ -81,8 +80,8 @@ class Broker:
         self.clock = SetClock()
         self.until_ms = self.clock.now_ms + 3_000
         self.store.asked = []
-        self.delays = DelayTable(Journal())
-        query = QueryProcessor(self.store, self.topics, self.delays, self.clock)  # type: ignore[arg-type]
+        self.waiting: set[bytes] = set()
+        query = QueryProcessor(self.store, self.topics, self.waiting.__contains__, self.clock)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher([query, creator], None, lanes)
         self.endpoint = FakeEndpoint()
 
@@ -171,12 +170,12 @@ async def test_native_query_that_finds_nothing_says_how_far_it_came() -> None:
 @pytest.mark.parametrize("waiting", [None, False, True])
 async def test_native_query_finds_messages_that_wait_only_if_it_asks_for_them(waiting: bool | None) -> None:
     broker = Broker()
-    broker.delays.record_delivered(2, 5)
+    broker.waiting.add(b"waits")
     broker.store.searches = [Searched()]
     await broker.send_request(RequestCode.QUERY_MESSAGE, QueryMessageHeader(None, "k", waiting=waiting))
     waits = broker.store.asked[0][0].waits
     assert (waits is not None) is bool(waiting)
-    assert waits is None or [waits(2, 4), waits(2, 5), waits(3, 0)] == [False, True, True]
+    assert waits is None or [waits(b"waits"), waits(b"delivered")] == [True, False]
 
 
 async def test_classic_query_never_finds_messages_that_wait() -> None:
@@ -251,17 +250,16 @@ async def test_message_is_returned_by_position_and_state_records_are_hidden(offs
 
 async def test_message_that_waits_is_returned_by_position_until_it_is_delivered() -> None:
     broker = Broker()
-    record = bytearray(encode_record(SCHEDULE_TOPIC.encode(), 2, b"x", b"UNIQ_KEY\x01" + b"A" * 32, born_ms=1))
-    record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + INT64.size] = INT64.pack(3)
-    broker.store.records[20] = bytes(record)
+    broker.store.records[20] = encode_record(SCHEDULE_TOPIC.encode(), 2, b"x", b"UNIQ_KEY\x01" + b"A" * 32, born_ms=1)
+    broker.waiting.add(broker.store.records[20])
     response = await broker.send_request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(20))
     assert (response.code, response.body) == (ResponseCode.SUCCESS, broker.store.records[20])
     classic = await broker.send_classic({"offset": "20"}, RequestCode.VIEW_MESSAGE_BY_ID)
     assert (classic.code, "no message begins at log offset 20" in (classic.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
-    broker.delays.record_delivered(2, 4)
+    broker.waiting.clear()
     response = await broker.send_request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(20))
     assert (response.code, response.body) == (ResponseCode.SYSTEM_ERROR, b"")
-    assert (response.remark or "").endswith(f"was delivered since: find it by the id {'A' * 32}")
+    assert (response.remark or "").endswith(f"does not wait any more: find it by the id {'A' * 32}")
 
 
 async def test_topic_is_created_with_the_requested_layout_and_the_first_one_wins() -> None:

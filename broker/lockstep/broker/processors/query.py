@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from lockstep.broker.store import Store
 from lockstep.broker.store.search import PIECE_BYTES, Searched, SearchLimits, Wanted
-from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import OffsetRange, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import encode_body
@@ -46,10 +45,11 @@ UNIQUE_KEY_WINDOW_MS = 601_000
 class QueryProcessor:
     """Handles reads of the store that do not depend on a group."""
 
-    def __init__(self, store: Store, topics: TopicTable, delays: DelayTable, clock: Clock) -> None:
+    def __init__(self, store: Store, topics: TopicTable, waits: Callable[[bytes], bool], clock: Clock) -> None:
+        """`waits` returns whether the message of a record of a delay queue will still be delivered."""
         self._store = store
         self._topics = topics
-        self._delays = delays
+        self._waits = waits
         self._clock = clock
 
     @handles(RequestCode.GET_MAX_OFFSET, QueueHeader, classic=True)
@@ -106,7 +106,7 @@ class QueryProcessor:
         check_text("key", header.key)
         now_ms, end = self._store.now_ms(), self._store.writer.confirmed
         if request.is_native:
-            waits = self._delays.waits if header.waiting else None
+            waits = self._waits if header.waiting else None
             scan_bytes = NATIVE_SCAN_BYTES if header.scan_bytes_max is None else header.scan_bytes_max
             found = await self._search(header, min(max(scan_bytes, PIECE_BYTES), CLASSIC_SCAN_BYTES), self._now() + NATIVE_MS, waits)
             unread = found.unread_bytes or None
@@ -130,7 +130,7 @@ class QueryProcessor:
         return await self._search(header, CLASSIC_SCAN_BYTES, until_ms)
 
     async def _search(
-        self, header: QueryMessageHeader, scan_bytes: int, until_ms: int, waits: Callable[[int, int], bool] | None = None
+        self, header: QueryMessageHeader, scan_bytes: int, until_ms: int, waits: Callable[[bytes], bool] | None = None
     ) -> Searched:
         key = header.key.encode()
         wanted = Wanted(key, header.unique_key, header.topic, header.begin_timestamp, header.end_timestamp, waits)
@@ -144,7 +144,7 @@ class QueryProcessor:
     async def view_message(self, request: Request) -> HandlerResult:
         """Return the stored record at a log offset. The broker's own records are not returned.
 
-        Lockstep's clients also get the record of a message that waits for its delay or retry; later they are told that it was delivered.
+        Lockstep's clients also get the record of a message that waits for its delay or retry; later they are told how to find it.
         """
         header: ViewMessageHeader = request.header
         data = await self._store.record_at(header.offset)
@@ -153,10 +153,10 @@ class QueryProcessor:
             if is_sendable_topic(record.topic.decode()):
                 return request.reply(body=data)
             if request.is_native and record.topic == SCHEDULE_TOPIC.encode():
-                if self._delays.waits(record.queue_id, record.queue_offset):
+                if self._waits(data):
                     return request.reply(body=data)
                 raise BrokerSystemError(
-                    f"the message at log offset {header.offset} waited for its delay, and was delivered since{_id(record)}"
+                    f"the message at log offset {header.offset} waited for its delay, and does not wait any more{_id(record)}"
                 )
         raise BrokerSystemError(f"no message begins at log offset {header.offset}: the id is another broker's, or retention has removed it")
 

@@ -75,8 +75,8 @@ class Wanted:
     begin_ms: int = 0
     end_ms: int = NO_END_MS
     """The store times, both included."""
-    waits: Callable[[int, int], bool] | None = None
-    """Returns whether the message at an offset of a delay queue still waits. Those that do are found too, by the topic to which they go.
+    waits: Callable[[bytes], bool] | None = None
+    """Returns whether the message of a record of a delay queue still waits. Those that do are found too, by the topic to which they go.
     None: they are not found."""
 
 
@@ -320,11 +320,11 @@ def is_wanted(record: bytes, position: int, wanted: Wanted) -> bool:
     except BadRecordError:
         return False
     properties, topic = stored_properties(record, 0, len(record)), stored.topic
-    if topic == SCHEDULE_TOPIC and wanted.waits is not None and wanted.waits(stored.queue_id, stored.queue_offset):
-        topic = _pairs(properties).get(_REAL_TOPIC, b"").decode() or topic
-    if not is_sendable_topic(topic) or (wanted.topic is not None and topic != wanted.topic):
+    if not wanted.begin_ms <= stored.store_ms <= wanted.end_ms or not has_key(properties, wanted):
         return False
-    return wanted.begin_ms <= stored.store_ms <= wanted.end_ms and has_key(properties, wanted)
+    if topic == SCHEDULE_TOPIC and wanted.waits is not None and wanted.waits(record):
+        topic = _pairs(properties).get(_REAL_TOPIC, b"").decode() or topic
+    return is_sendable_topic(topic) and wanted.topic in (None, topic)
 
 
 def has_key(properties: bytes, wanted: Wanted) -> bool:

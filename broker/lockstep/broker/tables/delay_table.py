@@ -22,10 +22,6 @@ class DelayTable:
     def next_offset(self, queue_id: int) -> int:
         return self._next.get(queue_id, 0)
 
-    def waits(self, queue_id: int, offset: int) -> bool:
-        """Return whether the message at an offset of a delay queue has not been delivered yet."""
-        return offset >= self.next_offset(queue_id)
-
     def record_delivered(self, queue_id: int, next_offset: int) -> None:
         """Record that every message below `next_offset` was delivered."""
         change = (KIND, queue_id + 1, next_offset)
