@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.admin.tracking import MEANINGS, TrackType
+from lockstep.admin.message_track import MEANINGS, TrackType
 from support.cluster import Cluster
 
 pytestmark = pytest.mark.e2e
@@ -48,9 +48,12 @@ async def test_every_group_is_listed_with_its_track_and_meaning(cluster: Cluster
         "failing": "NOT_CONSUME_YET",
         "filtering": "CONSUMED_BUT_FILTERED",
         "handles": "CONSUMED",
-        "left": "NOT_ONLINE",
+        "left": "CONSUMED",
         "poll": "PULL",
     }
+    assert {group for group, track in tracks.items() if not track["online"]} == {"left"}
+    left = tracks.pop("left")
+    assert left["meaning"] == f"{MEANINGS[TrackType.CONSUMED]}; no member of the group is connected"
     assert all(track["meaning"] == MEANINGS[TrackType(track["track"])] for track in tracks.values())
     assert (tracks["failing"]["committed_offset"], tracks["handles"]["committed_offset"]) == (0, 1)
     broken.unlink()

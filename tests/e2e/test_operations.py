@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lockstep.admin.app import app
-from lockstep.admin.tracking import MEANINGS
+from lockstep.admin.message_track import MEANINGS
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.running_settings import FIXED
 from lockstep.runtime.settings import declared_settings

@@ -83,9 +83,12 @@ async def find_key(
 ) -> None:
     """Search the logs of `brokers`, or of all, for a key, or with `unique` for the id that a producer gave.
 
-    What is found is added to `found`, also if the search is cancelled. Raises TransportError if no nameserver responds.
+    Messages that wait for their delay or their next retry are found too, by the topic to which they go (waiting.py). What is found is added
+    to `found`, also if the search is cancelled. Raises TransportError if no nameserver responds.
     """
-    header = QueryMessageHeader(criteria.topic, key, begin_timestamp=criteria.begin_ms, end_timestamp=criteria.end_ms, unique_key=unique)
+    header = QueryMessageHeader(
+        criteria.topic, key, begin_timestamp=criteria.begin_ms, end_timestamp=criteria.end_ms, unique_key=unique, waiting=True
+    )
     async with admin.keep_connections():
         if brokers is None:
             brokers = await admin.brokers()

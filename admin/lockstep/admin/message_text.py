@@ -3,6 +3,7 @@
 from typing import Any
 
 from lockstep.admin.render import body_text, format_time
+from lockstep.admin.waiting import home_topic, waiting_of
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.message import MessageExt
 from lockstep.runtime.safe_text import printable
@@ -24,9 +25,13 @@ def message_json(message: MessageExt) -> dict[str, Any]:
 
 
 def message_facts(message: MessageExt) -> dict[str, Any]:
-    """Return a message as `message_json` does, without its body."""
+    """Return a message as `message_json` does, without its body.
+
+    `due_at` is None for a message that does not wait. Of one that does, `queue_id` and `queue_offset` are its place in a delay queue.
+    """
+    waiting = waiting_of(message)
     return {
-        "topic": message.topic,
+        "topic": home_topic(message),
         "broker": message.broker_name,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
@@ -37,15 +42,18 @@ def message_facts(message: MessageExt) -> dict[str, Any]:
         "sharding_key": message.sharding_key,
         "born_at": format_time(message.born_ms),
         "stored_at": format_time(message.stored_ms),
+        "due_at": None if waiting is None else format_time(waiting.due_ms),
         "reconsume_times": message.reconsume_times,
         "properties": message.properties,
     }
 
 
 def message_line(message: MessageExt) -> str:
-    """Return a message on one line: when and where it is stored, its tag and keys, its body."""
+    """Return a message on one line: when and where it is stored, its tag and keys, when it is due if it waits, its body."""
     facts = [format_time(message.stored_ms), f"{message.broker_name}:{message.queue_id}", str(message.queue_offset)]
     facts += [f"tag={message.tags}"] if message.tags else []
     facts += [f"key={key}" for key in message.keys]
     facts += [f"sharding-key={message.sharding_key}"] if message.sharding_key else []
+    waiting = waiting_of(message)
+    facts += [f"due={format_time(waiting.due_ms)}"] if waiting is not None else []
     return f"{printable(' '.join(facts))}  {body_text(message)}"

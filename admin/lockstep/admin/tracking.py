@@ -1,93 +1,62 @@
-"""Determine what became of one message in each group, from its broker's state. RocketMQ: messageTrackDetail, TrackType.
+"""Ask the broker of a message what became of it in each group: progress, parked keys, and copies in the groups' own topics."""
 
-RocketMQ compares positions only: progress past a message does not prove that a listener was called with it. Here the copies of the message
-in the group's retry and dead-letter topics count as well, and its key, if that is parked.
-"""
-
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.find import Criteria, Found, find_key
+from lockstep.admin.message_track import Track, TrackType, concerns, is_finished, track
+from lockstep.admin.options import CommandError
 from lockstep.admin.search_progress import SearchProgress
-from lockstep.protocol.bodies import BrokerAddress, ConsumeType, GroupStatus, ParkAction, ParkControlBody, ParkedKey, ParkState, QueueStatus
-from lockstep.protocol.done_ranges import contains
+from lockstep.admin.waiting import home_queue, waiting_of
+from lockstep.protocol.bodies import BrokerAddress, GroupStatus, ParkAction, ParkControlBody, ParkedKey, ParkState
 from lockstep.protocol.errors import (
     BrokerError,
+    LockstepError,
     RemoteProtocolError,
     RequestCodeNotSupportedError,
     SubscriptionGroupNotExistError,
     TransportError,
 )
 from lockstep.protocol.message import MessageExt
-from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX
-from lockstep.protocol.tags import TagFilter
+from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
 
-COPIES_MAX = 64
-"""Copies of one message in one topic that are looked at: a message is retried 16 times."""
-
-
-class TrackType(Enum):
-    """RocketMQ: TrackType."""
-
-    CONSUMED = "CONSUMED"
-    CONSUMED_BUT_FILTERED = "CONSUMED_BUT_FILTERED"
-    PULL = "PULL"
-    NOT_CONSUME_YET = "NOT_CONSUME_YET"
-    NOT_ONLINE = "NOT_ONLINE"
-    CONSUME_BROADCASTING = "CONSUME_BROADCASTING"
-    UNKNOWN = "UNKNOWN"
-    PARKED = "PARKED"
-    """These three are lockstep's own."""
-    RETRYING = "RETRYING"
-    DEAD_LETTERED = "DEAD_LETTERED"
+COPIES_MAX = 1 << 20
+"""Copies of one message that are looked at, in all groups: each is retried 16 times."""
 
 
-MEANINGS: Mapping[TrackType, str] = {
-    TrackType.CONSUMED: "the group's progress is past the message",
-    TrackType.CONSUMED_BUT_FILTERED: "the group's progress is past the message, and its current subscription does not match the tag",
-    TrackType.PULL: "the group pulls and manages its progress itself",
-    TrackType.NOT_CONSUME_YET: "the group's progress has not reached the message",
-    TrackType.NOT_ONLINE: "no member of the group is connected to the broker",
-    TrackType.CONSUME_BROADCASTING: "each member keeps progress of its own, which the broker does not know",
-    TrackType.UNKNOWN: "the broker could not be reached",
-    TrackType.PARKED: "its sharding key is parked, and the message waits for the replay",
-    TrackType.RETRYING: "a copy of it waits in the group's retry topic",
-    TrackType.DEAD_LETTERED: "a copy of it is in the group's dead-letter topic",
-}
+async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt, *, printed: bool = True) -> list[Track]:
+    """Return a track of every group that subscribes to the message's topic or has progress in its queue at its broker, by group name.
 
-
-@dataclass(frozen=True, slots=True)
-class Track:
-    group: str
-    type: TrackType
-    committed_offset: int | None = None
-    """The group's progress in the message's queue; None if it has none."""
-    why: str | None = None
-    """The error, if `type` is UNKNOWN."""
-
-
-def track_json(track: Track) -> dict[str, Any]:
-    """Return a track as `lockstep message show --track --json` prints it."""
-    meaning = track.why or MEANINGS[track.type]
-    return {"group": track.group, "track": track.type.value, "committed_offset": track.committed_offset, "meaning": meaning}
-
-
-async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt) -> list[Track]:
-    """Return a track of every group that subscribes to the message's topic or has progress in its queue at its broker, by group name."""
-    found = []
+    `printed`: whether the progress of a long search for copies is printed on stderr.
+    """
+    found: dict[str, Track] = {}
+    statuses: dict[str, GroupStatus] = {}
     for group in sorted((await admin.group_status(broker, None)).groups):
         try:
             status = (await admin.group_status(broker, group)).status
-            if status is not None and _concerns(status, message):
-                found.append(await track_with_copies(admin, broker, status, message))
         except SubscriptionGroupNotExistError:
             continue  # it has been removed
         except (BrokerError, TransportError, RemoteProtocolError) as error:
-            found.append(Track(group, TrackType.UNKNOWN, why=str(error)))
-    return found
+            found[group] = Track(group, TrackType.UNKNOWN, why=str(error))
+            continue
+        if status is not None and concerns(status, message):
+            statuses[group] = status
+    finished = [name for name, status in statuses.items() if is_finished(status, message)]
+    copies: Mapping[str, MessageExt] = {}
+    try:
+        copies = await _newest_copies(admin, broker, finished, message, printed=printed)
+    except LockstepError as error:
+        for group in finished:
+            found[group] = Track(group, TrackType.UNKNOWN, why=str(error))
+    for group, status in statuses.items():
+        if group not in found:
+            try:
+                parked = group in finished and await parked_row(admin, broker, group, message) is not None
+                found[group] = track(status, message, copy=copies.get(group), parked=parked)
+            except (BrokerError, TransportError, RemoteProtocolError) as error:
+                found[group] = Track(group, TrackType.UNKNOWN, why=str(error))
+    return [found[group] for group in sorted(found)]
 
 
 async def track_with_copies(
@@ -95,22 +64,15 @@ async def track_with_copies(
 ) -> Track:
     """Return the group's track of the message, by its parked keys and its retry and dead-letter topics too.
 
-    `parked`: whether it waits for the replay of its key; None if the broker is to be asked. Raises the errors of requests to the broker.
+    `parked`: whether it waits for the replay of its key; None if the broker is to be asked. Raises the errors of requests to the broker,
+    and CommandError if its log could not be searched.
     """
-    found = track(status, message)
-    if found.type not in (TrackType.CONSUMED, TrackType.CONSUMED_BUT_FILTERED):
-        return found
+    if not is_finished(status, message):
+        return track(status, message)
     if parked is None:
         parked = await parked_row(admin, broker, status.group, message) is not None
-    if parked:
-        return replace(found, type=TrackType.PARKED)
-    if found.type is TrackType.CONSUMED_BUT_FILTERED:
-        return found
-    if await _copies(admin, broker, DLQ_PREFIX + status.group, message):
-        return replace(found, type=TrackType.DEAD_LETTERED)
-    if any(not _is_finished(status, each) for each in await _copies(admin, broker, RETRY_PREFIX + status.group, message)):
-        return replace(found, type=TrackType.RETRYING)
-    return found
+    copies = {} if parked else await _newest_copies(admin, broker, [status.group], message)
+    return track(status, message, copy=copies.get(status.group), parked=parked)
 
 
 async def parked_row(admin: AdminClient, broker: BrokerAddress, group: str, message: MessageExt) -> ParkedKey | None:
@@ -118,7 +80,7 @@ async def parked_row(admin: AdminClient, broker: BrokerAddress, group: str, mess
 
     Raises the errors of requests to the broker.
     """
-    if message.sharding_key is None:
+    if message.sharding_key is None or waiting_of(message) is not None:
         return None
     try:
         reply = await admin.control_parked(broker, ParkControlBody(ParkAction.LIST, group, message.stored_topic, message.sharding_key))
@@ -128,53 +90,33 @@ async def parked_row(admin: AdminClient, broker: BrokerAddress, group: str, mess
     return next((row for row in waiting if row.next <= message.queue_offset), None)
 
 
-async def _copies(admin: AdminClient, broker: BrokerAddress, topic: str, message: MessageExt) -> list[MessageExt]:
-    """Return the copies of the message that its broker has in a topic, by the id that its producer gave it."""
-    if message.message_id == message.offset_message_id:
-        return []
-    found = Found(COPIES_MAX, SearchProgress(admin.host.clock))
-    criteria = Criteria(topic, begin_ms=message.stored_ms)
+@dataclass(slots=True)
+class _NewestCopies(Found):
+    """The newest copy of a message in each group's topics, of a search that finds the newest first."""
+
+    by_group: dict[str, MessageExt] = field(default_factory=dict)
+
+    def add(self, message: MessageExt) -> None:
+        group = group_of_topic(home_queue(message).topic)
+        if group is not None:
+            self.by_group.setdefault(group, message)
+
+
+async def _newest_copies(
+    admin: AdminClient, broker: BrokerAddress, groups: Iterable[str], message: MessageExt, *, printed: bool = True
+) -> Mapping[str, MessageExt]:
+    """Return the newest copy that the message's broker has in the topics of each of these groups, by the id that its producer gave it.
+
+    The log is searched once for all groups, and not at all if none of them has such a topic. Raises CommandError if it can't be searched.
+    """
+    own = {prefix + group for group in groups for prefix in (RETRY_PREFIX, DLQ_PREFIX)}
+    if not own or message.message_id == message.offset_message_id or own.isdisjoint(await admin.topics()):
+        return {}
+    found = _NewestCopies(COPIES_MAX, SearchProgress(admin.host.clock, printed=printed))
     try:
-        await find_key(admin, found, message.message_id, criteria, unique=True, brokers=[broker])
+        await find_key(admin, found, message.message_id, Criteria(begin_ms=message.stored_ms), unique=True, brokers=[broker])
     finally:
         found.progress.end_line()
-    return found.messages
-
-
-def _is_finished(status: GroupStatus, message: MessageExt) -> bool:
-    queue = _queue(status, message)
-    return queue is not None and (message.queue_offset < queue.committed_offset or contains(queue.done or (), message.queue_offset))
-
-
-def track(status: GroupStatus, message: MessageExt) -> Track:
-    """Return the group's track of the message."""
-    queue = _queue(status, message)
-    committed = None if queue is None else queue.committed_offset
-    return Track(status.group, _type(status, message, _is_finished(status, message)), committed)
-
-
-def _type(status: GroupStatus, message: MessageExt, finished: bool) -> TrackType:
-    contract = status.contract
-    if not status.members:
-        return TrackType.NOT_ONLINE
-    if contract is not None and contract.consume_type is ConsumeType.CONSUME_ACTIVELY:
-        return TrackType.PULL
-    if contract is not None and contract.broadcasting:
-        return TrackType.CONSUME_BROADCASTING
-    if not finished:
-        return TrackType.NOT_CONSUME_YET
-    subscribed = () if contract is None else contract.subscriptions
-    expressions = [each.expression for each in subscribed if each.topic == message.stored_topic and each.expression_type == "TAG"]
-    matches = not expressions or TagFilter.parse(expressions[0]).matches_tag(message.tags)
-    return TrackType.CONSUMED if matches else TrackType.CONSUMED_BUT_FILTERED
-
-
-def _queue(status: GroupStatus, message: MessageExt) -> QueueStatus | None:
-    """Return the message's queue, or None if the group has no progress there."""
-    place = (message.stored_topic, message.queue_id)
-    return next((each for each in status.queues if (each.topic, each.queue_id) == place and each.committed_offset >= 0), None)
-
-
-def _concerns(status: GroupStatus, message: MessageExt) -> bool:
-    subscribed = () if status.contract is None else status.contract.subscriptions
-    return _queue(status, message) is not None or any(each.topic == message.stored_topic for each in subscribed)
+    if found.failed:
+        raise CommandError(f"its copies could not be searched for: {'; '.join(found.failed.values())}")
+    return found.by_group

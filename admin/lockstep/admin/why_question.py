@@ -8,10 +8,12 @@ from lockstep.admin.client import AdminClient
 from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.group_report import QueueLine
 from lockstep.admin.message_query import brokers_to_search, find_by_id
+from lockstep.admin.message_track import track_text
 from lockstep.admin.options import CommandError
 from lockstep.admin.parked import list_parked
 from lockstep.admin.targets import parse_topic_queue
-from lockstep.admin.tracking import MEANINGS, parked_row, track_with_copies
+from lockstep.admin.tracking import parked_row, track_with_copies
+from lockstep.admin.waiting import home_queue, waiting_of
 from lockstep.admin.why import key_explanation
 from lockstep.admin.why_query import Diagnosis, diagnose
 from lockstep.client.producer.routing import number_of_key
@@ -28,8 +30,8 @@ Examine = Callable[[], Awaitable[Diagnosis]]
 async def ask(admin: AdminClient, group: str, target: str | None, key: str | None, topic: str | None) -> Examine:
     """Return what examines the target (TOPIC[@BROKER]:QUEUE or the id of a message), the key, or all queues of the group or the topic.
 
-    A message is searched for here, once. Raise ConfigError or LocalProtocolError for what can't be asked about, and CommandError for a
-    message that was not found or a key whose topic is not known.
+    A message is searched for here, once, and again when its delay is over. Raise ConfigError or LocalProtocolError for what can't be asked
+    about, and CommandError for a message that was not found or a key whose topic is not known.
     """
     check_group(group)
     if topic is not None:
@@ -48,7 +50,15 @@ async def ask(admin: AdminClient, group: str, target: str | None, key: str | Non
         check_topic(place[0])
         return lambda: _examine_place(admin, group, *place)
     message, broker = await find_by_id(admin, brokers_to_search(await admin.brokers(), None), target)
-    return lambda: _examine_message(admin, group, target, message, broker)
+
+    async def examine() -> Diagnosis:
+        nonlocal message, broker
+        waiting = waiting_of(message)
+        if waiting is not None and waiting.due_ms <= admin.host.clock.wall_ms():
+            message, broker = await find_by_id(admin, [broker], message.message_id)
+        return await _examine_message(admin, group, target, message, broker)
+
+    return examine
 
 
 async def _topic_of(admin: AdminClient, group: str, topic: str | None) -> str:
@@ -104,8 +114,8 @@ async def _examine_key(admin: AdminClient, group: str, topic: str, key: str) -> 
 
 
 async def _examine_message(admin: AdminClient, group: str, message_id: str, message: MessageExt, broker: BrokerAddress) -> Diagnosis:
-    queue = MessageQueue(message.stored_topic, broker.name, message.queue_id)
-    note = f"message {message_id} is at offset {message.queue_offset:,} of {queue}"
+    queue, waits = home_queue(message), waiting_of(message) is not None
+    note = f"message {message_id} goes to {queue}" if waits else f"message {message_id} is at offset {message.queue_offset:,} of {queue}"
     row = await parked_row(admin, broker, group, message)
     if row is not None and (parked := key_explanation(group, queue, [row])) is not None:
         return Diagnosis((parked,), {}, note=note)
@@ -115,6 +125,6 @@ async def _examine_message(admin: AdminClient, group: str, message_id: str, mess
         status = None
     if status is not None:
         track = await track_with_copies(admin, broker, status, message, parked=False)
-        behind = "" if track.committed_offset is None else f", which is {track.committed_offset:,}"
-        note = f"{note}: {MEANINGS[track.type]}{behind}"
+        behind = "" if track.committed_offset is None else f"; the group's progress is {track.committed_offset:,}"
+        note = f"{note}: {track_text(track, admin.host.clock.wall_ms())}{behind}"
     return replace(await _examine_queue(admin, group, queue), note=note)

@@ -224,7 +224,7 @@ class Broker:
             SendBackProcessor(host, store, coordination, failed, self._gate),
             ParkProcessor(store, coordination, copies),
             pulls,
-            QueryProcessor(store, state.topics, host.clock),
+            QueryProcessor(store, state.topics, delays.waits, host.clock),
             topic,
             ClientProcessor(host, coordination, group_topics, topic, budget, connections, pulls.held_offset),
             GroupsProcessor(coordination, connections, budget),

@@ -172,6 +172,17 @@ class DelayedDelivery:
         """Return the number of messages that wait for their delay or for a retry."""
         return sum(self._store.bounds(SCHEDULE_TOPIC, queue_id)[1] - self._table.next_offset(queue_id) for queue_id in self._due_ms)
 
+    def waits(self, data: bytes) -> bool:
+        """Return whether the message of a stored record of a delay queue will still be delivered: not if its topic was deleted."""
+        record = RecordView(data)
+        if record.queue_offset < self._table.next_offset(record.queue_id):
+            return False
+        try:
+            delayed = MessageCopy.of(record)
+            return not self._topics.deleted_since(delayed.origin_topic, delayed.origin_began)
+        except RemoteProtocolError:
+            return False
+
     async def run(self) -> None:
         while True:
             self._wake.clear()

@@ -10,9 +10,11 @@ from lockstep.admin.client import AdminClient
 from lockstep.admin.find import Criteria, Found, find_in_topic
 from lockstep.admin.message_query import brokers_to_search, find_by_id
 from lockstep.admin.message_text import message_facts, message_json
+from lockstep.admin.message_track import track_json, track_text
 from lockstep.admin.search_progress import SearchProgress
 from lockstep.admin.targets import parse_period
-from lockstep.admin.tracking import MEANINGS, track_json, tracks
+from lockstep.admin.tracking import tracks
+from lockstep.admin.waiting import home_queue, waiting_of
 from lockstep.protocol.errors import LockstepError, RemoteProtocolError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
 from lockstep.protocol.message import MessageExt
@@ -103,7 +105,7 @@ class Messages:
 
     async def one(self, message_id: str) -> dict[str, Any]:
         """Return one message, and what became of it in each group."""
-        values: dict[str, Any] = {"id": message_id, "message": None, "error": None, "tracks": [], "no_tracks": None, "meanings": MEANINGS}
+        values: dict[str, Any] = {"id": message_id, "message": None, "error": None, "tracks": [], "no_tracks": None}
         try:
             async with asyncio.timeout(FIND_S):
                 searched = brokers_to_search(await self._admin.brokers(), None)
@@ -112,15 +114,16 @@ class Messages:
             return {**values, "error": f"it was not found within {FIND_S:g} s; `lockstep message show` has no such limit"}
         except LockstepError as error:
             return {**values, "error": str(error)}
-        values |= {"message": message, "body": self.body(message)}
+        values |= {"message": message, "body": self.body(message), "home": home_queue(message), "waiting": waiting_of(message)}
         try:
             async with asyncio.timeout(TRACKS_S):
-                values["tracks"] = await tracks(self._admin, broker, message)
+                values["tracks"] = await tracks(self._admin, broker, message, printed=False)
         except TimeoutError:
             values["no_tracks"] = f"the broker did not say within {TRACKS_S:g} s"
         except LockstepError as error:
             values["no_tracks"] = str(error)
-        return values
+        now_ms = self._admin.host.clock.wall_ms()
+        return values | {"now_ms": now_ms, "meanings": {each.group: track_text(each, now_ms) for each in values["tracks"]}}
 
     def document(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return what `lockstep message show --track --json` prints of the message of `one`, and why bodies or tracks are missing."""
@@ -129,7 +132,7 @@ class Messages:
         shown = message_json(message) if self.bodies else message_facts(message) | hidden
         if values["no_tracks"] is not None:
             return shown | {"track": None, "trackError": values["no_tracks"]}
-        return shown | {"track": [track_json(each) for each in values["tracks"]]}
+        return shown | {"track": [track_json(each, values["now_ms"]) for each in values["tracks"]]}
 
     def body(self, message: MessageExt) -> Body:
         """Return the body: JSON laid out, text, or bytes in hexadecimal digits."""

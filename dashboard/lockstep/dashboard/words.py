@@ -230,6 +230,7 @@ CHINESE: dict[str, str] = {
     "Id": "ID",
     ", from its producer %(id)s": "，生产者给出的 ID 为 %(id)s",
     "Deliveries before": "此前投递次数",
+    "Due": "到期时间",
     "Body": "消息体",
     "%(size)s bytes": "%(size)s 字节",
     "; this dashboard shows no bodies (--no-bodies)": "；该控制台不显示消息体（--no-bodies）",

@@ -40,7 +40,7 @@ LS_SEQ = "__LS_SEQ"
 SEQUENCE_DIGITS = 87
 """The fixed length of its value."""
 REASON = f"{OWN_PREFIX}REASON"
-"""The reason why a message was dead-lettered, as text."""
+"""In a copy for a retry or a dead letter: why the last call failed, as text."""
 REASON_LENGTH_MAX = 200
 """The maximum number of characters of the reason."""
 ORIGIN_QUEUE = f"{OWN_PREFIX}QUEUE"

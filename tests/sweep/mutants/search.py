@@ -1,5 +1,7 @@
 """Rules of a search for a key. No universe searches: each has a test that is aimed at it."""
 
+from dataclasses import replace
+
 from lockstep.broker.store import search
 from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.log_writer import LogWriter
@@ -46,6 +48,17 @@ def the_states_records_are_shown(patch: Patches) -> None:
         return STATE_TOPIC.encode() in record or wanted_one(record, position, wanted)
 
     patch.set(Search, "_is_named", is_named)
+    patch.set(search, "is_wanted", is_wanted)
+
+
+@mutant("swarm", aimed=f"{TESTS}::test_message_that_waits_for_its_delay_is_found_by_the_topic_to_which_it_goes")
+def what_was_delivered_is_still_found(patch: Patches) -> None:
+    """A search finds the record of a message in a delay queue only while the message waits."""
+    wanted_one = search.is_wanted
+
+    def is_wanted(record: bytes, position: int, wanted: Wanted) -> bool:
+        return wanted_one(record, position, replace(wanted, waits=lambda record: True))
+
     patch.set(search, "is_wanted", is_wanted)
 
 

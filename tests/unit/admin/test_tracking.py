@@ -1,135 +1,229 @@
-"""Each track type follows from a broker's status of a group. RocketMQ: messageTrackDetail."""
+"""The broker of a message is asked what became of it in each group. What follows from its responses: test_message_track.py."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from lockstep.admin.client import AdminClient
+from lockstep.admin.commands.message import _show
+from lockstep.admin.commands.message_find import _find
+from lockstep.admin.commands.why import _why
+from lockstep.admin.find import Criteria
 from lockstep.admin.message_query import find_by_id
-from lockstep.admin.tracking import MEANINGS, Track, TrackType, track, tracks
-from lockstep.client import ConcurrentlyContext, OrderedRetry, OrderlyContext
-from lockstep.protocol.bodies import (
-    BrokerAddress,
-    ConsumerGroup,
-    ConsumeType,
-    GroupStatus,
-    GroupStatusReply,
-    ListVersion,
-    MemberStatus,
-    MessageModel,
-    QueueStatus,
-    Subscription,
-)
-from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.command import Command
-from lockstep.protocol.errors import (
-    BrokerSystemError,
-    RequestCodeNotSupportedError,
-    SubscriptionGroupNotExistError,
-    TransportError,
-)
-from lockstep.protocol.message import Message, MessageExt, decode_messages, encode_message
-from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
+from lockstep.admin.message_track import Track, TrackType
+from lockstep.admin.options import CommandError
+from lockstep.admin.tracking import track_with_copies, tracks
+from lockstep.admin.why_question import ask
+from lockstep.client import ConcurrentlyContext, Message, MessageExt, OrderedRetry, OrderlyContext, Producer, sql
+from lockstep.protocol.bodies import BrokerAddress, GroupStatus, GroupStatusReply
+from lockstep.protocol.errors import BrokerSystemError, SubscriptionGroupNotExistError, TransportError
+from lockstep.protocol.headers.offsets import QueryMessageHeader, QueryMessageReply
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
-from support.why_kit import TOPIC, Member, hang, send
+from support.tracked import STORED_MS, copy_in, message, status, waiting
+from support.why_kit import GROUP, TOPIC, Member, accept, hang, send
 
-MEMBER = MemberStatus("c", "1234abcd", "10.0.0.1:1", True, 5)
-CONTRACT = ConsumerGroup("g", (Subscription("t", "tagA || tagB"),))
-
-
-def message(tag: str | None = "tagB", offset: int = 7, queue_id: int = 2) -> MessageExt:
-    record = bytearray(encode_message(Message("t", b"x", tags=tag), queue_id, "A" * 32, 5))
-    record[QUEUE_OFFSET_AT : QUEUE_OFFSET_AT + 8] = INT64.pack(offset)
-    return decode_messages(bytes(record), "a")[0]
-
-
-def status(committed: int = 8, contract: ConsumerGroup | None = CONTRACT, members: tuple[MemberStatus, ...] = (MEMBER,)) -> GroupStatus:
-    queues = tuple(
-        QueueStatus(topic, queue_id, None, 0, 0, offset, 20, 0, None, None)
-        for topic, queue_id, offset in (("t", 0, 99), ("u", 2, 99), ("t", 2, committed))
-    )
-    return GroupStatus("g", ListVersion(1, 1), contract, members, queues)
-
-
-def subscribed(expression: str) -> ConsumerGroup:
-    return replace(CONTRACT, subscriptions=(Subscription("u", "other"), Subscription("t", expression)))
-
-
-@pytest.mark.parametrize(
-    ("given", "of", "type_"),
-    [
-        (status(-1), message(), TrackType.NOT_CONSUME_YET),
-        (status(6), message(), TrackType.NOT_CONSUME_YET),
-        (status(7), message(), TrackType.NOT_CONSUME_YET),
-        (status(8), message(), TrackType.CONSUMED),
-        (status(8, subscribed("*")), message(None), TrackType.CONSUMED),
-        (status(8, subscribed("tagA")), message("tagA"), TrackType.CONSUMED),
-        (status(8, subscribed("tagA")), message("tagB"), TrackType.CONSUMED_BUT_FILTERED),
-        (status(8, subscribed("tagA")), message(None), TrackType.CONSUMED_BUT_FILTERED),
-        (status(7, subscribed("tagA")), message("tagB"), TrackType.NOT_CONSUME_YET),
-        (status(8, None), message(), TrackType.CONSUMED),
-        (status(8, members=()), message(), TrackType.NOT_ONLINE),
-        (status(6, None, ()), message(), TrackType.NOT_ONLINE),
-        (status(8, replace(CONTRACT, consume_type=ConsumeType.CONSUME_ACTIVELY)), message(), TrackType.PULL),
-        (status(8, replace(CONTRACT, message_model=MessageModel.BROADCASTING)), message(), TrackType.CONSUME_BROADCASTING),
-    ],
-)
-def test_track_follows_from_members_kind_position_and_tags(given: GroupStatus, of: MessageExt, type_: TrackType) -> None:
-    found = track(given, of)
-    committed = given.queues[2].committed_offset
-    assert found == Track("g", type_, None if committed < 0 else committed)
-
-
-def test_message_that_was_finished_before_an_earlier_one_is_consumed() -> None:
-    queues = status(3).queues
-    above = replace(status(3), queues=(*queues[:2], replace(queues[2], done=(5, 8))))
-    assert [track(above, message(offset=offset)).type for offset in (2, 4, 5, 7, 8)] == [
-        TrackType.CONSUMED,
-        TrackType.NOT_CONSUME_YET,
-        TrackType.CONSUMED,
-        TrackType.CONSUMED,
-        TrackType.NOT_CONSUME_YET,
-    ]
-
-
-def test_each_track_type_has_a_meaning() -> None:
-    assert MEANINGS.keys() == set(TrackType)
+BROKER = BrokerAddress("a", "c", "10.0.0.1:10911", True, 1)
 
 
 class FakeBroker(AdminClient):
-    """A broker that knows five groups and returns the status of only one."""
+    """A broker that knows groups, and has copies of one message in its log."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups: dict[str, Exception | GroupStatus], copies: Sequence[MessageExt] = (), topics: Sequence[str] = ()) -> None:
         super().__init__(Host.current(), "127.0.0.1:1")
-        self.responses: dict[str | None, Exception | GroupStatusReply] = {
-            None: GroupStatusReply(("broken", "elsewhere", "gone", "good", "silent"), None),
-            "broken": BrokerSystemError("the table is being read"),
-            "elsewhere": GroupStatusReply((), replace(status(), contract=None, queues=())),
-            "gone": SubscriptionGroupNotExistError("just left"),
-            "good": GroupStatusReply((), status()),
-            "silent": TransportError("10.0.0.1:10911: closed"),
-        }
+        self.groups = groups
+        self.copies = copies
+        self.known = tuple(topics)
+        self.searches: list[QueryMessageHeader] = []
+        self.refusal: Exception | None = None
 
-    async def request(self, broker: BrokerAddress, code: RequestCode, header: object | None = None, body: bytes = b"") -> Command:
-        raise RequestCodeNotSupportedError("it is of an earlier version: it finds no copies")
+    async def topics(self) -> tuple[str, ...]:
+        return self.known
+
+    async def query(self, broker: BrokerAddress, header: QueryMessageHeader) -> tuple[QueryMessageReply, bytes]:
+        self.searches.append(header)
+        if self.refusal is not None:
+            raise self.refusal
+        return QueryMessageReply(1, 1), b"".join(each._data for each in self.copies)
 
     async def group_status(self, broker: BrokerAddress, group: str | None, *, summaries: bool = False) -> GroupStatusReply:
-        response = self.responses[group]
+        if group is None:
+            return GroupStatusReply(tuple(self.groups))
+        response = self.groups[group]
         if isinstance(response, Exception):
             raise response
-        return response
+        return GroupStatusReply((), response)
 
 
 async def test_group_with_an_error_is_unknown_with_the_reason_and_others_are_listed() -> None:
-    found = await tracks(FakeBroker(), BrokerAddress("a", "c", "10.0.0.1:10911", True, 1), message())
-    assert [(each.type, each.why) for each in found] == [
-        (TrackType.UNKNOWN, "SYSTEM_ERROR: the table is being read"),
-        (TrackType.CONSUMED, None),
-        (TrackType.UNKNOWN, "10.0.0.1:10911: closed"),
+    fake = FakeBroker(
+        {
+            "broken": BrokerSystemError("the table is being read"),
+            "elsewhere": status(-1, None, group="elsewhere"),
+            "gone": SubscriptionGroupNotExistError("just left"),
+            "good": status(group="good"),
+            "silent": TransportError("10.0.0.1:10911: closed"),
+        }
+    )
+    assert [(each.group, each.type, each.why) for each in await tracks(fake, BROKER, message())] == [
+        ("broken", TrackType.UNKNOWN, "SYSTEM_ERROR: the table is being read"),
+        ("good", TrackType.CONSUMED, None),
+        ("silent", TrackType.UNKNOWN, "10.0.0.1:10911: closed"),
     ]
-    assert [each.group for each in found] == ["broken", "g", "silent"], "who has nothing to do with the topic is left out"
+
+
+async def test_one_search_finds_the_newest_copies_of_all_groups() -> None:
+    names = [f"g{number:02}" for number in range(20)]
+    copies = [waiting("%RETRY%g00", 0, failures=2), copy_in("%DLQ%g01"), copy_in("%RETRY%g00"), copy_in("%RETRY%g01"), message()]
+    fake = FakeBroker({name: status(group=name) for name in names}, copies, [f"%RETRY%{name}" for name in names])
+    found = {each.group: each for each in await tracks(fake, BROKER, message())}
+    assert [(header.topic, header.key, header.begin_timestamp, header.unique_key, header.waiting) for header in fake.searches] == [
+        (None, message().message_id, STORED_MS, True, True)
+    ]
+    assert (found["g00"].type, found["g00"].failures) == (TrackType.RETRYING, 2)
+    assert found["g01"].type is TrackType.DEAD_LETTERED
+    assert {found[name].type for name in names[2:]} == {TrackType.CONSUMED}
+
+
+@pytest.mark.parametrize(
+    ("given", "topics", "of"),
+    [
+        (status(), ["t", "%RETRY%other", "%DLQ%other"], message()),
+        (status(7), ["t", "%RETRY%g", "%DLQ%g"], message()),
+        (status(), ["t", "%RETRY%g", "%DLQ%g"], waiting("t")),
+    ],
+    ids=["neither topic exists", "not reached", "delayed"],
+)
+async def test_no_search_is_made_where_no_copy_can_be(given: GroupStatus, topics: list[str], of: MessageExt) -> None:
+    fake = FakeBroker({"g": given}, [copy_in("%DLQ%g")], topics)
+    (found,) = await tracks(fake, BROKER, of)
+    assert found == await track_with_copies(fake, BROKER, given, of)
+    assert found.type is not TrackType.DEAD_LETTERED
+    assert fake.searches == []
+
+
+async def test_search_that_fails_leaves_unknown_who_may_have_copies() -> None:
+    fake = FakeBroker({"g": status(), "h": status(7, group="h")}, topics=["%DLQ%g"])
+    fake.refusal = TransportError("10.0.0.1:10911: closed")
+    assert await tracks(fake, BROKER, message()) == [
+        Track("g", TrackType.UNKNOWN, why="its copies could not be searched for: 10.0.0.1:10911: closed"),
+        Track("h", TrackType.NOT_CONSUME_YET, 7, online=True),
+    ]
+    with pytest.raises(CommandError, match="could not be searched for"):
+        await track_with_copies(fake, BROKER, status(), message())
+
+
+class Looked:
+    """What the commands say of a message."""
+
+    def __init__(self, cluster: TestCluster, capsys: pytest.CaptureFixture[str]) -> None:
+        self._nameserver = cluster.nameserver
+        self._admin = AdminClient(Host.current(), cluster.nameserver)
+        self._capsys = capsys
+
+    async def track(self, message_id: str) -> Track:
+        """Return the track of the only group."""
+        message, broker = await self.message(message_id)
+        (found,) = await tracks(self._admin, broker, message)
+        return found
+
+    async def message(self, message_id: str) -> tuple[MessageExt, BrokerAddress]:
+        return await find_by_id(self._admin, list(await self._admin.brokers()), message_id)
+
+    async def printed(self, work: Any) -> str:
+        self._capsys.readouterr()
+        await work
+        return self._capsys.readouterr().out
+
+    async def why(self, message_id: str) -> str:
+        return await self.printed(_why(GROUP, message_id, None, None, self._nameserver, False))
+
+    async def show(self, message_id: str) -> str:
+        return await self.printed(_show(message_id, None, self._nameserver, False, with_tracks=True))
+
+    async def find(self, message_id: str, topic: str | None) -> str:
+        return await self.printed(_find(None, message_id, Criteria(topic), (None, None), 20, True, self._nameserver, False))
+
+
+@pytest.fixture
+def looked(lockstep_cluster: TestCluster, capsys: pytest.CaptureFixture[str]) -> Looked:
+    return Looked(lockstep_cluster, capsys)
+
+
+async def fails(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> None:
+    raise ValueError("no such account")
+
+
+@pytest.mark.lockstep(brokers=1)
+async def test_message_that_waits_for_its_next_retry_is_retrying(lockstep_cluster: TestCluster, looked: Looked) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    await cluster.start("a", Member(cluster, fails, concurrent=True).run)  # type: ignore[arg-type]
+    await cluster.advance(seconds=3)
+    (message_id,) = await send(cluster, 1)
+    await cluster.advance(seconds=8)
+    found = await looked.track(message_id)
+    assert (found.type, found.failures, found.error) == (TrackType.RETRYING, 1, "ValueError: no such account")
+    assert found.due_ms is not None
+    assert found.due_ms - Host.current().clock.wall_ms() in range(1, 10_001), "the first retry is due 10 s after the failed call"
+    assert ": retry 1 is due in " in await looked.why(message_id)
+    await cluster.advance(seconds=12)
+    found = await looked.track(message_id)
+    assert (found.type, found.failures) == (TrackType.RETRYING, 2)
+    await cluster.kill("a")
+    await cluster.advance(seconds=60)
+    found = await looked.track(message_id)
+    assert (found.type, found.failures, found.due_ms, found.online) == (TrackType.RETRYING, 2, None, False)
+    assert (await looked.why(message_id)).count("no member of the group is connected") == 1
+
+
+@pytest.mark.lockstep(brokers=1)
+async def test_delayed_message_is_found_by_both_ids_with_the_time_at_which_it_is_due(lockstep_cluster: TestCluster, looked: Looked) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    await cluster.start("a", Member(cluster, accept).run)
+    await cluster.advance(seconds=3)
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        sent = await producer.send(Message(TOPIC, b"x", sharding_key="k1"), delay=timedelta(seconds=30))
+    sent_ms = Host.current().clock.wall_ms()
+    await cluster.advance(seconds=10)
+    offset_id = (await looked.message(sent.message_id))[0].offset_message_id
+    for message_id in (sent.message_id, offset_id):
+        found = await looked.track(message_id)
+        assert (found.group, found.type) == (GROUP, TrackType.DELAYED)
+        assert found.due_ms is not None
+        assert abs(found.due_ms - sent_ms - 30_000) < 1_000
+    first, *rest = (await looked.why(sent.message_id)).splitlines()
+    assert first.startswith(f"message {sent.message_id} goes to {TOPIC}@broker-a:0: it waits for its delay")
+    assert "has nothing to do" in rest[0]
+    shown = await looked.show(sent.message_id)
+    assert f"topic              {TOPIC}\n" in shown
+    assert "DELAYED" in shown
+    assert " due=" in await looked.find(sent.message_id, TOPIC)
+    examine = await ask(AdminClient(Host.current(), cluster.nameserver), GROUP, sent.message_id, None, None)
+    assert "it waits for its delay" in ((await examine()).note or "")
+    await cluster.advance(seconds=30)
+    place = f"message {sent.message_id} is at offset 0 of {TOPIC}@broker-a:0"
+    assert (await examine()).note == f"{place}: the group's progress is past the message; the group's progress is 1"
+    assert (await looked.track(sent.message_id)).type is TrackType.CONSUMED
+    assert (await looked.find(sent.message_id, TOPIC)).count("\n") == 1, "what was delivered waits no longer"
+    with pytest.raises(CommandError, match=f"does not wait any more: find it by the id {sent.message_id}"):
+        await looked.track(offset_id)
+
+
+@pytest.mark.lockstep(brokers=1)
+async def test_message_that_sql_refuses_is_filtered(lockstep_cluster: TestCluster, looked: Looked) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    await cluster.start("a", Member(cluster, accept, expression=sql("amount > 100")).run)
+    await cluster.advance(seconds=3)
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        sent = [await producer.send(Message(TOPIC, b"x", properties={"amount": amount})) for amount in ("99", "101")]
+    await cluster.advance(seconds=10)
+    assert (await looked.track(sent[0].message_id)).type is TrackType.CONSUMED_BUT_FILTERED
+    assert (await looked.track(sent[1].message_id)).type is TrackType.CONSUMED
 
 
 async def consumed(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> None:

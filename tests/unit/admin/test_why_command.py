@@ -161,7 +161,7 @@ async def test_parked_key_and_its_messages_are_explained_by_its_error(
     consumed = await run(why(lockstep_cluster, ids[4]))
     assert asked == ["k4", None], "once for the message, and once for the keys that the queue has"
     assert consumed.startswith(
-        f"message {ids[4]} is at offset 4 of {TOPIC}@broker-a:0: the group's progress is past the message, which is 20\n"
+        f"message {ids[4]} is at offset 4 of {TOPIC}@broker-a:0: the group's progress is past the message; the group's progress is 20\n"
     )
     assert "has nothing to do" in consumed
 
@@ -172,7 +172,8 @@ async def test_message_that_waits_is_explained_by_what_its_queue_waits_for(locks
     ids = await send(lockstep_cluster, 10)
     await lockstep_cluster.advance(seconds=2)
     first, _, because, *_ = (await run(why(lockstep_cluster, ids[7]))).splitlines()
-    assert first == f"message {ids[7]} is at offset 7 of {TOPIC}@broker-a:0: the group's progress has not reached the message, which is 0"
+    place = f"message {ids[7]} is at offset 7 of {TOPIC}@broker-a:0"
+    assert first == f"{place}: the group's progress has not reached the message; the group's progress is 0"
     assert because.startswith("  because  the listener support.why_kit.hang ")
 
 

@@ -96,6 +96,20 @@ async def test_message_is_due_exactly_at_its_store_time_plus_its_delay() -> None
     assert desk.arrived() == [b"x"], "once"
 
 
+async def test_message_waits_until_it_is_delivered_or_its_topic_is_deleted() -> None:
+    desk = DeliveryBench()
+    desk.put(b"x", 1)
+    desk.put(b"y", 2)
+    (first,), (second,) = (
+        [bytes(record) for record, _ in desk.store.queues[SCHEDULE_TOPIC, delay_queue_id(LEVELS[number])]] for number in (0, 1)
+    )
+    assert [desk.delays.waits(first), desk.delays.waits(second)] == [True, True]
+    await desk.pass_ms(100)
+    assert [desk.delays.waits(first), desk.delays.waits(second)] == [False, True]
+    desk.topics.create(TopicLayout("orders", LayoutVersion(3, 7), (LayoutEntry("broker-a", 4, 4, 3),)))  # it was deleted between
+    assert not desk.delays.waits(second)
+
+
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), StoreCorruptError("log position 0")])
 @pytest.mark.parametrize("cold", [False, True])
 async def test_unreadable_delay_queue_is_retried_and_other_delays_continue(error: Exception, cold: bool) -> None:

@@ -26,7 +26,7 @@ from lockstep.protocol.headers.offsets import (
 )
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.layouts import LayoutTable
-from lockstep.protocol.names import STATE_TOPIC
+from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
 from lockstep.runtime.dispatch import Dispatcher
@@ -80,7 +80,9 @@ class Broker:
         self.clock = SetClock()
         self.until_ms = self.clock.now_ms + 3_000
         self.store.asked = []
-        self.dispatcher = Dispatcher([QueryProcessor(self.store, self.topics, self.clock), creator], None, lanes)  # type: ignore[arg-type]
+        self.waiting: set[bytes] = set()
+        query = QueryProcessor(self.store, self.topics, self.waiting.__contains__, self.clock)  # type: ignore[arg-type]
+        self.dispatcher = Dispatcher([query, creator], None, lanes)
         self.endpoint = FakeEndpoint()
 
     async def send_request(self, code: RequestCode, header: object, body: bytes = b"") -> Command:
@@ -90,8 +92,8 @@ class Broker:
         (response,) = self.endpoint.take()
         return response
 
-    async def send_classic(self, fields: dict[str, Any]) -> Command:
-        command = Command(RequestCode.QUERY_MESSAGE, 7, fields=fields, codec=JSON)
+    async def send_classic(self, fields: dict[str, Any], code: RequestCode = RequestCode.QUERY_MESSAGE) -> Command:
+        command = Command(code, 7, fields=fields, codec=JSON)
         self.dispatcher(command, self.endpoint)  # type: ignore[arg-type]
         for _ in range(8):
             await asyncio.sleep(0)
@@ -165,6 +167,24 @@ async def test_native_query_that_finds_nothing_says_how_far_it_came() -> None:
     assert wanted == Wanted(b"k")
 
 
+@pytest.mark.parametrize("waiting", [None, False, True])
+async def test_native_query_finds_messages_that_wait_only_if_it_asks_for_them(waiting: bool | None) -> None:
+    broker = Broker()
+    broker.waiting.add(b"waits")
+    broker.store.searches = [Searched()]
+    await broker.send_request(RequestCode.QUERY_MESSAGE, QueryMessageHeader(None, "k", waiting=waiting))
+    waits = broker.store.asked[0][0].waits
+    assert (waits is not None) is bool(waiting)
+    assert waits is None or [waits(b"waits"), waits(b"delivered")] == [True, False]
+
+
+async def test_classic_query_never_finds_messages_that_wait() -> None:
+    broker = Broker()
+    broker.store.searches = [Searched([b"record"])]
+    await broker.send_classic({**CLASSIC, "waiting": "true"})
+    assert broker.store.asked[0][0].waits is None
+
+
 @pytest.mark.parametrize(("wished", "limit"), [(None, 256 << 20), (1, 4 << 20), (-1, 4 << 20), (1 << 50, 2 << 30)])
 async def test_bytes_of_one_request_are_limited(wished: int | None, limit: int) -> None:
     broker = Broker()
@@ -226,6 +246,20 @@ async def test_message_is_returned_by_position_and_state_records_are_hidden(offs
     response = await broker.send_request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(offset))
     assert response.code == code
     assert response.body == (broker.store.records[0] if code == ResponseCode.SUCCESS else b"")
+
+
+async def test_message_that_waits_is_returned_by_position_until_it_is_delivered() -> None:
+    broker = Broker()
+    broker.store.records[20] = encode_record(SCHEDULE_TOPIC.encode(), 2, b"x", b"UNIQ_KEY\x01" + b"A" * 32, born_ms=1)
+    broker.waiting.add(broker.store.records[20])
+    response = await broker.send_request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(20))
+    assert (response.code, response.body) == (ResponseCode.SUCCESS, broker.store.records[20])
+    classic = await broker.send_classic({"offset": "20"}, RequestCode.VIEW_MESSAGE_BY_ID)
+    assert (classic.code, "no message begins at log offset 20" in (classic.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+    broker.waiting.clear()
+    response = await broker.send_request(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(20))
+    assert (response.code, response.body) == (ResponseCode.SYSTEM_ERROR, b"")
+    assert (response.remark or "").endswith(f"does not wait any more: find it by the id {'A' * 32}")
 
 
 async def test_topic_is_created_with_the_requested_layout_and_the_first_one_wins() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -392,6 +393,12 @@ async def test_message_is_shown_with_its_body_and_what_became_of_it(lockstep_clu
         assert "100,000 bytes; what follows is the beginning" in pages[3]
         assert "x" * 65_536 in pages[3]
         assert "x" * 65_537 not in pages[3]
+        async with Producer("shop", nameserver=cluster.nameserver) as producer:
+            sent = await producer.send(Message(TOPIC, b"later"), delay=timedelta(minutes=5))
+        delayed = checked(await get(on.app, f"/messages/{sent.message_id}")).text
+        assert f"Topic {TOPIC}" in delayed
+        assert f"{GROUP} DELAYED" in delayed
+        assert "it is due in 4 min" in delayed
         found = await get(on.app, f"/messages?id={ids[0]}", root="/lockstep")
         assert (found.status, found.headers["location"]) == (303, f"/lockstep/messages/{ids[0]}")
         missing = await get(on.app, f"/messages/{ids[0][:-1]}{'0' if ids[0][-1] != '0' else '1'}")

@@ -57,6 +57,8 @@ def find_command(
     has in memory, the rest as fast as its disk reads. --since and --until shorten the search. --id contains the time of the message, and
     begins there. Without --key and --id the messages of --topic are read from the end.
 
+    Messages that wait for their delay or their next retry are found by --key and --id, with the time at which they are due.
+
     Ctrl-C ends a search and prints what it has found.
     """
     criteria = Criteria(topic, tags=tag, sharding_key=sharding_key, body=body)

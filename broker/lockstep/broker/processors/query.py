@@ -1,5 +1,6 @@
 """Bounds of queues, offsets by time, and messages by their log offset or key. RocketMQ: AdminBrokerProcessor, QueryMessageProcessor."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from lockstep.broker.store import Store
@@ -19,8 +20,8 @@ from lockstep.protocol.headers.offsets import (
     TopicHeader,
     ViewMessageHeader,
 )
-from lockstep.protocol.names import is_sendable_topic
-from lockstep.protocol.properties import check_text
+from lockstep.protocol.names import SCHEDULE_TOPIC, is_sendable_topic
+from lockstep.protocol.properties import UNIQ_KEY, check_text, decode_properties
 from lockstep.protocol.record import RecordView
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.dispatch import handles
@@ -44,9 +45,11 @@ UNIQUE_KEY_WINDOW_MS = 601_000
 class QueryProcessor:
     """Handles reads of the store that do not depend on a group."""
 
-    def __init__(self, store: Store, topics: TopicTable, clock: Clock) -> None:
+    def __init__(self, store: Store, topics: TopicTable, waits: Callable[[bytes], bool], clock: Clock) -> None:
+        """`waits` returns whether the message of a record of a delay queue will still be delivered."""
         self._store = store
         self._topics = topics
+        self._waits = waits
         self._clock = clock
 
     @handles(RequestCode.GET_MAX_OFFSET, QueueHeader, classic=True)
@@ -96,14 +99,16 @@ class QueryProcessor:
         """Return messages with a key or UNIQ_KEY, the newest first. RocketMQ: QueryMessageProcessor.queryMessage.
 
         The log is searched, since there is no index, so that a search may end before the whole log is searched. Lockstep's clients get a
-        cursor then. RocketMQ's are not told, except in the remark if nothing was found.
+        cursor then. RocketMQ's are not told, except in the remark if nothing was found. Only lockstep's can ask for messages that wait for
+        their delay or retry.
         """
         header: QueryMessageHeader = request.header
         check_text("key", header.key)
         now_ms, end = self._store.now_ms(), self._store.writer.confirmed
         if request.is_native:
+            waits = self._waits if header.waiting else None
             scan_bytes = NATIVE_SCAN_BYTES if header.scan_bytes_max is None else header.scan_bytes_max
-            found = await self._search(header, min(max(scan_bytes, PIECE_BYTES), CLASSIC_SCAN_BYTES), self._now() + NATIVE_MS)
+            found = await self._search(header, min(max(scan_bytes, PIECE_BYTES), CLASSIC_SCAN_BYTES), self._now() + NATIVE_MS, waits)
             unread = found.unread_bytes or None
             reply = QueryMessageReply(now_ms, end, found.cursor, found.scanned_bytes, found.remaining_bytes, unread)
             return request.reply(reply, b"".join(found.records))
@@ -124,9 +129,11 @@ class QueryProcessor:
                     return found
         return await self._search(header, CLASSIC_SCAN_BYTES, until_ms)
 
-    async def _search(self, header: QueryMessageHeader, scan_bytes: int, until_ms: int) -> Searched:
+    async def _search(
+        self, header: QueryMessageHeader, scan_bytes: int, until_ms: int, waits: Callable[[bytes], bool] | None = None
+    ) -> Searched:
         key = header.key.encode()
-        wanted = Wanted(key, header.unique_key, header.topic, header.begin_timestamp, header.end_timestamp)
+        wanted = Wanted(key, header.unique_key, header.topic, header.begin_timestamp, header.end_timestamp, waits)
         limits = SearchLimits(min(max(header.max_num, 1), COUNT_MAX), scan_bytes, until_ms)
         return await self._store.search(wanted, limits, header.cursor)
 
@@ -135,14 +142,23 @@ class QueryProcessor:
 
     @handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader, lane=QUERY_LANE, classic=True)
     async def view_message(self, request: Request) -> HandlerResult:
-        """Return the stored record at a log offset. The broker's own records are not returned."""
+        """Return the stored record at a log offset. The broker's own records are not returned.
+
+        Lockstep's clients also get the record of a message that waits for its delay or retry; later they are told how to find it.
+        """
         header: ViewMessageHeader = request.header
-        record = await self._store.record_at(header.offset)
-        if record is None or not _is_users(record):
-            raise BrokerSystemError(
-                f"no message begins at log offset {header.offset}: the id is another broker's, or retention has removed it"
-            )
-        return request.reply(body=record)
+        data = await self._store.record_at(header.offset)
+        record = None if data is None else _decoded(data)
+        if data is not None and record is not None:
+            if is_sendable_topic(record.topic.decode()):
+                return request.reply(body=data)
+            if request.is_native and record.topic == SCHEDULE_TOPIC.encode():
+                if self._waits(data):
+                    return request.reply(body=data)
+                raise BrokerSystemError(
+                    f"the message at log offset {header.offset} waited for its delay, and does not wait any more{_id(record)}"
+                )
+        raise BrokerSystemError(f"no message begins at log offset {header.offset}: the id is another broker's, or retention has removed it")
 
     def _has(self, header: QueueHeader | SearchOffsetHeader) -> bool:
         layout = self._topics.find_layout(header.topic)
@@ -165,8 +181,20 @@ def _is_upper(boundary: str | None) -> bool:
     return kind == "upper"
 
 
-def _is_users(record: bytes) -> bool:
+def _decoded(data: bytes) -> RecordView | None:
+    """Return the record, or None if it is damaged: also one whose topic is no text."""
     try:
-        return is_sendable_topic(RecordView(record).topic.decode())
+        record = RecordView(data)
+        record.topic.decode()
     except (RemoteProtocolError, UnicodeDecodeError):
-        return False
+        return None
+    return record
+
+
+def _id(record: RecordView) -> str:
+    """Return how to find the delivered copy of a message that was delayed."""
+    try:
+        found = decode_properties(record.properties).get(UNIQ_KEY)
+    except RemoteProtocolError:
+        found = None
+    return "" if found is None else f": find it by the id {found}"

@@ -59,7 +59,7 @@ class SendBackProcessor:
             return PendingResponse(request.reply())
         topic = retry_topic(header.group)
         replayed = record.topic == dlq_topic(header.group).encode()  # no call has failed since it became a dead letter
-        copy = failed_copy(record, topic, 0, failures=0 if replayed else 1)
+        copy = failed_copy(record, topic, 0, header.reason or "", failures=0 if replayed else 1)
         self._failed.store(header.group, copy, header.delay_level or record.reconsume_times + FIRST_RETRY_LEVEL)
         return PendingResponse(request.reply())
 

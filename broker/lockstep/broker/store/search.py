@@ -8,7 +8,7 @@ confirmed yet, are lost, or belong to a topic that was deleted: readers of the q
 Times narrow the search to a part of the log, by the messages of some queues (Query.narrow).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import nlargest
 from typing import NamedTuple
@@ -20,8 +20,8 @@ from lockstep.broker.store.predicates import stored_properties
 from lockstep.broker.store.query import LogPart, Query
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.stored_record import BadRecordError, read_record
-from lockstep.protocol.names import is_sendable_topic
-from lockstep.protocol.properties import KEYS, UNIQ_KEY
+from lockstep.protocol.names import SCHEDULE_TOPIC, is_sendable_topic
+from lockstep.protocol.properties import KEYS, REAL_TOPIC, UNIQ_KEY
 from lockstep.protocol.record import (
     HEAD_BYTES_MAX,
     INT32,
@@ -56,7 +56,7 @@ NO_END_MS = 2**63 - 1
 MAGIC_BYTES = MAGIC.to_bytes(4, "big")
 _PROPERTIES_AT_MIN = RECORD_BYTES_MIN
 """The properties of a record begin at least so many bytes after the record."""
-_UNIQ_KEY, _KEYS = UNIQ_KEY.encode(), KEYS.encode()
+_UNIQ_KEY, _KEYS, _REAL_TOPIC = UNIQ_KEY.encode(), KEYS.encode(), REAL_TOPIC.encode()
 _BEFORE_WORD = b"\x01 "
 """A key in the properties follows the end of a name, or the blank after another key."""
 _AFTER_WORD_MAX = 0x20
@@ -75,6 +75,9 @@ class Wanted:
     begin_ms: int = 0
     end_ms: int = NO_END_MS
     """The store times, both included."""
+    waits: Callable[[bytes], bool] | None = None
+    """Returns whether the message of a record of a delay queue still waits. Those that do are found too, by the topic to which they go.
+    None: they are not found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,15 +319,23 @@ def is_wanted(record: bytes, position: int, wanted: Wanted) -> bool:
         stored = read_record(record, position, {})
     except BadRecordError:
         return False
-    if not is_sendable_topic(stored.topic) or (wanted.topic is not None and stored.topic != wanted.topic):
+    properties, topic = stored_properties(record, 0, len(record)), stored.topic
+    if not wanted.begin_ms <= stored.store_ms <= wanted.end_ms or not has_key(properties, wanted):
         return False
-    return wanted.begin_ms <= stored.store_ms <= wanted.end_ms and has_key(stored_properties(record, 0, len(record)), wanted)
+    if topic == SCHEDULE_TOPIC and wanted.waits is not None and wanted.waits(record):
+        topic = _pairs(properties).get(_REAL_TOPIC, b"").decode() or topic
+    return is_sendable_topic(topic) and wanted.topic in (None, topic)
 
 
 def has_key(properties: bytes, wanted: Wanted) -> bool:
     """Return whether the key is the UNIQ_KEY of stored properties or, unless only that is wanted, a whole word of their KEYS."""
-    pairs = dict(pair.split(b"\x01", 1) for pair in properties.split(b"\x02") if b"\x01" in pair)
+    pairs = _pairs(properties)
     return pairs.get(_UNIQ_KEY) == wanted.key or (not wanted.unique and wanted.key in pairs.get(_KEYS, b"").split(b" "))
+
+
+def _pairs(properties: bytes) -> dict[bytes, bytes]:
+    split = (pair.partition(b"\x01") for pair in properties.split(b"\x02"))
+    return {name: value for name, end, value in split if end}
 
 
 def _length(queue: ConsumeQueue) -> int:

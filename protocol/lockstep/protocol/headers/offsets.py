@@ -98,6 +98,8 @@ class QueryMessageHeader:
     """Lockstep's own: the `next_cursor` of the response before."""
     scan_bytes_max: int | None = None
     """Lockstep's own: after how many bytes of the log the broker responds with what it has found."""
+    waiting: bool | None = None
+    """Lockstep's own: find also the records of messages that wait for their delay or retry. Their `topic` is the one to which they go."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class SendBackHeader:
     unit_mode: bool = False
     max_reconsume_times: int | None = None
     reason: str | None = None
-    """Why the message failed: a dead letter keeps it (properties.REASON)."""
+    """Why the message failed: its copy, for a retry or as a dead letter, keeps it (properties.REASON)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lockstep.broker.store import Store
 from lockstep.broker.store import search as search_module
 from lockstep.broker.store.search import Searched, SearchLimits, Wanted, find_places, has_key
-from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC
 from lockstep.protocol.record import OFFSETS, RecordView, store_time_of
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import SimFiles
@@ -176,6 +176,24 @@ async def test_records_of_the_brokers_state_are_never_found(piece_bytes: int) ->
     store.append_state(forged(store._log.end + 88))
     await confirmed(store)
     assert bodies(await search(store)) == [b"1"]
+    await store.close()
+
+
+async def test_message_that_waits_for_its_delay_is_found_by_the_topic_to_which_it_goes(piece_bytes: int) -> None:
+    store = await open_store(SimFiles())
+    for body, queue_id, home in ((b"1", 2, b"orders"), (b"2", 2, b"%RETRY%g"), (b"3", 2, b"payments"), (b"4", 3, b"orders")):
+        append(store, body, topic=SCHEDULE_TOPIC, queue_id=queue_id, properties=b"KEYS\x01k\x02REAL_TOPIC\x01" + home)
+    append(store, b"damaged", topic=SCHEDULE_TOPIC, queue_id=2, properties=b"KEYS\x01k")
+    append(store, b"state", topic=SCHEDULE_TOPIC, queue_id=2, properties=b"KEYS\x01k\x02REAL_TOPIC\x01" + STATE_TOPIC.encode())
+    await confirmed(store)
+
+    def waits(data: bytes) -> bool:
+        return RecordView(data).body != b"1"
+
+    assert bodies(await search(store, waits=waits)) == [b"4", b"3", b"2"]
+    assert bodies(await search(store, waits=waits, topic="orders")) == [b"4"]
+    assert bodies(await search(store, waits=waits, topic=SCHEDULE_TOPIC)) == []
+    assert bodies(await search(store)) == []
     await store.close()
 
 

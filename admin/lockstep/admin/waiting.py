@@ -1,0 +1,42 @@
+"""Messages that wait in a delay queue: where they go, and when. Pure."""
+
+from dataclasses import dataclass
+
+from lockstep.protocol.delays import queue_delay_ms
+from lockstep.protocol.message import MessageExt
+from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.properties import REAL_QID, REAL_TOPIC, RETRY_TOPIC
+from lockstep.protocol.queue import MessageQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What is known of a message that waits for its delay or its next retry."""
+
+    queue: MessageQueue
+    """The queue to which it goes: of its own topic, or of a group's retry topic."""
+    due_ms: int
+    """When, in ms since 1970: its delay after it was stored. A broker whose clock was set since delivers it by the corrected time."""
+
+
+def waiting_of(message: MessageExt) -> Waiting | None:
+    """Return where a message goes and when, or None if it does not wait. Brokers return the records of those that wait only."""
+    if message.stored_topic != SCHEDULE_TOPIC:
+        return None
+    properties = message.all_properties
+    number = properties.get(REAL_QID, "")
+    queue_id = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else 0
+    queue = MessageQueue(properties.get(REAL_TOPIC, SCHEDULE_TOPIC), message.broker_name, queue_id)
+    return Waiting(queue, message.stored_ms + queue_delay_ms(message.queue_id))
+
+
+def home_queue(message: MessageExt) -> MessageQueue:
+    """Return the queue of a message: if it waits, the one to which it goes."""
+    waiting = waiting_of(message)
+    return MessageQueue(message.stored_topic, message.broker_name, message.queue_id) if waiting is None else waiting.queue
+
+
+def home_topic(message: MessageExt) -> str:
+    """Return the topic to which a message was sent, also if it waits. For a retry it is the original topic."""
+    waiting = waiting_of(message)
+    return message.topic if waiting is None else message.all_properties.get(RETRY_TOPIC, waiting.queue.topic)
