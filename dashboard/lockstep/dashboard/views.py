@@ -8,11 +8,9 @@ from markupsafe import Markup
 
 from lockstep.admin.client import READER_GROUP, BrokerResults
 from lockstep.admin.diagnosis import Finding
-from lockstep.admin.group_history import PlacedEvent, hand_overs, summary
+from lockstep.admin.group_history import hand_overs, summary
 from lockstep.admin.group_report import GroupReport
-from lockstep.admin.ownership import Lane, group_lanes, most_moved
 from lockstep.admin.pictures.heat import heat_picture
-from lockstep.admin.pictures.owners import owners_picture
 from lockstep.admin.pictures.series import series_picture
 from lockstep.admin.rates import GroupRates, TopicRates
 from lockstep.admin.settings_query import ClusterSettings
@@ -21,14 +19,13 @@ from lockstep.admin.watch.topic_query import TopicReport
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.admin.why_query import Diagnosis
 from lockstep.client.producer.routing import queue_of_key
+from lockstep.dashboard.lanes import group_lanes
 from lockstep.protocol.bodies import GroupStatus, Overview
 from lockstep.protocol.names import group_of_topic
 from lockstep.runtime.clock import Clock
 
 ROWS = 100
 """Rows of one page of a list, and of the groups that need attention."""
-LANES_MAX = 64
-"""Queues that have a lane: those that moved most."""
 FAILING_SHOWN = 20
 WINDOWS_MIN = (1, 5, 15, 60)
 HEAT_MIN = 16
@@ -141,9 +138,6 @@ def group(
     recent = [each for each in events if period[0] <= each.event.wall_ms]
     moved = [each for each in hand_overs(events) if each.at_ms >= period[0]]
     lines = () if report is None else report.queues
-    drawn = _lanes(watch, report, events, period)
-    sentence = summary(moved)
-    picture = owners_picture(name, drawn, recent, period, sentence, style=None) if drawn else ""
     queues = sorted(lines, key=lambda line: -(line.lag or 0)) if len(lines) > ROWS else lines
     failing = [line for line in lines if line.failing_ms is not None]
     return {
@@ -153,9 +147,7 @@ def group(
         "error": None if answer.error is None else str(answer.error),
         "failed": {} if results is None else results.failed,
         "rate": next((each for each in watch.rates.groups if each.group == name), None),
-        "picture": Markup(picture),
-        "hidden_lanes": max(0, len(lines) - len(drawn)) if report is not None and report.ordered else 0,
-        "sentence": sentence,
+        **group_lanes(watch, name, report, events, period, summary(moved)),
         "windows": WINDOWS_MIN,
         "window": window_min,
         **_paged(queues, query),
@@ -199,15 +191,6 @@ def settings(answer: Answer[ClusterSettings], query: Mapping[str, str]) -> dict[
         "rows": [row for row in rows if wanted.lower().replace("-", "_") in row.name],
         "differing": [row.name for row in rows if row.differs],
     }
-
-
-def _lanes(watch: Watch, report: GroupReport | None, events: Sequence[PlacedEvent], period: tuple[int, int]) -> list[Lane]:
-    """Return the lanes of the queues that moved most, in their order. A group that locks no queue has none."""
-    lines = () if report is None else report.queues
-    if not any(line.owner for line in lines) and not any(each.event.topic for each in events):
-        return []
-    shown, theirs = most_moved(lines, events, period, LANES_MAX)
-    return group_lanes(shown, theirs, period, watch.events.unknown(period[1] - 2 * INTERVAL_MS))
 
 
 def _listing(

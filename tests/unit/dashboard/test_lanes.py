@@ -1,0 +1,112 @@
+"""The lanes of a group's page: of queues, of members, and as a table."""
+
+import re
+
+import pytest
+
+from lockstep.admin.ownership import Lane, Span
+from lockstep.admin.pictures.group import GroupPicture
+from lockstep.client import MessageModel, PushConsumer
+from lockstep.dashboard.lanes import SPANS_SHOWN, span_rows
+from lockstep.testing import TestCluster
+from support.asgi import get
+from support.panel import checked, dashboard, shown
+from support.why_kit import GROUP, TOPIC, Member, accept, send
+
+
+def test_table_has_the_newest_spans_and_counts_the_others() -> None:
+    spans = tuple(Span(number, number + 1, f"m{number % 3}" if number % 2 else None) for number in range(400))
+    lanes = [Lane("t", "b", queue_id, spans) for queue_id in range(3)]
+    rows, more = span_rows(GroupPicture("", "", lanes, 0, of_members=False), (0, 400))
+    assert (len(rows), more) == (SPANS_SHOWN, 1_200 - SPANS_SHOWN)
+    assert [(row.queue, row.began_ms, row.ended_ms, row.letter) for row in rows[:4]] == [
+        *(("t@b:0", 399, None, "B"), ("t@b:1", 399, None, "B"), ("t@b:2", 399, None, "B")),
+        ("t@b:0", 398, 399, ""),
+    ]
+    assert rows[-1].span.from_ms == 233
+
+
+def test_table_does_not_say_when_a_span_began_that_began_before_the_period() -> None:
+    lanes = [Lane("t", "b", 0, (Span(5, 40, "a"), Span(40, 100, known=False)))]
+    rows, _ = span_rows(GroupPicture("", "", lanes, 0, of_members=False), (5, 100))
+    assert [(row.began_ms, row.ended_ms, row.length) for row in rows] == [(40, None, "60 ms"), (None, 40, "≥ 35 ms")]
+
+
+async def test_concurrent_group_shows_who_was_a_member_when(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=2)
+    await cluster.start("a", Member(cluster, accept, concurrent=True).run)  # type: ignore[arg-type]
+    await cluster.advance(seconds=4)
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=10)
+        await cluster.start("b", Member(cluster, accept, concurrent=True).run)  # type: ignore[arg-type]
+        await cluster.advance(seconds=10)
+        await cluster.kill("b")
+        await cluster.advance(seconds=12)
+        text = await shown(on, f"/groups/{GROUP}")
+        assert "Who was a member when" in text
+        assert f"Who was a member of group {GROUP} 2 members joined, 1 left, 1 of them after the connection was lost" in text
+        assert "broker-a started, broker-b started, A joined" in text
+        assert "B joined" in text
+        assert "B left" in text
+        assert "locks no queue" not in text
+        assert re.search(r"\(13\.\d s\), last heard [34]\.\d s before, ended: its connection was lost, and the grace is over", text)
+        rows = re.search(r"Member Began Ended How long Why it ended (.*?) Members", text)
+        assert rows is not None
+        killed = r"B \S+ \S+ \S+ 13\.0 s its connection was lost, and the grace is over; last heard at \S+"
+        assert re.search(rf"{killed} A \S+ \S+ still 40\.\d s", rows[1]), rows[1]
+
+
+async def test_broadcasting_group_has_lanes_of_members_too(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+
+    async def consume() -> None:
+        consumer = PushConsumer(GROUP, nameserver=cluster.nameserver, message_model=MessageModel.BROADCASTING).subscribe(TOPIC)
+        consumer.orderly(accept)
+        async with consumer:
+            await consumer.wait_closed()
+
+    await cluster.start("a", consume)
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=12)
+        text = await shown(on, f"/groups/{GROUP}")
+        assert "Each member of a broadcasting group consumes every queue" in text
+        assert f"Who was a member of group {GROUP} 1 member joined, 0 left" in text
+
+
+async def test_ordered_group_has_every_bar_in_a_table_that_is_closed(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=2)
+    async with dashboard(cluster) as on:
+        for name in "ab":
+            await cluster.start(name, Member(cluster).run)
+            await cluster.advance(seconds=4)
+        await send(cluster, 40, keys=40)
+        await cluster.settled(GROUP)
+        await cluster.advance(seconds=8)
+        page = checked(await get(on.app, f"/groups/{GROUP}"))
+        text = checked(await get(on.app, f"/groups/{GROUP}")).text
+        assert "Nothing is known yet" not in page.text
+        assert "<details><summary>The picture as a table</summary>" in (await get(on.app, f"/groups/{GROUP}")).text
+        part = (await get(on.app, f"/groups/{GROUP}", x_part="spans")).text
+        assert len(re.findall(r"<tr><th scope=\"row\">[AB] ", part)) == 6, "four queues, two of which have moved"
+        assert len(re.findall(r"<td>still</td>", part)) == 4
+        assert 'aria-describedby="lanes-said"' in (await get(on.app, f"/groups/{GROUP}", x_part="lanes")).text
+        assert "The table below says the same" in text
+        assert re.search(r"broker-[ab] started", text)
+
+
+@pytest.mark.lockstep(brokers=1)
+async def test_queue_that_fails_is_marked_at_the_end_of_its_bar(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+
+    def fail(messages: object, context: object) -> None:
+        raise RuntimeError("no")
+
+    await cluster.create_topic(TOPIC, queues=1)
+    await cluster.start("a", Member(cluster, fail).run)
+    await send(cluster, 1)
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=12)
+        assert re.search(rf"{TOPIC}@broker-a:0: fails for \S+ s, \d attempts fails \d×", await shown(on, f"/groups/{GROUP}"))
