@@ -112,7 +112,7 @@ def _spans(
 ) -> Iterator[Span]:
     """Yield the spans of one member. `listed`: the brokers that list it at the end of the period."""
     begin_ms = min([period[0], *(each.wall_ms for own in events.values() for each in own)])
-    changes = []
+    changes: list[_Change] = []
     for broker in {**unknown, **events}:
         own = sorted(events.get(broker, ()), key=lambda each: (each.wall_ms, each.number))
         for part in known_parts((begin_ms, period[1]), unknown.get(broker, ())):

@@ -35,11 +35,11 @@ def test_table_does_not_say_when_a_span_began_that_began_before_the_period() -> 
 async def test_concurrent_group_shows_who_was_a_member_when(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await cluster.create_topic(TOPIC, queues=2)
-    await cluster.start("a", Member(cluster, accept, concurrent=True).run)  # type: ignore[arg-type]
+    await cluster.start("a", Member(cluster, accept, concurrent=True).run)
     await cluster.advance(seconds=4)
     async with dashboard(cluster) as on:
         await cluster.advance(seconds=10)
-        await cluster.start("b", Member(cluster, accept, concurrent=True).run)  # type: ignore[arg-type]
+        await cluster.start("b", Member(cluster, accept, concurrent=True).run)
         await cluster.advance(seconds=10)
         await cluster.kill("b")
         await cluster.advance(seconds=12)
@@ -110,3 +110,43 @@ async def test_queue_that_fails_is_marked_at_the_end_of_its_bar(lockstep_cluster
     async with dashboard(cluster) as on:
         await cluster.advance(seconds=12)
         assert re.search(rf"{TOPIC}@broker-a:0: fails for \S+ s, \d attempts fails \d×", await shown(on, f"/groups/{GROUP}"))
+
+
+async def test_picture_of_all_queues_of_a_topic_shows_what_is_stored_or_the_lag_of_a_group(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=16)
+    await cluster.start("a", Member(cluster).run)
+    await send(cluster, 100, keys=100)
+    await cluster.settled(GROUP)
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=8)
+        page = f"/topics/{TOPIC}"
+        stored = await shown(on, page)
+        assert f"Picture of all queues messages stored messages behind of {GROUP}" in stored
+        assert "Messages that each queue stores" in stored
+        assert re.search(r"Highest: broker-[ab]:\d+ \d+, broker-[ab]:\d+ \d+,", stored)
+        behind = await shown(on, f"{page}?of={GROUP}")
+        assert f"Messages behind of {GROUP}, of each queue" in behind
+        assert "broker-a: 16 queues, highest 0" in behind
+        assert "Highest:" not in behind, "nothing is behind"
+        assert f'<option value="{GROUP}" selected>' in (await get(on.app, f"{page}?of={GROUP}")).text
+        await cluster.kill("a")
+        await send(cluster, 40, keys=1)
+        await cluster.advance(seconds=8)
+        behind = await shown(on, f"{page}?of={GROUP}")
+        assert re.search(r"Highest: broker-[ab]:\d+ 40 ", behind)
+        assert re.search(r"Highest: broker-[ab]:\d+ 40 ", await shown(on, f"/groups/{GROUP}"))
+        for hostile in ("none", "<b>", "%00", "of" * 500):
+            assert "Messages that each queue stores" in checked(await get(on.app, f"{page}?of={hostile}")).text
+
+
+async def test_group_that_does_not_consume_a_topic_is_not_asked_for(lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lockstep_cluster.create_topic(TOPIC, queues=16)
+    async with dashboard(lockstep_cluster) as on:
+        await lockstep_cluster.advance(seconds=8)
+
+        async def asked(*args: object) -> None:
+            raise AssertionError(args)
+
+        monkeypatch.setattr(on.watch.admin, "group_status", asked)
+        assert (await get(on.app, f"/topics/{TOPIC}?of=stranger")).status == 200

@@ -270,9 +270,9 @@ def _bar(scale: _Scale, span: Span, row: _Row, y: int, letter: str, colour: str)
         label = f"gone {length_text(span.until_ms - alive_ms)}"
         if end - alive > (len(label) + 1) * CHARACTER:
             content += text(label, alive + 3, y + 13, class_="alarm")
-    label = next((each for each in (f"{letter} {_process(client_id)}", letter) if alive - x > (len(each) + 1) * CHARACTER), None)
-    if label is not None:
-        content += text(label.strip(), x + 4, y + 13, class_="letter")
+    names = (f"{letter} {_process(client_id)}".strip(), letter)
+    if name := next((each for each in names if alive - x > (len(each) + 1) * CHARACTER), None):
+        content += text(name, x + 4, y + 13, class_="letter")
     return element("g", content)
 
 
