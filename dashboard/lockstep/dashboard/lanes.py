@@ -1,6 +1,6 @@
 """What the page of a group shows of who held which queue when: the picture, and its bars in a table."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from typing import Any
@@ -8,9 +8,11 @@ from typing import Any
 from markupsafe import Markup
 
 from lockstep.admin.group_history import PlacedEvent
-from lockstep.admin.group_report import GroupReport
+from lockstep.admin.group_report import GroupReport, QueueLine
+from lockstep.admin.holdings import holdings
 from lockstep.admin.ownership import Period, Span
 from lockstep.admin.pictures.group import GroupPicture, group_picture
+from lockstep.admin.pictures.held import held_picture
 from lockstep.admin.pictures.owners import length_text, member_letters, queue_name
 from lockstep.admin.presence import MemberLane
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
@@ -18,6 +20,8 @@ from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 QUEUES_MAX = 64
 """Queues that have a lane: those that moved most."""
 SPANS_SHOWN = 500
+HELD_TIMES = 120
+"""Steps of the picture of all queues by member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,25 @@ def group_lanes(
         "hidden_lanes": drawn.hidden,
         "sentence": drawn.sentence,
         "of_members": drawn.of_members,
+        "held_picture": None
+        if drawn.of_members or len(lines) <= QUEUES_MAX
+        else lambda: _held(group, drawn, lines, events, period, unknown),
         "spans": rows,
         "more_spans": more,
     }
+
+
+def _held(
+    group: str,
+    drawn: GroupPicture,
+    lines: Sequence[QueueLine],
+    events: Sequence[PlacedEvent],
+    period: Period,
+    unknown: Mapping[str, Sequence[Period]],
+) -> Markup:
+    """Return the picture of all queues by member. It is made when a page shows it: it takes as long as all else together."""
+    found = holdings(lines, events, period, unknown, HELD_TIMES)
+    return Markup(held_picture(group, found, member_letters(drawn.lanes), period))
 
 
 def span_rows(drawn: GroupPicture, period: Period) -> tuple[list[SpanRow], int]:

@@ -181,6 +181,8 @@ CHINESE: dict[str, str] = {
     "last heard at": "最近心跳于",
     "%(count)s more, which began earlier, are left out.": "另有 %(count)s 条更早开始的没有显示。",
     "Nothing is known yet.": "尚无信息。",
+    "Queues held by each member": "各成员持有的队列数",
+    "All queues of the group. What was before a gap in the events is not known.": "消费组的所有队列。事件缺失之前的情况未知。",
     "Nobody has held a queue since this dashboard began to look.": "自控制台开始观察以来没有队列被持有。",
     "Members of the group": "消费组的成员",
     "Member": "成员",

@@ -140,6 +140,24 @@ async def test_picture_of_all_queues_of_a_topic_shows_what_is_stored_or_the_lag_
             assert "Messages that each queue stores" in checked(await get(on.app, f"{page}?of={hostile}")).text
 
 
+async def test_group_with_more_queues_than_lanes_shows_how_many_each_member_held(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=40)
+    await cluster.start("a", Member(cluster).run)
+    await cluster.advance(seconds=5)
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=30)
+        await cluster.start("b", Member(cluster).run)
+        await cluster.advance(seconds=20)
+        text = await shown(on, f"/groups/{GROUP}?window=1")
+        assert "16 queues, which moved less, have no lane here" in text
+        assert re.search(rf"Queues held by the members of group {GROUP} 80 queues .* \S+@\S+: 40 now \S+@\S+: 40 now", text)
+        (first,) = re.findall(r"<path d=\"([^\"]*)\" class=\"c0\">", (await get(on.app, f"/groups/{GROUP}?window=1", x_part="held")).text)
+        assert re.fullmatch(r"M[\d.]+ 170.0(V170.0H[\d.]+)?V10.0H6\d\d.\d(V\d+.0H6\d\d.\d)?V90.0H946.0V170.0H[\d.]+Z", first)
+        few = await shown(on, f"/groups/{GROUP}x")
+        assert "Queues held by each member" not in few
+
+
 async def test_group_that_does_not_consume_a_topic_is_not_asked_for(lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     await lockstep_cluster.create_topic(TOPIC, queues=16)
     async with dashboard(lockstep_cluster) as on:
