@@ -153,7 +153,7 @@ def test_queues_that_fail_or_have_parked_keys_say_so_in_words_and_not_by_colour_
     states = [each for each in titles(root) if "fails" in each or "parked" in each]
     assert states == ["t@b:0: fails for 12.0 s, 7 attempts", "t@b:1: 1 parked key", "t@b:3: fails for 9 ms, 2 attempts, 3,000 parked keys"]
     assert [len(with_class(root, name)) for name in ("failing", "parked")] == [2, 2]
-    assert [each for each in said(root) if each in ("fails 7×", "1", "fails 2×", "3,000")] == ["fails 7×", "1", "fails 2×", "3,000"]
+    assert [each for each in said(root) if each in ("fails 7×", "1", "fails 2×", "999+")] == ["fails 7×", "1", "fails 2×", "999+"]
     bars = with_class(root, "c0")
     for each in with_class(root, "failing"):  # at the end of the bar, under it
         assert float(each.get("x", 0)) + float(each.get("width", 0)) == WIDTH - STATE
@@ -242,7 +242,7 @@ def test_member_lanes_show_who_was_there_and_absence_is_empty() -> None:
         "ended: its connection was lost"
     ) in titles(root)
     assert [each.get("class") for each in root.iter(f"{SVG}rect")] == ["c0", "c0 grace", "unknown", "c1", "c0", "c1"]
-    assert {"A left", "A 7", "gone 300 ms"} <= {*said(root)}
+    assert {"A left", "A 7", "A 10.0.0.1@7", "gone 300 ms"} <= {*said(root)}
     assert not with_class(root, "gap")
 
 

@@ -15,7 +15,7 @@ from lockstep.admin.render import format_time
 
 WIDTH = 960
 LABEL, RIGHT, TOP = 190, 14, 44
-STATE = 118
+STATE = 140
 """The width of the column on the right that says which queues fail now, if one does."""
 LANE, BAR = 22, 18
 GAP_MS = 200
@@ -29,6 +29,8 @@ CHARACTER = 7
 LEAST = 2
 """Pixels. Shorter spans that follow each other are shown as one, and so are longer ones if there are more than PARTS_MAX in all."""
 PARTS_MAX = 1_000
+COUNT_MAX = 999
+"""A higher count is "999+"."""
 MARK_TITLES = 3
 """Of the marks in the same place, so many are named."""
 MARK_LENGTH = 48
@@ -202,7 +204,8 @@ def _marks(scale: _Scale, found: Iterable[Mark], bottom: int) -> Iterator[str]:
 def _lane(scale: _Scale, row: _Row, y: int, least_ms: float, letters: Mapping[str, str], colours: Mapping[str, str]) -> Iterator[str]:
     name = row.name
     room = (LABEL - 8) // CHARACTER
-    shown = name if len(name) <= room else name[: room // 2 - 1] + "…" + name[-(room // 2) :]
+    label = f"{letters.get(name, '')} {name.split('#')[0]}".strip() if row.of_member else name
+    shown = label if len(label) <= room else label[: room // 2 - 1] + "…" + label[-(room // 2) :]
     yield element("g", titled(name) + text(shown, 4, y + 14))
     for span in condensed(row.spans, least_ms):
         x, end = scale.x(span.from_ms), scale.x(span.until_ms)
@@ -227,19 +230,24 @@ def _state(row: _Row, said: str, x: int, y: int) -> str:
     at = x + 6
     if line.failing_ms is not None:
         content += element("rect", x=x - 40, y=y + BAR - 1, width=40, height=3, class_="failing")
-        words = f"fails {line.attempts}×" if line.attempts else "fails"
+        words = f"fails {_count(line.attempts)}×" if line.attempts else "fails"
         content += text(words, at, y + 13, class_="alarm")
         at += (len(words) + 1) * CHARACTER
     if line.parked:
-        content += element("circle", cx=at + 4, cy=y + 9, r=4, class_="parked") + text(f"{line.parked:,}", at + 11, y + 13)
+        content += element("circle", cx=at + 4, cy=y + 9, r=4, class_="parked") + text(_count(line.parked), at + 11, y + 13)
     return element("g", content)
 
 
+def _count(count: int) -> str:
+    return str(count) if count <= COUNT_MAX else f"{COUNT_MAX}+"
+
+
 def _moves(moves: Moves, row: _Row, x: float, y: int, width: float) -> str:
+    """Draw spans that are shown as one: a lower bar, which no member has."""
     what = "came and went" if row.of_member else "moved"
     words = [f"{row.name}: {what} {moves.count:,} times", f"{format_time(moves.from_ms)} to {format_time(moves.until_ms)}"]
     words += [f"{'absent' if row.of_member else 'free'} for {length_text(moves.free_ms)} in all"] if moves.free_ms else []
-    content = titled(", ".join(words)) + element("rect", x=x, y=y, width=width, height=BAR, class_="moved")
+    content = titled(", ".join(words)) + element("rect", x=x, y=y + 3, width=width, height=BAR - 6, class_="moved")
     label = f"{moves.count:,}×"
     return element("g", content + (text(label, x + 3, y + 13, class_="letter") if width > (len(label) + 1) * CHARACTER else ""))
 
