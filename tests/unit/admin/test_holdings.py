@@ -55,7 +55,7 @@ MOVES = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 3), st.sampled_fr
 def test_counts_are_those_of_the_lanes(moves: list[tuple[int, int, str]]) -> None:
     """Queues that are freed and granted again, in the order of time."""
     owners: dict[int, str | None] = dict.fromkeys(range(4), "m")
-    events = []
+    events: list[PlacedEvent] = []
     for at_ms, queue_id, client_id in sorted(moves):
         before = owners[queue_id]
         if before is not None:
