@@ -116,9 +116,9 @@ async def browse(stack: AsyncExitStack, address: str) -> list[Tab]:
         "/": {"figures": 5.0},
         "/topics": {"list": 5.0},
         "/groups": {"list": 5.0},
-        f"/groups/{BIG}": {"figures": 2.0, "lanes": 2.0, "rest": 2.0},
+        f"/groups/{BIG}": {"figures": 2.0, "lanes": 2.0, "held": 10.0, "rest": 2.0},
         "/groups/billing": {"figures": 2.0, "lanes": 2.0, "rest": 2.0},
-        f"/topics/{topic_name(0)}": {"figures": 2.0},
+        f"/topics/{topic_name(0)}": {"figures": 2.0, "queues": 2.0},
     }
     tabs = [Tab(address, path, {"notices": 5.0, **parts}) for path, parts in pages.items()]
     group = await stack.enter_async_context(asyncio.TaskGroup())

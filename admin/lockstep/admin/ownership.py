@@ -75,7 +75,7 @@ def lanes(
         topic, broker, queue_id = queue
         happened = sorted([*own, *member_events.get(broker, ())], key=lambda each: (each.wall_ms, each.number))
         spans: list[Span] = []
-        parts = list(_known_parts(period, (unknown or {}).get(broker, ())))
+        parts = list(known_parts(period, (unknown or {}).get(broker, ())))
         for part in parts:
             if part[0] > (spans[-1].until_ms if spans else period[0]):
                 spans.append(Span(spans[-1].until_ms if spans else period[0], part[0], known=False))
@@ -124,8 +124,8 @@ def _queue_of(placed: PlacedEvent) -> Queue | None:
     return None if event.topic is None or event.queue_id is None else (event.topic, placed.broker, event.queue_id)
 
 
-def _known_parts(period: Period, unknown: Sequence[Period]) -> Iterable[Period]:
-    """Yield the parts of the period that are not unknown."""
+def known_parts(period: Period, unknown: Sequence[Period]) -> Iterable[Period]:
+    """Yield the parts of a period that are not unknown. `unknown` is in order."""
     begin = period[0]
     for first, last in unknown:
         if first > begin:

@@ -11,13 +11,11 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from lockstep.admin.client import BrokerResults
 from lockstep.admin.delays import DelayReport, delays_json
 from lockstep.admin.diagnosis import Finding, findings_json
 from lockstep.admin.doctor_query import examine
 from lockstep.admin.group_list import GroupLine, groups_json
 from lockstep.admin.group_query import UnknownGroupError, list_groups, read_group
-from lockstep.admin.group_report import GroupReport
 from lockstep.admin.overviews import read_delays
 from lockstep.admin.settings_query import ClusterSettings, read_settings
 from lockstep.admin.watch.cache import Answer, Cache
@@ -32,7 +30,6 @@ from lockstep.dashboard.guard import App, Guard
 from lockstep.dashboard.messages import Messages
 from lockstep.dashboard.render import HERE, Templates
 from lockstep.dashboard.tail_page import TailPage
-from lockstep.protocol.bodies import GroupStatus
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
@@ -40,14 +37,12 @@ from lockstep.runtime.host import Host
 FINDINGS_FRESH_MS = 60_000
 """The page of the cluster asks for an examination when the last one is of this age."""
 
-Group = tuple[GroupReport | None, BrokerResults[GroupStatus]]
-
 
 @dataclass(frozen=True, slots=True)
 class Caches:
     """What is asked only while somebody looks at it."""
 
-    groups: Cache[str, Group]
+    groups: Cache[str, views.Group]
     topics: Cache[str, TopicReport]
     whys: Cache[str, Diagnosis]
     doctor: Cache[None, list[Finding]]
@@ -137,7 +132,10 @@ class Dashboard:
         if wants_json(request):
             return answer_document(await self._caches.topics.look(topic, fresh=True), lambda found: topic_json(topic, found))
         answer = await self._caches.topics.look(topic)
-        return self._page(request, "topic.html", views.topic(self.watch, topic, answer, request.query_params), _status(answer))
+        group = request.query_params.get("of", "")
+        known = group in views.consuming_groups(self.watch, topic)
+        of = (group, await self._caches.groups.look(group)) if known else None
+        return self._page(request, "topic.html", views.topic(self.watch, topic, answer, of, request.query_params), _status(answer))
 
     async def _topic_messages(self, request: Request) -> Response:
         values = await self._messages.of_topic(request.path_params["topic"], request.query_params)

@@ -9,12 +9,10 @@ from markupsafe import Markup
 from lockstep.admin.client import READER_GROUP, BrokerResults
 from lockstep.admin.delays import delay_report, due_name
 from lockstep.admin.diagnosis import Finding
-from lockstep.admin.group_history import PlacedEvent, hand_overs, summary
-from lockstep.admin.group_report import GroupReport
-from lockstep.admin.ownership import Lane, group_lanes, most_moved
+from lockstep.admin.group_history import hand_overs, summary
+from lockstep.admin.group_report import GroupReport, QueueLine
 from lockstep.admin.pictures.due import due_picture
-from lockstep.admin.pictures.heat import heat_picture
-from lockstep.admin.pictures.owners import owners_picture
+from lockstep.admin.pictures.heat import heat_picture, highest
 from lockstep.admin.pictures.series import series_picture
 from lockstep.admin.rates import GroupRates, TopicRates
 from lockstep.admin.settings_query import ClusterSettings
@@ -23,6 +21,7 @@ from lockstep.admin.watch.topic_query import TopicReport
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.admin.why_query import Diagnosis
 from lockstep.client.producer.routing import queue_of_key
+from lockstep.dashboard.lanes import group_lanes
 from lockstep.protocol.bodies import GroupStatus, Overview
 from lockstep.protocol.delays import format_delay
 from lockstep.protocol.names import group_of_topic
@@ -30,15 +29,17 @@ from lockstep.runtime.clock import Clock
 
 ROWS = 100
 """Rows of one page of a list, and of the groups that need attention."""
-LANES_MAX = 64
-"""Queues that have a lane: those that moved most."""
 FAILING_SHOWN = 20
 WINDOWS_MIN = (1, 5, 15, 60)
 HEAT_MIN = 16
 """Fewer queues have no picture of all of them."""
+HIGHEST_SHOWN = 10
 EVENTS_SHOWN = 200
 TREND = 120
 """Ticks of a small chart: ten minutes."""
+
+Group = tuple[GroupReport | None, BrokerResults[GroupStatus]]
+"""The report of a group, if there is one, and what brokers said of it."""
 
 
 def frame(watch: Watch, clock: Clock) -> dict[str, Any]:
@@ -90,19 +91,35 @@ def topics(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
     return {"rows": chosen, "trends": trends, "everything": everything, **listing}
 
 
-def topic(watch: Watch, name: str, answer: Answer[TopicReport], query: Mapping[str, str]) -> dict[str, Any]:
+def consuming_groups(watch: Watch, topic: str) -> dict[str, tuple[int | None, int | None]]:
+    """Return the groups that consume a topic → messages behind, and for how long the oldest one waits, in ms."""
+    groups: dict[str, tuple[int | None, int | None]] = {}
+    for look in watch.looks.values():
+        for flow in look.flows if isinstance(look, Overview) else ():
+            if flow.topic == topic and flow.group != READER_GROUP:
+                lag, oldest_ms = groups.get(flow.group, (None, None))
+                groups[flow.group] = _plus(lag, flow.lag), _most(oldest_ms, flow.oldest_ms)
+    return dict(sorted(groups.items()))
+
+
+def topic(
+    watch: Watch, name: str, answer: Answer[TopicReport], of: tuple[str, Answer[Group]] | None, query: Mapping[str, str]
+) -> dict[str, Any]:
+    """`of`: the group whose lag the picture of all queues shows, and its answer; None: the picture shows what is stored."""
     report = answer.value
     queues = []
     if report is not None:
         for broker in report.layout.brokers:
             offsets = {each.queue_id: each for each in report.offsets.get(broker, ())}
             queues += [(each, offsets.get(each.queue_id)) for each in report.layout.queues_of(broker)]
-    groups: dict[str, tuple[int | None, int | None]] = {}
-    for look in watch.looks.values():
-        for flow in look.flows if isinstance(look, Overview) else ():
-            if flow.topic == name and flow.group != READER_GROUP:
-                lag, oldest_ms = groups.get(flow.group, (None, None))
-                groups[flow.group] = _plus(lag, flow.lag), _most(oldest_ms, flow.oldest_ms)
+    if of is None:
+        title = f"{name}: messages that each queue stores"
+        cells = [(each.broker_name, each.queue_id, None if at is None else at.max_offset - at.min_offset) for each, at in queues]
+    else:
+        group, found = of
+        title = f"{name}: messages behind of {group}, of each queue"
+        lags = _lags(name, found.value)
+        cells = [(each.broker_name, each.queue_id, lags.get((each.broker_name, each.queue_id))) for each, _ in queues]
     rate = next((each for each in watch.topics if each.topic == name), None)
     key = query.get("key", "")
     return {
@@ -112,11 +129,10 @@ def topic(watch: Watch, name: str, answer: Answer[TopicReport], query: Mapping[s
         "queue_of_key": queue_of_key(report.layout, key) if key and report is not None and report.layout.write_queues else None,
         "error": None if answer.error is None else str(answer.error),
         **_paged(queues, query),
-        "heat": _heat(
-            [(each.broker_name, None if at is None else at.max_offset - at.min_offset) for each, at in queues],
-            f"{name}: messages that each queue stores",
-        ),
-        "groups": sorted(groups.items()),
+        "of": None if of is None else of[0],
+        "heat": _heat([(broker, figure) for broker, _, figure in cells], title),
+        "highest": highest([(f"{broker}:{queue_id}", figure) for broker, queue_id, figure in cells], HIGHEST_SHOWN),
+        "groups": list(consuming_groups(watch, name).items()),
         "rate": rate,
         "chart": _chart(watch, f"topic/{name}/in", f"{name}: messages stored per second"),
     }
@@ -134,9 +150,7 @@ def groups(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
     return {"rows": [(each, each.remarks) for each in chosen], "trends": trends, **listing}
 
 
-def group(
-    watch: Watch, name: str, answer: Answer[tuple[GroupReport | None, BrokerResults[GroupStatus]]], now_ms: int, query: Mapping[str, str]
-) -> dict[str, Any]:
+def group(watch: Watch, name: str, answer: Answer[Group], now_ms: int, query: Mapping[str, str]) -> dict[str, Any]:
     report, results = answer.value if answer.value is not None else (None, None)
     window_min = int(query["window"]) if query.get("window", "") in map(str, WINDOWS_MIN) else 5
     events = sorted(watch.events.of(name), key=lambda each: each.event.wall_ms)
@@ -144,11 +158,9 @@ def group(
     recent = [each for each in events if period[0] <= each.event.wall_ms]
     moved = [each for each in hand_overs(events) if each.at_ms >= period[0]]
     lines = () if report is None else report.queues
-    drawn = _lanes(watch, report, events, period)
-    sentence = summary(moved)
-    picture = owners_picture(name, drawn, recent, period, sentence, style=None) if drawn else ""
     queues = sorted(lines, key=lambda line: -(line.lag or 0)) if len(lines) > ROWS else lines
     failing = [line for line in lines if line.failing_ms is not None]
+    several = len({line.topic for line in lines}) > 1
     return {
         "group": name,
         "report": report,
@@ -156,14 +168,13 @@ def group(
         "error": None if answer.error is None else str(answer.error),
         "failed": {} if results is None else results.failed,
         "rate": next((each for each in watch.rates.groups if each.group == name), None),
-        "picture": Markup(picture),
-        "hidden_lanes": max(0, len(lines) - len(drawn)) if report is not None and report.ordered else 0,
-        "sentence": sentence,
+        **group_lanes(watch, name, report, events, period, summary(moved)),
         "windows": WINDOWS_MIN,
         "window": window_min,
         **_paged(queues, query),
         "held": Counter(line.owner for line in lines if line.owner is not None),
         "heat": _heat([(line.broker, line.lag if line.reached else None) for line in lines], f"{name}: messages behind, of each queue"),
+        "highest": highest([(_name(line, several), line.lag) for line in lines], HIGHEST_SHOWN),
         "failing": failing[:FAILING_SHOWN],
         "failing_left": max(0, len(failing) - FAILING_SHOWN),
         "events": [(each.broker, each.event) for each in reversed(recent[-EVENTS_SHOWN:])],
@@ -214,15 +225,6 @@ def settings(answer: Answer[ClusterSettings], query: Mapping[str, str]) -> dict[
     }
 
 
-def _lanes(watch: Watch, report: GroupReport | None, events: Sequence[PlacedEvent], period: tuple[int, int]) -> list[Lane]:
-    """Return the lanes of the queues that moved most, in their order. A group that locks no queue has none."""
-    lines = () if report is None else report.queues
-    if not any(line.owner for line in lines) and not any(each.event.topic for each in events):
-        return []
-    shown, theirs = most_moved(lines, events, period, LANES_MAX)
-    return group_lanes(shown, theirs, period, watch.events.unknown(period[1] - 2 * INTERVAL_MS))
-
-
 def _listing(
     rows: Iterable[Any], query: Mapping[str, str], keys: Mapping[str, Callable[[Any], Any]], name: Callable[[Any], str]
 ) -> tuple[Sequence[Any], dict[str, Any]]:
@@ -246,6 +248,16 @@ def _page_of(rows: Sequence[Any], query: Mapping[str, str]) -> tuple[Sequence[An
     number = int(query["page"]) if query.get("page", "").isascii() and query.get("page", "").isdigit() and len(query["page"]) < 7 else 1
     page = min(max(1, number), pages)
     return rows[(page - 1) * ROWS : page * ROWS], page, pages
+
+
+def _name(line: QueueLine, with_topic: bool) -> str:
+    return f"{line.topic}@{line.broker}:{line.queue_id}" if with_topic else f"{line.broker}:{line.queue_id}"
+
+
+def _lags(topic: str, found: Group | None) -> dict[tuple[str, int], int | None]:
+    """Return (broker, queue id) → messages behind of a group in a topic, as far as it is known."""
+    report = None if found is None else found[0]
+    return {} if report is None else {(line.broker, line.queue_id): line.lag for line in report.queues if line.topic == topic}
 
 
 def _heat(figures: Iterable[tuple[str, int | None]], title: str) -> Markup:

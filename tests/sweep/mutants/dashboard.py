@@ -149,7 +149,7 @@ def gaps_are_closed(patch: Patches) -> None:
 def the_grace_is_not_drawn(patch: Patches) -> None:
     """The time from the last sign of an owner that was lost is drawn apart from the time before it."""
     bar = owners._bar
-    patch.set(owners, "_bar", lambda scale, span, name, letters, y: bar(scale, replace(span, alive_until_ms=None), name, letters, y))
+    patch.set(owners, "_bar", lambda scale, span, *drawn: bar(scale, replace(span, alive_until_ms=None), *drawn))
 
 
 @mutant(aimed=WATCH + "test_watch.py::test_events_are_followed_over_the_restart_of_a_broker")

@@ -228,7 +228,7 @@ async def test_all_queues_are_within_reach_page_by_page(lockstep_cluster: TestCl
         for url in (f"/groups/{GROUP}?window=15", f"/topics/{TOPIC}?"):
             queues = set()
             for page in (1, 2, 3, 9, "x"):
-                text = (await get(on.app, f"{url}&page={page}", x_part="rest" if "group" in url else "figures")).text
+                text = (await get(on.app, f"{url}&page={page}", x_part="rest" if "group" in url else "queues")).text
                 rows = re.findall(r"<td>(broker-[ab])</td><td class=\"n\">(\d+)</td>", text)
                 assert len(rows) == (40 if page in (3, 9) else 100), (url, page)
                 queues |= set(rows)

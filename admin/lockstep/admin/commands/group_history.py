@@ -12,8 +12,8 @@ from lockstep.admin.group_history import PlacedEvent, hand_overs, in_order, inco
 from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.group_report import QueueLine
 from lockstep.admin.options import GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
-from lockstep.admin.ownership import Lane, Period, group_lanes
-from lockstep.admin.pictures.owners import owners_picture
+from lockstep.admin.ownership import Period
+from lockstep.admin.pictures.group import group_picture
 from lockstep.admin.render import format_short_duration, format_time, print_json, print_line, print_table
 from lockstep.admin.targets import parse_period
 from lockstep.client.config import DEFAULT_NAMESERVER
@@ -36,7 +36,11 @@ def history_command(
     ] = None,
     svg: Annotated[
         Path | None,
-        typer.Option("--svg", metavar="FILE", help="Write a picture as well: a lane for each queue that shows who held it when."),
+        typer.Option(
+            "--svg",
+            metavar="FILE",
+            help="Write a picture as well: a lane for each queue that shows who held it when, or for each member if none is locked.",
+        ),
     ] = None,
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
@@ -79,17 +83,16 @@ async def _history(group: str, topic: str | None, since: str | None, svg: Path |
         begin_ms = min((each.event.wall_ms for each in events), default=now_ms) if since_ms is None else since_ms
         period = begin_ms, max(now_ms, begin_ms + 1)
         lines = [] if report is None else [line for line in report.queues if topic in (None, line.topic)]
-        _write(svg, owners_picture(group, _lanes(group, lines, of_topic, results.values, period), events, period, summary(moved)))
+        unknown = _unknown(group, lines, results.values, period)
+        starts = {broker: [reply.began_ms] for broker, reply in results.values.items()}
+        _write(svg, group_picture(group, report, lines, of_topic, period, unknown, summary(moved), starts=starts).svg)
     raise_if_incomplete(results.failed)
 
 
-def _lanes(
-    group: str, lines: Sequence[QueueLine], events: Sequence[PlacedEvent], replies: Mapping[str, GroupEvents], period: Period
-) -> list[Lane]:
-    """Return the lanes of the group's queues. What a broker does not know, because it has dropped it or did not respond, is unknown."""
+def _unknown(group: str, lines: Sequence[QueueLine], replies: Mapping[str, GroupEvents], period: Period) -> dict[str, list[Period]]:
+    """Return for each broker what it does not know, because it has dropped it or did not respond."""
     unknown = {broker: [(0, known_since(group, reply))] for broker, reply in replies.items()}
-    unknown |= {line.broker: [(0, period[1])] for line in lines if line.broker not in replies}
-    return group_lanes(lines, events, period, unknown)
+    return unknown | {line.broker: [(0, period[1])] for line in lines if line.broker not in replies}
 
 
 def _write(path: Path, picture: str) -> None:

@@ -1,6 +1,7 @@
 """A figure of many queues at a glance: a cell for each queue, darker for each further digit of its figure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from heapq import nlargest
 
 from lockstep.admin.pictures.svg import document, element, text, titled
 
@@ -34,6 +35,12 @@ def heat_picture(blocks: Mapping[str, Sequence[int | None]], title: str) -> str:
     content += _legend(top + LINE - 5)
     count = sum(map(len, blocks.values()))
     return document(COLUMNS * CELL, top + LINE + 4, title, f"{count:,} queues", content, style=None)
+
+
+def highest(figures: Iterable[tuple[str, int | None]], count: int) -> list[tuple[str, int]]:
+    """Return the queues (name, figure) with the `count` highest figures above 0, the highest first: cells have no names."""
+    known = [(name, figure) for name, figure in figures if figure is not None and figure > 0]
+    return nlargest(count, known, key=lambda each: each[1])
 
 
 def _class(value: int | None) -> str:

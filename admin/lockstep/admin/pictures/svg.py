@@ -17,10 +17,10 @@ text { fill: currentColor } .faint { fill: #666 } .axis { stroke: #ccc } .mark {
 .gap { fill: url(#hatch) } .hatch { stroke: #c00 } .line { stroke: #fff } .unknown { fill: #ddd } .letter { fill: #fff; font-weight: 600 }
 .c0 { fill: #0072b2 } .c1 { fill: #b35900 } .c2 { fill: #00734f } .c3 { fill: #a3428a }
 .c4 { fill: #5b4b9e } .c5 { fill: #7a5c00 } .c6 { fill: #1f6f8b } .c7 { fill: #9c3322 }
-.grace { opacity: 0.35 } .alarm { fill: #c00 }
+.grace { opacity: 0.35 } .alarm, .failing { fill: #c00 } .others { fill: #59636e } .moved { fill: #6b7580 } .parked { fill: #b35900 }
 @media (prefers-color-scheme: dark) {
 svg { background: #16181c; color: #ddd } .faint { fill: #9aa } .axis { stroke: #3a3f47 } .unknown { fill: #33373e }
-.line { stroke: #16181c } .hatch { stroke: #f66 } .alarm { fill: #f66 } }
+.line { stroke: #16181c } .hatch { stroke: #f66 } .alarm, .failing { fill: #f66 } }
 """
 """For a picture in a file: light or dark, as the viewer prefers. The colours of owners are told apart by the colour-blind (Okabe and Ito),
 and darkened until white letters on them are read."""

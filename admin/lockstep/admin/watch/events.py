@@ -24,6 +24,8 @@ class _Broker:
         """Its wall clock when it was last read."""
         self.unknown: deque[Period] = deque()
         """The periods of which some events are not known, in order."""
+        self.starts: deque[int] = deque()
+        """When it started, as far as it was in the last hour."""
 
 
 class EventHistory:
@@ -48,6 +50,8 @@ class EventHistory:
         if known.term != reply.term or missed or reply.dropped:
             oldest_ms = min((event.wall_ms for event in reply.events), default=reply.wall_ms)
             known.unknown.append((known.known_until_ms or 0, oldest_ms if missed or reply.dropped else reply.began_ms))
+        if known.term != reply.term:
+            known.starts.append(reply.began_ms)
         known.term, known.last, known.known_until_ms = reply.term, reply.last, reply.wall_ms
         removed = len(self._events) + len(reply.events) > self._events_max
         self._events += [PlacedEvent(broker, _compact(event)) for event in reply.events]
@@ -73,12 +77,18 @@ class EventHistory:
             found[broker] = periods
         return found
 
+    def starts(self) -> dict[str, list[int]]:
+        """Return for each broker when it started, in ms since 1970, as far as that was in the last hour."""
+        return {broker: list(known.starts) for broker, known in self._brokers.items()}
+
     def _forget(self, before_ms: int) -> None:
         while self._events and self._events[0].event.wall_ms < before_ms:
             self._events.popleft()
         for known in self._brokers.values():
             while len(known.unknown) > 1 and known.unknown[0][1] < before_ms:
                 known.unknown.popleft()
+            while known.starts and known.starts[0] < before_ms:
+                known.starts.popleft()
 
 
 def _compact(event: GroupEvent) -> GroupEvent:

@@ -58,7 +58,7 @@ async function refresh(part) {
 async function tick() {
   const now = performance.now();
   if (!document.hidden && !paused) {
-    for (const part of parts.filter((each) => each.due <= now)) {
+    for (const part of parts.filter((each) => each.due <= now && !each.element.closest("details:not([open])"))) {
       try {
         await refresh(part);
         failures = 0;

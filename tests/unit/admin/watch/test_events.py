@@ -41,6 +41,16 @@ def test_time_between_the_last_look_and_the_next_start_is_unknown() -> None:
     assert numbers(history) == [2, 20]
 
 
+def test_starts_of_brokers_are_known_for_an_hour() -> None:
+    history = EventHistory()
+    history.add("a", reply(7, 2, wall_ms=9_000))
+    history.add("a", reply(7, 3, wall_ms=12_000))
+    history.add("a", reply(8, 20, wall_ms=30_000, began_ms=14_000))
+    assert history.starts() == {"a": [1_000, 14_000]}
+    history.add("a", GroupEvents(8, 2_000 + KEPT_MS, 14_000, 1, 20, (), {}))
+    assert history.starts() == {"a": [14_000]}
+
+
 def test_events_that_the_broker_has_dropped_are_unknown() -> None:
     for missed in (reply(7, 20, wall_ms=30_000, first=18), reply(7, 20, wall_ms=30_000, dropped=("g",))):
         history = EventHistory()
