@@ -39,7 +39,7 @@ def a_missing_sample_is_zero(patch: Patches) -> None:
 @mutant(aimed="tests/unit/admin/test_ownership.py::test_what_a_broker_does_not_tell_is_unknown_and_not_the_same_as_before")
 def an_absent_broker_is_as_before(patch: Patches) -> None:
     """What a broker that is not reached would say is unknown."""
-    patch.set(ownership, "_known_parts", lambda period, unknown: [period])
+    patch.set(ownership, "known_parts", lambda period, unknown: [period])
 
 
 @mutant(aimed=WATCH + "test_watch.py::test_silent_broker_delays_no_other_one")
