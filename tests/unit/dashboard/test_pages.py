@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 import pytest
 from fastapi import FastAPI
@@ -315,6 +315,30 @@ async def test_many_viewers_of_a_group_cost_its_brokers_one_question(
         count = len(asked)
         await asyncio.sleep(60)
         assert len(asked) == count
+
+
+async def test_browsers_keep_no_page_and_a_static_file_for_as_long_as_it_is_the_same(lockstep_cluster: TestCluster) -> None:
+    await started(lockstep_cluster, "a")
+    async with dashboard(lockstep_cluster) as on:
+        await lockstep_cluster.advance(seconds=8)
+        for url in PAGES:
+            for part in ({}, {"x_part": "notices"}):
+                assert (await get(on.app, url, **part)).headers["cache-control"] == "no-store", url
+        tag = (await get(on.app, "/groups")).headers["etag"]
+        assert (await get(on.app, "/groups", if_none_match=tag)).headers["cache-control"] == "no-store"
+
+
+async def test_links_keep_the_filters_of_the_page(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=120)
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=8)
+        for url in ("/groups?q=%22%3Cb%3E&sort=name", "/topics?all=1&q=a%26b", f"/topics/{TOPIC}/messages?tag=t&since=2h"):
+            page = checked(await get(on.app, f"{url}&lang=en"))
+            (link,) = [link for link in page.links if "lang=" in link]
+            assert parse_qs(link[1:]) == {**parse_qs(url.partition("?")[2]), "lang": ["zh-CN"]}
+        (following,) = [link for link in checked(await get(on.app, f"/topics/{TOPIC}?key=k%26&lang=en")).links if "page=" in link]
+        assert parse_qs(following[1:]) == {"key": ["k&"], "page": ["2"]}
 
 
 def test_templates_and_static_files_name_no_other_host_and_have_no_script_of_their_own() -> None:
