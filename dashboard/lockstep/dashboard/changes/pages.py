@@ -52,8 +52,7 @@ class Changes:
     def routes(self) -> list[Route]:
         return [
             Route("/changes", self._all, methods=["GET"]),
-            Route("/changes/stop-replay", self._stop_replay, methods=["POST"]),
-            Route("/changes/stop-replay", self._to_list, methods=["GET"]),
+            Route("/changes/stop-replay", self._stop_replay, methods=["GET", "POST"]),
             Route("/changes/{change}", self._form, methods=["GET"]),
             Route("/changes/{change}", self._post, methods=["POST"]),
         ]
@@ -107,6 +106,10 @@ class Changes:
         return self._shown(request, change, values, plan=plan, done=done)
 
     async def _stop_replay(self, request: Request) -> Response:
+        """Stop a replay, and lead to the list, where a browser reloads and refreshes it."""
+        to_list = RedirectResponse(f"{request.scope.get('root_path', '')}/changes", 303)
+        if request.method != "POST":
+            return to_list
         try:
             form = await self._read(request)
         except FormError as error:
@@ -115,11 +118,7 @@ class Changes:
             return self._list(request, error=OLD_FORM, status=403)
         if self.replays.stop(form.get("group", "")):
             log.info("change.made", change="stop-replay", target=form["group"], peer=_peer(request))
-        return await self._to_list(request)
-
-    async def _to_list(self, request: Request) -> Response:
-        """Return the response that leads to the list: a browser reloads and refreshes the page where it is."""
-        return RedirectResponse(f"{request.scope.get('root_path', '')}/changes", 303)
+        return to_list
 
     def _shown(
         self,
