@@ -49,7 +49,8 @@ def _digest(content: bytes) -> str:
     return blake2b(content, digest_size=12).hexdigest()
 
 
-STATIC = {path.name: f"static/{path.name}?v={_digest(path.read_bytes())}" for path in sorted((HERE / "static").iterdir())}
+_CONTENTS = {path.name: path.read_bytes() for path in sorted((HERE / "static").iterdir())}  # world: files of the package
+STATIC = {name: f"static/{name}?v={_digest(content)}" for name, content in _CONTENTS.items()}
 """Name of a file → its address below the root. Another content has another address, so browsers keep a file as long as they like."""
 
 
