@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from browser.scene import Scene, record
+from browser.tab import Load, serving
+from support.processes import Program, program
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser  # type: ignore[import-not-found, unused-ignore]
@@ -25,3 +27,16 @@ def browser() -> "Iterator[Browser]":
 @pytest.fixture(scope="session")
 def scene() -> Scene:
     return record()
+
+
+@pytest.fixture(scope="session")
+def panel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    store = tmp_path_factory.mktemp("browser")
+    with program("lockstep.admin.cli", "up", "--port", "0", "--brokers", "2", "--store", str(store), event="up.started") as up:
+        nameserver = up.started["nameserver"]
+        load = Load(nameserver)
+        try:
+            with serving(nameserver, "127.0.0.1:0", "--allow-changes") as made:
+                yield made
+        finally:
+            load.close()

@@ -1,116 +1,85 @@
-"""The dashboard in Chromium: one host, no errors, refreshes, a hidden tab, a lost server, hostile names. test_pictures.py has the rest.
+"""The dashboard in Chromium: one host, no errors, refreshes, a hidden tab, a lost server, hostile names. test_script.py and
+test_pictures.py have the rest.
 
 `scripts/browser` installs the browser and runs these tests.
 """
 
-import asyncio
 import os
-import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from browser.pages import GROUP, MESSAGE, PAGES, TOPIC
-from lockstep.client import Message, MessageExt, OrderlyContext, Producer, PushConsumer
-from support.processes import Program, program
+from browser.proxy import below
+from browser.tab import EVENTS, HOSTILE, LIMIT_MS, serving, tab
+from support.processes import Program
 
 if "LOCKSTEP_TEST_BROWSER" not in os.environ:
     pytest.skip("scripts/browser runs these tests", allow_module_level=True)
 
-from playwright.sync_api import Browser, Page  # type: ignore[import-not-found, unused-ignore]
-
-HOSTILE = "<script>document.title = 'hacked'</script>"
-LIMIT_MS = 60_000
-
-
-class Load:
-    """Sends and consumes in a thread until it is closed."""
-
-    def __init__(self, nameserver: str) -> None:
-        self._nameserver = nameserver
-        self._stop: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
-        self._thread.start()
-        assert self._ready.wait(60)
-
-    async def _run(self) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        number = 0
-        async with Producer("shop", nameserver=self._nameserver) as producer:
-            await producer.send(Message(TOPIC, HOSTILE.encode(), sharding_key=HOSTILE, tags="t", properties={"name": HOSTILE}))
-            consumer = PushConsumer(GROUP, nameserver=self._nameserver).subscribe(TOPIC)
-            consumer.orderly(listen)
-            async with consumer:
-                self._ready.set()
-                while not self._stop.is_set():
-                    await producer.send(Message(TOPIC, b"%d" % number, sharding_key=f"k{number % 50}"))
-                    number += 1
-                    await asyncio.sleep(0.05)
-
-    def close(self) -> None:
-        assert self._loop is not None
-        assert self._stop is not None
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join()
-
-
-async def listen(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
-    """Accept everything."""
-
-
-@pytest.fixture(scope="module")
-def panel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    store = tmp_path_factory.mktemp("browser")
-    with program("lockstep.admin.cli", "up", "--port", "0", "--brokers", "2", "--store", str(store), event="up.started") as up:
-        nameserver = up.started["nameserver"]
-        load = Load(nameserver)
-        try:
-            with serving(nameserver, "127.0.0.1:0", "--allow-changes") as made:
-                yield made
-        finally:
-            load.close()
-
-
-def serving(nameserver: str, listen: str, *options: str) -> Any:
-    return program("lockstep.admin.cli", "dashboard", "--nameserver", nameserver, "--listen", listen, *options, event="dashboard.started")
-
-
-@dataclass
-class Tab:
-    """A tab, what its console said, and what it requested."""
-
-    page: Page
-    base: str
-    said: list[str] = field(default_factory=list)
-    requests: list[str] = field(default_factory=list)
-
-    def open(self, path: str) -> None:
-        self.page.goto(self.base + path)
-
-
-def tab(browser: Browser, panel: Program, **options: Any) -> Tab:
-    made = Tab(browser.new_context(**options).new_page(), panel.started["address"].rstrip("/"))
-    made.page.on("console", lambda message: made.said.append(message.text))
-    made.page.on("pageerror", lambda error: made.said.append(str(error)))
-    made.page.on("request", lambda request: made.requests.append(request.url))
-    return made
+from playwright.sync_api import Browser  # type: ignore[import-not-found, unused-ignore]
 
 
 def test_pages_load_from_one_host_and_nothing_fails(browser: Browser, panel: Program) -> None:
-    made = tab(browser, panel)
+    made = tab(browser, panel, fast=True)
     made.open(f"/topics/{TOPIC}/messages")
     message = str(made.page.get_attribute("tbody a", "href")).rpartition("/")[2]
     for page in PAGES:
-        made.open(page.replace(MESSAGE, message).replace("mailing", GROUP))
-        made.page.wait_for_timeout(2_500)  # its parts are refreshed
+        made.open(page.replace(MESSAGE, message))
+        made.until_refreshed()
     assert made.said == []
     assert all(url.startswith(made.base) for url in made.requests)
-    made.page.context.close()
+    made.close()
+
+
+def test_links_forms_and_parts_work_below_the_path_of_a_proxy(browser: Browser, panel: Program) -> None:
+    with (
+        serving(panel.started["nameserver"], "127.0.0.1:0", "--allow-changes", "--root-path", "/lockstep") as other,
+        below("/lockstep", other.started["address"]) as base,
+    ):
+        made = tab(browser, other, fast=True, base=base)
+        made.open("/")
+        for place in ("topics", "groups", "messages", "settings", "doctor", "cluster"):
+            made.page.click(f"header [data-place={place}]")
+            made.until_refreshed()
+        made.page.click("header a[hreflang=zh-CN]")
+        assert made.page.get_attribute("html", "lang") == "zh-CN"
+        made.page.click("header a[hreflang=en]")
+        made.send_form("/changes/topic-create", {"topic": "below", "queues": "1"}, "Show what it does")
+        made.page.click("button.do")
+        made.page.wait_for_selector("text=Topic below was created", timeout=LIMIT_MS)
+        made.open("/topics/below")
+        made.until_refreshed()
+        assert made.said == []
+        assert all(url.startswith(f"{base}/") for url in made.requests)
+        made.close()
+
+
+def test_chinese_pages_are_chinese_fit_a_narrow_screen_and_refresh(browser: Browser, panel: Program) -> None:
+    made = tab(browser, panel, fast=True, locale="zh-CN", viewport={"width": 390, "height": 800})
+    for page in PAGES:
+        if MESSAGE not in page:
+            made.open(page)
+            assert made.page.get_attribute("html", "lang") == "zh-CN"
+            assert re.search("[\u4e00-\u9fff]", made.page.inner_text("h1")), page
+            made.until_refreshed()
+            assert re.search("[\u4e00-\u9fff]", made.page.inner_text("main")), page
+            assert made.page.evaluate("document.documentElement.scrollWidth") <= 390, page
+    assert made.said == []
+    made.close()
+
+
+def test_other_language_keeps_the_filters_and_is_kept(browser: Browser, panel: Program) -> None:
+    made = tab(browser, panel, locale="en-US")
+    made.open(f"/groups?q={GROUP[:4]}&sort=name")
+    made.page.click("header a[hreflang=zh-CN]")
+    assert made.page.get_attribute("html", "lang") == "zh-CN"
+    assert (made.page.input_value("#search"), made.page.input_value("[name=sort]")) == (GROUP[:4], "name")
+    made.open("/topics")
+    assert made.page.get_attribute("html", "lang") == "zh-CN"
+    assert made.said == []
+    made.close()
 
 
 def test_figures_go_on_without_a_reload_and_stop_while_paused(browser: Browser, panel: Program) -> None:
@@ -128,7 +97,7 @@ def test_figures_go_on_without_a_reload_and_stop_while_paused(browser: Browser, 
     count = len(made.requests)
     made.page.wait_for_timeout(4_000)
     assert len(made.requests) == count
-    made.page.context.close()
+    made.close()
 
 
 def test_live_tail_grows_without_a_reload(browser: Browser, panel: Program) -> None:
@@ -137,7 +106,7 @@ def test_live_tail_grows_without_a_reload(browser: Browser, panel: Program) -> N
     made.page.wait_for_selector("[data-part=rows] tbody tr:nth-child(5)", timeout=LIMIT_MS)
     assert sum(url.endswith("/tail") for url in made.requests) > 1
     assert made.said == []
-    made.page.context.close()
+    made.close()
 
 
 def test_hidden_tab_asks_for_nothing(browser: Browser, panel: Program) -> None:
@@ -151,7 +120,7 @@ def test_hidden_tab_asks_for_nothing(browser: Browser, panel: Program) -> None:
     assert len(made.requests) == count
     with made.page.expect_request("**/*", timeout=LIMIT_MS):
         made.page.evaluate("window.isHidden = false")
-    made.page.context.close()
+    made.close()
 
 
 def test_words_of_clients_are_no_markup(browser: Browser, panel: Program) -> None:
@@ -162,7 +131,18 @@ def test_words_of_clients_are_no_markup(browser: Browser, panel: Program) -> Non
     assert HOSTILE in made.page.inner_text("pre")
     assert "hacked" not in made.page.title()
     assert made.said == []
-    made.page.context.close()
+    made.close()
+
+
+def test_body_that_looks_like_a_stream_of_events_stays_text(browser: Browser, panel: Program) -> None:
+    made = tab(browser, panel)
+    made.open(f"/topics/{TOPIC}/messages?key=events")
+    assert EVENTS.split() == made.page.inner_text("tbody td:last-child").split()
+    made.page.click("tbody a")
+    assert made.page.inner_text("pre") == EVENTS
+    assert made.page.locator("main b").count() == 0
+    assert made.said == []
+    made.close()
 
 
 def test_keyboard_reaches_the_search_and_the_content(browser: Browser, panel: Program) -> None:
@@ -175,7 +155,7 @@ def test_keyboard_reaches_the_search_and_the_content(browser: Browser, panel: Pr
     made.page.wait_for_url("**/groups?q=bill*", timeout=LIMIT_MS)
     made.page.keyboard.press("Tab")
     assert made.page.evaluate("document.activeElement.className") == "skip"
-    made.page.context.close()
+    made.close()
 
 
 def test_keys_lead_to_pages_and_show_what_they_do(browser: Browser, panel: Program) -> None:
@@ -188,7 +168,7 @@ def test_keys_lead_to_pages_and_show_what_they_do(browser: Browser, panel: Progr
     made.page.keyboard.type("gt")
     made.page.wait_for_url("**/topics", timeout=LIMIT_MS)
     assert made.said == []
-    made.page.context.close()
+    made.close()
 
 
 def test_chosen_colours_stay_on_the_next_page(browser: Browser, panel: Program) -> None:
@@ -202,7 +182,7 @@ def test_chosen_colours_stay_on_the_next_page(browser: Browser, panel: Program) 
     assert made.page.evaluate(back) != light
     made.page.select_option("#theme", "auto")
     assert made.page.evaluate(back) == light
-    made.page.context.close()
+    made.close()
 
 
 def test_lost_dashboard_is_told_and_the_page_goes_on_when_it_is_back(browser: Browser, panel: Program) -> None:
@@ -215,7 +195,7 @@ def test_lost_dashboard_is_told_and_the_page_goes_on_when_it_is_back(browser: Br
         made.page.wait_for_selector("#lost:not([hidden])", timeout=LIMIT_MS)
     with serving(nameserver, listen_on):
         made.page.wait_for_selector("#lost", state="hidden", timeout=LIMIT_MS)
-    made.page.context.close()
+    made.close()
 
 
 def test_group_is_reset_by_forms(browser: Browser, panel: Program) -> None:
@@ -231,7 +211,7 @@ def test_group_is_reset_by_forms(browser: Browser, panel: Program) -> None:
     made.page.click("button.do")
     assert f"Group {GROUP} continues from the new offsets" in made.page.inner_text("pre")
     assert made.said == []
-    made.page.context.close()
+    made.close()
 
 
 def test_form_of_another_site_changes_nothing(browser: Browser, panel: Program, tmp_path: Path) -> None:
@@ -244,4 +224,4 @@ def test_form_of_another_site_changes_nothing(browser: Browser, panel: Program, 
     made.page.goto(elsewhere.as_uri())
     made.page.click("button")
     assert "the form is not from a page of this dashboard" in made.page.inner_text("body")
-    made.page.context.close()
+    made.close()

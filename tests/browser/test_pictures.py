@@ -38,7 +38,7 @@ def opened(browser: Browser, scene: Scene, *, scheme: Scheme, width: int, height
     return context.new_page()
 
 
-@pytest.mark.parametrize(("scheme", "width"), [("light", 1_280), ("light", 390), ("dark", 390)])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1_280), ("light", 390), ("dark", 1_280), ("dark", 390)])
 def test_every_page_is_accessible_and_fits_the_screen(browser: Browser, scene: Scene, scheme: Scheme, width: int) -> None:
     page = opened(browser, scene, scheme=scheme, width=width)
     assert AXE is not None

@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
+from lockstep.dashboard.connection import CONNECTIONS_MAX
 from support.cluster import Cluster
 from support.http import raw
 from support.processes import Program, program, run_program
@@ -67,6 +68,18 @@ async def test_stop_does_not_wait_for_idle_connections(cluster: Cluster) -> None
         connections[1][1].write(b"GET / HT")
         assert panel.stop(signal.SIGINT) == 0
         for _, each in connections:
+            each.close()
+
+
+async def test_silent_connections_take_no_place_of_requests(cluster: Cluster) -> None:
+    with serving(await cluster.nameserver()) as panel:
+        host, _, port = panel.started["address"].removeprefix("http://").rstrip("/").rpartition(":")
+        silent = [await asyncio.open_connection(host, int(port)) for _ in range(CONNECTIONS_MAX + 10)]
+        assert await read(panel, "/livez") == (200, "ok\n")
+        assert (await read(panel, "/groups"))[0] == 200
+        async with asyncio.timeout(LIMIT_S):
+            assert await silent[-1][0].read() == b"", "it is closed"
+        for _, each in silent:
             each.close()
 
 

@@ -1,5 +1,6 @@
 """A browser's request to an ASGI application in the same loop, real or simulated."""
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +42,12 @@ async def get(
         "server": ("127.0.0.1", 9880),
     }
     sent: list[Any] = []
+    received = asyncio.Event()
 
     async def receive() -> Any:
+        if received.is_set():  # the browser stays
+            await asyncio.Event().wait()
+        received.set()
         return {"type": "http.request", "body": data, "more_body": False}
 
     async def send(message: Any) -> None:

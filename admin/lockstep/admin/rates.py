@@ -74,6 +74,8 @@ class GroupRates:
     oldest_ms: int | None
     given_s: float | None
     """Messages returned to its consumers per second."""
+    stored_s: float | None
+    """Messages stored per second in the topics that it consumes."""
     gone_ms: int | None
     """When the lag is gone at the present rates; None if it grows, or is 0."""
     grants_min: float | None
@@ -82,6 +84,11 @@ class GroupRates:
     parked: int
     dead_letters: int
     consume_enable: bool
+
+    @property
+    def is_growing(self) -> bool:
+        """Return whether more is stored than consumed while messages wait."""
+        return bool(self.lag) and self.given_s is not None and self.stored_s is not None and self.stored_s > self.given_s
 
     @property
     def remarks(self) -> list[str]:
@@ -288,6 +295,7 @@ def _group(name: str, pairs: list[_Pair]) -> GroupRates:
         lag=lag,
         oldest_ms=None if broadcasting else max((flow.oldest_ms for _, each in flows for flow in each if flow.oldest_ms), default=None),
         given_s=given_s,
+        stored_s=stored_s,
         gone_ms=_gone_ms(lag, given_s, stored_s),
         grants_min=_grants_min(here),
         failing=sum(each.failing for _, each in here),

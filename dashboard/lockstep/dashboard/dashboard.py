@@ -9,7 +9,6 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
 
 from lockstep.admin.delays import DelayReport, delays_json
 from lockstep.admin.diagnosis import Finding, findings_json
@@ -28,7 +27,7 @@ from lockstep.dashboard.documents import answer_document, document, group_docume
 from lockstep.dashboard.failed_messages import DeadLetters, ParkedRows, read_dead, read_parked
 from lockstep.dashboard.guard import App, Guard
 from lockstep.dashboard.messages import Messages
-from lockstep.dashboard.render import HERE, Templates
+from lockstep.dashboard.render import Static, Templates
 from lockstep.dashboard.tail_page import TailPage
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.runtime.daemon import Tasks
@@ -100,7 +99,7 @@ class Dashboard:
             Route("/doctor", self._doctor),
             Route("/livez", _livez),
             *(self._changes.routes if self._changes is not None else ()),
-            Mount("/static", StaticFiles(directory=HERE / "static")),
+            Mount("/static", Static()),
         ]
         self.app: App = Guard(Starlette(routes=self.routes, exception_handlers={404: self._not_found}), host_names, changes=changes)
 

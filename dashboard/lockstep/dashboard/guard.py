@@ -4,6 +4,8 @@ There are no users: whoever reaches the port reads everything. So it listens on 
 from elsewhere, in a browser on this machine, reads nothing: the Host of a request must be an address, `localhost` or a name from the
 settings, because a page could have pointed its own name at this machine (DNS rebinding).
 
+It serves a limited number of requests at once, so that many viewers cost it no more memory than that. The probe `/livez` is not among them.
+
 Nothing can be changed, unless that is allowed. Then a form must come from one of the dashboard's own pages, as the browser says:
 Sec-Fetch-Site, or Origin where it does not send that.
 """
@@ -27,6 +29,9 @@ HEADERS = (
 )
 """On every response. Pages have no script and no style but those of their own files."""
 READING = ("GET", "HEAD")
+REQUESTS_MAX = 64
+BUSY = f"this dashboard serves at most {REQUESTS_MAX} requests at once, and they are all in use: ask again in a second"
+PROBE = "/livez"
 
 
 class Guard:
@@ -37,6 +42,7 @@ class Guard:
         self._app = app
         self._names = tuple(names)
         self._changes = changes
+        self._serving = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -48,14 +54,17 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *HEADERS]
             await send(message)
 
-        if refusal is None:
+        is_probe = scope["path"].removeprefix(scope.get("root_path", "")) == PROBE
+        if refusal is None and not is_probe and self._serving >= REQUESTS_MAX:
+            refusal = 503, BUSY
+        if refusal is not None:
+            await _refuse(send_guarded, *refusal)
+            return
+        self._serving += not is_probe
+        try:
             await self._app(scope, receive, send_guarded)
-        else:
-            status, text = refusal
-            body = text.encode() + b"\n"
-            headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
-            await send_guarded({"type": "http.response.start", "status": status, "headers": headers})
-            await send_guarded({"type": "http.response.body", "body": body})
+        finally:
+            self._serving -= not is_probe
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Return the status and the reason if the request is refused."""
@@ -72,6 +81,14 @@ class Guard:
         if not _is_own_form(scope, hosts[0]):
             return 403, "the form is not from a page of this dashboard: nothing was changed"
         return None
+
+
+async def _refuse(send: Send, status: int, reason: str) -> None:
+    body = reason.encode() + b"\n"
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
+    headers += [(b"retry-after", b"1")] if status == 503 else []
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _fields(scope: Scope, wanted: bytes) -> list[str]:

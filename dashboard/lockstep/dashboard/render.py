@@ -1,15 +1,17 @@
 """Makes pages from templates: whole, or one part of a page, which the script in the browser asks for again and again."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
 from lockstep.admin.render import format_bytes, format_duration, format_time
 from lockstep.dashboard.language import COOKIE, LANGUAGES, chosen_language, install
@@ -20,6 +22,7 @@ PART = "x-part"
 """The header that asks for one part of a page, by the name of its block."""
 BASE = "base.html"
 COOKIE_S = 365 * 86_400
+STATIC_S = 365 * 86_400
 DASH = "–"
 
 
@@ -42,6 +45,34 @@ def _text(value: object) -> str:
     return DASH if value is None else printable(str(value))
 
 
+def _digest(content: bytes) -> str:
+    return blake2b(content, digest_size=12).hexdigest()
+
+
+_CONTENTS = {path.name: path.read_bytes() for path in sorted((HERE / "static").iterdir())}  # world: files of the package
+STATIC = {name: f"static/{name}?v={_digest(content)}" for name, content in _CONTENTS.items()}
+"""Name of a file → its address below the root. Another content has another address, so browsers keep a file as long as they like."""
+
+
+class Static(StaticFiles):
+    """The script, the style sheet and the icon: kept by browsers for a year if their content is the one that the address names."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=HERE / "static")
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        response = await super().get_response(path, scope)
+        named = f"static/{path}?{scope['query_string'].decode('latin-1')}" in STATIC.values()
+        response.headers["cache-control"] = f"public, max-age={STATIC_S}, immutable" if named else "no-cache"
+        return response
+
+
+def _query(request: Request) -> Callable[..., str]:
+    """Return what templates make links to the same page with: the query of the request, but for what a link changes."""
+    kept = {name: value for name, value in request.query_params.items() if name != COOKIE}
+    return lambda **changed: "?" + urlencode(kept | changed)
+
+
 def environment(language: str = "en") -> Environment:
     """Return what templates are rendered with. Every value is escaped, and a name that a page does not give is an error."""
     made = Environment(
@@ -58,6 +89,7 @@ def environment(language: str = "en") -> Environment:
         "moment": format_time,
         "url": lambda value: quote(str(value), safe=""),
     }
+    made.globals["static"] = STATIC
     install(made, language)
     return made
 
@@ -76,7 +108,7 @@ class Templates:
         template = made.get_template(name)
         blocks = {**made.get_template(BASE).blocks, **template.blocks}
         root = request.scope.get("root_path", "")
-        context = {"root": root, "path": request.url.path, "language": language, "languages": LANGUAGES, **values}
+        context = {"root": root, "path": request.url.path, "query": _query(request), "language": language, "languages": LANGUAGES, **values}
         part = request.headers.get(PART)
         if part is None:
             text = template.render(context)
@@ -84,8 +116,8 @@ class Templates:
             text = "".join(blocks[part](template.new_context(context)))
         else:
             return Response(f"this page has no part {part[:40]!r}\n", 404, media_type="text/plain")
-        tag = f'"{blake2b(text.encode(), digest_size=12).hexdigest()}"'
-        headers = {"etag": tag, "cache-control": "no-cache", "vary": "Accept-Language, Cookie"}
+        tag = f'"{_digest(text.encode())}"'
+        headers = {"etag": tag, "cache-control": "no-store", "vary": "Accept-Language, Cookie"}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
         response = HTMLResponse(text, status, headers)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from lockstep.dashboard.config import DashboardConfig
+from lockstep.dashboard.connection import CONNECTIONS_MAX, Connection
 from lockstep.dashboard.dashboard import Dashboard
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.address import format_address, os_reason
@@ -15,7 +16,6 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import announce
 
-CONNECTIONS_MAX = 64
 STOP_S = 2
 """How long a stop waits for responses that are being sent."""
 
@@ -67,9 +67,8 @@ class DashboardServer:
             log_config=None,
             access_log=False,
             ws="none",
-            http="h11",
+            http=Connection,
             server_header=False,
-            limit_concurrency=CONNECTIONS_MAX,
             timeout_graceful_shutdown=STOP_S,
             root_path=self._config.root_path,
         )

@@ -13,7 +13,6 @@ from lockstep.admin.group_history import hand_overs, summary
 from lockstep.admin.group_report import GroupReport, QueueLine
 from lockstep.admin.pictures.due import due_picture
 from lockstep.admin.pictures.heat import heat_picture, highest
-from lockstep.admin.pictures.series import series_picture
 from lockstep.admin.rates import GroupRates, TopicRates
 from lockstep.admin.settings_query import ClusterSettings
 from lockstep.admin.watch.cache import Answer
@@ -21,9 +20,11 @@ from lockstep.admin.watch.topic_query import TopicReport
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.admin.why_query import Diagnosis
 from lockstep.client.producer.routing import queue_of_key
+from lockstep.dashboard.charts import chart, trend
 from lockstep.dashboard.lanes import group_lanes
 from lockstep.protocol.bodies import GroupStatus, Overview
 from lockstep.protocol.delays import format_delay
+from lockstep.protocol.errors import TopicNotExistError
 from lockstep.protocol.names import group_of_topic
 from lockstep.runtime.clock import Clock
 
@@ -35,8 +36,6 @@ HEAT_MIN = 16
 """Fewer queues have no picture of all of them."""
 HIGHEST_SHOWN = 10
 EVENTS_SHOWN = 200
-TREND = 120
-"""Ticks of a small chart: ten minutes."""
 
 Group = tuple[GroupReport | None, BrokerResults[GroupStatus]]
 """The report of a group, if there is one, and what brokers said of it."""
@@ -87,7 +86,7 @@ def topics(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
     everything = query.get("all") == "1"
     rows = [each for each in watch.topics if everything or group_of_topic(each.topic) is None]
     chosen, listing = _listing(rows, query, keys, lambda each: each.topic)
-    trends = {each.topic: _trend(watch, f"topic/{each.topic}/in", f"{each.topic}: stored per second") for each in chosen}
+    trends = {each.topic: trend(watch, f"topic/{each.topic}/in", f"{each.topic}: stored per second") for each in chosen}
     return {"rows": chosen, "trends": trends, "everything": everything, **listing}
 
 
@@ -128,13 +127,14 @@ def topic(
         "key": key,
         "queue_of_key": queue_of_key(report.layout, key) if key and report is not None and report.layout.write_queues else None,
         "error": None if answer.error is None else str(answer.error),
+        "deleted": report is not None and isinstance(answer.error, TopicNotExistError),
         **_paged(queues, query),
         "of": None if of is None else of[0],
         "heat": _heat([(broker, figure) for broker, _, figure in cells], title),
         "highest": highest([(f"{broker}:{queue_id}", figure) for broker, queue_id, figure in cells], HIGHEST_SHOWN),
         "groups": list(consuming_groups(watch, name).items()),
         "rate": rate,
-        "chart": _chart(watch, f"topic/{name}/in", f"{name}: messages stored per second"),
+        "course": chart(watch, f"topic/{name}/in", f"{name}: messages stored per second"),
     }
 
 
@@ -146,7 +146,7 @@ def groups(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
         "moves": lambda each: -(each.grants_min or 0),
     }
     chosen, listing = _listing(watch.rates.groups, query, keys, lambda each: each.group)
-    trends = {each.group: _trend(watch, f"group/{each.group}/lag", f"{each.group}: messages behind") for each in chosen}
+    trends = {each.group: trend(watch, f"group/{each.group}/lag", f"{each.group}: messages behind") for each in chosen}
     return {"rows": [(each, each.remarks) for each in chosen], "trends": trends, **listing}
 
 
@@ -178,8 +178,9 @@ def group(watch: Watch, name: str, answer: Answer[Group], now_ms: int, query: Ma
         "failing": failing[:FAILING_SHOWN],
         "failing_left": max(0, len(failing) - FAILING_SHOWN),
         "events": [(each.broker, each.event) for each in reversed(recent[-EVENTS_SHOWN:])],
-        "chart_lag": _chart(watch, f"group/{name}/lag", f"{name}: messages behind"),
-        "chart_out": _chart(watch, f"group/{name}/out", f"{name}: messages consumed per second"),
+        "chart_lag": chart(watch, f"group/{name}/lag", f"{name}: messages behind"),
+        "chart_out": chart(watch, f"group/{name}/out", f"{name}: messages consumed per second"),
+        "chart_oldest": chart(watch, f"group/{name}/oldest", f"{name}: age of the oldest message that waits", milliseconds=True),
     }
 
 
@@ -275,17 +276,8 @@ def _tile(watch: Watch, title: str, unit: str, series: str) -> dict[str, Any]:
         "unit": unit,
         "value": values[-1] if values else None,
         "whole": series == "lag",
-        "chart": _chart(watch, series, f"{title}: {unit}"),
+        "chart": chart(watch, series, f"{title}: {unit}"),
     }
-
-
-def _chart(watch: Watch, series: str, title: str) -> Markup:
-    values = watch.series.last(series)
-    return Markup(series_picture(values, title, width=360, height=72, ticks=max(TREND, len(values))))
-
-
-def _trend(watch: Watch, series: str, title: str) -> Markup:
-    return Markup(series_picture(watch.series.last(series, TREND), title, width=120, height=24, ticks=TREND))
 
 
 def _plus(one: int | None, other: int | None) -> int | None:

@@ -298,6 +298,14 @@ def test_marks_of_an_axis_are_few_and_equally_far_apart(first: int, length: int,
     assert all(first <= each <= first + length for each in marks)
 
 
+def test_axis_says_that_it_is_in_utc_and_has_its_times_for_a_script() -> None:
+    texts = [each for each in picture(Lane("t", "b", 0, (Span(0, 1_000, "c1"),))).iter(f"{SVG}text") if each.get("data-ms")]
+    (zone,) = [each for each in texts if "zone" in (each.get("class") or "")]
+    marks = [each for each in texts if each is not zone]
+    assert (zone.text, len(marks)) == ("UTC", 6)
+    assert all(each.text == clock_time(int(each.get("data-ms", "")), with_ms=True) for each in marks)
+
+
 def test_clock_time_has_milliseconds_if_they_matter() -> None:
     assert (clock_time(3_723_004, with_ms=True), clock_time(3_723_004, with_ms=False)) == ("01:02:03.004", "01:02:03")
     assert LABEL < WIDTH

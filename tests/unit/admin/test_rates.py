@@ -50,7 +50,7 @@ def test_messages_that_an_operator_looks_at_are_not_consumed() -> None:
 
 def test_lag_that_grows_is_never_gone() -> None:
     (group,) = rates({"a": look(0)}, {"a": look(1_000, stored=2_500, given=1_100)}).groups
-    assert group.gone_ms is None
+    assert (group.gone_ms, group.is_growing) == (None, True)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_no_rate_is_negative(looks: list[tuple[int, int, int, int]]) -> None:
 
 
 def group(name: str, **values: object) -> GroupRates:
-    made = GroupRates(name, "ordered", 1, 1, 0, None, None, None, None, 0, 0, 0, True)
+    made = GroupRates(name, "ordered", 1, 1, 0, None, None, None, None, None, 0, 0, 0, True)
     return replace(made, **values)  # type: ignore[arg-type]
 
 
@@ -114,6 +114,13 @@ def test_groups_are_shown_in_the_order_that_is_asked_for() -> None:
     assert [each.group for each in ordered(groups, Sort.BEHIND)] == ["b", "a", "c"]
     assert [each.group for each in ordered(groups, Sort.RATE)] == ["c", "a", "b"]
     assert [each.group for each in ordered(groups, Sort.MOVES)] == ["b", "a", "c"]
+
+
+def test_group_grows_if_messages_wait_and_more_are_stored_than_consumed() -> None:
+    assert group("a", lag=1, given_s=1.0, stored_s=1.5).is_growing
+    shrinking = (group("a", lag=1, given_s=2.0, stored_s=1.5), group("a", lag=0, given_s=0.0, stored_s=1.5))
+    not_known = (group("a", lag=1, given_s=1.0), group("a", lag=1, stored_s=1.0), group("a", lag=None, given_s=0.0, stored_s=1.0))
+    assert not any(each.is_growing for each in (*shrinking, *not_known))
 
 
 def test_remarks_name_what_needs_attention() -> None:

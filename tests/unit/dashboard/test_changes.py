@@ -14,7 +14,7 @@ from lockstep.client import PushConsumer
 from lockstep.dashboard import Dashboard
 from lockstep.dashboard.changes import groups, topics
 from lockstep.dashboard.changes.change import Change
-from lockstep.dashboard.changes.pages import FORM_BYTES_MAX
+from lockstep.dashboard.changes.pages import FORM_BYTES_MAX, FORM_S
 from lockstep.dashboard.changes.replays import Replays
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.runtime.daemon import Tasks
@@ -189,6 +189,46 @@ async def test_what_is_no_form_is_refused_with_the_reason(lockstep_cluster: Test
     async with panel(lockstep_cluster) as on:
         got = await get(on.dashboard.app, "/changes/send", method="POST", data=data, content_type=kind, sec_fetch_site="same-origin")
         assert (got.status, said in words(got)) == (400, True)
+
+
+async def test_form_that_does_not_come_is_refused(lockstep_cluster: TestCluster) -> None:
+    async with panel(lockstep_cluster) as on:
+
+        async def silent(scope: Any, receive: Any, send: Any) -> None:
+            await on.dashboard.app(scope, asyncio.Event().wait, send)
+
+        for name in ("send", "stop-replay"):
+            got = await post(silent, f"/changes/{name}", {})
+            assert (got.status, f"has not come within {FORM_S} s" in words(got)) == (400, True)
+
+
+async def test_every_page_that_answers_a_form_can_refresh_its_parts(lockstep_cluster: TestCluster) -> None:
+    """The script asks for the parts of a page with GET, at the address of the form."""
+    await lockstep_cluster.create_topic(TOPIC, queues=2)
+    async with panel(lockstep_cluster) as on:
+        form = await on.form("topic-alter", topic=TOPIC, queues="4")
+        answers = {
+            "plan": ("topic-alter", {**form, "step": "plan"}),
+            "wrong name": ("topic-alter", {**form, "typed": ""}),
+            "done": ("topic-alter", {**form, "typed": TOPIC}),
+            "no token": ("topic-alter", {}),
+            "no such change": ("unknown", form),
+            "stop without a token": ("stop-replay", {}),
+            "stop": ("stop-replay", form),
+        }
+        for case, (name, sent) in answers.items():
+            path = f"/changes/{name}"
+            answer = await on.sent(name, sent)
+            if answer.status == 303:
+                path = answer.headers["location"]
+                answer = await get(on.dashboard.app, path)
+            parts = re.findall(r'data-part="(\w+)"', answer.text)
+            assert parts, case
+            for part in parts:
+                refreshed = await get(on.dashboard.app, path, x_part=part)
+                if refreshed.status == 303:
+                    refreshed = await get(on.dashboard.app, refreshed.headers["location"], x_part=part)
+                assert "etag" in refreshed.headers, (case, part)
 
 
 RUBBISH = ["", " ", "-1", "--help", "<script>", "\u202e", "x" * 5_000, "%RETRY%x", "a b", "9" * 30, "broker-a:0", "\x00", "é"]
@@ -411,8 +451,10 @@ async def test_stopped_replay_has_recorded_what_it_sent(lockstep_cluster: TestCl
         await on.done("dlq-replay", typed=GROUP, group=GROUP, rate="5")
         await asyncio.sleep(3)
         stop = fields(await get(on.dashboard.app, "/changes"))
-        assert "Stop" in words(await post(on.dashboard.app, "/changes/stop-replay", {**stop, "token": "guessed"}))
-        await post(on.dashboard.app, "/changes/stop-replay", stop)
+        refused = await post(on.dashboard.app, "/changes/stop-replay", {**stop, "token": "guessed"})
+        assert (refused.status, "nothing was changed" in words(refused), "Stop" in words(refused)) == (403, True, True)
+        got = await post(on.dashboard.app, "/changes/stop-replay", stop, root="/lockstep")
+        assert (got.status, got.headers["location"]) == (303, "/lockstep/changes")
         await asyncio.sleep(2)
         ended = re.search(r"retry 30 (\d+) stopped", words(await get(on.dashboard.app, "/changes")))
         assert ended is not None

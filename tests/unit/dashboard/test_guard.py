@@ -1,10 +1,11 @@
 """Who may ask the dashboard, and what a browser may do with the answer."""
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from lockstep.dashboard.guard import HEADERS, Guard
+from lockstep.dashboard.guard import HEADERS, REQUESTS_MAX, Guard
 from support.asgi import get
 
 
@@ -69,3 +70,36 @@ async def test_other_kinds_of_connections_are_ignored() -> None:
 
     await Guard(never)({"type": "lifespan"}, never, never)
     await Guard(never)({"type": "websocket"}, never, never)
+
+
+async def test_requests_above_the_limit_are_refused_with_the_reason_and_the_probe_never_is() -> None:
+    free = asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        if not scope["path"].endswith("/livez"):
+            await free.wait()
+        await page(scope, receive, send)
+
+    guard = Guard(slow)
+    waiting = [asyncio.create_task(get(guard, "/")) for _ in range(REQUESTS_MAX)]
+    await asyncio.sleep(0)
+    for root in ("", "/lockstep"):
+        assert (await get(guard, "/livez", root=root)).status == 200
+        refused = await get(guard, "/groups", root=root)
+        assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+        assert f"at most {REQUESTS_MAX} requests at once" in refused.text
+        assert {name.decode() for name, _ in HEADERS} <= refused.headers.keys()
+    assert (await get(guard, "/livez", host="evil.example")).status == 421
+    free.set()
+    assert [got.status for got in await asyncio.gather(*waiting)] == [200] * REQUESTS_MAX
+    assert (await get(guard, "/groups")).status == 200
+
+
+async def test_request_that_fails_gives_its_place_back() -> None:
+    async def broken(scope: Any, receive: Any, send: Any) -> None:
+        raise RuntimeError("broken")
+
+    guard = Guard(broken)
+    for _ in range(REQUESTS_MAX + 1):
+        with pytest.raises(RuntimeError, match="broken"):
+            await get(guard, "/")

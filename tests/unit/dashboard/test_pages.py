@@ -6,11 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import parse_qs, quote
 
 import pytest
 from fastapi import FastAPI
 
+from lockstep.admin.topic_change import delete_topic
 from lockstep.client import Message, MessageExt, OrderlyContext, Producer
 from lockstep.dashboard import Dashboard
 from lockstep.dashboard.render import HERE
@@ -317,6 +318,87 @@ async def test_many_viewers_of_a_group_cost_its_brokers_one_question(
         count = len(asked)
         await asyncio.sleep(60)
         assert len(asked) == count
+
+
+async def test_group_and_topic_that_are_deleted_while_somebody_looks_are_told_and_not_asked_for_again(
+    lockstep_cluster: TestCluster,
+) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=8)
+        for url in (f"/groups/{GROUP}", f"/topics/{TOPIC}"):
+            part = await get(on.app, url, x_part="figures")
+            assert ("deleted" in part.text, "data-gone" in part.text) == (False, False)
+        await cluster.kill("a")
+        await cluster.advance(seconds=60)
+        admin = on.watch.admin
+        for broker in await admin.brokers():
+            await admin.delete_group(broker, GROUP)
+        await delete_topic(admin, (await admin.route(TOPIC)).layout)
+        for url, said in ((f"/groups/{GROUP}", f"The group {GROUP} was deleted"), (f"/topics/{TOPIC}", f"The topic {TOPIC} was deleted")):
+            await get(on.app, url, x_part="figures")
+            await cluster.advance(seconds=8)
+            part = await get(on.app, url, x_part="figures")
+            assert (said in part.text, "data-gone" in part.text, "–" in part.text, "etag" in part.headers) == (True, True, False, True), url
+
+
+async def test_charts_say_the_highest_value_and_have_all_values_for_the_script(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    async with dashboard(cluster) as on:
+        assert "data-until" in (await get(on.app, "/")).text, "there is a chart before the first value"
+        await cluster.advance(seconds=8)
+        await send(cluster, 400, keys=40)
+        await cluster.advance(seconds=16)
+        for url, count in (("/", 4), (f"/topics/{TOPIC}", 1), (f"/groups/{GROUP}", 3)):
+            text = (await get(on.app, url)).text
+            charts = re.findall(r'class="chart".*?data-values="([^"]*)" data-ticks="120" data-until="(\d+)" data-step="5000"', text)
+            assert len(charts) == count, url
+            for values, until in charts:
+                assert len(values.split(",")) == on.watch.series.tick + 1
+                assert 0 <= on.host.clock.wall_ms() - int(until) <= 5_000
+        stored = on.watch.series.last(f"topic/{TOPIC}/in")
+        page = (await get(on.app, f"/topics/{TOPIC}")).text
+        assert f'data-values="{",".join("" if each is None else f"{each:.1f}".removesuffix(".0") for each in stored)}"' in page
+        assert f"highest {max(each for each in stored if each is not None):,.0f}" in page
+
+
+async def test_group_says_what_is_stored_in_its_topics_and_that_its_lag_grows(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=8)
+        (known,) = on.watch.rates.groups
+        growing = replace(known, lag=8, given_s=3.0, stored_s=12.0, gone_ms=None)
+        on.watch.rates = replace(on.watch.rates, groups=(growing,))
+        text = checked(await get(on.app, f"/groups/{GROUP}")).text
+        assert "Behind 8 messages, growing" in text
+        assert "Consumed 3.0 messages per second; stored in its topics: 12" in text
+
+
+async def test_browsers_keep_no_page_and_a_static_file_for_as_long_as_it_is_the_same(lockstep_cluster: TestCluster) -> None:
+    await started(lockstep_cluster, "a")
+    async with dashboard(lockstep_cluster) as on:
+        await lockstep_cluster.advance(seconds=8)
+        for url in PAGES:
+            for got in (await get(on.app, url), await get(on.app, url, x_part="notices")):
+                assert got.headers["cache-control"] == "no-store", url
+        tag = (await get(on.app, "/groups")).headers["etag"]
+        assert (await get(on.app, "/groups", if_none_match=tag)).headers["cache-control"] == "no-store"
+
+
+async def test_links_keep_the_filters_of_the_page(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=120)
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=8)
+        for url in ("/groups?q=%22%3Cb%3E&sort=name", "/topics?all=1&q=a%26b", f"/topics/{TOPIC}/messages?tag=t&since=2h"):
+            page = checked(await get(on.app, f"{url}&lang=en"))
+            (link,) = [link for link in page.links if "lang=" in link]
+            assert parse_qs(link[1:]) == {**parse_qs(url.partition("?")[2]), "lang": ["zh-CN"]}
+        (following,) = [link for link in checked(await get(on.app, f"/topics/{TOPIC}?key=k%26&lang=en")).links if "page=" in link]
+        assert parse_qs(following[1:]) == {"key": ["k&"], "page": ["2"]}
 
 
 def test_templates_and_static_files_name_no_other_host_and_have_no_script_of_their_own() -> None:

@@ -174,10 +174,11 @@ def _hatch() -> str:
 def _axis(scale: _Scale, bottom: int) -> Iterator[str]:
     first, last = scale.period
     with_ms = last - first < 10_000
+    yield text("UTC", 4, bottom + 18, class_="faint zone", data_ms=first)
     for at_ms in time_marks(first, last, 8):
         x = scale.x(at_ms)
         yield element("line", x1=x, x2=x, y1=TOP - 4, y2=bottom + 4, class_="axis")
-        yield text(clock_time(at_ms, with_ms=with_ms), x, bottom + 18, class_="faint", text_anchor="middle")
+        yield text(clock_time(at_ms, with_ms=with_ms), x, bottom + 18, class_="faint", text_anchor="middle", data_ms=at_ms)
 
 
 def _marks(scale: _Scale, found: Iterable[Mark], bottom: int) -> Iterator[str]:

@@ -29,7 +29,7 @@ def series_picture(values: Sequence[float | None], title: str, *, width: int = 2
         content.append(element("path", d=f"M{line}", class_="course"))
     known = [value for value in values if value is not None]
     said = f"now {known[-1]:,.0f}, highest {max(known):,.0f}" if known else "not known"
-    return document(width, height, title, said, content, style=None)
+    return document(width, height, title, said, content, style=None, preserveAspectRatio="none")
 
 
 def _runs(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:

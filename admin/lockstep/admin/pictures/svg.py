@@ -50,7 +50,9 @@ def titled(content: object) -> str:
     return element("title", escaped(content))
 
 
-def document(width: int, height: int, title: str, description: str, content: Iterable[str], *, style: str | None) -> str:
+def document(
+    width: int, height: int, title: str, description: str, content: Iterable[str], *, style: str | None, **attributes: object
+) -> str:
     """Return the whole picture. `style` None: the page around it paints it."""
     head = [titled(title), element("desc", escaped(description))]
     head += [] if style is None else [element("style", escape(style))]
@@ -64,6 +66,7 @@ def document(width: int, height: int, title: str, description: str, content: Ite
         role="img",
         aria_label=printable(title),
         class_="picture",
+        **attributes,
     )
 
 

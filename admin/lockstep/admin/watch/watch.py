@@ -36,6 +36,8 @@ class Watch:
         """Why the nameservers could not be asked."""
         self.looked_ms: int | None = None
         """When the figures were last brought up to date, by the monotonic clock."""
+        self.ticked_ms = 0
+        """When the last values of the series were taken, by the wall clock."""
         self._clock = host.clock
         self._requests: Requests[Overview] = Requests(tasks, RESPONSE_MS)
         self._began_ms = host.clock.monotonic_ms()
@@ -66,6 +68,7 @@ class Watch:
         self.looked_ms = self._clock.monotonic_ms()
         if tick > self.series.tick:
             self.series.add(tick, figures(self.rates, self.topics))
+            self.ticked_ms = self._clock.wall_ms()
 
     async def _ask(self, broker: BrokerAddress) -> Overview:
         """Return the broker's figures. Its events are added to the history."""

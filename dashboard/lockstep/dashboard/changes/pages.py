@@ -5,13 +5,14 @@
 Each form has a token of this process: a page from elsewhere can't know it.
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
 from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from lockstep.admin.client import AdminClient
@@ -23,12 +24,13 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.log import get_logger
 
 FORM_BYTES_MAX = 256 * 1024
+FORM_S = 10
+"""How long a form may take to come."""
 FIELDS_MAX = 32
 FAILURES = (LockstepError, OSError)
 Page = Callable[[Request, str, Mapping[str, Any], int], Response]
 log = get_logger("lockstep.dashboard")
-
-
+OLD_FORM = "this form is of another dashboard, or of this one before its restart: nothing was changed. Send it again"
 ANOTHER_PLAN = "things have changed, and nothing was done: this is what it does now"
 
 
@@ -50,14 +52,17 @@ class Changes:
     def routes(self) -> list[Route]:
         return [
             Route("/changes", self._all, methods=["GET"]),
-            Route("/changes/stop-replay", self._stop_replay, methods=["POST"]),
+            Route("/changes/stop-replay", self._stop_replay, methods=["GET", "POST"]),
             Route("/changes/{change}", self._form, methods=["GET"]),
             Route("/changes/{change}", self._post, methods=["POST"]),
         ]
 
     async def _all(self, request: Request) -> Response:
-        values = {"kinds": list(self._changes.values()), "replays": self.replays.all, "token": self._token}
-        return self._page(request, "changes.html", values, 200)
+        return self._list(request)
+
+    def _list(self, request: Request, *, error: str | None = None, status: int = 200) -> Response:
+        values = {"kinds": list(self._changes.values()), "replays": self.replays.all, "token": self._token, "error": error}
+        return self._page(request, "changes.html", values, status)
 
     async def _form(self, request: Request) -> Response:
         change = self._changes.get(request.path_params["change"])
@@ -75,8 +80,7 @@ class Changes:
             return self._shown(request, change, change.filled({}), error=str(error), status=400)
         values = change.filled(form)
         if not self._has_token(form):
-            old = "this form is of another dashboard, or of this one before its restart: nothing was changed. Send it again"
-            return self._shown(request, change, values, error=old, status=403)
+            return self._shown(request, change, values, error=OLD_FORM, status=403)
         try:
             plan = await change.plan(self._admin, values)
         except FAILURES as error:
@@ -102,13 +106,19 @@ class Changes:
         return self._shown(request, change, values, plan=plan, done=done)
 
     async def _stop_replay(self, request: Request) -> Response:
+        """Stop a replay, and lead to the list, where a browser reloads and refreshes it."""
+        to_list = RedirectResponse(f"{request.scope.get('root_path', '')}/changes", 303)
+        if request.method != "POST":
+            return to_list
         try:
             form = await self._read(request)
-        except FormError:
-            form = {}
-        if self._has_token(form) and self.replays.stop(form.get("group", "")):
+        except FormError as error:
+            return self._list(request, error=str(error), status=400)
+        if not self._has_token(form):
+            return self._list(request, error=OLD_FORM, status=403)
+        if self.replays.stop(form.get("group", "")):
             log.info("change.made", change="stop-replay", target=form["group"], peer=_peer(request))
-        return await self._all(request)
+        return to_list
 
     def _shown(
         self,
@@ -133,10 +143,14 @@ class Changes:
         if kind != "application/x-www-form-urlencoded":
             raise FormError(f"a form is expected, not {kind[:40]!r}")
         body = bytearray()
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > FORM_BYTES_MAX:
-                raise FormError(f"the form is larger than {FORM_BYTES_MAX // 1024} KiB: send large messages with `lockstep send`")
+        try:
+            async with asyncio.timeout(FORM_S):
+                async for chunk in request.stream():
+                    body += chunk
+                    if len(body) > FORM_BYTES_MAX:
+                        raise FormError(f"the form is larger than {FORM_BYTES_MAX // 1024} KiB: send large messages with `lockstep send`")
+        except TimeoutError:
+            raise FormError(f"the form has not come within {FORM_S} s") from None
         try:
             pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
         except ValueError as error:
