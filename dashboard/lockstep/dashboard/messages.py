@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.find import Criteria, Found, find_in_topic
+from lockstep.admin.find import Criteria, Found
 from lockstep.admin.message_query import brokers_to_search, find_by_id
 from lockstep.admin.message_text import message_facts, message_json
 from lockstep.admin.search_progress import SearchProgress
 from lockstep.admin.targets import parse_period
+from lockstep.admin.topic_search import find_in_topic
 from lockstep.admin.tracking import MEANINGS, track_json, tracks
 from lockstep.protocol.errors import LockstepError, RemoteProtocolError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
