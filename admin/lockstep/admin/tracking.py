@@ -75,14 +75,17 @@ def track_json(track: Track) -> dict[str, Any]:
     return {"group": track.group, "track": track.type.value, "committed_offset": track.committed_offset, "meaning": meaning}
 
 
-async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt) -> list[Track]:
-    """Return a track of every group that subscribes to the message's topic or has progress in its queue at its broker, by group name."""
+async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt, *, printed: bool = False) -> list[Track]:
+    """Return a track of every group that subscribes to the message's topic or has progress in its queue at its broker, by group name.
+
+    `printed`: whether the progress of a long search for copies is printed on stderr.
+    """
     found = []
     for group in sorted((await admin.group_status(broker, None)).groups):
         try:
             status = (await admin.group_status(broker, group)).status
             if status is not None and _concerns(status, message):
-                found.append(await track_with_copies(admin, broker, status, message))
+                found.append(await track_with_copies(admin, broker, status, message, printed=printed))
         except SubscriptionGroupNotExistError:
             continue  # it has been removed
         except (BrokerError, TransportError, RemoteProtocolError) as error:
@@ -90,8 +93,10 @@ async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt)
     return found
 
 
-async def track_with_copies(admin: AdminClient, broker: BrokerAddress, status: GroupStatus, message: MessageExt) -> Track:
-    """Return the group's track of the message, by its parked keys and its retry and dead-letter topics too.
+async def track_with_copies(
+    admin: AdminClient, broker: BrokerAddress, status: GroupStatus, message: MessageExt, *, printed: bool = False
+) -> Track:
+    """Return the group's track of the message, by its parked keys and its retry and dead-letter topics too. `printed`: as for `tracks`.
 
     Raises the errors of requests to the broker.
     """
@@ -102,9 +107,10 @@ async def track_with_copies(admin: AdminClient, broker: BrokerAddress, status: G
         return replace(found, type=TrackType.PARKED)
     if found.type is TrackType.CONSUMED_BUT_FILTERED:
         return found
-    if await _copies(admin, broker, DLQ_PREFIX + status.group, message):
+    if await _copies(admin, broker, DLQ_PREFIX + status.group, message, printed=printed):
         return replace(found, type=TrackType.DEAD_LETTERED)
-    if any(not _is_finished(status, each) for each in await _copies(admin, broker, RETRY_PREFIX + status.group, message)):
+    retries = await _copies(admin, broker, RETRY_PREFIX + status.group, message, printed=printed)
+    if any(not _is_finished(status, each) for each in retries):
         return replace(found, type=TrackType.RETRYING)
     return found
 
@@ -122,11 +128,11 @@ async def _is_parked(admin: AdminClient, broker: BrokerAddress, group: str, mess
     )
 
 
-async def _copies(admin: AdminClient, broker: BrokerAddress, topic: str, message: MessageExt) -> list[MessageExt]:
+async def _copies(admin: AdminClient, broker: BrokerAddress, topic: str, message: MessageExt, *, printed: bool) -> list[MessageExt]:
     """Return the copies of the message that its broker has in a topic, by the id that its producer gave it."""
     if message.message_id == message.offset_message_id:
         return []
-    found = Found(COPIES_MAX, SearchProgress(admin.host.clock))
+    found = Found(COPIES_MAX, SearchProgress(admin.host.clock, printed=printed))
     criteria = Criteria(topic, begin_ms=message.stored_ms)
     try:
         await find_key(admin, found, message.message_id, criteria, unique=True, brokers=[broker])

@@ -80,7 +80,7 @@ async def _find(
     criteria = replace(criteria, begin_ms=since_ms or 0, end_ms=TIMESTAMP_MAX if until_ms is None else until_ms)
     admin = AdminClient(host, nameserver)
     by_time = key is None and message_id is None
-    found = Found(limit, SearchProgress(host.clock, "messages" if by_time else "bytes"))
+    found = Found(limit, SearchProgress(host.clock, "messages" if by_time else "bytes", printed=True))
     if criteria.topic is not None:
         await admin.route(criteria.topic)  # a misspelt name is reported before all logs are searched
     try:

@@ -138,7 +138,7 @@ async def _about_key(admin: AdminClient, group: str, topic: str, key: str) -> _Q
 
 
 async def _about_message(admin: AdminClient, group: str, message_id: str) -> _Question:
-    message, broker = await find_by_id(admin, brokers_to_search(await admin.brokers(), None), message_id)
+    message, broker = await find_by_id(admin, brokers_to_search(await admin.brokers(), None), message_id, printed=True)
     queue = MessageQueue(message.stored_topic, broker.name, message.queue_id)
     question = _of_queue(group, queue)
     note = f"message {message_id} is at offset {message.queue_offset:,} of {queue}"
@@ -153,7 +153,7 @@ async def _about_message(admin: AdminClient, group: str, message_id: str) -> _Qu
         status = None
     if status is None:
         return replace(question, note=note)
-    found = await track_with_copies(admin, broker, status, message)
+    found = await track_with_copies(admin, broker, status, message, printed=True)
     behind = "" if found.committed_offset is None else f", which is {found.committed_offset:,}"
     return replace(question, note=f"{note}: {MEANINGS[found.type]}{behind}")
 
