@@ -9,7 +9,7 @@ from lockstep.admin.client import AdminClient, by_name, gather_results, without_
 from lockstep.admin.find import Criteria, Found
 from lockstep.admin.newest_first import NewestFirst, Place, Rest
 from lockstep.protocol.bodies import BrokerAddress
-from lockstep.protocol.errors import LockstepError, RequestTimeoutError
+from lockstep.protocol.errors import ConfigError, LockstepError, RequestTimeoutError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
 from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.protocol.queue import MessageQueue
@@ -48,7 +48,8 @@ async def find_in_topic(
     `found` has the result, also if the search is cancelled. With `limits` the search may end early, and has only messages that no message
     that was not read can precede, unless some queues were not looked at; `found.older` says where it goes on.
 
-    Raises LocalProtocolError for an invalid tag expression, TopicNotExistError, and TransportError if no nameserver responds.
+    Raises LocalProtocolError for an invalid tag expression, ConfigError if the topic has no such queue, TopicNotExistError, and
+    TransportError if no nameserver responds.
     """
     TagFilter.parse(criteria.tags)
     search = _TopicSearch(admin, found, topic, criteria, before, limits)
@@ -112,6 +113,8 @@ class _TopicSearch:
         """Add the queues that are searched. A broker that fails is left out from then on."""
         route = await self._admin.route(self._topic)
         queues = [each for each in route.layout.read_queues if self._criteria.has_queue(each.broker_name, each.queue_id)]
+        if self._criteria.queue is not None and not queues:
+            raise ConfigError(f"topic {self._topic} has no queue {':'.join(map(str, self._criteria.queue))}")
         self._brokers = by_name(route.brokers)
         names = dict.fromkeys(each.broker_name for each in queues)
         self._found.failed.update(without_address(list(names), self._brokers))
@@ -137,7 +140,7 @@ class _TopicSearch:
         name = rest.queue.broker_name
         try:
             if name not in self._found.failed:
-                await self._within_patience(self._read_some(rest) if rest.looked else self._look(rest))
+                await (self._read_some(rest) if rest.looked else self._look(rest))
         except (LockstepError, OSError) as error:
             self._found.failed[name] = " ".join(str(error).split())
             self._order.drop(name)
@@ -164,7 +167,8 @@ class _TopicSearch:
         return min(too_late_ms, before.stored_ms + is_earlier)
 
     async def _offset_by_time(self, queue: MessageQueue, time_ms: int) -> int:
-        return await self._admin.offset_by_time(self._brokers[queue.broker_name], queue.topic, queue.queue_id, time_ms)
+        broker = self._brokers[queue.broker_name]
+        return await self._within_patience(self._admin.offset_by_time(broker, queue.topic, queue.queue_id, time_ms))
 
     async def _read_some(self, rest: Rest) -> None:
         """Read the last messages of what is left of a queue, and the first one of them in any case: it says how old what remains is."""
@@ -195,7 +199,8 @@ class _TopicSearch:
         messages: list[MessageExt] = []
         offset = begin
         while offset < end:
-            data, following = await self._admin.pull(broker, queue.topic, queue.queue_id, offset, end - offset, tags=tags, key=key)
+            pulled = self._admin.pull(broker, queue.topic, queue.queue_id, offset, end - offset, tags=tags, key=key)
+            data, following = await self._within_patience(pulled)
             self._bytes += len(data)
             messages += [each for each in decode_messages(data, queue.broker_name) if begin <= each.queue_offset < end]
             if following <= offset:
@@ -204,6 +209,7 @@ class _TopicSearch:
         return messages
 
     async def _within_patience(self, request: Awaitable[T]) -> T:
+        """Return the response of a broker. Raise RequestTimeoutError if it takes longer than the limits allow."""
         if self._limits is None:
             return await request
         try:

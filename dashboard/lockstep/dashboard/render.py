@@ -57,7 +57,6 @@ def environment(language: str = "en") -> Environment:
         "time": _time,
         "text": _text,
         "lines": printable_lines,
-        "moment": format_time,
         "url": lambda value: quote(str(value), safe=""),
     }
     install(made, language)
