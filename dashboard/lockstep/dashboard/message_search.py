@@ -111,6 +111,7 @@ class MessageSearch:
             "failed": {} if found is None else found.failed,
             "searched": "" if found is None else found.progress.describe(),
             "ended_early": found is not None and found.ended_early,
+            "unread_bytes": 0 if found is None else found.unread_bytes,
             "unlooked": 0 if found is None else found.unlooked,
             "older": None if older is None else "?" + urlencode({**given, FROM: older}, quote_via=quote, safe=""),
         }

@@ -262,6 +262,9 @@ CHINESE: dict[str, str] = {
         "页面最多查找 3 秒，最多查看 20,000 条消息或 8 MiB：本页查看了 %(searched)s。更早的消息可能匹配；"
         "<code>lockstep message find</code> 没有这个限制。"
     ),
+    "%(size)s could not be read from the disks of the brokers: <code>lockstep doctor</code> names damage.": (
+        "有 %(size)s 无法从 Broker 的磁盘读取：<code>lockstep doctor</code> 会指出损坏。"
+    ),
     "Queues that could not be looked at in time, and may have newer messages: %(count)s. Choose one queue.": (
         "未能及时查看、可能有更新消息的队列：%(count)s 个。请选择一个队列。"
     ),

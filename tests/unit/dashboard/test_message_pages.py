@@ -181,6 +181,23 @@ async def test_search_of_logs_that_takes_too_long_goes_on_where_it_ended(
         assert len(shown) > 2
 
 
+@pytest.mark.lockstep(brokers=1)
+async def test_bytes_that_a_disk_could_not_read_are_told(lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    await lockstep_cluster.create_topic(TOPIC, queues=1)
+    await stored(lockstep_cluster, Message(TOPIC, b"x", keys=["k"]))
+    query = AdminClient.query
+
+    async def damaged(self: AdminClient, *args: Any) -> Any:
+        reply, data = await query(self, *args)
+        return replace(reply, unread_bytes=4_096), data
+
+    monkeypatch.setattr(AdminClient, "query", damaged)
+    async with dashboard(lockstep_cluster) as on:
+        page = checked(await get(on.app, "/messages?message_key=k"))
+        assert "4.1 kB could not be read from the disks of the brokers" in page.text
+        assert "broker-a:0" in page.text
+
+
 # --------------------------------------------------------------------------------------------------------------- one message
 
 
