@@ -1,24 +1,24 @@
-"""Find messages by key or id in the logs of all brokers, or by time in a topic: the newest first, at most a given number."""
+"""Find messages by key or id in the logs of all brokers: the newest first, at most a given number."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lockstep.admin.client import AdminClient, by_name, gather_results
+from lockstep.admin.client import AdminClient, gather_results
 from lockstep.admin.search_progress import SearchProgress
 from lockstep.protocol.bodies import BrokerAddress
-from lockstep.protocol.errors import LockstepError, RemoteProtocolError
+from lockstep.protocol.errors import ConfigError, RemoteProtocolError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX, QueryMessageHeader
 from lockstep.protocol.ids import is_unique_key, unique_key_time
 from lockstep.protocol.message import MessageExt, decode_messages
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.properties import check_text
 from lockstep.protocol.tags import TagFilter
 
 BEFORE_BIRTH_MS = 1_000
 AFTER_BIRTH_MS = 600_000
 """A message is stored soon after its producer made its id, by a clock that may be ahead."""
-PAGE_COUNT = 64
-PAGE_COUNT_MAX = 256
-"""Messages of one queue that are read at a time: more if few of them pass."""
+POSITION = re.compile(r"([a-zA-Z0-9._@-]{1,127}):(\d{0,19})", re.ASCII)
+OFFSET_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,21 @@ class Criteria:
     sharding_key: str | None = None
     body: str | None = None
     """A text that is in the body."""
+    queue: tuple[str, int] | None = None
+    """The broker and the number of the only queue that is searched."""
+    offset_max: int | None = None
+    """The last offset in each queue."""
+
+    def has_queue(self, broker: str, queue_id: int) -> bool:
+        """Return whether messages of this queue may be shown."""
+        return self.queue is None or self.queue == (broker, queue_id)
 
     def accepts(self, message: MessageExt) -> bool:
+        """Return whether the message is to be shown."""
+        if not self.has_queue(message.broker_name, message.queue_id):
+            return False
+        if self.offset_max is not None and message.queue_offset > self.offset_max:
+            return False
         if not self.begin_ms <= message.stored_ms <= self.end_ms or not TagFilter.parse(self.tags).matches_tag(message.tags):
             return False
         if self.sharding_key is not None and message.sharding_key != self.sharding_key:
@@ -63,13 +76,34 @@ class Found:
     """Bytes that the disks of the brokers could not read."""
     failed: dict[str, str] = field(default_factory=dict)
     """Broker → why its search has ended."""
+    ended_early: bool = False
+    """Whether a limit of time or size was reached."""
+    unlooked: int = 0
+    """Queues whose newest message was not read: they may have newer ones than those that were found."""
+    older: str | None = None
+    """Where the search of a topic with limits goes on; None if nothing is left, or queues were not looked at."""
+    reached: dict[str, int | None] = field(default_factory=dict)
+    """Broker → the log offset down to which its log was searched, or None if nothing was. Brokers that are done are left out."""
+    left_out: dict[str, int] = field(default_factory=dict)
+    """Broker → the log offset after the newest message that was found and is not among the newest of all."""
+
+    @property
+    def positions(self) -> dict[str, int | None]:
+        """Return where a search of logs goes on, as `find_key` takes it."""
+        return {**self.reached, **self.left_out}
 
     def add(self, message: MessageExt) -> None:
+        """Add a message, unless `limit` others are newer."""
         self.messages.append(message)
         self.messages.sort(key=lambda each: -each.stored_ms)
         if len(self.messages) > self.limit:
-            self.messages.pop()
-            self.cut = True
+            self.leave_out(self.messages.pop())
+
+    def leave_out(self, message: MessageExt) -> None:
+        """Note that a message was found that is not among the newest: a search that goes on finds it again."""
+        self.cut = True
+        after = message.physical_offset + message.record_bytes
+        self.left_out[message.broker_name] = max(after, self.left_out.get(message.broker_name, 0))
 
 
 async def find_key(
@@ -80,11 +114,13 @@ async def find_key(
     *,
     unique: bool = False,
     brokers: Sequence[BrokerAddress] | None = None,
+    positions: Mapping[str, int | None] | None = None,
 ) -> None:
     """Search the logs of `brokers`, or of all, for a key, or with `unique` for the id that a producer gave.
 
-    Messages that wait for their delay or their next retry are found too, by the topic to which they go (waiting.py). What is found is added
-    to `found`, also if the search is cancelled. Raises TransportError if no nameserver responds.
+    Messages that wait for their delay or their next retry are found too, by the topic to which they go (waiting.py). With `positions`, as
+    an earlier search has left them, only those brokers are searched, from there on. What is found is added to `found`, and where each
+    broker was left, also if the search is cancelled. Raises TransportError if no nameserver responds.
     """
     header = QueryMessageHeader(
         criteria.topic, key, begin_timestamp=criteria.begin_ms, end_timestamp=criteria.end_ms, unique_key=unique, waiting=True
@@ -92,7 +128,12 @@ async def find_key(
     async with admin.keep_connections():
         if brokers is None:
             brokers = await admin.brokers()
-        results = await gather_results({each.name: _search_broker(admin, each, found, header, criteria) for each in brokers})
+        if positions is not None:
+            brokers = [each for each in brokers if each.name in positions]
+        begun = {each.name: None if positions is None else positions[each.name] for each in brokers}
+        found.reached = dict(begun)
+        headers = {name: replace(header, cursor=position) for name, position in begun.items()}
+        results = await gather_results({each.name: _search_broker(admin, each, found, headers[each.name], criteria) for each in brokers})
     found.failed.update(results.failed)
     found.complete = not found.failed
 
@@ -130,120 +171,42 @@ async def _search_broker(admin: AdminClient, broker: BrokerAddress, found: Found
     count = 0
     while True:
         reply, data = await admin.query(broker, header)
-        for message in decode_messages(data, broker.name):
-            if count < found.limit and criteria.accepts(message):
+        for message in filter(criteria.accepts, decode_messages(data, broker.name)):
+            if count < found.limit:
                 found.add(message)
-                count += 1
+            else:
+                found.leave_out(message)
+            count += 1
         found.unread_bytes += reply.unread_bytes or 0
         found.progress.update(broker.name, reply.scanned_bytes or 0, reply.remaining_bytes or 0)
         if reply.next_cursor is None:
+            del found.reached[broker.name]
             return
-        if count >= found.limit:
+        found.reached[broker.name] = reply.next_cursor
+        if count >= found.limit or broker.name in found.left_out:
             found.cut = True
             return
         header = replace(header, cursor=reply.next_cursor)
 
 
-# -- a time range of a topic -----------------------------------------------------------------------
+def format_positions(positions: Mapping[str, int | None]) -> str:
+    """Return where a search goes on as text: broker-a:4096,broker-b:"""
+    return ",".join(f"{name}:{'' if position is None else position}" for name, position in sorted(positions.items()))
 
 
-class _QueueEnd:
-    """The part of a queue that is not read yet, and what was read of it and has passed. It is read from the end backwards."""
-
-    def __init__(self, admin: AdminClient, broker: BrokerAddress, queue: MessageQueue, first: int, end: int) -> None:
-        self._admin = admin
-        self.broker = broker
-        self._queue = queue
-        self._first = first
-        self._end = end
-        self._page = PAGE_COUNT
-        self._passed: list[MessageExt] = []
-
-    async def newest(self, criteria: Criteria, progress: SearchProgress) -> MessageExt | None:
-        """Return the newest message that passes, or None if none is left."""
-        while not self._passed and self._end > self._first:
-            begin = max(self._first, self._end - self._page)
-            self._passed = await self._read(begin, criteria)
-            progress.update(str(self._queue), self._end - begin, begin - self._first)
-            self._end = begin
-            self._page = PAGE_COUNT if self._passed else min(2 * self._page, PAGE_COUNT_MAX)
-        return self._passed[-1] if self._passed else None
-
-    def take(self) -> None:
-        """Remove the message that `newest` returned."""
-        self._passed.pop()
-
-    async def _read(self, begin: int, criteria: Criteria) -> list[MessageExt]:
-        passed: list[MessageExt] = []
-        queue, offset = self._queue, begin
-        while offset < self._end:
-            data, following = await self._admin.pull(
-                self.broker, queue.topic, queue.queue_id, offset, self._end - offset, tags=criteria.tags, key=criteria.sharding_key
-            )
-            messages = decode_messages(data, queue.broker_name)
-            passed += [each for each in messages if each.queue_offset < self._end and criteria.accepts(each)]
-            if following <= offset:
-                break
-            offset = following
-        return passed
+def parse_positions(text: str) -> dict[str, int | None]:
+    """Return what `format_positions` has made a text of. Raise ConfigError for any other text."""
+    found: dict[str, int | None] = {}
+    for part in text.split(","):
+        match = POSITION.fullmatch(part)
+        if match is None or int(match[2] or 0) > OFFSET_MAX:
+            raise ConfigError(f"{text[:80]!r} is no place to go on from: expected BROKER:LOG_OFFSET, as the link to older messages has")
+        found[match[1]] = int(match[2]) if match[2] else None
+    return found
 
 
-async def find_in_topic(admin: AdminClient, found: Found, topic: str, criteria: Criteria) -> None:
-    """Read the messages of a topic that were stored in a range of time, from the newest of each queue on.
-
-    Raises TopicNotExistError, and TransportError if no nameserver responds.
-    """
-    async with admin.keep_connections():
-        route = await admin.route(topic)
-        brokers = by_name(route.brokers)
-        queues = route.layout.read_queues
-        known = [each for each in queues if each.broker_name in brokers]
-        found.failed.update({each.broker_name: "no address is known" for each in queues if each.broker_name not in brokers})
-        parts = await gather_results({str(each): _bounds(admin, brokers[each.broker_name], each, criteria) for each in known})
-        found.failed.update({each.broker_name: parts.failed[str(each)] for each in known if str(each) in parts.failed})
-        ends = [parts.values[str(each)] for each in known if str(each) in parts.values]
-        await _merge(ends, found, criteria)
-    found.complete = not found.failed
-
-
-async def _bounds(admin: AdminClient, broker: BrokerAddress, queue: MessageQueue, criteria: Criteria) -> _QueueEnd:
-    held = next((each for each in await admin.offsets(broker, queue.topic) if each.queue_id == queue.queue_id), None)
-    if held is None:
-        return _QueueEnd(admin, broker, queue, 0, 0)  # the topic was altered just now
-    first, end = held.min_offset, held.max_offset
-    if criteria.begin_ms > 0:
-        first = max(first, await admin.offset_by_time(broker, queue.topic, queue.queue_id, criteria.begin_ms))
-    if criteria.end_ms < TIMESTAMP_MAX:
-        end = min(end, await admin.offset_by_time(broker, queue.topic, queue.queue_id, criteria.end_ms + 1))
-    return _QueueEnd(admin, broker, queue, first, max(first, end))
-
-
-async def _merge(ends: Sequence[_QueueEnd], found: Found, criteria: Criteria) -> None:
-    """Add the messages of all queues, the newest first. A broker that fails is left out from then on."""
-    newest: dict[_QueueEnd, MessageExt] = {}
-
-    async def look(end: _QueueEnd) -> None:
-        newest.pop(end, None)
-        if end.broker.name not in found.failed:
-            try:
-                message = await end.newest(criteria, found.progress)
-            except (LockstepError, OSError) as error:
-                found.failed[end.broker.name] = " ".join(str(error).split())
-            else:
-                if message is not None:
-                    newest[end] = message
-
-    for end in ends:
-        await look(end)
-    while newest:
-        end, message = max(newest.items(), key=_stored_ms)
-        if len(found.messages) == found.limit:
-            found.cut = True
-            return
-        found.messages.append(message)
-        end.take()
-        await look(end)
-
-
-def _stored_ms(item: tuple[_QueueEnd, MessageExt]) -> int:
-    return item[1].stored_ms
+def check_key(name: str, key: str) -> None:
+    """Raise ConfigError or LocalProtocolError for a text that can't be the key of a message. `name`: what it is called to the user."""
+    check_text(name, key)
+    if len(key.split()) != 1:
+        raise ConfigError(f"{name} {key[:80]!r} is several words: a message with several keys has each of them, so search for one")

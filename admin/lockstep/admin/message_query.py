@@ -41,7 +41,7 @@ def brokers_to_search(brokers: Sequence[BrokerAddress], name: str | None) -> lis
 
 
 async def find_by_id(
-    admin: AdminClient, searched: Sequence[BrokerAddress], message_id: str, *, printed: bool = True
+    admin: AdminClient, searched: Sequence[BrokerAddress], message_id: str, *, printed: bool = False
 ) -> tuple[MessageExt, BrokerAddress]:
     """Return the message with this offset message id, or the first stored one with this producer's id, and its broker.
 

@@ -120,5 +120,12 @@ def format_short_duration(milliseconds: int) -> str:
 
 
 def format_time(milliseconds: int) -> str:
-    """Return a time (ms since 1970) in UTC, as ISO 8601 with milliseconds."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Return a time (ms since 1970) in UTC, as ISO 8601 with milliseconds.
+
+    A client may send any int64 as the time of a message: one that is not in the years 1 to 9999 is returned as the number of ms.
+    """
+    try:
+        found = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{milliseconds} ms"
+    return found.isoformat(timespec="milliseconds").replace("+00:00", "Z")

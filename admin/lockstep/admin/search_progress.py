@@ -22,9 +22,9 @@ class Part:
 
 
 class SearchProgress:
-    """Counts bytes of logs or messages, and prints the rate and the time left while a search lasts."""
+    """Counts bytes of logs or messages, and for a command prints the rate and the time left while a search lasts."""
 
-    def __init__(self, clock: Clock, unit: str = "bytes", *, printed: bool = True) -> None:
+    def __init__(self, clock: Clock, unit: str = "bytes", *, printed: bool = False) -> None:
         """`unit`: what is counted. `printed`: whether there are lines on stderr."""
         self._clock = clock
         self._printed = printed

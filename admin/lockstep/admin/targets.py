@@ -12,6 +12,8 @@ NUMBER = re.compile(r"(\d{1,19})([smhd]?)", re.ASCII)
 QUEUE = re.compile(r"(.+):(\d{1,9})", re.ASCII)
 TIME_OF_DAY = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?", re.ASCII)
 DAY_MS = 86_400_000
+TIME_MAX_MS = 253_402_300_799_999
+"""The end of the year 9999: a later time can't be printed."""
 TIME_FORMS = "a time (2026-11-21T15:00:00Z) or a duration ago (90s, 30m, 2h, 7d)"
 
 
@@ -26,13 +28,14 @@ class Target:
 def parse_target(text: str, now_ms: int) -> Target:
     """Parse the value of --to: beginning, end, an offset, an ISO 8601 time (UTC if it has no zone), or a duration ago: 90s, 30m, 2h, 7d.
 
-    Digits alone are an offset, never a date. Raise ConfigError for other text and for times before 1970.
+    Digits alone are an offset, never a date. Raise ConfigError for other text and for times before 1970 or after the year 9999.
     """
     target = _parse(text.strip(), now_ms)
     if target is None:
         raise ConfigError(f"--to {text[:80]!r}: expected beginning, end, an offset (1500; at most 19 digits), {TIME_FORMS}")
     if target.value < 0:
         raise ConfigError(f"--to {text!r} is before 1970-01-01: use --to beginning")
+    _check_year("--to", text, target)
     return target
 
 
@@ -43,6 +46,7 @@ def parse_since(text: str, now_ms: int) -> Target:
         raise ConfigError(f"--since {text[:80]!r}: expected {TIME_FORMS}")
     if target.value < 0:
         raise ConfigError(f"--since {text!r} is before 1970-01-01: use --from-start")
+    _check_year("--since", text, target)
     return target
 
 
@@ -50,7 +54,7 @@ def parse_period(since: str | None, until: str | None, now_ms: int) -> tuple[int
     """Return the times of --since and --until in ms since 1970, None for an option that is absent.
 
     A time of day (15:00, UTC) is the last one before now, and for --until the first one from --since on. Raise ConfigError for other text,
-    for times before 1970, and if --until is before --since.
+    for times before 1970 or after the year 9999, and if --until is before --since.
     """
     since_ms = None if since is None else _moment("--since", since, now_ms, after_ms=None)
     until_ms = None if until is None else _moment("--until", until, now_ms, after_ms=since_ms)
@@ -62,6 +66,7 @@ def parse_period(since: str | None, until: str | None, now_ms: int) -> tuple[int
 def _moment(option: str, text: str, now_ms: int, after_ms: int | None) -> int:
     target = _parse(text.strip(), now_ms)
     if target is not None and target.kind == "time":
+        _check_year(option, text, target)
         found_ms = target.value
     elif (day_ms := _ms_of_day(text.strip())) is not None:
         if after_ms is None:
@@ -73,6 +78,11 @@ def _moment(option: str, text: str, now_ms: int, after_ms: int | None) -> int:
     if found_ms < 0:
         raise ConfigError(f"{option} {text!r} is before 1970-01-01: leave it out")
     return found_ms
+
+
+def _check_year(option: str, text: str, target: Target) -> None:
+    if target.kind == "time" and target.value > TIME_MAX_MS:
+        raise ConfigError(f"{option} {text[:80]!r} is after the year 9999 in UTC: use an earlier time")
 
 
 def _ms_of_day(text: str) -> int | None:

@@ -25,7 +25,7 @@ COPIES_MAX = 1 << 20
 """Copies of one message that are looked at, in all groups: each is retried 16 times."""
 
 
-async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt, *, printed: bool = True) -> list[Track]:
+async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt, *, printed: bool = False) -> list[Track]:
     """Return a track of every group that subscribes to the message's topic or has progress in its queue at its broker, by group name.
 
     `printed`: whether the progress of a long search for copies is printed on stderr.
@@ -60,7 +60,13 @@ async def tracks(admin: AdminClient, broker: BrokerAddress, message: MessageExt,
 
 
 async def track_with_copies(
-    admin: AdminClient, broker: BrokerAddress, status: GroupStatus, message: MessageExt, *, parked: bool | None = None
+    admin: AdminClient,
+    broker: BrokerAddress,
+    status: GroupStatus,
+    message: MessageExt,
+    *,
+    parked: bool | None = None,
+    printed: bool = False,
 ) -> Track:
     """Return the group's track of the message, by its parked keys and its retry and dead-letter topics too.
 
@@ -71,7 +77,7 @@ async def track_with_copies(
         return track(status, message)
     if parked is None:
         parked = await parked_row(admin, broker, status.group, message) is not None
-    copies = {} if parked else await _newest_copies(admin, broker, [status.group], message)
+    copies = {} if parked else await _newest_copies(admin, broker, [status.group], message, printed=printed)
     return track(status, message, copy=copies.get(status.group), parked=parked)
 
 
@@ -103,7 +109,7 @@ class _NewestCopies(Found):
 
 
 async def _newest_copies(
-    admin: AdminClient, broker: BrokerAddress, groups: Iterable[str], message: MessageExt, *, printed: bool = True
+    admin: AdminClient, broker: BrokerAddress, groups: Iterable[str], message: MessageExt, *, printed: bool
 ) -> Mapping[str, MessageExt]:
     """Return the newest copy that the message's broker has in the topics of each of these groups, by the id that its producer gave it.
 

@@ -49,13 +49,13 @@ async def ask(admin: AdminClient, group: str, target: str | None, key: str | Non
     if place is not None:
         check_topic(place[0])
         return lambda: _examine_place(admin, group, *place)
-    message, broker = await find_by_id(admin, brokers_to_search(await admin.brokers(), None), target)
+    message, broker = await find_by_id(admin, brokers_to_search(await admin.brokers(), None), target, printed=True)
 
     async def examine() -> Diagnosis:
         nonlocal message, broker
         waiting = waiting_of(message)
         if waiting is not None and waiting.due_ms <= admin.host.clock.wall_ms():
-            message, broker = await find_by_id(admin, [broker], message.message_id)
+            message, broker = await find_by_id(admin, [broker], message.message_id, printed=True)
         return await _examine_message(admin, group, target, message, broker)
 
     return examine
@@ -124,7 +124,7 @@ async def _examine_message(admin: AdminClient, group: str, message_id: str, mess
     except SubscriptionGroupNotExistError:
         status = None
     if status is not None:
-        track = await track_with_copies(admin, broker, status, message, parked=False)
+        track = await track_with_copies(admin, broker, status, message, parked=False, printed=True)
         behind = "" if track.committed_offset is None else f"; the group's progress is {track.committed_offset:,}"
         note = f"{note}: {track_text(track, admin.host.clock.wall_ms())}{behind}"
     return replace(await _examine_queue(admin, group, queue), note=note)

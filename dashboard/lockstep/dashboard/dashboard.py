@@ -26,8 +26,11 @@ from lockstep.dashboard.changes.pages import Changes
 from lockstep.dashboard.documents import answer_document, document, group_document, refusal, wants_json
 from lockstep.dashboard.failed_messages import DeadLetters, ParkedRows, read_dead, read_parked
 from lockstep.dashboard.guard import App, Guard
+from lockstep.dashboard.message_page import MessagePage
+from lockstep.dashboard.message_search import MessageSearch
 from lockstep.dashboard.messages import Messages
-from lockstep.dashboard.render import Static, Templates
+from lockstep.dashboard.render import BASE, PART, Static, Templates
+from lockstep.dashboard.searches import Searches
 from lockstep.dashboard.tail_page import TailPage
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.runtime.daemon import Tasks
@@ -67,7 +70,9 @@ class Dashboard:
         self.watch = Watch(self.host, nameserver, self.tasks)
         self._templates = Templates()
         self._changes = Changes(self.watch.admin, self.tasks, self._page) if changes else None
-        self._messages = messages = Messages(self.watch.admin, bodies=bodies)
+        messages, searches = Messages(bodies=bodies), Searches()
+        self._search = MessageSearch(self.watch.admin, messages, searches)
+        self._one = MessagePage(self.watch.admin, messages, searches)
         self._tails = TailPage(self.watch.admin, self.tasks, messages)
         admin, clock = self.watch.admin, self.host.clock
         self._caches = Caches(
@@ -89,6 +94,7 @@ class Dashboard:
             Route("/topics/{topic}/tail", self._topic_tail),
             Route("/messages", self._find_message),
             Route("/messages/{id}", self._message),
+            Route("/messages/{id}/body", self._message_body),
             Route("/groups", self._groups),
             Route("/groups/{group}", self._group),
             Route("/groups/{group}/why", self._why),
@@ -137,8 +143,10 @@ class Dashboard:
         return self._page(request, "topic.html", views.topic(self.watch, topic, answer, of, request.query_params), _status(answer))
 
     async def _topic_messages(self, request: Request) -> Response:
-        values = await self._messages.of_topic(request.path_params["topic"], request.query_params)
-        return self._page(request, "messages.html", values)
+        if PART in request.headers:
+            return self._page(request, BASE, {})
+        values = await self._search.of_topic(request.path_params["topic"], request.query_params)
+        return self._page(request, "messages.html", values, 503 if values["busy"] else 200)
 
     async def _topic_tail(self, request: Request) -> Response:
         values = await self._tails.of_topic(request.path_params["topic"], request.query_params)
@@ -148,13 +156,23 @@ class Dashboard:
         wanted = request.query_params.get("id", "").strip()
         if wanted:
             return RedirectResponse(f"{request.scope.get('root_path', '')}/messages/{quote(wanted, safe='')}", 303)
-        return self._page(request, "find.html", {})
+        if PART in request.headers:
+            return self._page(request, BASE, {})
+        values = await self._search.by_key(request.query_params)
+        return self._page(request, "find.html", values, 503 if values["busy"] else 200)
 
     async def _message(self, request: Request) -> Response:
-        values = await self._messages.one(request.path_params["id"])
-        if wants_json(request):
-            return document(self._messages.document(values)) if values["message"] else refusal(values["error"], 404)
-        return self._page(request, "message.html", values, 200 if values["message"] else 404)
+        if PART in request.headers:
+            return self._page(request, BASE, {})
+        as_json = wants_json(request)
+        values = await self._one.one(request.path_params["id"], related=not as_json)
+        status = 200 if values["message"] else 503 if values["busy"] else 404
+        if as_json:
+            return document(self._one.document(values)) if values["message"] else refusal(values["error"], status)
+        return self._page(request, "message.html", values, status)
+
+    async def _message_body(self, request: Request) -> Response:
+        return await self._one.body(request.path_params["id"])
 
     async def _groups(self, request: Request) -> Response:
         if wants_json(request):

@@ -2,7 +2,9 @@
 
 There are no users: whoever reaches the port reads everything. So it listens on this machine only, unless it is told otherwise. A web page
 from elsewhere, in a browser on this machine, reads nothing: the Host of a request must be an address, `localhost` or a name from the
-settings, because a page could have pointed its own name at this machine (DNS rebinding).
+settings, because a page could have pointed its own name at this machine (DNS rebinding). Such a page could still have its pictures, frames
+or scripts begin searches of the brokers' logs, without reading the answers: a browser says that by Sec-Fetch-Site, and is refused. A link
+from elsewhere is followed.
 
 It serves a limited number of requests at once, so that many viewers cost it no more memory than that. The probe `/livez` is not among them.
 
@@ -75,7 +77,11 @@ class Guard:
             return 421, f"host {hosts[0][:80]!r} is not a name of this dashboard: use its address, or start it with --host-name"
         method = scope["method"]
         if method in READING:
-            return None
+            return (
+                (403, "a page of another site has asked for this: open it as a page of its own")
+                if _is_part_of_another_site(scope)
+                else None
+            )
         if method != "POST" or not self._changes:
             return 405, f"{method[:20]}: expected GET, nothing can be changed here" + ("" if self._changes else " without --allow-changes")
         if not _is_own_form(scope, hosts[0]):
@@ -93,6 +99,12 @@ async def _refuse(send: Send, status: int, reason: str) -> None:
 
 def _fields(scope: Scope, wanted: bytes) -> list[str]:
     return [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
+
+
+def _is_part_of_another_site(scope: Scope) -> bool:
+    """Return whether the browser says that it reads this for a page of another origin, as its picture, script or frame."""
+    site, mode, kind = (_fields(scope, b"sec-fetch-" + name) for name in (b"site", b"mode", b"dest"))
+    return site not in ([], ["same-origin"], ["none"]) and (mode != ["navigate"] or kind not in ([], ["document"]))
 
 
 def _is_own_form(scope: Scope, host: str) -> bool:

@@ -1,35 +1,20 @@
-"""The pages of messages: those of a topic, the newest first, and one with its body and what became of it in each group."""
+"""What pages show of messages: a row of a list, the beginning of a body, a whole body."""
 
-import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from zlib import crc32
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.find import Criteria, Found, find_in_topic
-from lockstep.admin.message_query import brokers_to_search, find_by_id
-from lockstep.admin.message_text import message_facts, message_json
-from lockstep.admin.message_track import track_json, track_text
-from lockstep.admin.search_progress import SearchProgress
-from lockstep.admin.targets import parse_period
-from lockstep.admin.tracking import tracks
-from lockstep.admin.waiting import home_queue, waiting_of
-from lockstep.protocol.errors import LockstepError, RemoteProtocolError
-from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
+from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.message import MessageExt
+from lockstep.protocol.record import CRC_MASK
 
-ROWS = 50
-SEARCH_S = 3.0
-"""How long one page searches. Then it shows what was found, and how far the search came."""
-FIND_S = 10.0
-"""How long a message is looked for by the id that its producer gave it, for which logs are searched."""
-TRACKS_S = 5.0
 BODY_SHOWN = 64 * 1024
 """Bytes of a body that are shown."""
 LINE_SHOWN = 120
 HEX_SHOWN = 4 * 1024
 """Bytes of a body that is no text."""
+HEX_LINE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +26,10 @@ class Body:
     shown: str
     size: int
     """Bytes of the whole body."""
+    stored: int
+    """Bytes that are stored of it: fewer if it is compressed."""
+    crc: int
+    """CRC-32 of the stored bytes, as RocketMQ computes it: without the highest bit."""
     cut: bool = False
 
 
@@ -49,6 +38,7 @@ class Row:
     """A message in a list, without its body."""
 
     message_id: str
+    topic: str
     broker: str
     queue_id: int
     queue_offset: int
@@ -61,102 +51,36 @@ class Row:
 
 
 class Messages:
-    """Reads messages for pages. Without `bodies` it shows none and searches none."""
+    """Makes texts of messages. Without `bodies` none is shown."""
 
-    def __init__(self, admin: AdminClient, *, bodies: bool = True) -> None:
-        self._admin = admin
+    def __init__(self, *, bodies: bool = True) -> None:
         self.bodies = bodies
-
-    async def of_topic(self, topic: str, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return the newest messages of a topic that meet the query, and how far the search came."""
-        wanted = {name: query.get(name, "").strip() for name in ("tag", "key", "body", "since", "until")}
-        clock = self._admin.host.clock
-        found = Found(ROWS, SearchProgress(clock, "messages", printed=False))
-        error = None
-        timed_out = False
-        try:
-            since_ms, until_ms = parse_period(wanted["since"] or None, wanted["until"] or None, clock.wall_ms())
-            criteria = Criteria(
-                topic,
-                begin_ms=since_ms or 0,
-                end_ms=TIMESTAMP_MAX if until_ms is None else until_ms,
-                tags=wanted["tag"] or "*",
-                sharding_key=wanted["key"] or None,
-                body=wanted["body"] or None if self.bodies else None,
-            )
-            async with asyncio.timeout(SEARCH_S):
-                await find_in_topic(self._admin, found, topic, criteria)
-        except TimeoutError:
-            timed_out = True
-        except LockstepError as failure:
-            error = str(failure)
-        rows = [self.row(each) for each in found.messages]
-        return {
-            "topic": topic,
-            "wanted": wanted,
-            "rows": rows,
-            "error": error,
-            "failed": found.failed,
-            "searched": found.progress.describe(),
-            "timed_out": timed_out,
-            "oldest_ms": found.messages[-1].stored_ms if len(found.messages) >= ROWS else None,
-            "bodies": self.bodies,
-        }
-
-    async def one(self, message_id: str) -> dict[str, Any]:
-        """Return one message, and what became of it in each group."""
-        values: dict[str, Any] = {"id": message_id, "message": None, "error": None, "tracks": [], "no_tracks": None}
-        try:
-            async with asyncio.timeout(FIND_S):
-                searched = brokers_to_search(await self._admin.brokers(), None)
-                message, broker = await find_by_id(self._admin, searched, message_id, printed=False)
-        except TimeoutError:
-            return {**values, "error": f"it was not found within {FIND_S:g} s; `lockstep message show` has no such limit"}
-        except LockstepError as error:
-            return {**values, "error": str(error)}
-        values |= {"message": message, "body": self.body(message), "home": home_queue(message), "waiting": waiting_of(message)}
-        try:
-            async with asyncio.timeout(TRACKS_S):
-                values["tracks"] = await tracks(self._admin, broker, message, printed=False)
-        except TimeoutError:
-            values["no_tracks"] = f"the broker did not say within {TRACKS_S:g} s"
-        except LockstepError as error:
-            values["no_tracks"] = str(error)
-        now_ms = self._admin.host.clock.wall_ms()
-        return values | {"now_ms": now_ms, "meanings": {each.group: track_text(each, now_ms) for each in values["tracks"]}}
-
-    def document(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what `lockstep message show --track --json` prints of the message of `one`, and why bodies or tracks are missing."""
-        message = values["message"]
-        hidden = {"body": None, "bodyError": "this dashboard shows no bodies (--no-bodies)"}
-        shown = message_json(message) if self.bodies else message_facts(message) | hidden
-        if values["no_tracks"] is not None:
-            return shown | {"track": None, "trackError": values["no_tracks"]}
-        return shown | {"track": [track_json(each, values["now_ms"]) for each in values["tracks"]]}
 
     def body(self, message: MessageExt) -> Body:
         """Return the body: JSON laid out, text, or bytes in hexadecimal digits."""
+        raw = message.stored_body
+        stored = len(raw), crc32(raw) & CRC_MASK
         if not self.bodies:
-            return Body("hidden", "", len(message.stored_body))
+            return Body("hidden", "", len(raw), *stored)
         try:
             body = bytes(message.body)
         except RemoteProtocolError as error:
-            return Body("unreadable", str(error), len(message.stored_body))
+            return Body("unreadable", str(error), len(raw), *stored)
         cut = len(body) > BODY_SHOWN
         try:
             text = body[:BODY_SHOWN].decode("utf-8", "ignore" if cut else "strict")
         except UnicodeDecodeError:
-            return Body("bytes", body[:HEX_SHOWN].hex(" ", 4), len(body), len(body) > HEX_SHOWN)
+            return Body("bytes", "\n".join(hex_lines(body[:HEX_SHOWN])), len(body), *stored, len(body) > HEX_SHOWN)
         if not cut and text[:1] in ("{", "["):
             try:
-                return Body("json", json.dumps(json.loads(text), indent=2, ensure_ascii=False), len(body))
+                return Body("json", json.dumps(json.loads(text), indent=2, ensure_ascii=False), len(body), *stored)
             except (ValueError, RecursionError):
                 pass
-        return Body("text", text, len(body), cut)
+        return Body("text", text, len(body), *stored, cut)
 
     def row(self, message: MessageExt) -> Row:
         """Return what a list shows of a message."""
-        place = message.broker_name, message.queue_id, message.queue_offset
+        place = message.stored_topic, message.broker_name, message.queue_id, message.queue_offset
         names = message.tags, message.sharding_key, message.keys
         return Row(message.offset_message_id, *place, message.stored_ms, *names, self.line(message))
 
@@ -170,3 +94,11 @@ class Messages:
             return f"({error})"
         text = " ".join(body.decode("utf-8", "backslashreplace").split())
         return text if len(text) <= LINE_SHOWN else text[:LINE_SHOWN] + "…"
+
+
+def hex_lines(data: bytes) -> Iterator[str]:
+    """Yield lines with the place of their first byte, 16 bytes in hexadecimal digits, and those of them that are ASCII."""
+    for at in range(0, len(data), HEX_LINE):
+        part = data[at : at + HEX_LINE]
+        shown = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in part)
+        yield f"{at:08x}  {part.hex(' '):{3 * HEX_LINE - 1}}  {shown}"

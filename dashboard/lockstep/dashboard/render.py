@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
@@ -35,8 +35,10 @@ def _rate(value: float | None) -> str:
 
 
 def _time(at_ms: int) -> Markup:
-    """Return an element with the time in UTC, of which the script makes a local one."""
+    """Return an element with the time in UTC, of which the script makes a local one, or only a text if it is no time of a calendar."""
     text = format_time(at_ms)
+    if not text.endswith("Z"):
+        return escape(text)
     return Markup('<time datetime="{0}" title="{0}">{0}</time>').format(text)
 
 
@@ -86,7 +88,6 @@ def environment(language: str = "en") -> Environment:
         "time": _time,
         "text": _text,
         "lines": printable_lines,
-        "moment": format_time,
         "url": lambda value: quote(str(value), safe=""),
     }
     made.globals["static"] = STATIC

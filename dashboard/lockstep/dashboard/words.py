@@ -241,11 +241,15 @@ CHINESE: dict[str, str] = {
     "Message %(id)s": "消息 %(id)s",
     "Messages of %(topic)s": "%(topic)s 的消息",
     "Find a message": "查找消息",
-    "The id that <code>lockstep send</code> prints, or the one that its producer gave it. The messages of a topic are on the page of the "
-    "topic; <code>lockstep message find</code> searches all topics for a key.": (
-        "<code>lockstep send</code> 打印的 ID，或生产者给出的 ID。主题的消息在主题页面上；"
-        "<code>lockstep message find</code> 在所有主题中按键查找。"
+    "The id that <code>lockstep send</code> prints, or the one that its producer gave it.": (
+        "<code>lockstep send</code> 打印的 ID，或生产者给出的 ID。"
     ),
+    "One of the keys that its producer gave it. The logs of all brokers are searched, the newest part first. Messages without a key are on "
+    "the page of their topic.": "生产者给出的键之一。查找所有 Broker 的日志，从最新的部分开始。没有键的消息在其主题的页面上。",
+    "Message key": "消息键",
+    "Find": "查找",
+    "as in broker-a:0": "如 broker-a:0",
+    "Up to offset": "至位点",
     "Facts": "属性",
     "Place": "位置",
     "%(broker)s, queue %(queue)s, offset %(offset)s": "%(broker)s，队列 %(queue)s，位点 %(offset)s",
@@ -259,13 +263,21 @@ CHINESE: dict[str, str] = {
     "Deliveries before": "此前投递次数",
     "Due": "到期时间",
     "Body": "消息体",
-    "%(size)s bytes": "%(size)s 字节",
+    "%(size)s bytes, stored as %(stored)s with the CRC-32 %(crc)s": "%(size)s 字节，存储为 %(stored)s 字节，CRC-32 为 %(crc)s",
+    "Download": "下载",
     "; this dashboard shows no bodies (--no-bodies)": "；该控制台不显示消息体（--no-bodies）",
     ", which can't be read: %(reason)s": "，无法读取：%(reason)s",
     " that are no text": "，不是文本",
-    "; what follows is the beginning, <code>lockstep message show</code> prints all": (
-        "；以下是开头部分，<code>lockstep message show</code> 显示全部"
-    ),
+    "; what follows is the beginning, the download has all": "；以下是开头部分，下载可得全部",
+    "Its sharding key in this queue": "该队列中的同一分区键",
+    "The message before it": "前一条消息",
+    "The message after it": "后一条消息",
+    "No message of this key is stored before it.": "在它之前没有存储该键的消息。",
+    "No message of this key is stored after it.": "在它之后没有存储该键的消息。",
+    "None of the %(count)s messages before it has this key.": "它之前的 %(count)s 条消息都没有该键。",
+    "None of the %(count)s messages after it has this key.": "它之后的 %(count)s 条消息都没有该键。",
+    "It is a copy of": "它是以下消息的副本：",
+    "Its copies": "它的副本",
     "What became of it": "消费情况",
     "State": "状态",
     "Progress": "进度",
@@ -274,9 +286,18 @@ CHINESE: dict[str, str] = {
     "Text in the body": "消息体包含",
     "Since": "开始时间",
     "Until": "结束时间",
-    "The search ended after 3 s: it looked at %(searched)s. Older ones may match; <code>lockstep message find</code> has no such limit.": (
-        "查找在 3 秒后结束，查看了 %(searched)s。更早的消息可能匹配；<code>lockstep message find</code> 没有这个限制。"
+    "A page searches for 3 s, and looks at 20,000 messages or 8 MiB at most: this one has looked at %(searched)s. Older ones may match; "
+    "<code>lockstep message find</code> has no such limit.": (
+        "页面最多查找 3 秒，最多查看 20,000 条消息或 8 MiB：本页查看了 %(searched)s。更早的消息可能匹配；"
+        "<code>lockstep message find</code> 没有这个限制。"
     ),
+    "%(size)s could not be read from the disks of the brokers: <code>lockstep doctor</code> names damage.": (
+        "有 %(size)s 无法从 Broker 的磁盘读取：<code>lockstep doctor</code> 会指出损坏。"
+    ),
+    "Queues that could not be looked at in time, and may have newer messages: %(count)s. Choose one queue.": (
+        "未能及时查看、可能有更新消息的队列：%(count)s 个。请选择一个队列。"
+    ),
+    "Go on with older messages": "继续查找更早的消息",
     "Older": "更早",
     "No message was found so far.": "目前没有找到消息。",
     "No message matches.": "没有匹配的消息。",

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.admin import ownership, rates
+from lockstep.admin.find import Criteria
 from lockstep.admin.pictures import owners, series
 from lockstep.admin.watch import watch
 from lockstep.admin.watch.cache import Cache
@@ -17,13 +18,14 @@ from lockstep.dashboard.changes.change import Change, Plan
 from lockstep.dashboard.changes.pages import Changes
 from lockstep.dashboard.changes.replays import Replays
 from lockstep.dashboard.guard import Guard
-from lockstep.dashboard.messages import Messages
+from lockstep.dashboard.message_search import MessageSearch
 from lockstep.runtime.metrics import Slices
 from sweep.mutants.registry import Patches, mutant
 
 WATCH = "tests/unit/admin/watch/"
 CHANGES = "tests/unit/dashboard/test_changes.py::"
 PAGES = "tests/unit/dashboard/test_pages.py::"
+MESSAGE_PAGES = "tests/unit/dashboard/test_message_pages.py::"
 PICTURES = "tests/unit/admin/test_pictures.py::"
 RATES = "tests/unit/admin/test_rates.py::"
 TAIL = "tests/unit/dashboard/test_tail_page.py::"
@@ -191,25 +193,19 @@ def a_form_without_an_origin_is_taken(patch: Patches) -> None:
 @mutant(aimed=PAGES + "test_without_bodies_none_is_shown_and_none_is_searched")
 def hidden_bodies_are_searched(patch: Patches) -> None:
     """Where bodies are hidden, a text in them can't be searched for: the result would tell it."""
-    of_topic = Messages.of_topic
+    criteria = MessageSearch._criteria
 
-    async def searching(self: Messages, topic: str, query: Any) -> dict[str, Any]:
-        seeing: Any = Messages(self._admin)
-        seeing.row = self.row
-        return {**await of_topic(seeing, topic, query), "bodies": self.bodies}
+    def searching(self: MessageSearch, wanted: Any, topic: str | None) -> Criteria:
+        return replace(criteria(self, wanted, topic), body=wanted.get("body") or None)
 
-    patch.set(Messages, "of_topic", searching)
+    patch.set(MessageSearch, "_criteria", searching)
 
 
-@mutant(aimed=PAGES + "test_search_that_is_cut_short_is_not_shown_as_complete")
+@mutant(aimed=MESSAGE_PAGES + "test_search_that_reached_its_limit_says_how_far_it_came_and_goes_on")
 def a_cut_result_looks_whole(patch: Patches) -> None:
     """A search that has ended before it has seen all messages says so."""
-    of_topic = Messages.of_topic
-
-    async def complete(self: Messages, topic: str, query: Any) -> dict[str, Any]:
-        return {**await of_topic(self, topic, query), "timed_out": False}
-
-    patch.set(Messages, "of_topic", complete)
+    values = MessageSearch._values
+    patch.set(MessageSearch, "_values", lambda self, *found: {**values(self, *found), "ended_early": False})
 
 
 @mutant(aimed=TAIL + "test_what_comes_too_fast_is_passed_over_and_counted")

@@ -301,7 +301,7 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong(arguments: list[str], wo
 
 def test_progress_is_printed_with_rate_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     clock = SetClock()
-    progress = SearchProgress(clock)
+    progress = SearchProgress(clock, printed=True)
     progress.update("a", 1_000_000_000, 7_000_000_000)
     assert capsys.readouterr().err == ""
     clock.now_ms += FIRST_MS
@@ -319,7 +319,7 @@ def test_progress_is_printed_with_rate_and_time_left(capsys: pytest.CaptureFixtu
 def test_progress_on_a_terminal_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     clock = SetClock()
-    progress = SearchProgress(clock, "messages")
+    progress = SearchProgress(clock, "messages", printed=True)
     for _ in range(3):
         clock.now_ms += FIRST_MS
         progress.update("a", 100, 900)

@@ -34,6 +34,16 @@ def test_timestamp_is_utc_with_milliseconds() -> None:
     assert format_time(1_700_000_000_123) == "2023-11-14T22:13:20.123Z"
 
 
+@pytest.mark.parametrize("milliseconds", [2**62, -(2**62), 253_402_300_800_000, -62_135_596_800_001])
+def test_timestamp_that_is_no_time_of_a_calendar_is_a_number(milliseconds: int) -> None:
+    assert format_time(milliseconds) == f"{milliseconds} ms"
+
+
+def test_message_with_a_hostile_time_of_birth_is_printed() -> None:
+    (message,) = decode_messages(encode_record(b"t", 0, b"x", b"", born_ms=2**62), "a")
+    assert message_json(message)["born_at"] == f"{2**62} ms"
+
+
 def test_control_characters_are_escaped() -> None:
     assert printable("a\x1b[2J\r\nb\u202e") == "a\\x1b[2J\\r\\nb\\u202e"
     (message,) = decode_messages(encode_message(Message("t", b"caf\xc3\xa9 \xff\x00"), 0, "A" * 32, 5), "a")

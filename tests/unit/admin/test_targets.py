@@ -44,6 +44,17 @@ def test_time_before_1970_is_rejected_with_the_next_step(text: str) -> None:
         parse_target(text, NOW)
 
 
+def test_time_after_the_year_9999_is_rejected() -> None:
+    text = "9999-12-31T23:59:59-23:00"
+    for parse in (parse_target, parse_since):
+        with pytest.raises(ConfigError, match="is after the year 9999 in UTC"):
+            parse(text, NOW)
+    for period in ((text, None), (None, text)):
+        with pytest.raises(ConfigError, match="is after the year 9999 in UTC"):
+            parse_period(*period, NOW)
+    assert parse_target("9999-12-31T23:59:59.999Z", NOW) == Target("time", 253_402_300_799_999)
+
+
 @pytest.mark.parametrize(
     "text", ["broker-a", "broker-a:", ":1", "broker-a:-1", "broker-a:x", "broker-a:1234567890", "broker-a:" + "9" * 4_301]
 )

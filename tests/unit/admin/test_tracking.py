@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.admin import search_progress
 from lockstep.admin.client import AdminClient
 from lockstep.admin.commands.message import _show
 from lockstep.admin.commands.message_find import _find
@@ -233,7 +234,9 @@ async def consumed(messages: Sequence[MessageExt], context: ConcurrentlyContext)
 
 
 @pytest.mark.lockstep(brokers=1)
-async def test_message_that_is_retried_and_then_dead_lettered(lockstep_cluster: TestCluster) -> None:
+async def test_message_that_is_retried_and_then_dead_lettered(
+    lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     cluster = lockstep_cluster
     await cluster.create_topic(TOPIC, queues=1)
     settings = {"max_reconsume_times": 1}
@@ -258,6 +261,12 @@ async def test_message_that_is_retried_and_then_dead_lettered(lockstep_cluster: 
     await cluster.advance(seconds=30)
     assert await types(4) == [TrackType.DEAD_LETTERED]
     assert await types(3) == [TrackType.CONSUMED]
+    monkeypatch.setattr(search_progress, "FIRST_MS", 0)
+    capsys.readouterr()
+    await types(4)
+    assert capsys.readouterr().err == "", "only a command prints the progress of a long search"
+    await _show(ids[4], None, cluster.nameserver, True, with_tracks=True)
+    assert "lockstep: searched " in capsys.readouterr().err
 
 
 @pytest.mark.lockstep(brokers=1)

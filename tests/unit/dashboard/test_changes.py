@@ -249,6 +249,8 @@ async def test_rubbish_in_any_field_is_refused_and_never_an_error_of_the_server(
                 got = await on.sent(name, form)
                 assert got.status in (200, 409), (each.name, value)
                 assert "<script>" not in got.text.partition("<main")[2].replace("&lt;script&gt;", "")
+        late = await on.planned("group-reset", group=GROUP, to="9999-12-31T23:59:59-23:00")
+        assert "is after the year 9999 in UTC" in late
         assert await queues_of(on, TOPIC) == 4
         assert (await get(on.dashboard.app, "/changes/unknown")).status == 404
         assert (await on.sent("unknown", {})).status == 404

@@ -57,6 +57,26 @@ async def test_nothing_but_reading_is_accepted(method: str) -> None:
     assert len(got.body) < 200
 
 
+@pytest.mark.parametrize(
+    ("site", "mode", "dest", "status"),
+    [
+        ("cross-site", "no-cors", "image", 403),
+        ("cross-site", "no-cors", "script", 403),
+        ("cross-site", "cors", "empty", 403),
+        ("cross-site", "navigate", "iframe", 403),
+        ("same-site", "no-cors", "image", 403),
+        ("cross-site", "navigate", "document", 200),
+        ("same-origin", "cors", "empty", 200),
+        ("same-origin", "no-cors", "script", 200),
+        ("none", "navigate", "document", 200),
+    ],
+)
+async def test_page_of_another_site_has_no_part_from_here_but_may_link_here(site: str, mode: str, dest: str, status: int) -> None:
+    got = await get(GUARD, "/messages/7F0000", sec_fetch_site=site, sec_fetch_mode=mode, sec_fetch_dest=dest)
+    assert got.status == status
+    assert (got.body == b"secret") == (status == 200)
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "evil.example"])
 async def test_every_response_forbids_scripts_of_others_frames_and_sniffing(host: str) -> None:
     got = await get(GUARD, "/", host=host)

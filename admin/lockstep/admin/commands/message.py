@@ -58,8 +58,8 @@ async def _show(message_id: str, broker: str | None, nameserver: str, as_json: b
     place_of(message_id)  # raises for text that is no id, before anything is asked
     admin = AdminClient(Host.current(), nameserver)
     searched = brokers_to_search(await admin.brokers(), broker)
-    message, owner = await find_by_id(admin, searched, message_id)
-    group_tracks = await tracks(admin, owner, message) if with_tracks else []
+    message, owner = await find_by_id(admin, searched, message_id, printed=True)
+    group_tracks = await tracks(admin, owner, message, printed=True) if with_tracks else []
     now_ms = admin.host.clock.wall_ms()
     if as_json:
         print_json(message_json(message) | ({"track": [track_json(each, now_ms) for each in group_tracks]} if with_tracks else {}))

@@ -7,12 +7,13 @@ from typing import Annotated
 import typer
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.find import Criteria, Found, find_id, find_in_topic, find_key
+from lockstep.admin.find import Criteria, Found, check_key, find_id, find_key
 from lockstep.admin.message_text import message_json, message_line
 from lockstep.admin.options import JsonOption, NameserverOption, print_error, raise_if_incomplete, run
 from lockstep.admin.render import format_bytes, format_time, print_json
 from lockstep.admin.search_progress import SearchProgress
 from lockstep.admin.targets import parse_period
+from lockstep.admin.topic_search import find_in_topic
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
@@ -81,7 +82,7 @@ async def _find(
     criteria = replace(criteria, begin_ms=since_ms or 0, end_ms=TIMESTAMP_MAX if until_ms is None else until_ms)
     admin = AdminClient(host, nameserver)
     by_time = key is None and message_id is None
-    found = Found(limit, SearchProgress(host.clock, "messages" if by_time else "bytes"))
+    found = Found(limit, SearchProgress(host.clock, "messages" if by_time else "bytes", printed=True))
     if criteria.topic is not None:
         await admin.route(criteria.topic)  # a misspelt name is reported before all logs are searched
     try:
@@ -104,11 +105,11 @@ def _check(key: str | None, message_id: str | None, criteria: Criteria, period: 
         raise ConfigError("--key and --id exclude each other: use one of them")
     if everywhere and message_id is None:
         raise ConfigError("--all belongs to --id: say which one")
-    for option, value in (("--key", key), ("--id", message_id), ("--sharding-key", criteria.sharding_key)):
+    if key is not None:
+        check_key("--key", key)
+    for option, value in (("--id", message_id), ("--sharding-key", criteria.sharding_key)):
         if value is not None:
             check_text(option, value)
-    if key is not None and len(key.split()) != 1:
-        raise ConfigError(f"--key {key[:80]!r} is several words: a message with several keys has each of them, so search for one")
     if criteria.body == "":
         raise ConfigError("--body is empty: give a text that the body has, or leave it out")
     if criteria.topic is not None:
