@@ -36,16 +36,17 @@ class Figures:
 
     async def topics(self) -> list[TopicFigures]:
         """Return the figures of the topics, those of groups too, but not those of the broker."""
-        stored: dict[str, list[int]] = {}
+        found: dict[str, list[int]] = {}
         slices = Slices()
-        for topic, count, size in self._store.queue_totals():
+        for topic, count, stored, size in self._store.queue_totals():
             await slices.step()
             if not is_system_topic(topic):
-                before = stored.setdefault(topic, [0, 0, 0])
+                before = found.setdefault(topic, [0, 0, 0, 0])
                 before[0] += 1
                 before[1] += count
                 before[2] += size
-        return [TopicFigures(topic, *values) for topic, values in stored.items()]
+                before[3] += stored
+        return [TopicFigures(topic, *values) for topic, values in found.items()]
 
     async def flows(self, groups: Sequence[str], *, looked_up_max: int = LATENCY_QUEUES_MAX) -> list[FlowFigures]:
         """Return the figures of groups in topics. Look up the oldest message of at most `looked_up_max` queues."""

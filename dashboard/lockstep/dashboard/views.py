@@ -6,7 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from lockstep.admin.client import READER_GROUP, BrokerResults
+from lockstep.admin.client import BrokerResults
 from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_history import PlacedEvent, hand_overs, summary
 from lockstep.admin.group_report import GroupReport
@@ -14,7 +14,7 @@ from lockstep.admin.ownership import Lane, group_lanes, most_moved
 from lockstep.admin.pictures.heat import heat_picture
 from lockstep.admin.pictures.owners import owners_picture
 from lockstep.admin.pictures.series import series_picture
-from lockstep.admin.rates import GroupRates, TopicRates
+from lockstep.admin.rates import GroupRates, TopicRates, groups_of_topic
 from lockstep.admin.settings_query import ClusterSettings
 from lockstep.admin.watch.cache import Answer
 from lockstep.admin.watch.topic_query import TopicReport
@@ -78,7 +78,7 @@ def topics(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
         "name": lambda each: each.topic,
         "rate": lambda each: -(each.stored_s or 0),
         "behind": lambda each: -(each.lag or 0),
-        "stored": lambda each: -each.messages,
+        "stored": lambda each: -(each.messages or 0),
     }
     everything = query.get("all") == "1"
     rows = [each for each in watch.topics if everything or group_of_topic(each.topic) is None]
@@ -94,12 +94,6 @@ def topic(watch: Watch, name: str, answer: Answer[TopicReport], query: Mapping[s
         for broker in report.layout.brokers:
             offsets = {each.queue_id: each for each in report.offsets.get(broker, ())}
             queues += [(each, offsets.get(each.queue_id)) for each in report.layout.queues_of(broker)]
-    groups: dict[str, tuple[int | None, int | None]] = {}
-    for look in watch.looks.values():
-        for flow in look.flows if isinstance(look, Overview) else ():
-            if flow.topic == name and flow.group != READER_GROUP:
-                lag, oldest_ms = groups.get(flow.group, (None, None))
-                groups[flow.group] = _plus(lag, flow.lag), _most(oldest_ms, flow.oldest_ms)
     rate = next((each for each in watch.topics if each.topic == name), None)
     key = query.get("key", "")
     return {
@@ -113,7 +107,7 @@ def topic(watch: Watch, name: str, answer: Answer[TopicReport], query: Mapping[s
             [(each.broker_name, None if at is None else at.max_offset - at.min_offset) for each, at in queues],
             f"{name}: messages that each queue stores",
         ),
-        "groups": sorted(groups.items()),
+        "groups": groups_of_topic(watch.looks, name),
         "rate": rate,
         "chart": _chart(watch, f"topic/{name}/in", f"{name}: messages stored per second"),
     }
@@ -261,11 +255,3 @@ def _chart(watch: Watch, series: str, title: str) -> Markup:
 
 def _trend(watch: Watch, series: str, title: str) -> Markup:
     return Markup(series_picture(watch.series.last(series, TREND), title, width=120, height=24, ticks=TREND))
-
-
-def _plus(one: int | None, other: int | None) -> int | None:
-    return one if other is None else other if one is None else one + other
-
-
-def _most(one: int | None, other: int | None) -> int | None:
-    return one if other is None else other if one is None else max(one, other)

@@ -16,6 +16,8 @@ class TopicFigures:
     """Messages stored since the topic's first queue was made. It survives restarts."""
     size: int
     """Bytes stored since the broker's start."""
+    stored: int | None = None
+    """Messages that are stored: those that retention has removed are not. None from an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
