@@ -4,7 +4,7 @@ A rate is the difference of two counters of one broker by that broker's own cloc
 fallen, or a look is missing, there is no rate: None, never 0 and never a negative one.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -103,6 +103,21 @@ class ClusterRates:
     groups: tuple[GroupRates, ...]
     """The one with the largest lag first; those of the tools are left out."""
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Return the brokers that sums are without, because they did not respond."""
+        return tuple(each.broker for each in self.brokers if each.reason is not None)
+
+    def total(self, figure: Callable[[BrokerRates], float | None]) -> float | None:
+        """Return the sum of a figure over the brokers that responded; None if none did, or one of them has no such rate yet."""
+        known = [figure(each) for each in self.brokers if each.reason is None]
+        return total(known) if known else None
+
+    @property
+    def grants_min(self) -> float | None:
+        """Return the grants of queues per minute; None if no broker responded, or one of them has no rate yet."""
+        return None if self.total(lambda each: each.lag) is None else total(each.grants_min for each in self.groups)
+
 
 @dataclass(frozen=True, slots=True)
 class TopicRates:
@@ -118,7 +133,7 @@ class TopicRates:
     stored_s: float | None
     """Messages stored per second."""
     lag: int | None
-    """Of the group that is furthest behind; None if no group has progress in it. Broadcasting groups and those of the tools are left out."""
+    """Of the group that is furthest behind, without broadcasting groups and those of the tools; None if no other has progress in it."""
 
 
 Looks = Mapping[str, Overview | str]

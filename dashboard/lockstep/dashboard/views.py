@@ -22,6 +22,7 @@ from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.admin.why_query import Diagnosis
 from lockstep.client.producer.routing import queue_of_key
 from lockstep.protocol.bodies import GroupStatus, Overview
+from lockstep.protocol.errors import RequestCodeNotSupportedError
 from lockstep.protocol.names import group_of_topic
 from lockstep.runtime.clock import Clock
 
@@ -41,10 +42,11 @@ TREND = 120
 def frame(watch: Watch, clock: Clock) -> dict[str, Any]:
     """Return what every page shows: how old its figures are, and what keeps them from being newer."""
     age_ms = None if watch.looked_ms is None else clock.monotonic_ms() - watch.looked_ms
-    silent = {name: look for name, look in watch.looks.items() if isinstance(look, str)}
     return {
         "problem": watch.problem,
-        "silent": silent,
+        "absent": watch.absent,
+        "left_out": ", ".join(watch.rates.left_out),
+        "without_history": [name for name, error in watch.without_events.items() if isinstance(error, RequestCodeNotSupportedError)],
         "begun": watch.looked_ms is not None,
         "stale": age_ms is not None and age_ms > 3 * INTERVAL_MS,
         "nameservers": ", ".join(watch.admin.nameservers),
@@ -62,10 +64,10 @@ def cluster(watch: Watch, answer: Answer[list[Finding]]) -> dict[str, Any]:
         "addresses": addresses,
         "overviews": overviews,
         "tiles": [
-            _tile(watch, "Stored", "messages per second, last hour", "in"),
-            _tile(watch, "Consumed", "messages per second, last hour", "out"),
-            _tile(watch, "Behind", "messages, of all groups, last hour", "lag"),
-            _tile(watch, "Hand-overs", "queues granted per minute, last hour", "moves"),
+            _tile(watch, "Stored", "messages per second, last hour", "in", found.total(lambda each: each.stored_s)),
+            _tile(watch, "Consumed", "messages per second, last hour", "out", found.total(lambda each: each.given_s)),
+            _tile(watch, "Behind", "messages, of all groups, last hour", "lag", found.total(lambda each: each.lag)),
+            _tile(watch, "Hand-overs", "queues granted per minute, last hour", "moves", found.grants_min),
         ],
         "attention": attention[:ROWS],
         "attention_left": max(0, len(attention) - ROWS),
@@ -237,12 +239,11 @@ def _heat(figures: Iterable[tuple[str, int | None]], title: str) -> Markup:
     return Markup(heat_picture(blocks, title)) if sum(map(len, blocks.values())) >= HEAT_MIN else Markup()
 
 
-def _tile(watch: Watch, title: str, unit: str, series: str) -> dict[str, Any]:
-    values = watch.series.last(series, 1)
+def _tile(watch: Watch, title: str, unit: str, series: str, value: float | None) -> dict[str, Any]:
     return {
         "title": title,
         "unit": unit,
-        "value": values[-1] if values else None,
+        "value": value,
         "whole": series == "lag",
         "chart": _chart(watch, series, f"{title}: {unit}"),
     }

@@ -30,6 +30,14 @@ CHINESE: dict[str, str] = {
         "还没有 Broker 注册。启动一个：<code>lockstep broker --nameserver %(nameservers)s</code>"
     ),
     "%(broker)s does not answer, sums are without it: %(reason)s": "%(broker)s 没有响应，合计中不包含它：%(reason)s",
+    "%(broker)s is not registered, sums are without it.": "%(broker)s 未注册，合计中不包含它。",
+    "It has not answered since %(time)s.": "自 %(time)s 起没有响应。",
+    "%(broker)s is older than this dashboard: no rates, no history. Sums are without it.": (
+        "%(broker)s 的版本比本控制台旧：没有速率，没有历史。合计中不包含它。"
+    ),
+    "%(broker)s is older than this dashboard: no history of its queues.": "%(broker)s 的版本比本控制台旧：没有其队列的历史。",
+    "without %(brokers)s": "不包含 %(brokers)s",
+    "Sums are without %(brokers)s.": "合计中不包含 %(brokers)s。",
     "%(broker)s is left out: %(reason)s": "不包含 %(broker)s：%(reason)s",
     "What follows is older.": "以下是较旧的数据。",
     "The brokers have not answered yet.": "Broker 尚未响应。",

@@ -13,6 +13,9 @@ from fastapi import FastAPI
 from lockstep.client import Message, MessageExt, OrderlyContext, Producer
 from lockstep.dashboard import Dashboard
 from lockstep.dashboard.render import HERE
+from lockstep.protocol.bodies import BrokerAddress
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import RequestCodeNotSupportedError
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.asgi import get
@@ -115,6 +118,51 @@ async def test_broker_that_is_away_is_named_and_is_never_a_zero(lockstep_cluster
         await cluster.resume("broker-b")
         await cluster.advance(seconds=30)
         assert "broker-b does not answer" not in await shown(on, "/")
+
+
+async def test_sums_without_a_broker_that_is_gone_are_shown_and_name_it(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=10)
+        await shown(on, "/")
+        await cluster.kill("broker-b")
+        for _ in range(3):
+            await cluster.advance(seconds=25)
+            front = await shown(on, "/")
+            assert re.search(r"broker-b is not registered, sums are without it\. It has not answered since \S+Z", front)
+            for title in ("Stored", "Consumed", "Behind", "Hand-overs"):
+                assert re.search(rf"{title} [\d.]+ [^–]*? last hour, without broker-b", front), (title, front)
+            for url in ("/groups", f"/groups/{GROUP}", "/topics", f"/topics/{TOPIC}"):
+                assert "Sums are without broker-b." in await shown(on, url)
+        await cluster.restart("broker-b")
+        await cluster.advance(seconds=15)
+        for url in ("/", "/groups"):
+            assert "without broker-b" not in await shown(on, url)
+
+
+async def test_broker_that_is_too_old_is_said_to_be_that(lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    async with dashboard(cluster) as on:
+        refused = {RequestCode.GROUP_EVENTS}
+        request = on.watch.admin.request
+
+        async def older(broker: BrokerAddress, code: RequestCode, *args: object) -> object:
+            if broker.name == "broker-b" and code in refused:
+                raise RequestCodeNotSupportedError(f"request code {code} is not supported")
+            return await request(broker, code, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(on.watch.admin, "request", older)
+        await cluster.advance(seconds=12)
+        front = await shown(on, "/")
+        assert "broker-b is older than this dashboard: no history of its queues." in front
+        assert "without broker-b" not in front
+        refused.add(RequestCode.OVERVIEW)
+        await cluster.advance(seconds=12)
+        front = await shown(on, "/")
+        assert "broker-b is older than this dashboard: no rates, no history. Sums are without it." in front
+        assert "broker-b does not answer" not in front
 
 
 async def test_front_page_tells_what_the_doctor_has_found(lockstep_cluster: TestCluster) -> None:
