@@ -11,14 +11,13 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from lockstep.admin.client import BrokerResults
 from lockstep.admin.diagnosis import Finding, findings_json
 from lockstep.admin.doctor_query import examine
 from lockstep.admin.group_list import GroupLine, groups_json
-from lockstep.admin.group_query import list_groups, read_group
-from lockstep.admin.group_report import GroupReport
+from lockstep.admin.group_query import list_groups
 from lockstep.admin.settings_query import ClusterSettings, read_settings
 from lockstep.admin.watch.cache import Answer, Cache
+from lockstep.admin.watch.group_look import GroupLook, look_at_group
 from lockstep.admin.watch.topic_query import TopicReport, read_topic, topic_json
 from lockstep.admin.watch.watch import Watch
 from lockstep.admin.why_query import Diagnosis, diagnose, diagnosis_json
@@ -30,7 +29,6 @@ from lockstep.dashboard.guard import App, Guard
 from lockstep.dashboard.messages import Messages
 from lockstep.dashboard.render import HERE, Templates
 from lockstep.dashboard.tail_page import TailPage
-from lockstep.protocol.bodies import GroupStatus
 from lockstep.protocol.errors import LockstepError, SubscriptionGroupNotExistError, TopicNotExistError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
@@ -38,14 +36,12 @@ from lockstep.runtime.host import Host
 FINDINGS_FRESH_MS = 60_000
 """The page of the cluster asks for an examination when the last one is of this age."""
 
-Group = tuple[GroupReport | None, BrokerResults[GroupStatus]]
-
 
 @dataclass(frozen=True, slots=True)
 class Caches:
     """What is asked only while somebody looks at it."""
 
-    groups: Cache[str, Group]
+    groups: Cache[str, GroupLook]
     topics: Cache[str, TopicReport]
     whys: Cache[str, Diagnosis]
     doctor: Cache[None, list[Finding]]
@@ -74,7 +70,7 @@ class Dashboard:
         self._tails = TailPage(self.watch.admin, self.tasks, messages)
         admin, clock = self.watch.admin, self.host.clock
         self._caches = Caches(
-            groups=Cache(clock, self.tasks, lambda group: read_group(admin, group)),
+            groups=Cache(clock, self.tasks, lambda group: look_at_group(self.watch, group)),
             topics=Cache(clock, self.tasks, lambda topic: read_topic(admin, topic)),
             whys=Cache(clock, self.tasks, lambda group: diagnose(admin, group, lambda line: True, lambda failed: _unknown(group, failed))),
             doctor=Cache(clock, self.tasks, lambda _: examine(admin)),

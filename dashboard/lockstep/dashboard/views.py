@@ -6,10 +6,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from lockstep.admin.client import BrokerResults
 from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_history import PlacedEvent, hand_overs, summary
-from lockstep.admin.group_report import GroupReport
 from lockstep.admin.ownership import Lane, group_lanes, most_moved
 from lockstep.admin.pictures.heat import heat_picture
 from lockstep.admin.pictures.owners import owners_picture
@@ -17,11 +15,12 @@ from lockstep.admin.pictures.series import series_picture
 from lockstep.admin.rates import GroupRates, TopicRates, groups_of_topic
 from lockstep.admin.settings_query import ClusterSettings
 from lockstep.admin.watch.cache import Answer
+from lockstep.admin.watch.group_look import GroupLook
 from lockstep.admin.watch.topic_query import TopicReport
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.admin.why_query import Diagnosis
 from lockstep.client.producer.routing import queue_of_key
-from lockstep.protocol.bodies import GroupStatus, Overview
+from lockstep.protocol.bodies import Overview
 from lockstep.protocol.errors import RequestCodeNotSupportedError
 from lockstep.protocol.names import group_of_topic
 from lockstep.runtime.clock import Clock
@@ -32,6 +31,8 @@ LANES_MAX = 64
 """Queues that have a lane: those that moved most."""
 FAILING_SHOWN = 20
 WINDOWS_MIN = (1, 5, 15, 60)
+CLOCK_MS = 200
+"""A broker's clock that differs by more is told: its log has other times than the page."""
 HEAT_MIN = 16
 """Fewer queues have no picture of all of them."""
 EVENTS_SHOWN = 200
@@ -127,17 +128,17 @@ def groups(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
     return {"rows": [(each, each.remarks) for each in chosen], "trends": trends, **listing}
 
 
-def group(
-    watch: Watch, name: str, answer: Answer[tuple[GroupReport | None, BrokerResults[GroupStatus]]], now_ms: int, query: Mapping[str, str]
-) -> dict[str, Any]:
-    report, results = answer.value if answer.value is not None else (None, None)
+def group(watch: Watch, name: str, answer: Answer[GroupLook], now_ms: int, query: Mapping[str, str]) -> dict[str, Any]:
+    look = answer.value
+    report, results = (None, None) if look is None else (look.report, look.results)
     window_min = int(query["window"]) if query.get("window", "") in map(str, WINDOWS_MIN) else 5
     events = sorted(watch.events.of(name), key=lambda each: each.event.wall_ms)
-    period = now_ms - window_min * 60_000, now_ms
+    until_ms = watch.events.known_until(now_ms, 2 * INTERVAL_MS)
+    period = until_ms - window_min * 60_000, until_ms
     recent = [each for each in events if period[0] <= each.event.wall_ms]
     moved = [each for each in hand_overs(events) if each.at_ms >= period[0]]
     lines = () if report is None else report.queues
-    drawn = _lanes(watch, report, events, period)
+    drawn = _lanes(watch, look, events, period)
     sentence = summary(moved)
     picture = owners_picture(name, drawn, recent, period, sentence, style=None) if drawn else ""
     queues = sorted(lines, key=lambda line: -(line.lag or 0)) if len(lines) > ROWS else lines
@@ -145,13 +146,14 @@ def group(
     return {
         "group": name,
         "report": report,
-        "unknown": answer.value is not None and report is None and results is not None and not results.failed,
+        "unknown": look is not None and report is None and results is not None and not results.failed,
         "error": None if answer.error is None else str(answer.error),
         "failed": {} if results is None else results.failed,
         "rate": next((each for each in watch.rates.groups if each.group == name), None),
         "picture": Markup(picture),
         "hidden_lanes": max(0, len(lines) - len(drawn)) if report is not None and report.ordered else 0,
         "sentence": sentence,
+        "clocks": {broker: round(ahead_ms, -2) for broker, ahead_ms in watch.events.clock_differences(CLOCK_MS).items()},
         "windows": WINDOWS_MIN,
         "window": window_min,
         **_paged(queues, query),
@@ -197,13 +199,15 @@ def settings(answer: Answer[ClusterSettings], query: Mapping[str, str]) -> dict[
     }
 
 
-def _lanes(watch: Watch, report: GroupReport | None, events: Sequence[PlacedEvent], period: tuple[int, int]) -> list[Lane]:
+def _lanes(watch: Watch, look: GroupLook | None, events: Sequence[PlacedEvent], period: tuple[int, int]) -> list[Lane]:
     """Return the lanes of the queues that moved most, in their order. A group that locks no queue has none."""
-    lines = () if report is None else report.queues
+    lines = () if look is None or look.report is None else look.report.queues
     if not any(line.owner for line in lines) and not any(each.event.topic for each in events):
         return []
     shown, theirs = most_moved(lines, events, period, LANES_MAX)
-    return group_lanes(shown, theirs, period, watch.events.unknown(period[1] - 2 * INTERVAL_MS))
+    unknown = watch.events.unknown(period[1], {line.broker for line in shown})
+    reported_ms, read_since = (None, set[str]()) if look is None else (look.began_ms, watch.events.read_since(look.ended_ms))
+    return group_lanes(shown, theirs, period, unknown, reported_ms=reported_ms, read_since=read_since)
 
 
 def _listing(

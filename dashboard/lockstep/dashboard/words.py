@@ -36,6 +36,12 @@ CHINESE: dict[str, str] = {
         "%(broker)s 的版本比本控制台旧：没有速率，没有历史。合计中不包含它。"
     ),
     "%(broker)s is older than this dashboard: no history of its queues.": "%(broker)s 的版本比本控制台旧：没有其队列的历史。",
+    "The clock of %(broker)s is %(time)s ahead of the one of this dashboard; its events are shown by the latter.": (
+        "%(broker)s 的时钟比本控制台快 %(time)s；其事件按本控制台的时钟显示。"
+    ),
+    "The clock of %(broker)s is %(time)s behind the one of this dashboard; its events are shown by the latter.": (
+        "%(broker)s 的时钟比本控制台慢 %(time)s；其事件按本控制台的时钟显示。"
+    ),
     "without %(brokers)s": "不包含 %(brokers)s",
     "Sums are without %(brokers)s.": "合计中不包含 %(brokers)s。",
     "%(broker)s is left out: %(reason)s": "不包含 %(broker)s：%(reason)s",

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from urllib.parse import quote
 
@@ -100,6 +101,59 @@ async def test_killed_member_is_shown_with_its_grace_and_its_successor(lockstep_
         text = await shown(on, f"/groups/{GROUP}")
         assert "2 lost with the owner (median 3.0 s" in text
         assert "its connection was lost, and the grace is over" in text
+
+
+def bars(text: str) -> list[tuple[str, str, int, int]]:
+    """Return (queue, member, from, until) of each bar of the lanes; the times are ms since 1970."""
+    found = re.findall(r"<title>([^<]+?:\d+): ([^<]+?), (\S+Z) to (\S+Z),", text)
+    return [(queue, member, *(int(datetime.fromisoformat(at).timestamp() * 1000 + 0.5) for at in times)) for queue, member, *times in found]
+
+
+async def test_new_owner_is_never_shown_for_the_time_of_the_one_before(lockstep_cluster: TestCluster) -> None:
+    """The brokers report an owner before the dashboard reads the events that made it one."""
+    cluster = lockstep_cluster
+    await started(cluster, "a", "b")
+    await cluster.advance(seconds=70)
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=12)
+        lanes = f"/groups/{GROUP}?window=1"
+        await get(on.app, lanes)
+        await cluster.advance(seconds=5)  # so that the queues move soon after all events were read
+        before = {(queue, member) for queue, member, *_ in bars((await get(on.app, lanes)).text)}
+        assert len(before) == 4
+        await cluster.kill("b")
+        killed_ms = Host.current().clock.wall_ms()
+        moved = set()
+        for _ in range(30):
+            await cluster.advance(seconds=0.4)
+            for queue, member, from_ms, _ in bars((await get(on.app, lanes)).text):
+                if (queue, member) not in before:
+                    moved.add(queue)
+                    assert from_ms >= killed_ms
+        assert len(moved) == 2
+
+
+async def test_lanes_are_by_the_clock_of_the_dashboard(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    cluster.set_wall_clock("broker-a", ahead_seconds=15)
+    cluster.set_wall_clock("broker-b", ahead_seconds=-15)
+    await started(cluster, "a")
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=60)
+        joined_ms = Host.current().clock.wall_ms()
+        await cluster.start("b", Member(cluster).run)
+        await cluster.advance(seconds=6)
+        text = await shown(on, lanes := f"/groups/{GROUP}?window=1")
+        assert "The clock of broker-a is 15 s ahead of the one of this dashboard" in text
+        assert "The clock of broker-b is 15 s behind the one of this dashboard" in text
+        page = (await get(on.app, lanes)).text
+        now_ms = Host.current().clock.wall_ms()
+        newest = {queue: max(bars(page), key=lambda bar: (bar[0] == queue, bar[2])) for queue, *_ in bars(page)}
+        assert len(newest) == 4
+        assert all(now_ms - 5_100 <= until_ms <= now_ms for _, _, _, until_ms in newest.values()), "no lane ends early"
+        moved = [from_ms for _, _, from_ms, _ in newest.values() if from_ms > joined_ms]
+        assert len(moved) == 2
+        assert max(moved) - joined_ms < 6_000, "a broker whose clock is ahead shows its newest events"
 
 
 async def test_broker_that_is_away_is_named_and_is_never_a_zero(lockstep_cluster: TestCluster) -> None:

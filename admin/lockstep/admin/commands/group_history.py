@@ -57,10 +57,10 @@ async def _history(group: str, topic: str | None, since: str | None, svg: Path |
     admin = AdminClient(host, nameserver)
     async with admin.keep_connections():
         brokers = await admin.brokers()
+        report = None if svg is None else (await read_group(admin, group))[0]  # before the events: they tell what has changed since
         results = await gather_results({broker.name: admin.group_events(broker, group) for broker in brokers})
         if not results.failed and not any(reply.events for reply in results.values.values()):
             await _check_known(admin, group)
-        report = None if svg is None else (await read_group(admin, group))[0]
     everything = in_order({name: reply.events for name, reply in results.values.items()})
     moved = [each for each in hand_overs(everything) if each.at_ms >= (since_ms or 0) and topic in (None, each.topic)]
     of_topic = [each for each in everything if topic in (None, each.event.topic or topic)]
@@ -89,7 +89,7 @@ def _lanes(
     """Return the lanes of the group's queues. What a broker does not know, because it has dropped it or did not respond, is unknown."""
     unknown = {broker: [(0, known_since(group, reply))] for broker, reply in replies.items()}
     unknown |= {line.broker: [(0, period[1])] for line in lines if line.broker not in replies}
-    return group_lanes(lines, events, period, unknown)
+    return group_lanes(lines, events, period, unknown, read_since=replies.keys())
 
 
 def _write(path: Path, picture: str) -> None:

@@ -45,6 +45,8 @@ class Watch:
         """When the figures were last brought up to date, by the monotonic clock."""
         self._clock = host.clock
         self._answers = Answers()
+        self._following: dict[str, asyncio.Lock] = {}
+        """Broker → held while its events are read."""
         self._requests: Requests[Overview] = Requests(tasks, RESPONSE_MS)
         self._began_ms = host.clock.monotonic_ms()
 
@@ -96,17 +98,20 @@ class Watch:
         if found.status.broker_name != broker.name:
             raise RemoteProtocolError(f"{found.status.broker_name} responds at its address")
         try:
-            await self._follow(broker)
+            await self.follow(broker)
             self.without_events.pop(broker.name, None)
         except BrokerError as error:
             self.without_events[broker.name] = error
         return found
 
-    async def _follow(self, broker: BrokerAddress) -> None:
-        """Add the broker's new events to the history."""
-        more = True
-        while more:
-            more = self.events.add(broker.name, await self.admin.group_events_after(broker, *self.events.after(broker.name)))
+    async def follow(self, broker: BrokerAddress) -> None:
+        """Add the broker's new events to the history, all those up to now. Raise what the request raises."""
+        async with self._following.setdefault(broker.name, asyncio.Lock()):
+            more = True
+            while more:
+                sent_ms = self._clock.wall_ms()
+                reply = await self.admin.group_events_after(broker, *self.events.after(broker.name))
+                more = self.events.add(broker.name, reply, (sent_ms, self._clock.wall_ms()))
 
 
 def _reason(error: LockstepError) -> str:
