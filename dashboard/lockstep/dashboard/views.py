@@ -27,6 +27,8 @@ from lockstep.runtime.clock import Clock
 
 ROWS = 100
 """Rows of one page of a list, and of the groups that need attention."""
+OLD_MS = 15_000
+"""Figures of this age are shown with the time when they were read."""
 LANES_MAX = 64
 """Queues that have a lane: those that moved most."""
 FAILING_SHOWN = 20
@@ -49,10 +51,18 @@ def frame(watch: Watch, clock: Clock) -> dict[str, Any]:
         "left_out": ", ".join(watch.rates.left_out),
         "without_history": [name for name, error in watch.without_events.items() if isinstance(error, RequestCodeNotSupportedError)],
         "begun": watch.looked_ms is not None,
-        "stale": age_ms is not None and age_ms > 3 * INTERVAL_MS,
+        "stale_ms": watch.looked_wall_ms if age_ms is not None and age_ms > OLD_MS else None,
         "nameservers": ", ".join(watch.admin.nameservers),
         "any_broker": bool(watch.brokers),
     }
+
+
+def age(answer: Answer[Any], now_ms: int) -> dict[str, int | None]:
+    """Return when an answer was read, if that is a while ago. `now_ms`: ms since 1970.
+
+    The age itself would change with each look, and with it the part of the page, though nothing else in it does.
+    """
+    return {"read_ms": answer.read_ms if answer.read_ms is not None and now_ms - answer.read_ms > OLD_MS else None}
 
 
 def cluster(watch: Watch, answer: Answer[list[Finding]]) -> dict[str, Any]:

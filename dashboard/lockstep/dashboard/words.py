@@ -24,7 +24,8 @@ CHINESE: dict[str, str] = {
     "The nameservers do not answer, the last figures stay: %(reason)s. <code>lockstep doctor</code> examines them.": (
         "NameServer 没有响应，显示的是最后一次的数据：%(reason)s。可用 <code>lockstep doctor</code> 检查。"
     ),
-    "These figures are old: no look at the cluster has ended for a while.": "数据已旧：一段时间内没有完成对集群的查询。",
+    "These figures are old: no look at the cluster has ended since %(time)s.": "数据已旧：自 %(time)s 起没有完成对集群的查询。",
+    "As of %(time)s.": "截至 %(time)s。",
     "The first look at the cluster of %(nameservers)s has not ended yet.": "对 %(nameservers)s 所在集群的第一次查询尚未完成。",
     "No broker has registered. Start one: <code>lockstep broker --nameserver %(nameservers)s</code>": (
         "还没有 Broker 注册。启动一个：<code>lockstep broker --nameserver %(nameservers)s</code>"

@@ -386,6 +386,38 @@ async def test_every_part_that_a_page_refreshes_can_be_asked_for(lockstep_cluste
                 assert (part.status, "etag" in part.headers) == (whole.status, True), (url, name)
 
 
+async def test_figures_of_a_while_ago_are_shown_with_their_time(lockstep_cluster: TestCluster) -> None:
+    """The time stays equal while the answer does, so that a part that has not changed is not sent again."""
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    urls = [f"/topics/{TOPIC}", f"/groups/{GROUP}", f"/groups/{GROUP}/dead", f"/groups/{GROUP}/parked", "/settings", "/doctor"]
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=8)
+        for url in urls:
+            assert "As of" not in await shown(on, url)
+        read_ms = Host.current().clock.wall_ms()
+        await cluster.advance(seconds=60)
+        for url in urls:
+            (time, *others) = set(re.findall(r"As of (\S+Z) ", checked(await get(on.app, url)).text))
+            assert others == []
+            assert 0 <= read_ms - datetime.fromisoformat(time).timestamp() * 1000 < 30_000, url
+            assert "As of" not in await shown(on, url), "it is newer now"
+
+
+async def test_dashboard_whose_watch_has_stopped_says_since_when(lockstep_cluster: TestCluster) -> None:
+    await started(lockstep_cluster, "a")
+    async with dashboard(lockstep_cluster) as on:
+        await lockstep_cluster.advance(seconds=8)
+        await on.tasks.cancel_all()
+        assert "These figures are old" not in checked(await get(on.app, "/")).text
+        await lockstep_cluster.advance(seconds=30)
+        pages = [await get(on.app, "/", x_part="notices")]
+        assert re.search(r"no look at the cluster has ended since \S+Z ", checked(pages[0]).text)
+        await lockstep_cluster.advance(seconds=3)
+        pages.append(await get(on.app, "/", x_part="notices"))
+        assert pages[0].headers["etag"] == pages[1].headers["etag"]
+
+
 async def test_links_carry_the_path_under_which_a_proxy_serves_the_dashboard(lockstep_cluster: TestCluster) -> None:
     await started(lockstep_cluster, "a")
     async with dashboard(lockstep_cluster) as on:

@@ -43,6 +43,8 @@ class Watch:
         """Why the nameservers could not be asked."""
         self.looked_ms: int | None = None
         """When the figures were last brought up to date, by the monotonic clock."""
+        self.looked_wall_ms: int | None = None
+        """The same in ms since 1970."""
         self._clock = host.clock
         self._answers = Answers()
         self._following: dict[str, asyncio.Lock] = {}
@@ -78,7 +80,8 @@ class Watch:
         now_ms = self._clock.monotonic_ms()
         tick = (now_ms - self._began_ms) // INTERVAL_MS
         looks = {name: each if isinstance(each, Overview) else _reason(each) for name, each in now.items()}
-        self._answers.add(looks, now_ms, self._clock.wall_ms())
+        self.looked_wall_ms = self._clock.wall_ms()
+        self._answers.add(looks, now_ms, self.looked_wall_ms)
         self.absent = {name: self._absence(name, each) for name, each in now.items() if not isinstance(each, Overview)}
         (self.rates, self.topics), self.looks = rates_with_topics(self.looks, looks), looks
         self.looked_ms = now_ms
