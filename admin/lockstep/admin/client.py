@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
+from lockstep.admin.tool_groups import READER_GROUP
 from lockstep.client.config import nameserver_addresses
 from lockstep.client.nameservers import not_a_nameserver
 from lockstep.protocol.bodies import (
@@ -65,8 +66,6 @@ from lockstep.runtime.link import CONNECT_MS, call, connect
 
 T = TypeVar("T")
 
-READER_GROUP = "LOCKSTEP_TAIL"
-"""The group that pulls name. It commits nothing, so it has no progress."""
 PULL_BYTES_MAX = 256 * 1024
 PULLED = (
     ResponseCode.SUCCESS,

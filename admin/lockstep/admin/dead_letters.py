@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from lockstep.admin.client import AdminClient, BrokerResults, by_name, gather_results, without_address
+from lockstep.admin.tool_groups import REPLAY_GROUP
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.errors import SubscriptionGroupNotExistError
 from lockstep.protocol.message import Message, MessageExt, decode_messages
@@ -25,7 +26,6 @@ from lockstep.protocol.properties import (
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import RecordView, split_records
 
-REPLAY_GROUP = "LOCKSTEP_REPLAY"
 PAGE_COUNT = 256
 """Messages per pull."""
 

@@ -5,7 +5,7 @@ the same as before.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lockstep.admin.group_history import GRANTED, LET_GO, PlacedEvent
@@ -52,6 +52,7 @@ def lanes(
     queues: Iterable[Queue] = (),
     unknown: Mapping[str, Sequence[Period]] | None = None,
     owners: Mapping[Queue, str | None] | None = None,
+    owners_ms: int | None = None,
 ) -> list[Lane]:
     """Return the lanes of one group's queues, sorted.
 
@@ -60,7 +61,8 @@ def lanes(
         period: What the lanes cover. Later events are left out.
         queues: Queues that have a lane even if they have no event.
         unknown: Broker → periods of which its events are not known, in order.
-        owners: The owners at the end of the period, as far as they are known.
+        owners: The owners at a time after which all events are known, as far as these owners are known.
+        owners_ms: That time; by default the end of the period.
     """
     queue_events: dict[Queue, list[GroupEvent]] = {queue: [] for queue in queues}
     member_events: dict[str, list[GroupEvent]] = {}
@@ -80,8 +82,9 @@ def lanes(
             if part[0] > (spans[-1].until_ms if spans else period[0]):
                 spans.append(Span(spans[-1].until_ms if spans else period[0], part[0], known=False))
             now = Span(part[0], part[0], known=False)
-            if owners is not None and queue in owners and part[1] == period[1] and not any(part[0] <= each.wall_ms for each in own):
-                now = Span(part[0], part[0], owners[queue])  # it has not changed since
+            has_owner = owners is not None and queue in owners and part[0] <= (period[1] if owners_ms is None else owners_ms) <= part[1]
+            if owners is not None and has_owner and not any(part[0] <= each.wall_ms for each in own):
+                now = Span(part[0], part[0], owners[queue])  # it has not changed in this part
             spans += _spans(happened, part, now)
         if (end := spans[-1].until_ms if spans else period[0]) < period[1]:
             spans.append(Span(end, period[1], known=False))
@@ -90,13 +93,23 @@ def lanes(
 
 
 def group_lanes(
-    lines: Iterable[QueueLine], events: Iterable[PlacedEvent], period: Period, unknown: Mapping[str, Sequence[Period]]
+    lines: Iterable[QueueLine],
+    events: Iterable[PlacedEvent],
+    period: Period,
+    unknown: Mapping[str, Sequence[Period]],
+    *,
+    reported_ms: int | None = None,
+    read_since: Collection[str],
 ) -> list[Lane]:
-    """Return the lanes of a group whose queues are reported now: the period ends now."""
+    """Return the lanes of a group whose queues were reported at the time `reported_ms`, by default at the end of the period.
+
+    `read_since`: the brokers whose events were read after that. The owner that another broker has reported may be newer than its events,
+    and says nothing of the time before.
+    """
     known = list(lines)
     queues = [(line.topic, line.broker, line.queue_id) for line in known]
-    owners = {queue: line.owner for queue, line in zip(queues, known, strict=True) if line.reached}
-    return lanes(events, period, queues=queues, unknown=unknown, owners=owners)
+    owners = {queue: line.owner for queue, line in zip(queues, known, strict=True) if line.reached and line.broker in read_since}
+    return lanes(events, period, queues=queues, unknown=unknown, owners=owners, owners_ms=reported_ms)
 
 
 def most_moved(

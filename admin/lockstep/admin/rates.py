@@ -4,11 +4,11 @@ A rate is the difference of two counters of one broker by that broker's own cloc
 fallen, or a look is missing, there is no rate: None, never 0 and never a negative one.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from lockstep.admin.client import READER_GROUP
+from lockstep.admin.tool_groups import REPLAY_GROUP, is_tool_group
 from lockstep.protocol.bodies import FlowFigures, GroupFigures, NameserverStanding, Overview, TopicFigures
 from lockstep.protocol.names import DLQ_PREFIX, group_of_topic
 from lockstep.runtime.metrics import BUCKETS_US
@@ -83,6 +83,7 @@ class GroupRates:
     failing: int
     parked: int
     dead_letters: int
+    """Dead letters that are stored and were not replayed."""
     consume_enable: bool
 
     @property
@@ -107,7 +108,22 @@ class ClusterRates:
 
     brokers: tuple[BrokerRates, ...]
     groups: tuple[GroupRates, ...]
-    """The one with the largest lag first."""
+    """The one with the largest lag first; those of the tools are left out."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Return the brokers that sums are without, because they did not respond."""
+        return tuple(each.broker for each in self.brokers if each.reason is not None)
+
+    def total(self, figure: Callable[[BrokerRates], float | None]) -> float | None:
+        """Return the sum of a figure over the brokers that responded; None if none did, or one of them has no such rate yet."""
+        known = [figure(each) for each in self.brokers if each.reason is None]
+        return total(known) if known else None
+
+    @property
+    def grants_min(self) -> float | None:
+        """Return the grants of queues per minute; None if no broker responded, or one of them has no rate yet."""
+        return None if self.total(lambda each: each.lag) is None else total(each.grants_min for each in self.groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +135,12 @@ class TopicRates:
     """Brokers that have a queue of it with messages."""
     queues: int
     """Queues that have ever had a message."""
-    messages: int
-    """Messages stored since its first queue was made."""
+    messages: int | None
+    """Messages that are stored; None if a broker is of an earlier version, which does not say."""
     stored_s: float | None
     """Messages stored per second."""
     lag: int | None
-    """Of the group that is furthest behind; None if no group has progress in it."""
+    """Of the group that is furthest behind, without broadcasting groups and those of the tools; None if no other has progress in it."""
 
 
 Looks = Mapping[str, Overview | str]
@@ -148,20 +164,20 @@ def _pairs(before: Looks, now: Looks) -> dict[str, "_Pair"]:
 
 
 def _cluster(pairs: Mapping[str, "_Pair"], now: Looks) -> ClusterRates:
-    brokers = [_broker(name, pairs.get(name), now[name]) for name in sorted(now)]
-    names = sorted({each.group for pair in pairs.values() for each in pair.now.groups})
+    broadcasting = _broadcasting(pair.now for pair in pairs.values())
+    brokers = [_broker(name, pairs.get(name), now[name], broadcasting) for name in sorted(now)]
+    names = sorted({each.group for pair in pairs.values() for each in pair.now.groups if not is_tool_group(each.group)})
     groups = [_group(name, list(pairs.values())) for name in names]
     groups.sort(key=lambda each: (-(each.lag or 0), each.group))
     return ClusterRates(tuple(brokers), tuple(groups))
 
 
 def _topics(pairs: Collection["_Pair"]) -> tuple[TopicRates, ...]:
-    lags: dict[str, dict[str, int]] = {}
-    for pair in pairs:
-        for flow in pair.now.flows:
-            if flow.lag is not None:
-                lag = lags.setdefault(flow.topic, {})
-                lag[flow.group] = lag.get(flow.group, 0) + flow.lag
+    overviews = [pair.now for pair in pairs]
+    lags: dict[str, list[int]] = {}
+    for (topic, _), flow in _flows(overviews).items():
+        if flow.lag is not None:
+            lags.setdefault(topic, []).append(flow.lag)
     here: dict[str, list[tuple[_Pair, TopicFigures]]] = {}
     for pair in pairs:
         for each in pair.now.topics:
@@ -171,12 +187,63 @@ def _topics(pairs: Collection["_Pair"]) -> tuple[TopicRates, ...]:
             topic=topic,
             brokers=len(parts),
             queues=sum(each.queues for _, each in parts),
-            messages=sum(each.messages for _, each in parts),
+            messages=_known_sum(each.stored for _, each in parts),
             stored_s=total(pair.stored_in(each) for pair, each in parts),
-            lag=max(lags.get(topic, {}).values(), default=None),
+            lag=max(lags.get(topic, ()), default=None),
         )
         for topic, parts in sorted(here.items())
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TopicGroup:
+    """One group in one topic, over all brokers that responded."""
+
+    lag: int | None
+    """None for a broadcasting group, whose members keep their progress themselves."""
+    oldest_ms: int | None
+    """Milliseconds since the oldest message that waits was stored, as far as it was looked up."""
+
+
+def groups_of_topic(looks: Looks, topic: str) -> dict[str, TopicGroup]:
+    """Return the groups that have consumed a topic, by name, without those of the tools."""
+    overviews = [look for look in looks.values() if isinstance(look, Overview)]
+    return {group: flow for (at, group), flow in sorted(_flows(overviews).items()) if at == topic}
+
+
+def _flows(overviews: Sequence[Overview]) -> dict[tuple[str, str], TopicGroup]:
+    """Return what groups consume of topics, by (topic, group)."""
+    broadcasting = _broadcasting(overviews)
+    found: dict[tuple[str, str], TopicGroup] = {}
+    for overview in overviews:
+        for flow in overview.flows:
+            if is_tool_group(flow.group):
+                continue
+            known = found.get((flow.topic, flow.group), TopicGroup(None, None))
+            if flow.group not in broadcasting:
+                known = TopicGroup(_plus(known.lag, flow.lag), _most(known.oldest_ms, flow.oldest_ms))
+            found[flow.topic, flow.group] = known
+    return found
+
+
+def _broadcasting(overviews: Iterable[Overview]) -> frozenset[str]:
+    """Return the groups that are broadcasting at any broker. They may have progress from before."""
+    return frozenset(each.group for overview in overviews for each in overview.groups if each.broadcasting)
+
+
+def _plus(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else one + other
+
+
+def _most(one: int | None, other: int | None) -> int | None:
+    return one if other is None else other if one is None else max(one, other)
+
+
+def _known_sum(values: Iterable[int | None]) -> int | None:
+    """Return the sum; None if any value is not known."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return sum(known) if len(known) == len(found) else None
 
 
 def _figures(look: Overview | str | None) -> Overview | None:
@@ -194,6 +261,8 @@ class _Pair:
         self.topics = {each.topic: each for each in now.topics}
         self.groups = {each.group: each for each in now.groups}
         self.flows = _by_group(now.flows)
+        self.unreplayed = {each.topic: each.lag for each in self.flows.get(REPLAY_GROUP, ()) if each.lag is not None}
+        """Topic of dead letters → how many were not replayed, after a first replay."""
         self.groups_before = {} if self.before is None else {each.group: each for each in self.before.groups}
         self.flows_before = {} if self.before is None else {(each.topic, each.group): each for each in self.before.flows}
         self.stored_before = {} if self.before is None else {each.topic: each.messages for each in self.before.topics}
@@ -210,6 +279,14 @@ class _Pair:
             return None
         known = [(self.flows_before.get((each.topic, each.group)), each) for each in flows]
         return total(self.rate(0 if before is None else before.given, each.given) for before, each in known)
+
+    def dead_letters(self, group: str) -> int:
+        """Return how many dead letters of the group are stored and were not replayed."""
+        topic = self.topics.get(DLQ_PREFIX + group)
+        if topic is None:
+            return 0
+        stored = topic.messages if topic.stored is None else topic.stored
+        return min(stored, self.unreplayed.get(topic.topic, stored))
 
     def stored(self, topics: Iterable[str]) -> float | None:
         """Return the messages stored in these topics per second."""
@@ -240,7 +317,7 @@ def total(values: Iterable[float | None]) -> float | None:
     return total
 
 
-def _broker(name: str, pair: _Pair | None, look: Overview | str) -> BrokerRates:
+def _broker(name: str, pair: _Pair | None, look: Overview | str, broadcasting: Collection[str]) -> BrokerRates:
     if pair is None:
         return BrokerRates(name, look if isinstance(look, str) else None)
     now, status = pair.now, pair.now.status
@@ -248,8 +325,8 @@ def _broker(name: str, pair: _Pair | None, look: Overview | str) -> BrokerRates:
         broker=name,
         reason=None,
         stored_s=pair.stored(each.topic for each in now.topics if group_of_topic(each.topic) is None),
-        given_s=pair.given(each for each in now.flows if each.group != READER_GROUP),
-        lag=sum(each.lag or 0 for each in now.flows if not _is_broadcasting(pair.groups.get(each.group))),
+        given_s=pair.given(each for each in now.flows if not is_tool_group(each.group)),
+        lag=sum(each.lag or 0 for each in now.flows if each.group not in broadcasting and not is_tool_group(each.group)),
         connections=now.connections,
         unsynced_bytes=now.unsynced_bytes,
         free_bytes=status.disk_free_bytes,
@@ -275,10 +352,6 @@ def _append_p99(before: Sequence[int], now: Sequence[int]) -> str | None:
     return ("≤ " if passed < len(BUCKETS_US) else "> ") + text
 
 
-def _is_broadcasting(group: GroupFigures | None) -> bool:
-    return group is not None and bool(group.broadcasting)
-
-
 def _group(name: str, pairs: list[_Pair]) -> GroupRates:
     here = [(pair, pair.groups[name]) for pair in pairs if name in pair.groups]
     flows = [(pair, pair.flows.get(name, [])) for pair, _ in here]
@@ -300,7 +373,7 @@ def _group(name: str, pairs: list[_Pair]) -> GroupRates:
         grants_min=_grants_min(here),
         failing=sum(each.failing for _, each in here),
         parked=sum(each.parked for _, each in here),
-        dead_letters=sum(each.messages for pair in pairs for each in pair.now.topics if each.topic == DLQ_PREFIX + name),
+        dead_letters=sum(pair.dead_letters(name) for pair in pairs),
         consume_enable=all(each.consume_enable for _, each in here),
     )
 

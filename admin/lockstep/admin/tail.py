@@ -5,9 +5,10 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from lockstep.admin.client import READER_GROUP, AdminClient, by_name, gather_results
+from lockstep.admin.client import AdminClient, by_name, gather_results
 from lockstep.admin.options import CommandError, print_error, raise_if_incomplete
 from lockstep.admin.targets import Target
+from lockstep.admin.tool_groups import READER_GROUP
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError, broker_error

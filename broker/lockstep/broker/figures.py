@@ -4,27 +4,21 @@ No turn of the loop reads more than a slice of the tables, so the figures are fr
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from lockstep.broker.delay_figures import delay_figures
+from lockstep.broker.oldest import Flow, OldestMessages
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
-from lockstep.broker.store import Store, StoreCorruptError
-from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.broker.store import Store
 from lockstep.protocol.bodies import DelayFigures, FlowFigures, GroupFigures, ParkState, TopicFigures
-from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.names import is_system_topic
-from lockstep.protocol.record import RecordView
 from lockstep.runtime.metrics import Slices, in_slices
 
 LATENCY_QUEUES_MAX = 1_000
-"""The maximum number of queues with lag for which one reading looks up the oldest message: one read each, from disk if it is old."""
+"""The maximum number of queues with lag of which one reading looks up the oldest message: one read each, from disk if it is old."""
 QUEUES_PER_STEP = 50
 """The number of queues that count as one step of a slice: to ask for each whether the slice is full costs as much as its figures."""
-READS_PER_SLICE = 50
-"""The number of messages read in one turn of the loop."""
-READ_BYTES = 1
-"""The first message is always returned, and no other is needed."""
 
 
 class Figures:
@@ -34,24 +28,26 @@ class Figures:
         self._store = store
         self._state = state
         self._pulls = pulls
+        self._oldest = OldestMessages(store, state)
 
     async def topics(self) -> list[TopicFigures]:
         """Return the figures of the topics, those of groups too, but not those of the broker."""
-        stored: dict[str, list[int]] = {}
+        found: dict[str, list[int]] = {}
         slices = Slices()
-        for topic, count, size in self._store.queue_totals():
+        for topic, count, stored, size in self._store.queue_totals():
             await slices.step()
             if not is_system_topic(topic):
-                before = stored.setdefault(topic, [0, 0, 0])
+                before = found.setdefault(topic, [0, 0, 0, 0])
                 before[0] += 1
                 before[1] += count
                 before[2] += size
-        return [TopicFigures(topic, *values) for topic, values in stored.items()]
+                before[3] += stored
+        return [TopicFigures(topic, *values) for topic, values in found.items()]
 
     async def flows(self, groups: Sequence[str], *, looked_up_max: int = LATENCY_QUEUES_MAX) -> list[FlowFigures]:
         """Return the figures of groups in topics. Look up the oldest message of at most `looked_up_max` queues."""
-        lag, behind = await self._lag(groups, looked_up_max)
-        oldest = await self._oldest(behind)
+        lag, behind = await self._lag(groups)
+        oldest = await self._oldest.ages(behind, looked_up_max)
         delivered = dict(self._pulls.delivered)
         found = []
         async for part in in_slices({**lag, **delivered}):
@@ -61,49 +57,29 @@ class Figures:
                 found.append(FlowFigures(*key, lag.get(key), oldest.get(key), *counts))
         return found
 
-    async def _lag(self, groups: Sequence[str], behind_max: int) -> tuple[dict[tuple[str, str], int], list[QueueKey]]:
-        """Return the lag by (topic, group), and queues with lag, `behind_max` at most."""
+    async def _lag(self, groups: Sequence[str]) -> tuple[dict[Flow, int], dict[Flow, int]]:
+        """Return the lag of each flow, and of those with lag how many queues have it."""
         progress, bounds = self._state.coordination.state.progress, self._store.bounds
-        lag: dict[tuple[str, str], int] = {}
-        behind: list[QueueKey] = []
+        lag: dict[Flow, int] = {}
+        behind: dict[Flow, int] = {}
         slices = Slices()
         for group in groups:
             await slices.step()
             for topic in progress.topics_of_group(group):
                 queues = progress.progress_in_topic(group, topic)
-                total = 0
+                total = count = 0
                 for first in range(0, len(queues), QUEUES_PER_STEP):
                     part = queues[first : first + QUEUES_PER_STEP]
                     await slices.step(len(part))
                     for queue_id, each in part:
                         missing = each.lag(bounds(topic, queue_id)[1])
                         total += missing
-                        if missing and len(behind) < behind_max:
-                            behind.append((group, topic, queue_id))
+                        count += missing > 0
                 if queues:  # unless its topic has been deleted
                     lag[topic, group] = total
+                if count:
+                    behind[topic, group] = count
         return lag, behind
-
-    async def _oldest(self, behind: Iterable[QueueKey]) -> dict[tuple[str, str], int]:
-        """Return the age of the oldest uncommitted message, in milliseconds, by (topic, group)."""
-        now_ms = self._store.now_ms()
-        oldest: dict[tuple[str, str], int] = {}
-        slices = Slices(READS_PER_SLICE)
-        for group, topic, queue_id in behind:
-            await slices.step()
-            progress = self._state.coordination.state.progress.get((group, topic, queue_id))
-            if progress is None:
-                continue  # its topic has been deleted
-            offset = max(progress.offset, self._store.bounds(topic, queue_id)[0])
-            try:
-                read = await self._store.read_or_wait(topic, queue_id, offset, 1, READ_BYTES)
-            except (OSError, StoreCorruptError, SystemBusyError):
-                continue  # a pull of it fails with the reason; the other figures are still reported
-            if read.parts:
-                record = RecordView(b"".join(read.parts))
-                age_ms = now_ms - self._store.stored_ms(record.physical_offset, record.store_ms)
-                oldest[topic, group] = max(oldest.get((topic, group), 0), age_ms)
-        return oldest
 
     async def groups(self, groups: Sequence[str]) -> list[GroupFigures]:
         """Return the figures of groups."""

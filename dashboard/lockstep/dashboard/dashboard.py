@@ -14,10 +14,12 @@ from lockstep.admin.delays import DelayReport, delays_json
 from lockstep.admin.diagnosis import Finding, findings_json
 from lockstep.admin.doctor_query import examine
 from lockstep.admin.group_list import GroupLine, groups_json
-from lockstep.admin.group_query import UnknownGroupError, list_groups, read_group
+from lockstep.admin.group_query import UnknownGroupError, list_groups
 from lockstep.admin.overviews import read_delays
+from lockstep.admin.rates import groups_of_topic
 from lockstep.admin.settings_query import ClusterSettings, read_settings
 from lockstep.admin.watch.cache import Answer, Cache
+from lockstep.admin.watch.group_look import GroupLook, look_at_group
 from lockstep.admin.watch.topic_query import TopicReport, read_topic, topic_json
 from lockstep.admin.watch.watch import Watch
 from lockstep.admin.why_query import Diagnosis, diagnose, diagnosis_json
@@ -44,7 +46,7 @@ FINDINGS_FRESH_MS = 60_000
 class Caches:
     """What is asked only while somebody looks at it."""
 
-    groups: Cache[str, views.Group]
+    groups: Cache[str, GroupLook]
     topics: Cache[str, TopicReport]
     whys: Cache[str, Diagnosis]
     doctor: Cache[None, list[Finding]]
@@ -76,7 +78,7 @@ class Dashboard:
         self._tails = TailPage(self.watch.admin, self.tasks, messages)
         admin, clock = self.watch.admin, self.host.clock
         self._caches = Caches(
-            groups=Cache(clock, self.tasks, lambda group: read_group(admin, group)),
+            groups=Cache(clock, self.tasks, lambda group: look_at_group(self.watch, group)),
             topics=Cache(clock, self.tasks, lambda topic: read_topic(admin, topic)),
             whys=Cache(clock, self.tasks, lambda group: diagnose(admin, group, lambda line: True)),
             doctor=Cache(clock, self.tasks, lambda _: examine(admin)),
@@ -125,9 +127,16 @@ class Dashboard:
         frame = {**views.frame(self.watch, self.host.clock), "changes": self._changes is not None}
         return self._templates.page(request, name, {**frame, **values}, status)
 
+    def _answer_page(
+        self, request: Request, name: str, values: Mapping[str, Any], answer: Answer[Any], status: int | None = None
+    ) -> Response:
+        """Return the page of an answer that may be from before. It says so, and by default has the status of the answer."""
+        aged = {**values, **views.age(answer, self.host.clock.wall_ms())}
+        return self._page(request, name, aged, _status(answer) if status is None else status)
+
     async def _cluster(self, request: Request) -> Response:
         found = await self._caches.doctor.look(None, wait=False, fresh_ms=FINDINGS_FRESH_MS)
-        return self._page(request, "cluster.html", views.cluster(self.watch, found))
+        return self._answer_page(request, "cluster.html", views.cluster(self.watch, found), found, 200)
 
     async def _topics(self, request: Request) -> Response:
         return self._page(request, "topics.html", views.topics(self.watch, request.query_params))
@@ -138,9 +147,9 @@ class Dashboard:
             return answer_document(await self._caches.topics.look(topic, fresh=True), lambda found: topic_json(topic, found))
         answer = await self._caches.topics.look(topic)
         group = request.query_params.get("of", "")
-        known = group in views.consuming_groups(self.watch, topic)
+        known = group in groups_of_topic(self.watch.looks, topic)
         of = (group, await self._caches.groups.look(group)) if known else None
-        return self._page(request, "topic.html", views.topic(self.watch, topic, answer, of, request.query_params), _status(answer))
+        return self._answer_page(request, "topic.html", views.topic(self.watch, topic, answer, of, request.query_params), answer)
 
     async def _topic_messages(self, request: Request) -> Response:
         if PART in request.headers:
@@ -185,7 +194,7 @@ class Dashboard:
             return answer_document(await self._caches.groups.look(group, fresh=True), lambda found: group_document(group, found))
         answer = await self._caches.groups.look(group)
         values = views.group(self.watch, group, answer, self.host.clock.wall_ms(), request.query_params)
-        return self._page(request, "group.html", values, 404 if values["unknown"] else _status(answer))
+        return self._answer_page(request, "group.html", values, answer, 404 if values["unknown"] else None)
 
     async def _why(self, request: Request) -> Response:
         group = request.path_params["group"]
@@ -197,12 +206,12 @@ class Dashboard:
     async def _dead(self, request: Request) -> Response:
         group = request.path_params["group"]
         answer = await self._caches.dead.look(group)
-        return self._page(request, "dead.html", failed_messages.dead(group, answer), _status(answer))
+        return self._answer_page(request, "dead.html", failed_messages.dead(group, answer), answer)
 
     async def _parked(self, request: Request) -> Response:
         group, count = request.path_params["group"], request.query_params.get("count") == "1"
         answer = await self._caches.parked.look((group, count))
-        return self._page(request, "parked.html", failed_messages.parked(group, answer, count=count), _status(answer))
+        return self._answer_page(request, "parked.html", failed_messages.parked(group, answer, count=count), answer)
 
     async def _delays(self, request: Request) -> Response:
         if wants_json(request):
@@ -210,12 +219,14 @@ class Dashboard:
         return self._page(request, "delays.html", views.delays(self.watch))
 
     async def _settings(self, request: Request) -> Response:
-        return self._page(request, "settings.html", views.settings(await self._caches.settings.look(None), request.query_params))
+        answer = await self._caches.settings.look(None)
+        return self._answer_page(request, "settings.html", views.settings(answer, request.query_params), answer)
 
     async def _doctor(self, request: Request) -> Response:
         if wants_json(request):
             return answer_document(await self._caches.doctor.look(None, fresh=True), findings_json)
-        return self._page(request, "doctor.html", views.doctor(await self._caches.doctor.look(None)))
+        answer = await self._caches.doctor.look(None)
+        return self._answer_page(request, "doctor.html", views.doctor(answer), answer)
 
     async def _not_found(self, request: Request, _: Exception) -> Response:
         return self._page(request, "missing.html", {}, 404)

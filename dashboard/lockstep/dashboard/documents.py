@@ -6,12 +6,11 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lockstep.admin.client import BrokerResults
 from lockstep.admin.group_query import UnknownGroupError, unknown_group
-from lockstep.admin.group_report import GroupReport, group_json
+from lockstep.admin.group_report import group_json
 from lockstep.admin.render import json_text
 from lockstep.admin.watch.cache import FIRST_S, Answer
-from lockstep.protocol.bodies import GroupStatus
+from lockstep.admin.watch.group_look import GroupLook
 from lockstep.protocol.errors import LockstepError, TopicNotExistError, TransportError
 
 V = TypeVar("V")
@@ -44,9 +43,8 @@ def answer_document(answer: Answer[V], made: Callable[[V], Any]) -> Response:
         return refusal(error, 503)
 
 
-def group_document(group: str, found: tuple[GroupReport | None, BrokerResults[GroupStatus]]) -> dict[str, Any]:
+def group_document(group: str, found: GroupLook) -> dict[str, Any]:
     """Return a group as JSON. Raise UnknownGroupError if no broker knows it, and CommandError if some could not be asked."""
-    report, results = found
-    if report is None:
-        raise unknown_group(group, results.failed)
-    return group_json(report, results.failed)
+    if found.report is None:
+        raise unknown_group(group, found.results.failed)
+    return group_json(found.report, found.results.failed)

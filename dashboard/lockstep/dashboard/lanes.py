@@ -8,14 +8,15 @@ from typing import Any
 from markupsafe import Markup
 
 from lockstep.admin.group_history import PlacedEvent
-from lockstep.admin.group_report import GroupReport, QueueLine
+from lockstep.admin.group_report import QueueLine
 from lockstep.admin.holdings import holdings
 from lockstep.admin.ownership import Period, Span
-from lockstep.admin.pictures.group import GroupPicture, group_picture
+from lockstep.admin.pictures.group import GroupPicture, Reported, group_picture
 from lockstep.admin.pictures.held import held_picture
 from lockstep.admin.pictures.owners import length_text, member_letters, queue_name
 from lockstep.admin.presence import MemberLane
-from lockstep.admin.watch.watch import INTERVAL_MS, Watch
+from lockstep.admin.watch.group_look import GroupLook
+from lockstep.admin.watch.watch import Watch
 
 QUEUES_MAX = 64
 """Queues that have a lane: those that moved most."""
@@ -44,14 +45,15 @@ class SpanRow:
 
 
 def group_lanes(
-    watch: Watch, group: str, report: GroupReport | None, events: Sequence[PlacedEvent], period: Period, moved: str
+    watch: Watch, group: str, look: GroupLook | None, events: Sequence[PlacedEvent], period: Period, moved: str
 ) -> dict[str, Any]:
     """Return the picture of a group and what belongs to it. `events`: those of the group; `moved`: a sentence about its hand-overs."""
+    report = None if look is None else look.report
     lines = () if report is None else report.queues
-    unknown = watch.events.unknown(period[1] - 2 * INTERVAL_MS)
-    drawn = group_picture(
-        group, report, lines, events, period, unknown, moved, starts=watch.events.starts(), queues_max=QUEUES_MAX, style=None
-    )
+    unknown = watch.events.unknown(period[1], {line.broker for line in lines})
+    reported = Reported(None, ()) if look is None else Reported(look.began_ms, watch.events.read_since(look.ended_ms))
+    starts = watch.events.starts()
+    drawn = group_picture(group, report, lines, events, period, unknown, moved, reported, starts=starts, queues_max=QUEUES_MAX, style=None)
     rows, more = span_rows(drawn, period)
     return {
         "picture": Markup(drawn.svg) if drawn.lanes else Markup(),

@@ -6,53 +6,63 @@ from typing import Any
 
 from markupsafe import Markup
 
-from lockstep.admin.client import READER_GROUP, BrokerResults
 from lockstep.admin.delays import delay_report, due_name
 from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_history import hand_overs, summary
-from lockstep.admin.group_report import GroupReport, QueueLine
+from lockstep.admin.group_report import QueueLine
 from lockstep.admin.pictures.due import due_picture
 from lockstep.admin.pictures.heat import heat_picture, highest
-from lockstep.admin.rates import GroupRates, TopicRates
+from lockstep.admin.rates import GroupRates, TopicRates, groups_of_topic
 from lockstep.admin.settings_query import ClusterSettings
 from lockstep.admin.watch.cache import Answer
+from lockstep.admin.watch.group_look import GroupLook
 from lockstep.admin.watch.topic_query import TopicReport
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.admin.why_query import Diagnosis
 from lockstep.client.producer.routing import queue_of_key
 from lockstep.dashboard.charts import chart, trend
 from lockstep.dashboard.lanes import group_lanes
-from lockstep.protocol.bodies import GroupStatus, Overview
+from lockstep.protocol.bodies import Overview
 from lockstep.protocol.delays import format_delay
-from lockstep.protocol.errors import TopicNotExistError
+from lockstep.protocol.errors import RequestCodeNotSupportedError, TopicNotExistError
 from lockstep.protocol.names import group_of_topic
 from lockstep.runtime.clock import Clock
 
 ROWS = 100
 """Rows of one page of a list, and of the groups that need attention."""
+OLD_MS = 15_000
+"""Figures of this age are shown with the time when they were read."""
 FAILING_SHOWN = 20
 WINDOWS_MIN = (1, 5, 15, 60)
+CLOCK_MS = 200
+"""A broker's clock that differs by more is told: its log has other times than the page."""
 HEAT_MIN = 16
 """Fewer queues have no picture of all of them."""
 HIGHEST_SHOWN = 10
 EVENTS_SHOWN = 200
 
-Group = tuple[GroupReport | None, BrokerResults[GroupStatus]]
-"""The report of a group, if there is one, and what brokers said of it."""
-
 
 def frame(watch: Watch, clock: Clock) -> dict[str, Any]:
     """Return what every page shows: how old its figures are, and what keeps them from being newer."""
     age_ms = None if watch.looked_ms is None else clock.monotonic_ms() - watch.looked_ms
-    silent = {name: look for name, look in watch.looks.items() if isinstance(look, str)}
     return {
         "problem": watch.problem,
-        "silent": silent,
+        "absent": watch.absent,
+        "left_out": ", ".join(watch.rates.left_out),
+        "without_history": [name for name, error in watch.without_events.items() if isinstance(error, RequestCodeNotSupportedError)],
         "begun": watch.looked_ms is not None,
-        "stale": age_ms is not None and age_ms > 3 * INTERVAL_MS,
+        "stale_ms": watch.looked_wall_ms if age_ms is not None and age_ms > OLD_MS else None,
         "nameservers": ", ".join(watch.admin.nameservers),
         "any_broker": bool(watch.brokers),
     }
+
+
+def age(answer: Answer[Any], now_ms: int) -> dict[str, int | None]:
+    """Return when an answer was read, if that is a while ago. `now_ms`: ms since 1970.
+
+    The age itself would change with each look, and with it the part of the page, though nothing else in it does.
+    """
+    return {"read_ms": answer.read_ms if answer.read_ms is not None and now_ms - answer.read_ms > OLD_MS else None}
 
 
 def cluster(watch: Watch, answer: Answer[list[Finding]]) -> dict[str, Any]:
@@ -65,10 +75,10 @@ def cluster(watch: Watch, answer: Answer[list[Finding]]) -> dict[str, Any]:
         "addresses": addresses,
         "overviews": overviews,
         "tiles": [
-            _tile(watch, "Stored", "messages per second, last hour", "in"),
-            _tile(watch, "Consumed", "messages per second, last hour", "out"),
-            _tile(watch, "Behind", "messages, of all groups, last hour", "lag"),
-            _tile(watch, "Hand-overs", "queues granted per minute, last hour", "moves"),
+            _tile(watch, "Stored", "messages per second, last hour", "in", found.total(lambda each: each.stored_s)),
+            _tile(watch, "Consumed", "messages per second, last hour", "out", found.total(lambda each: each.given_s)),
+            _tile(watch, "Behind", "messages, of all groups, last hour", "lag", found.total(lambda each: each.lag)),
+            _tile(watch, "Hand-overs", "queues granted per minute, last hour", "moves", found.grants_min),
         ],
         "attention": attention[:ROWS],
         "attention_left": max(0, len(attention) - ROWS),
@@ -81,7 +91,7 @@ def topics(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
         "name": lambda each: each.topic,
         "rate": lambda each: -(each.stored_s or 0),
         "behind": lambda each: -(each.lag or 0),
-        "stored": lambda each: -each.messages,
+        "stored": lambda each: -(each.messages or 0),
     }
     everything = query.get("all") == "1"
     rows = [each for each in watch.topics if everything or group_of_topic(each.topic) is None]
@@ -90,19 +100,8 @@ def topics(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
     return {"rows": chosen, "trends": trends, "everything": everything, **listing}
 
 
-def consuming_groups(watch: Watch, topic: str) -> dict[str, tuple[int | None, int | None]]:
-    """Return the groups that consume a topic → messages behind, and for how long the oldest one waits, in ms."""
-    groups: dict[str, tuple[int | None, int | None]] = {}
-    for look in watch.looks.values():
-        for flow in look.flows if isinstance(look, Overview) else ():
-            if flow.topic == topic and flow.group != READER_GROUP:
-                lag, oldest_ms = groups.get(flow.group, (None, None))
-                groups[flow.group] = _plus(lag, flow.lag), _most(oldest_ms, flow.oldest_ms)
-    return dict(sorted(groups.items()))
-
-
 def topic(
-    watch: Watch, name: str, answer: Answer[TopicReport], of: tuple[str, Answer[Group]] | None, query: Mapping[str, str]
+    watch: Watch, name: str, answer: Answer[TopicReport], of: tuple[str, Answer[GroupLook]] | None, query: Mapping[str, str]
 ) -> dict[str, Any]:
     """`of`: the group whose lag the picture of all queues shows, and its answer; None: the picture shows what is stored."""
     report = answer.value
@@ -132,7 +131,7 @@ def topic(
         "of": None if of is None else of[0],
         "heat": _heat([(broker, figure) for broker, _, figure in cells], title),
         "highest": highest([(f"{broker}:{queue_id}", figure) for broker, queue_id, figure in cells], HIGHEST_SHOWN),
-        "groups": list(consuming_groups(watch, name).items()),
+        "groups": groups_of_topic(watch.looks, name),
         "rate": rate,
         "course": chart(watch, f"topic/{name}/in", f"{name}: messages stored per second"),
     }
@@ -150,11 +149,13 @@ def groups(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
     return {"rows": [(each, each.remarks) for each in chosen], "trends": trends, **listing}
 
 
-def group(watch: Watch, name: str, answer: Answer[Group], now_ms: int, query: Mapping[str, str]) -> dict[str, Any]:
-    report, results = answer.value if answer.value is not None else (None, None)
+def group(watch: Watch, name: str, answer: Answer[GroupLook], now_ms: int, query: Mapping[str, str]) -> dict[str, Any]:
+    look = answer.value
+    report, results = (None, None) if look is None else (look.report, look.results)
     window_min = int(query["window"]) if query.get("window", "") in map(str, WINDOWS_MIN) else 5
     events = sorted(watch.events.of(name), key=lambda each: each.event.wall_ms)
-    period = now_ms - window_min * 60_000, now_ms
+    until_ms = watch.events.known_until(now_ms, 2 * INTERVAL_MS)
+    period = until_ms - window_min * 60_000, until_ms
     recent = [each for each in events if period[0] <= each.event.wall_ms]
     moved = [each for each in hand_overs(events) if each.at_ms >= period[0]]
     lines = () if report is None else report.queues
@@ -164,11 +165,12 @@ def group(watch: Watch, name: str, answer: Answer[Group], now_ms: int, query: Ma
     return {
         "group": name,
         "report": report,
-        "unknown": answer.value is not None and report is None and results is not None and not results.failed,
+        "unknown": look is not None and report is None and results is not None and not results.failed,
         "error": None if answer.error is None else str(answer.error),
         "failed": {} if results is None else results.failed,
         "rate": next((each for each in watch.rates.groups if each.group == name), None),
-        **group_lanes(watch, name, report, events, period, summary(moved)),
+        **group_lanes(watch, name, look, events, period, summary(moved)),
+        "clocks": {broker: round(ahead_ms, -2) for broker, ahead_ms in watch.events.clock_differences(CLOCK_MS).items()},
         "windows": WINDOWS_MIN,
         "window": window_min,
         **_paged(queues, query),
@@ -255,9 +257,9 @@ def _name(line: QueueLine, with_topic: bool) -> str:
     return f"{line.topic}@{line.broker}:{line.queue_id}" if with_topic else f"{line.broker}:{line.queue_id}"
 
 
-def _lags(topic: str, found: Group | None) -> dict[tuple[str, int], int | None]:
+def _lags(topic: str, found: GroupLook | None) -> dict[tuple[str, int], int | None]:
     """Return (broker, queue id) → messages behind of a group in a topic, as far as it is known."""
-    report = None if found is None else found[0]
+    report = None if found is None else found.report
     return {} if report is None else {(line.broker, line.queue_id): line.lag for line in report.queues if line.topic == topic}
 
 
@@ -269,20 +271,11 @@ def _heat(figures: Iterable[tuple[str, int | None]], title: str) -> Markup:
     return Markup(heat_picture(blocks, title)) if sum(map(len, blocks.values())) >= HEAT_MIN else Markup()
 
 
-def _tile(watch: Watch, title: str, unit: str, series: str) -> dict[str, Any]:
-    values = watch.series.last(series, 1)
+def _tile(watch: Watch, title: str, unit: str, series: str, value: float | None) -> dict[str, Any]:
     return {
         "title": title,
         "unit": unit,
-        "value": values[-1] if values else None,
+        "value": value,
         "whole": series == "lag",
         "chart": chart(watch, series, f"{title}: {unit}"),
     }
-
-
-def _plus(one: int | None, other: int | None) -> int | None:
-    return one if other is None else other if one is None else one + other
-
-
-def _most(one: int | None, other: int | None) -> int | None:
-    return one if other is None else other if one is None else max(one, other)

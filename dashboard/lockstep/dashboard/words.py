@@ -25,12 +25,27 @@ CHINESE: dict[str, str] = {
     "The nameservers do not answer, the last figures stay: %(reason)s. <code>lockstep doctor</code> examines them.": (
         "NameServer 没有响应，显示的是最后一次的数据：%(reason)s。可用 <code>lockstep doctor</code> 检查。"
     ),
-    "These figures are old: no look at the cluster has ended for a while.": "数据已旧：一段时间内没有完成对集群的查询。",
+    "These figures are old: no look at the cluster has ended since %(time)s.": "数据已旧：自 %(time)s 起没有完成对集群的查询。",
+    "As of %(time)s.": "截至 %(time)s。",
     "The first look at the cluster of %(nameservers)s has not ended yet.": "对 %(nameservers)s 所在集群的第一次查询尚未完成。",
     "No broker has registered. Start one: <code>lockstep broker --nameserver %(nameservers)s</code>": (
         "还没有 Broker 注册。启动一个：<code>lockstep broker --nameserver %(nameservers)s</code>"
     ),
     "%(broker)s does not answer, sums are without it: %(reason)s": "%(broker)s 没有响应，合计中不包含它：%(reason)s",
+    "%(broker)s is not registered, sums are without it.": "%(broker)s 未注册，合计中不包含它。",
+    "It has not answered since %(time)s.": "自 %(time)s 起没有响应。",
+    "%(broker)s is older than this dashboard: no rates, no history. Sums are without it.": (
+        "%(broker)s 的版本比本控制台旧：没有速率，没有历史。合计中不包含它。"
+    ),
+    "%(broker)s is older than this dashboard: no history of its queues.": "%(broker)s 的版本比本控制台旧：没有其队列的历史。",
+    "The clock of %(broker)s is %(time)s ahead of the one of this dashboard; its events are shown by the latter.": (
+        "%(broker)s 的时钟比本控制台快 %(time)s；其事件按本控制台的时钟显示。"
+    ),
+    "The clock of %(broker)s is %(time)s behind the one of this dashboard; its events are shown by the latter.": (
+        "%(broker)s 的时钟比本控制台慢 %(time)s；其事件按本控制台的时钟显示。"
+    ),
+    "without %(brokers)s": "不包含 %(brokers)s",
+    "Sums are without %(brokers)s.": "合计中不包含 %(brokers)s。",
     "%(broker)s is left out: %(reason)s": "不包含 %(broker)s：%(reason)s",
     "What follows is older.": "以下是较旧的数据。",
     "The brokers have not answered yet.": "Broker 尚未响应。",

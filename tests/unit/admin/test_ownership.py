@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lockstep.admin.group_history import PlacedEvent
 from lockstep.admin.group_report import QueueLine
-from lockstep.admin.ownership import Span, lanes, most_moved
+from lockstep.admin.ownership import Span, group_lanes, lanes, most_moved
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind
 
 K = GroupEventKind
@@ -69,6 +69,21 @@ def test_what_a_broker_does_not_tell_is_unknown_and_not_the_same_as_before() -> 
         *((0, 10, "?"), (10, 30, "a"), (30, 38, "?")),
         *((38, 40, "a"), (40, 100, "-")),
     ]
+
+
+def test_owner_says_nothing_of_a_time_whose_events_are_not_known() -> None:
+    """It was reported at 60: the events up to 50, or those since 70, do not tell when it became the owner."""
+    for unknown, expected in (
+        ((90, 100), [(0, 90, "a"), (90, 100, "?")]),
+        ((50, 100), [(0, 50, "?"), (50, 100, "?")]),
+        ((50, 70), [(0, 50, "?"), (50, 70, "?"), (70, 100, "?")]),
+    ):
+        (lane,) = lanes([], (0, UNTIL), queues=[QUEUE], unknown={"broker-a": [unknown]}, owners={QUEUE: "a"}, owners_ms=60)
+        assert [(span.from_ms, span.until_ms, span.client_id or "?") for span in lane.spans] == expected
+    line = QueueLine(*QUEUE, True, "a", *[None] * 9)
+    for read, owner in (({"broker-a"}, "a"), ({"broker-b"}, None)):
+        (lane,) = group_lanes([line], [], (0, UNTIL), {}, reported_ms=60, read_since=read)
+        assert [(span.client_id, span.known) for span in lane.spans] == [(owner, owner is not None)], "its events are older than the report"
 
 
 def spans(*events: PlacedEvent, owner: str | None = None) -> tuple[Span, ...]:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.client import READER_GROUP
 from lockstep.admin.commands.top import BARS, TREND_CELLS, Sort, keep_trends, ordered, trend_text
-from lockstep.admin.rates import BrokerRates, GroupRates, Looks, rates
+from lockstep.admin.rates import BrokerRates, GroupRates, Looks, TopicGroup, groups_of_topic, rates, rates_with_topics
+from lockstep.admin.tool_groups import READER_GROUP, REPLAY_GROUP
 from lockstep.protocol.bodies import BrokerStatus, FlowFigures, GroupFigures, NameserverStanding, Overview, TopicFigures
 from lockstep.runtime.metrics import BUCKETS_US
 
@@ -67,6 +67,48 @@ def test_rate_over_a_gap_is_unknown(before: Looks, why: str) -> None:
     (broker,), (group,) = found.brokers, found.groups
     assert (broker.stored_s, broker.given_s, group.given_s, group.grants_min, group.gone_ms) == (None, None, None, None, None), why
     assert (broker.lag, group.lag) == (100, 100), "totals are known"
+
+
+def dead(stored: int | None, unreplayed: int | None) -> int:
+    """Return the dead letters of a group that had 6: how many of them are stored, and of those not replayed, if any was."""
+    flows = () if unreplayed is None else (FlowFigures("%DLQ%billing", REPLAY_GROUP, unreplayed, None, 0, 0, 0),)
+    shown = replace(look(0), topics=(TopicFigures("%DLQ%billing", 1, 6, 0, stored),), flows=flows)
+    (group,) = rates({}, {"a": shown}).groups
+    return group.dead_letters
+
+
+def test_dead_letters_that_were_replayed_or_removed_need_no_attention() -> None:
+    assert [dead(6, None), dead(6, 2), dead(6, 0)] == [6, 2, 0]
+    assert [dead(1, None), dead(1, 5), dead(0, 6)] == [1, 1, 0], "retention has removed the others"
+    assert [dead(None, None), dead(None, 2)] == [6, 2], "a broker of an earlier version"
+
+
+def test_groups_of_the_tools_are_not_watched() -> None:
+    """A replay that has stopped is no consumer that lags, and has no member."""
+    flows = (FLOW, *(FlowFigures("orders", name, 7, 99_000, 0, 0, 0) for name in (READER_GROUP, REPLAY_GROUP)))
+    figures = (GROUP, *(replace(GROUP, group=name, members=0) for name in (READER_GROUP, REPLAY_GROUP)))
+    shown = {"a": replace(look(0), flows=flows, groups=figures)}
+    found, (topic,) = rates_with_topics({}, {"a": replace(shown["a"], topics=(TopicFigures("orders", 1, 9, 0, 5),))})
+    assert [each.group for each in found.groups] == ["billing"]
+    assert (found.brokers[0].lag, topic.lag) == (100, 100)
+    assert groups_of_topic(shown, "orders") == {"billing": TopicGroup(100, 2_500)}
+
+
+def test_broadcasting_group_lags_in_no_topic() -> None:
+    """It may have progress from a time when it was not. One broker knows what it is, because only there it has a member now."""
+    known = replace(GROUP, broadcasting=True)
+    looks = {"a": replace(look(0), groups=(known,)), "b": replace(look(0), groups=(replace(GROUP, broadcasting=None),))}
+    found, topics = rates_with_topics({}, looks)
+    assert [each.lag for each in found.brokers] == [0, 0]
+    assert [each.lag for each in topics if each.topic == "orders"] == [None]
+    assert groups_of_topic(looks, "orders") == {"billing": TopicGroup(None, None)}
+
+
+def test_topic_stores_what_retention_has_left_of_it() -> None:
+    looks = {name: replace(look(0), topics=(TopicFigures("orders", 1, 100, 0, 40),)) for name in "ab"}
+    assert [each.messages for each in rates_with_topics({}, looks)[1]] == [80]
+    looks["b"] = replace(look(0), topics=(TopicFigures("orders", 1, 100, 0),))
+    assert [each.messages for each in rates_with_topics({}, looks)[1]] == [None], "a broker of an earlier version does not say"
 
 
 def test_falling_counter_has_no_rate() -> None:

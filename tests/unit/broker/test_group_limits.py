@@ -424,8 +424,8 @@ async def test_scrape_reads_at_most_a_slice_of_entries_per_turn(monkeypatch: pyt
     turns = [0]
 
     class Store:
-        def queue_totals(self) -> list[tuple[str, int, int]]:
-            return [(TOPIC, 1, 1)] * 10
+        def queue_totals(self) -> list[tuple[str, int, int, int]]:
+            return [(TOPIC, 1, 1, 1)] * 10
 
         def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
             turns[-1] += 1

@@ -23,8 +23,8 @@ class Counts:
         self.delivered: dict[tuple[str, str], Delivered] = {}
         self.found_count = self.empty_count = 0
 
-    def queue_totals(self) -> Iterator[tuple[str, int, int]]:
-        return ((topic, *counts) for (topic, _), counts in list(self.stored.items()))
+    def queue_totals(self) -> Iterator[tuple[str, int, int, int]]:
+        return ((topic, count, count, size) for (topic, _), (count, size) in list(self.stored.items()))
 
 
 async def test_rates_and_windows_count_what_users_store_and_receive_since_the_start(frozen: FrozenLoop) -> None:

@@ -89,6 +89,28 @@ async def test_dead_letters_come_without_a_reload_and_the_group_page_counts_them
         assert (await get(on.app, DEAD, x_part="letters", if_none_match=part.headers["etag"])).status == 304
 
 
+async def test_group_whose_dead_letters_were_replayed_needs_no_attention(lockstep_cluster: TestCluster) -> None:
+    """And the group that records the replay, which has no member, is none that lags."""
+    cluster = lockstep_cluster
+    await give_up(cluster, *numbered(30))
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    found = await find_dead_letter_queues(admin, GROUP)
+    queues = [queue for each in found.values.values() for queue in each]
+    async with dashboard(cluster) as on:
+        for queue in queues:
+            await commit_replayed(admin, queue, GROUP, queue.offsets.max_offset - 1)
+        await cluster.advance(seconds=12)
+        front = await shown(on, "/")
+        assert f"{GROUP} : dead letters: {len(queues)} " in front
+        assert "LOCKSTEP_REPLAY" not in front + await shown(on, "/groups")
+        assert re.search(r"Behind 0 messages", front)
+        for queue in queues:
+            await commit_replayed(admin, queue, GROUP, queue.offsets.max_offset)
+        await cluster.advance(seconds=12)
+        assert "No group fails" in await shown(on, "/")
+        assert "Dead letters:" not in await shown(on, f"/groups/{GROUP}")
+
+
 @pytest.mark.parametrize("url", [DEAD, PARKED, f"{PARKED}?count=1", "/groups/%3Cscript%3E/dead", f"/groups/{'x' * 300}/parked"])
 async def test_group_that_nobody_knows_is_not_found(lockstep_cluster: TestCluster, url: str) -> None:
     async with dashboard(lockstep_cluster) as on:

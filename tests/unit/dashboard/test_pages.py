@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from urllib.parse import parse_qs, quote
 
@@ -15,6 +15,9 @@ from lockstep.admin.topic_change import delete_topic
 from lockstep.client import Message, MessageExt, OrderlyContext, Producer
 from lockstep.dashboard import Dashboard
 from lockstep.dashboard.render import HERE
+from lockstep.protocol.bodies import BrokerAddress
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import RequestCodeNotSupportedError
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.asgi import get
@@ -102,6 +105,59 @@ async def test_killed_member_is_shown_with_its_grace_and_its_successor(lockstep_
         assert "its connection was lost, and the grace is over" in text
 
 
+def bars(text: str) -> list[tuple[str, str, int, int]]:
+    """Return (queue, member, from, until) of each bar of the lanes; the times are ms since 1970."""
+    found = re.findall(r"<title>([^<]+?:\d+): ([^<]+?), (\S+Z) to (\S+Z),", text)
+    return [(queue, member, *(int(datetime.fromisoformat(at).timestamp() * 1000 + 0.5) for at in times)) for queue, member, *times in found]
+
+
+async def test_new_owner_is_never_shown_for_the_time_of_the_one_before(lockstep_cluster: TestCluster) -> None:
+    """The brokers report an owner before the dashboard reads the events that made it one."""
+    cluster = lockstep_cluster
+    await started(cluster, "a", "b")
+    await cluster.advance(seconds=70)
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=12)
+        lanes = f"/groups/{GROUP}?window=1"
+        await get(on.app, lanes)
+        await cluster.advance(seconds=5)  # so that the queues move soon after all events were read
+        before = {(queue, member) for queue, member, *_ in bars((await get(on.app, lanes)).text)}
+        assert len(before) == 4
+        await cluster.kill("b")
+        killed_ms = Host.current().clock.wall_ms()
+        moved = set()
+        for _ in range(30):
+            await cluster.advance(seconds=0.4)
+            for queue, member, from_ms, _ in bars((await get(on.app, lanes)).text):
+                if (queue, member) not in before:
+                    moved.add(queue)
+                    assert from_ms >= killed_ms
+        assert len(moved) == 2
+
+
+async def test_lanes_are_by_the_clock_of_the_dashboard(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    cluster.set_wall_clock("broker-a", ahead_seconds=15)
+    cluster.set_wall_clock("broker-b", ahead_seconds=-15)
+    await started(cluster, "a")
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=60)
+        joined_ms = Host.current().clock.wall_ms()
+        await cluster.start("b", Member(cluster).run)
+        await cluster.advance(seconds=6)
+        text = await shown(on, lanes := f"/groups/{GROUP}?window=1")
+        assert "The clock of broker-a is 15 s ahead of the one of this dashboard" in text
+        assert "The clock of broker-b is 15 s behind the one of this dashboard" in text
+        page = (await get(on.app, lanes)).text
+        now_ms = Host.current().clock.wall_ms()
+        newest = {queue: max(bars(page), key=lambda bar: (bar[0] == queue, bar[2])) for queue, *_ in bars(page)}
+        assert len(newest) == 4
+        assert all(now_ms - 5_100 <= until_ms <= now_ms for _, _, _, until_ms in newest.values()), "no lane ends early"
+        moved = [from_ms for _, _, from_ms, _ in newest.values() if from_ms > joined_ms]
+        assert len(moved) == 2
+        assert max(moved) - joined_ms < 6_000, "a broker whose clock is ahead shows its newest events"
+
+
 async def test_broker_that_is_away_is_named_and_is_never_a_zero(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await started(cluster, "a")
@@ -118,6 +174,51 @@ async def test_broker_that_is_away_is_named_and_is_never_a_zero(lockstep_cluster
         await cluster.resume("broker-b")
         await cluster.advance(seconds=30)
         assert "broker-b does not answer" not in await shown(on, "/")
+
+
+async def test_sums_without_a_broker_that_is_gone_are_shown_and_name_it(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=10)
+        await shown(on, "/")
+        await cluster.kill("broker-b")
+        for _ in range(3):
+            await cluster.advance(seconds=25)
+            front = await shown(on, "/")
+            assert re.search(r"broker-b is not registered, sums are without it\. It has not answered since \S+Z", front)
+            for title in ("Stored", "Consumed", "Behind", "Hand-overs"):
+                assert re.search(rf"{title} [\d.]+ [^–]*? last hour, without broker-b", front), (title, front)
+            for url in ("/groups", f"/groups/{GROUP}", "/topics", f"/topics/{TOPIC}"):
+                assert "Sums are without broker-b." in await shown(on, url)
+        await cluster.restart("broker-b")
+        await cluster.advance(seconds=15)
+        for url in ("/", "/groups"):
+            assert "without broker-b" not in await shown(on, url)
+
+
+async def test_broker_that_is_too_old_is_said_to_be_that(lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    async with dashboard(cluster) as on:
+        refused = {RequestCode.GROUP_EVENTS}
+        request = on.watch.admin.request
+
+        async def older(broker: BrokerAddress, code: RequestCode, *args: object) -> object:
+            if broker.name == "broker-b" and code in refused:
+                raise RequestCodeNotSupportedError(f"request code {code} is not supported")
+            return await request(broker, code, *args)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(on.watch.admin, "request", older)
+        await cluster.advance(seconds=12)
+        front = await shown(on, "/")
+        assert "broker-b is older than this dashboard: no history of its queues." in front
+        assert "without broker-b" not in front
+        refused.add(RequestCode.OVERVIEW)
+        await cluster.advance(seconds=12)
+        front = await shown(on, "/")
+        assert "broker-b is older than this dashboard: no rates, no history. Sums are without it." in front
+        assert "broker-b does not answer" not in front
 
 
 async def test_front_page_tells_what_the_doctor_has_found(lockstep_cluster: TestCluster) -> None:
@@ -286,6 +387,38 @@ async def test_every_part_that_a_page_refreshes_can_be_asked_for(lockstep_cluste
                 part = await get(on.app, url, x_part=name)
                 assert part.status in (200, whole.status), (url, name)
                 assert "etag" in part.headers, (url, name)
+
+
+async def test_figures_of_a_while_ago_are_shown_with_their_time(lockstep_cluster: TestCluster) -> None:
+    """The time stays equal while the answer does, so that a part that has not changed is not sent again."""
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    urls = [f"/topics/{TOPIC}", f"/groups/{GROUP}", f"/groups/{GROUP}/dead", f"/groups/{GROUP}/parked", "/settings", "/doctor"]
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=8)
+        for url in urls:
+            assert "As of" not in await shown(on, url)
+        read_ms = Host.current().clock.wall_ms()
+        await cluster.advance(seconds=60)
+        for url in urls:
+            (time, *others) = set(re.findall(r"As of (\S+Z) ", checked(await get(on.app, url)).text))
+            assert others == []
+            assert 0 <= read_ms - datetime.fromisoformat(time).timestamp() * 1000 < 30_000, url
+            assert "As of" not in await shown(on, url), "it is newer now"
+
+
+async def test_dashboard_whose_watch_has_stopped_says_since_when(lockstep_cluster: TestCluster) -> None:
+    await started(lockstep_cluster, "a")
+    async with dashboard(lockstep_cluster) as on:
+        await lockstep_cluster.advance(seconds=8)
+        await on.tasks.cancel_all()
+        assert "These figures are old" not in checked(await get(on.app, "/")).text
+        await lockstep_cluster.advance(seconds=30)
+        pages = [await get(on.app, "/", x_part="notices")]
+        assert re.search(r"no look at the cluster has ended since \S+Z ", checked(pages[0]).text)
+        await lockstep_cluster.advance(seconds=3)
+        pages.append(await get(on.app, "/", x_part="notices"))
+        assert pages[0].headers["etag"] == pages[1].headers["etag"]
 
 
 async def test_links_carry_the_path_under_which_a_proxy_serves_the_dashboard(lockstep_cluster: TestCluster) -> None:

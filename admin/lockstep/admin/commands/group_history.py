@@ -13,7 +13,7 @@ from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.group_report import QueueLine
 from lockstep.admin.options import GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.ownership import Period
-from lockstep.admin.pictures.group import group_picture
+from lockstep.admin.pictures.group import Reported, group_picture
 from lockstep.admin.render import format_short_duration, format_time, print_json, print_line, print_table
 from lockstep.admin.targets import parse_period
 from lockstep.client.config import DEFAULT_NAMESERVER
@@ -61,10 +61,10 @@ async def _history(group: str, topic: str | None, since: str | None, svg: Path |
     admin = AdminClient(host, nameserver)
     async with admin.keep_connections():
         brokers = await admin.brokers()
+        report = None if svg is None else (await read_group(admin, group))[0]  # before the events: they tell what has changed since
         results = await gather_results({broker.name: admin.group_events(broker, group) for broker in brokers})
         if not results.failed and not any(reply.events for reply in results.values.values()):
             await _check_known(admin, group)
-        report = None if svg is None else (await read_group(admin, group))[0]
     everything = in_order({name: reply.events for name, reply in results.values.items()})
     moved = [each for each in hand_overs(everything) if each.at_ms >= (since_ms or 0) and topic in (None, each.topic)]
     of_topic = [each for each in everything if topic in (None, each.event.topic or topic)]
@@ -85,7 +85,12 @@ async def _history(group: str, topic: str | None, since: str | None, svg: Path |
         lines = [] if report is None else [line for line in report.queues if topic in (None, line.topic)]
         unknown = _unknown(group, lines, results.values, period)
         starts = {broker: [reply.began_ms] for broker, reply in results.values.items()}
-        _write(svg, group_picture(group, report, lines, of_topic, period, unknown, summary(moved), starts=starts).svg)
+        _write(
+            svg,
+            group_picture(
+                group, report, lines, of_topic, period, unknown, summary(moved), Reported(None, results.values.keys()), starts=starts
+            ).svg,
+        )
     raise_if_incomplete(results.failed)
 
 

@@ -1,6 +1,6 @@
 """The picture of a group as its kind asks for: its queues if it locks queues, else its members."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lockstep.admin.group_history import PlacedEvent
@@ -12,6 +12,16 @@ from lockstep.admin.presence import MemberLane, member_lanes, summary
 
 MEMBERS_MAX = 64
 """Members that have a lane: those that came and went most often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """When a group was reported."""
+
+    at_ms: int | None
+    """In ms since 1970; None: at the end of the period."""
+    read_since: Collection[str]
+    """The brokers whose events were read after that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +42,7 @@ def group_picture(
     period: Period,
     unknown: Mapping[str, Sequence[Period]],
     moved: str,
+    reported: Reported,
     *,
     starts: Mapping[str, Sequence[int]],
     queues_max: int | None = None,
@@ -47,6 +58,7 @@ def group_picture(
         period: What the picture shows.
         unknown: Broker → periods of which its events are not known, in order.
         moved: A sentence about its hand-overs.
+        reported: When `report` was made, and whose events are newer.
         starts: Broker → when it started, in ms since 1970.
         queues_max: The number of queues at most: those that moved most. None: all.
         style: A style sheet for a picture in a file, or None.
@@ -59,6 +71,6 @@ def group_picture(
         svg = members_picture(group, there, events, period, sentence, starts=starts, style=style)
         return GroupPicture(svg, sentence, there, left, True)
     shown, theirs = (lines, events) if queues_max is None else most_moved(lines, events, period, queues_max)
-    lanes = group_lanes(shown, theirs, period, unknown)
+    lanes = group_lanes(shown, theirs, period, unknown, reported_ms=reported.at_ms, read_since=reported.read_since)
     svg = owners_picture(group, lanes, events, period, moved, lines=shown, starts=starts, style=style)
     return GroupPicture(svg, moved, lanes, max(0, len(lines) - len(lanes)), False)

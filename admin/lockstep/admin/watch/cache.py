@@ -33,6 +33,8 @@ class Answer(Generic[V]):
     """Why the last request failed; `value` is that of the last one that did not."""
     at_ms: int = 0
     """When the last request ended, by the monotonic clock."""
+    read_ms: int | None = None
+    """When the request for `value` began, in ms since 1970; None without a value."""
     took_ms: int = 0
     request: "asyncio.Task[None] | None" = None
 
@@ -66,8 +68,10 @@ class Cache(Generic[K, V]):
         return answer
 
     async def _refresh(self, key: K, answer: Answer[V], began_ms: int) -> None:
+        wall_ms = self._clock.wall_ms()
         try:
             answer.value, answer.error = await self._ask(key), None
+            answer.read_ms = wall_ms
         except LockstepError as error:
             answer.error = error
         finally:

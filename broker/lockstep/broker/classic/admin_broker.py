@@ -159,7 +159,7 @@ async def _read_counts(store: Store, pulls: PullProcessor) -> dict[str, Counter[
     """Return the totals of each topic and group, by the names of `Statistics.windows`."""
     messages, sizes, got, got_sizes = Counter[str](), Counter[str](), Counter[str](), Counter[str]()
     slices = Slices()
-    for topic, count, size in store.queue_totals():
+    for topic, count, _, size in store.queue_totals():
         await slices.step()
         if not is_system_topic(topic):
             messages[topic] += count

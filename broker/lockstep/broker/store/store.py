@@ -623,12 +623,13 @@ class Store:
                 log_limited(log, "info", "disk.recovered", **facts)
         return status
 
-    def queue_totals(self) -> Iterator[tuple[str, int, int]]:
-        """Yield (topic, messages, bytes) of each queue: all messages ever appended, and record bytes since the store was opened.
+    def queue_totals(self) -> Iterator[tuple[str, int, int, int]]:
+        """Yield (topic, messages, stored, bytes) of each queue: all messages ever appended, those that are stored, and record bytes since
+        the store was opened.
 
         Each value is that of the turn in which it is yielded.
         """
-        return ((queue.topic, queue.visible, queue.bytes_in) for queue in list(self._queues))
+        return ((queue.topic, queue.visible, max(0, queue.visible - queue.min), queue.bytes_in) for queue in list(self._queues))
 
     def drop_topic(self, topic: str) -> None:
         """Hide the topic's messages permanently. If the topic is created again, its queue offsets continue above."""

@@ -16,6 +16,8 @@ class TopicFigures:
     """Messages stored since the topic's first queue was made. It survives restarts."""
     size: int
     """Bytes stored since the broker's start."""
+    stored: int | None = None
+    """Messages that are stored: those that retention has removed are not. None from an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class FlowFigures:
     lag: int | None
     """Messages that are stored and not finished; None if the group has no progress in the topic."""
     oldest_ms: int | None
-    """Milliseconds since the oldest of them was stored, as far as it was looked up."""
+    """Milliseconds since the oldest of them was stored, as far as it was looked up, which may be 15 s ago; None if it was not."""
     given: int
     """Messages that were returned to its consumers since the broker's start."""
     given_size: int

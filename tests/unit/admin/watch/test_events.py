@@ -62,6 +62,31 @@ def test_events_that_the_broker_has_dropped_are_unknown() -> None:
     assert first.unknown(30_000) == {"a": [(0, 20_000)]}
 
 
+def test_times_of_a_broker_are_moved_by_the_difference_of_its_clock() -> None:
+    """It is 15 s behind."""
+    history = EventHistory()
+    late = GroupEvent(1, 5_000, GroupEventKind.GRANTED, "g", "c", None, "orders", 0, 1, 4_000)
+    history.add("a", GroupEvents(7, 9_000, 1_000, 1, 1, (late,), {}), (23_990, 24_010))
+    (placed,) = history.of("g")
+    assert (placed.event.wall_ms, placed.event.since_ms) == (20_000, 19_000)
+    assert history.unknown(24_000) == {"a": [(0, 16_000)]}
+    assert history.clock_differences(200) == {"a": -15_000}
+    history.add("b", reply(8, wall_ms=24_008), (23_990, 24_010))
+    assert history.unknown(24_008)["b"] == [(0, 1_000)]
+    assert history.clock_differences(1) == {"a": -15_000}, "that of b may be equal"
+
+
+def test_period_ends_when_events_were_read_last_unless_that_is_long_ago() -> None:
+    history = EventHistory()
+    assert history.known_until(50_000, 10_000) == 50_000
+    history.add("a", reply(7, wall_ms=45_000), (44_999, 45_001))
+    history.add("b", reply(7, wall_ms=43_000), (42_999, 43_001))
+    assert history.known_until(50_000, 10_000) == 45_000
+    assert history.known_until(60_000, 10_000) == 60_000
+    assert (history.read_since(44_999), history.read_since(45_000)) == ({"a"}, set())
+    assert history.unknown(45_000, ["c"])["c"] == [(0, 45_000)], "it was never read"
+
+
 def test_events_are_kept_for_an_hour_and_up_to_a_limit() -> None:
     history = EventHistory(events_max=3)
     history.add("a", reply(7, 1, 2, 3, 4, wall_ms=9_000))

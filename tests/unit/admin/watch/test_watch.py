@@ -2,12 +2,21 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from lockstep.admin.group_history import hand_overs
 from lockstep.admin.ownership import lanes
+from lockstep.admin.watch.absence import AWAITED_MS, Why
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.client import Message, Producer
+from lockstep.client.errors import QueueUnavailableError
+from lockstep.protocol.bodies import BrokerAddress, Overview
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import RequestCodeNotSupportedError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
@@ -33,7 +42,8 @@ def producing(cluster: TestCluster) -> Callable[[], object]:
         async with Producer("shop", nameserver=cluster.nameserver) as producer:
             number = 0
             while True:
-                await producer.send(Message(TOPIC, b"%d" % number, sharding_key=f"k{number % 50}"))
+                with suppress(QueueUnavailableError):  # its broker was killed
+                    await producer.send(Message(TOPIC, b"%d" % number, sharding_key=f"k{number % 50}"))
                 number += 1
                 await asyncio.sleep(1 / RATE)
 
@@ -93,6 +103,112 @@ async def test_silent_broker_delays_no_other_one(lockstep_cluster: TestCluster) 
         await cluster.resume("broker-b")
         await cluster.advance(seconds=30)
         assert not isinstance(watch.looks["broker-b"], str)
+
+
+async def test_sums_wait_for_a_broker_that_is_gone_for_a_while_and_then_go_on_without_it(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster)
+    sums = ("in", "out", "lag", "moves", f"group/{GROUP}/lag", f"group/{GROUP}/out", f"topic/{TOPIC}/in")
+    async with watching(cluster.nameserver) as watch:
+        await cluster.advance(seconds=30)
+        assert watch.rates.left_out == ()
+        await cluster.kill("broker-b")
+        killed_ms = Host.current().clock.wall_ms()
+        await cluster.advance(seconds=120)
+        (broker_a,) = [each for each in watch.rates.brokers if each.broker == "broker-a"]
+        assert watch.rates.left_out == ("broker-b",)
+        assert (watch.rates.total(lambda each: each.stored_s), watch.rates.total(lambda each: each.lag)) == (
+            broker_a.stored_s,
+            broker_a.lag,
+        )
+        absence = watch.absent["broker-b"]
+        assert (absence.why, absence.reason) == (Why.GONE, "it is not registered")
+        assert absence.answered_ms is not None
+        assert 0 <= killed_ms - absence.answered_ms <= INTERVAL_MS
+        for name in sums:
+            values = known(watch.series.last(name))
+            assert values[-8:] == [True] * 8, name
+            gap = values[2:].index(False)
+            assert AWAITED_MS / INTERVAL_MS - 1 <= values[2:].count(False) <= AWAITED_MS / INTERVAL_MS + 1, name
+            assert not any(values[2:][gap : gap + 5]), name
+        await cluster.restart("broker-b")
+        await cluster.advance(seconds=30)
+        assert (watch.absent, watch.rates.left_out) == ({}, ())
+        await cluster.kill("broker-a")
+        await cluster.kill("broker-b")
+        await cluster.advance(seconds=120)
+        assert watch.rates.left_out == ("broker-a", "broker-b")
+        found = watch.rates
+        assert [found.total(lambda each: each.stored_s), found.total(lambda each: each.lag), found.grants_min] == [None] * 3, "never 0"
+
+
+async def test_broker_that_is_gone_is_asked_no_more_until_it_registers(
+    lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = lockstep_cluster
+    await started(cluster)
+    async with watching(cluster.nameserver) as watch:
+        asked = []
+        overview = watch.admin.overview
+
+        async def counted(broker: BrokerAddress) -> Overview:
+            asked.append(broker.name)
+            return await overview(broker)
+
+        monkeypatch.setattr(watch.admin, "overview", counted)
+        await cluster.advance(seconds=10)
+        await cluster.kill("broker-b")
+        await cluster.advance(seconds=60)
+        asked.clear()
+        await cluster.advance(seconds=60)
+        assert set(asked) == {"broker-a"}
+        await cluster.restart("broker-b")
+        await cluster.advance(seconds=10)
+        assert watch.absent == {}
+
+
+async def test_broker_without_figures_or_events_is_told_to_be_older_and_keeps_what_it_has(
+    lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = lockstep_cluster
+    await started(cluster)
+    async with watching(cluster.nameserver) as watch:
+        refused: set[RequestCode] = {RequestCode.GROUP_EVENTS}
+        request = watch.admin.request
+
+        async def older(broker: BrokerAddress, code: RequestCode, *args: Any) -> Any:
+            if broker.name == "broker-b" and code in refused:
+                raise RequestCodeNotSupportedError(f"request code {code} is not supported")
+            return await request(broker, code, *args)
+
+        monkeypatch.setattr(watch.admin, "request", older)
+        await cluster.advance(seconds=20)
+        assert isinstance(watch.looks["broker-b"], Overview)
+        assert list(watch.without_events) == ["broker-b"]
+        refused.add(RequestCode.OVERVIEW)
+        await cluster.advance(seconds=60)
+        assert watch.absent["broker-b"].why is Why.OLDER
+        assert watch.looks["broker-b"] == "it is older than this dashboard: no rates, no history"
+        refused.clear()
+        await cluster.advance(seconds=10)
+        assert (watch.absent, watch.without_events) == ({}, {})
+
+
+async def test_broker_at_the_address_of_another_one_is_not_taken_for_it(
+    lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = lockstep_cluster
+    await started(cluster)
+    async with watching(cluster.nameserver) as watch:
+        brokers = watch.admin.brokers
+
+        async def swapped() -> tuple[BrokerAddress, ...]:
+            a, b = await brokers()
+            return a, replace(b, address=a.address)
+
+        monkeypatch.setattr(watch.admin, "brokers", swapped)
+        await cluster.advance(seconds=10)
+        assert watch.looks["broker-b"] == "broker-a responds at its address"
 
 
 async def test_nameserver_may_come_later_and_go_again(lockstep_cluster: TestCluster) -> None:

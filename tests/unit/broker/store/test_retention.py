@@ -43,6 +43,7 @@ async def test_segment_is_removed_when_the_record_after_it_is_too_old() -> None:
     assert await store.retention(host.clock.wall_ms()) == [("orders", 0, 8)]
     assert log_files(files) == [f"{start:020d}" for start in (8192, 12288, 16384, 20480)]
     assert store.bounds("orders", 0) == (8, 22)
+    assert [(topic, ever, stored) for topic, ever, stored, _ in store.queue_totals()] == [("orders", 22, 14)]
     result = store.read("orders", 0, 3, max_count=1, max_bytes=1)
     assert result is not None
     assert (result.status, result.next_offset, result.min_offset) == (ReadStatus.OFFSET_TOO_SMALL, 8, 8)
