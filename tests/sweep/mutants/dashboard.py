@@ -134,10 +134,11 @@ def a_restart_is_a_negative_rate(patch: Patches) -> None:
     patch.set(rates._Pair, "rate", lambda self, before, now: None if self.before is None else (now - (before or 0)) * 1000 / self.took_ms)
 
 
-@mutant(aimed=WATCH + "test_watch.py::test_silent_broker_delays_no_other_one")
+@mutant(aimed=WATCH + "test_watch.py::test_sums_wait_for_a_broker_that_is_gone_for_a_while_and_then_go_on_without_it")
 def a_dead_brokers_lag_counts_as_none(patch: Patches) -> None:
-    """While a broker is not reached, the sum over all brokers is not known."""
-    patch.set(watch, "total", lambda values: sum(value or 0.0 for value in values))
+    """In the course of a sum a broker that has just stopped to respond is a gap, not a fall."""
+    figures = watch.figures
+    patch.set(watch, "figures", lambda found, topics, awaited=(): figures(found, topics))
 
 
 @mutant(aimed=PICTURES + "test_course_has_a_gap_where_the_figure_is_not_known")
