@@ -142,7 +142,7 @@ async def until_page(address: str, shows: Callable[[str], bool]) -> None:
 def has_figures(text: str) -> bool:
     """Return whether every broker answers and the rates of the whole cluster are known."""
     figures = [part.partition("<")[0] for part in text.split('<p class="figure">')[1:]]
-    return len(figures) == 3 and "–" not in figures and SILENT not in text
+    return len(figures) == 4 and "–" not in figures and SILENT not in text
 
 
 def cpu_s(cluster: Cluster, names: Iterable[str]) -> float:
