@@ -20,6 +20,9 @@ LOOKS_APART_MS = 1_000
 """The time between the two looks: ten times what a commit of a running consumer takes."""
 ASKED_MAX = 16
 """Queues about which members are asked. Those that stand come first."""
+BUSY_MS_MAX = 3_500
+"""For how long a question is repeated to a member that is asked something else: somewhat longer than one question may take."""
+BUSY_PAUSE_MS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +138,18 @@ async def _ask(
 
 
 async def _answer(admin: AdminClient, broker: BrokerAddress, header: RunningInfoHeader) -> Answer:
-    try:
-        return Answer(info=await admin.running_info(broker, header))
-    except (MemberTimeoutError, SystemBusyError):  # busy: it has not responded to somebody else's question either
-        return Answer(silent=True)
-    except LockstepError as error:
-        return Answer(failed=" ".join(str(error).split()))
+    """Ask a member. A member that other operators ask is asked again until it is free: it responds to them at once, or in 3 s at most."""
+    clock = admin.host.clock
+    give_up_ms = clock.monotonic_ms() + BUSY_MS_MAX
+    while True:
+        try:
+            return Answer(info=await admin.running_info(broker, header))
+        except MemberTimeoutError:
+            return Answer(silent=True)
+        except LockstepError as error:
+            if not isinstance(error, SystemBusyError) or clock.monotonic_ms() >= give_up_ms:
+                return Answer(failed=" ".join(str(error).split()))
+        await asyncio.sleep(BUSY_PAUSE_MS / 1000)
 
 
 async def _parked(admin: AdminClient, group: str, lines: Sequence[QueueLine]) -> Sequence[Parked]:

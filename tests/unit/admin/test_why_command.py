@@ -15,7 +15,7 @@ from lockstep.protocol.bodies import BrokerAddress, ParkControlBody, ParkControl
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.names import RETRY_PREFIX
 from lockstep.testing import TestCluster
-from support.why_kit import GROUP, TOPIC, Member, hang, send
+from support.why_kit import GROUP, TOPIC, Member, explanations, hang, send
 
 one_broker = pytest.mark.lockstep(brokers=1)
 Run = Callable[[Coroutine[Any, Any, None]], Awaitable[str]]
@@ -241,14 +241,26 @@ async def test_many_standing_queues_are_not_all_looked_at(lockstep_cluster: Test
 
 
 @one_broker
-async def test_question_is_answered_while_another_operator_asks(lockstep_cluster: TestCluster, run: Run) -> None:
-    """A member is asked one question at a time: the second operator is told that it does not respond, or gets the answer."""
+async def test_operators_who_ask_at_the_same_time_get_the_same_answer(lockstep_cluster: TestCluster) -> None:
+    """A member is asked one question at a time."""
+    await hung(lockstep_cluster, queues=8)
+    await send(lockstep_cluster, 80, keys=40)
+    await lockstep_cluster.advance(seconds=2)
+    for each in await asyncio.gather(*(explanations(lockstep_cluster) for _ in range(3))):
+        names = [found.because.name for found in each if found.because is not None]
+        assert names == ["listener_runs"] * 8
+
+
+@one_broker
+async def test_silent_member_is_the_finding_of_every_operator_who_asks(lockstep_cluster: TestCluster) -> None:
+    """The second operator waits for the end of the first one's question, then for that of an own one."""
     await hung(lockstep_cluster, queues=1)
     await send(lockstep_cluster, 10)
     await lockstep_cluster.advance(seconds=2)
     await lockstep_cluster.pause("a")
-    first, second = asyncio.create_task(run(why(lockstep_cluster))), asyncio.create_task(run(why(lockstep_cluster)))
     began = lockstep_cluster.now
-    await asyncio.gather(first, second)
-    assert lockstep_cluster.now - began < 6
+    for (found,) in await asyncio.gather(explanations(lockstep_cluster), explanations(lockstep_cluster)):
+        assert found.because is not None
+        assert found.because.name == "member_silent"
+    assert lockstep_cluster.now - began < 8
     await lockstep_cluster.resume("a")
