@@ -28,6 +28,7 @@ class QueueState(Enum):
     MOVES = "moves"
     """Its progress has risen between two looks."""
     STANDS = "stands"
+    """Its progress has not risen, or it is not known from where."""
     UNKNOWN = "unknown"
     """Its broker could not be reached, or does not know the progress."""
 
@@ -53,7 +54,7 @@ class Facts:
     line: QueueLine
     """The queue now."""
     before: QueueLine | None = None
-    """The queue at an earlier look."""
+    """The queue at an earlier look that found its progress."""
     between_ms: int = 0
     """The time between the looks."""
     granted: int = 0
@@ -99,8 +100,13 @@ def asked_member(report: GroupReport, line: QueueLine) -> str | None:
     return None
 
 
+def has_progress(line: QueueLine) -> bool:
+    """Return whether a look at the queue has found its progress, so that a later one may be compared with it."""
+    return line.reached and line.committed_offset is not None
+
+
 def state_of(line: QueueLine, before: QueueLine | None) -> QueueState:
-    """Return the state of a queue from two looks at it."""
+    """Return the state of a queue from two looks at it. `before`: None if the first one has not found its progress."""
     if not line.reached or line.lag is None:
         return QueueState.UNKNOWN
     if line.lag == 0:
@@ -137,6 +143,9 @@ def _summary(facts: Facts, state: QueueState) -> str:
             return f"moves: {rate:,.0f} messages/s were consumed while it was looked at; {waiting} wait, {_gone(facts, rate)}"
         case QueueState.STANDS:
             since = "" if line.committed_ago_ms is None else f"; the last commit was {format_duration(line.committed_ago_ms)} ago"
+            if facts.before is None:
+                offset = "has no offset yet" if line.committed_offset is None else f"is at offset {line.committed_offset:,}"
+                return f"{offset}: {waiting} wait{since}; where it was a second before is not known"
             return f"stands at offset {line.committed_offset or 0:,}: {waiting} wait{since}"
 
 

@@ -10,7 +10,7 @@ from lockstep.admin.client import AdminClient, by_name, gather_results
 from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.group_report import GroupReport, QueueLine
 from lockstep.admin.parked import Parked, list_parked
-from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, state_of
+from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, has_progress, state_of
 from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, RunningInfo
 from lockstep.protocol.errors import LockstepError, MemberTimeoutError, SystemBusyError
 from lockstep.protocol.headers.tools import RunningInfoHeader
@@ -66,9 +66,9 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
     Raise TransportError if no nameserver responds, UnknownGroupError if no broker knows the group, and CommandError if none responds.
     """
     async with admin.keep_connections():
-        first, results = await read_group(admin, group)
+        first, first_results = await read_group(admin, group)
         if first is None:
-            raise unknown_group(group, results.failed)
+            raise unknown_group(group, first_results.failed)
         clock = admin.host.clock
         began_ms = clock.monotonic_ms()
         await asyncio.sleep(LOOKS_APART_MS / 1000)
@@ -77,7 +77,7 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
             raise unknown_group(group, results.failed)
         between_ms = clock.monotonic_ms() - began_ms
         brokers = by_name(await admin.brokers())
-        earlier = {line.queue: line for line in first.queues}
+        earlier = {line.queue: line for line in first.queues if has_progress(line)}
         lines = [line for line in second.queues if wanted(line)]
         states = {line.queue: state_of(line, earlier.get(line.queue)) for line in lines}
         chosen = sorted(lines, key=lambda line: _urgency(states[line.queue]))[:ASKED_MAX]
@@ -100,7 +100,8 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
         )
         for line in chosen
     ]
-    return Diagnosis(tuple(explanations), states, results.failed)
+    missed = {name: f"it did not respond to the first of two looks: {why}" for name, why in first_results.failed.items()}
+    return Diagnosis(tuple(explanations), states, {**missed, **results.failed})
 
 
 def _urgency(state: QueueState) -> int:

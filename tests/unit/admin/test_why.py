@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.admin.group_report import report
-from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, key_explanation, state_of
+from lockstep.admin.group_report import QueueLine, report
+from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, has_progress, key_explanation, state_of
 from lockstep.protocol.bodies import (
     ConsumerGroup,
     GroupSettings,
@@ -39,7 +39,11 @@ RUNS = replace(INFO, calls=1, oldest=CALL, oldest_queue=str(QUEUE))
 def explained(status: GroupStatus, /, **facts: object) -> Explanation:
     made = report(GROUP, {BROKER: status}, [QUEUE])
     (line,) = made.queues
-    return explain(made, replace(Facts(line), **facts))  # type: ignore[arg-type]
+    return explain(made, replace(Facts(line, before=line), **facts))  # type: ignore[arg-type]
+
+
+def found_line(queue: QueueStatus) -> QueueLine:
+    return report(GROUP, {BROKER: with_queue(queue)}, [QUEUE]).queues[0]
 
 
 def with_queue(queue: QueueStatus) -> GroupStatus:
@@ -165,8 +169,19 @@ def test_listener_is_where_its_own_code_is_and_not_the_library_that_it_calls() -
     ],
 )
 def test_queue_moves_if_more_is_finished_than_before(before: QueueStatus, after: QueueStatus, state: QueueState) -> None:
-    lines = [report(GROUP, {BROKER: with_queue(each)}, [QUEUE]).queues[0] for each in (before, after)]
-    assert state_of(lines[1], lines[0]) is state
+    assert state_of(found_line(after), found_line(before)) is state
+
+
+def test_queue_whose_earlier_progress_is_not_known_does_not_move() -> None:
+    """A look that did not reach the broker is no offset of 0."""
+    found = explained(STATUS, before=None, info=RUNS)
+    assert found.state is QueueState.STANDS
+    words = "20 messages wait; the last commit was 9.0 s ago; where it was a second before is not known"
+    assert found.summary == f"{QUEUE} of group {GROUP} is at offset 5: {words}"
+    found = explained(with_queue(replace(HELD, committed_offset=-1, committed_ago_ms=None)), before=None, info=RUNS)
+    assert found.summary == f"{QUEUE} of group {GROUP} has no offset yet: 25 messages wait; where it was a second before is not known"
+    unreached = report(GROUP, {}, [QUEUE], [BROKER]).queues[0]
+    assert [has_progress(line) for line in (found_line(HELD), found_line(replace(HELD, committed_offset=-1)), unreached)] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +189,7 @@ def test_queue_moves_if_more_is_finished_than_before(before: QueueStatus, after:
     [(0, "20 messages wait, which are consumed in 2.0 s at this rate"), (10, "30 messages wait, and as many or more arrive")],
 )
 def test_moving_queue_says_when_it_will_be_done(arrived: int, words: str) -> None:
-    before = report(GROUP, {BROKER: with_queue(replace(HELD, committed_offset=5, max_offset=35))}, [QUEUE]).queues[0]
+    before = found_line(replace(HELD, committed_offset=5, max_offset=35))
     after = with_queue(replace(HELD, committed_offset=15, max_offset=35 + arrived))
     found = explained(after, before=before, between_ms=1_000)
     assert found.summary == f"{QUEUE} of group {GROUP} moves: 10 messages/s were consumed while it was looked at; {words}"

@@ -10,10 +10,13 @@ import typer
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.commands.why import _why
+from lockstep.admin.why import QueueState
+from lockstep.admin.why_query import diagnose
 from lockstep.client import Backoff, MessageExt, OrderedRetry, OrderlyContext
-from lockstep.protocol.bodies import BrokerAddress, ParkControlBody, ParkControlReply
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.bodies import BrokerAddress, GroupStatusReply, ParkControlBody, ParkControlReply
+from lockstep.protocol.errors import LockstepError, TransportError
 from lockstep.protocol.names import RETRY_PREFIX
+from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.why_kit import GROUP, TOPIC, Member, explanations, hang, send
 
@@ -238,6 +241,44 @@ async def test_many_standing_queues_are_not_all_looked_at(lockstep_cluster: Test
     assert said.splitlines()[-1] == (
         f"4 more queues stand and were not looked at: name one, as in `lockstep why {GROUP} TOPIC@BROKER:QUEUE`"
     )
+
+
+async def test_queue_that_the_first_look_did_not_reach_does_not_move(
+    lockstep_cluster: TestCluster, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = False
+
+    async def listener(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        if hangs:
+            await asyncio.Event().wait()
+
+    await lockstep_cluster.create_topic(TOPIC, queues=1)
+    await lockstep_cluster.start("a", Member(lockstep_cluster, listener).run)
+    await lockstep_cluster.settled(GROUP)
+    await send(lockstep_cluster, 40, keys=20)
+    await lockstep_cluster.advance(seconds=2)
+    hangs = True
+    await send(lockstep_cluster, 40, keys=20)
+    await lockstep_cluster.advance(seconds=2)
+    status = AdminClient.group_status
+    refused: list[str] = []
+
+    async def first_fails(
+        admin: AdminClient, broker: BrokerAddress, group: str | None, *, summaries: bool = False
+    ) -> GroupStatusReply:
+        if broker.name not in refused:
+            refused.append(broker.name)
+            if broker.name == "broker-a":
+                raise TransportError("the connection was closed")
+        return await status(admin, broker, group, summaries=summaries)
+
+    monkeypatch.setattr(AdminClient, "group_status", first_fails)
+    found = await diagnose(AdminClient(Host.current(), lockstep_cluster.nameserver), GROUP, lambda line: line.broker == "broker-a")
+    (queue,) = found.explanations
+    assert queue.state is QueueState.STANDS
+    assert queue.because is not None
+    assert queue.because.name == "listener_runs"
+    assert found.failed == {"broker-a": "it did not respond to the first of two looks: the connection was closed"}
 
 
 @one_broker
