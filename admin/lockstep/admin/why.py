@@ -17,6 +17,10 @@ from lockstep.protocol.queue import MessageQueue
 
 SETTLED_GRANTS_MAX = 2
 """Grants of one broker between two looks. More of them mean that queues are granted again and again."""
+GROUP_WIDE = frozenset({"consumption_disabled", "member_refused", "not_settled", "sends_refused"})
+"""Names of causes that concern more than their queue: they are told once."""
+TOLD_ALWAYS = GROUP_WIDE | {"parked"}
+"""Names of causes that are told whether their queue needs an explanation or not."""
 ONE_MORE_CALL = "remove the cause, then restart the consumer or call consumer.resume(): each allows one more call"
 
 
@@ -187,13 +191,8 @@ def _unknown(report: GroupReport, facts: Facts) -> Iterator[Cause]:
 
 def _obstacles(report: GroupReport, facts: Facts) -> Iterator[Cause]:
     """Yield what keeps the queue from moving, the most fundamental cause first."""
-    line, group = facts.line, report.group
-    if report.settings is not None and not report.settings.consume_enable:
-        yield Cause(
-            "consumption_disabled",
-            f"consumption of group {group} is switched off by an operator",
-            f"allow it with `lockstep group update {quote(group)} --consume`",
-        )
+    line = facts.line
+    yield from _switched_off(report)
     if not report.members:
         yield from _nobody(report)
         return
@@ -220,6 +219,15 @@ def _obstacles(report: GroupReport, facts: Facts) -> Iterator[Cause]:
         yield Cause("failing", _failing(line), "remove the cause of the error: the message is called again until it succeeds")
     if facts.no_info is not None:
         yield Cause("member_not_asked", f"its member could not be asked: {facts.no_info}")
+
+
+def _switched_off(report: GroupReport) -> Iterator[Cause]:
+    if report.settings is not None and not report.settings.consume_enable:
+        yield Cause(
+            "consumption_disabled",
+            f"consumption of group {report.group} is switched off by an operator",
+            f"allow it with `lockstep group update {quote(report.group)} --consume`",
+        )
 
 
 def _nobody(report: GroupReport) -> Iterator[Cause]:
@@ -378,6 +386,8 @@ def _failing(line: QueueLine) -> str:
 def _remarks(report: GroupReport, facts: Facts, state: QueueState) -> Iterator[Cause]:
     """Yield what is worth knowing whether the queue moves or not."""
     line = facts.line
+    if state in (QueueState.IDLE, QueueState.MOVES):
+        yield from _switched_off(report)
     if facts.parked:
         keys = ", ".join(row.key for row in facts.parked[:8])
         more = f" and {len(facts.parked) - 8} more" if len(facts.parked) > 8 else ""

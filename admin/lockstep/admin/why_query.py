@@ -80,7 +80,7 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
         earlier = {line.queue: line for line in first.queues if has_progress(line)}
         lines = [line for line in second.queues if wanted(line)]
         states = {line.queue: state_of(line, earlier.get(line.queue)) for line in lines}
-        chosen = sorted(lines, key=lambda line: _urgency(states[line.queue]))[:ASKED_MAX]
+        chosen = _choose(lines, states)
         answers = await _ask(admin, second, chosen, brokers, states)
         parked, statuses = await asyncio.gather(_parked(admin, group, chosen), _statuses(admin, chosen, brokers))
     explanations = [
@@ -104,8 +104,11 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
     return Diagnosis(tuple(explanations), states, {**missed, **results.failed})
 
 
-def _urgency(state: QueueState) -> int:
-    return [QueueState.STANDS, QueueState.UNKNOWN, QueueState.MOVES, QueueState.IDLE].index(state)
+def _choose(lines: Sequence[QueueLine], states: Mapping[MessageQueue, QueueState]) -> list[QueueLine]:
+    """Return the queues that are looked at in detail: those that stand come first. Of the others those with parked keys are added."""
+    urgency = [QueueState.STANDS, QueueState.UNKNOWN, QueueState.MOVES, QueueState.IDLE]
+    ordered = sorted(lines, key=lambda line: urgency.index(states[line.queue]))
+    return ordered[:ASKED_MAX] + [line for line in ordered[ASKED_MAX:] if line.parked][:ASKED_MAX]
 
 
 async def _ask(

@@ -13,7 +13,8 @@ from lockstep.admin.commands.why import _why
 from lockstep.admin.why import QueueState
 from lockstep.admin.why_query import diagnose
 from lockstep.client import Backoff, MessageExt, OrderedRetry, OrderlyContext
-from lockstep.protocol.bodies import BrokerAddress, GroupStatusReply, ParkControlBody, ParkControlReply
+from lockstep.client.producer.routing import number_of_key
+from lockstep.protocol.bodies import BrokerAddress, GroupSettings, GroupStatusReply, ParkControlBody, ParkControlReply
 from lockstep.protocol.errors import LockstepError, TransportError
 from lockstep.protocol.names import RETRY_PREFIX
 from lockstep.runtime.host import Host
@@ -167,6 +168,31 @@ async def test_parked_key_and_its_messages_are_explained_by_its_error(
         f"message {ids[4]} is at offset 4 of {TOPIC}@broker-a:0: the group's progress is past the message, which is 20\n"
     )
     assert "has nothing to do" in consumed
+
+
+@one_broker
+async def test_what_concerns_the_group_is_told_once_although_no_queue_stands(lockstep_cluster: TestCluster, run: Run) -> None:
+    async def fails_on_k0(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        if messages[0].sharding_key == "k0":
+            raise ValueError("no such account")
+
+    await lockstep_cluster.create_topic(TOPIC, queues=20)
+    retry = OrderedRetry(max_attempts=1, on_exhausted="park")
+    await lockstep_cluster.start("a", Member(lockstep_cluster, fails_on_k0, {"retry": retry}).run)
+    await lockstep_cluster.settled(GROUP)
+    await send(lockstep_cluster, 20, keys=10)
+    await lockstep_cluster.advance(seconds=5)
+    admin = AdminClient(Host.current(), lockstep_cluster.nameserver)
+    (broker,) = await admin.brokers()
+    await admin.configure(broker, GroupSettings(GROUP, consume_enable=False))
+    queue = (await admin.route(TOPIC)).layout.write_queues[number_of_key("k0", 20)]
+    assert await run(why(lockstep_cluster)) == (
+        f"group {GROUP}: queues with nothing to do: 20\n"
+        f"  also     consumption of group {GROUP} is switched off by an operator\n"
+        f"  next     allow it with `lockstep group update {GROUP} --consume`\n"
+        f"  also     parked keys, whose messages wait: k0 ({queue})\n"
+        f"  next     run `lockstep park ls {GROUP}`\n"
+    )
 
 
 @one_broker
