@@ -88,6 +88,8 @@ class Explanation:
     summary: str
     because: Cause | None
     also: tuple[Cause, ...]
+    facts: Facts | None = None
+    """From what it was found; None for a parked key, whose row says all."""
 
     @property
     def explained(self) -> bool:
@@ -130,7 +132,9 @@ def explain(report: GroupReport, facts: Facts) -> Explanation:
     remarks = tuple(_remarks(report, facts, state))
     summary = f"{line.queue} of group {report.group} {_summary(facts, state)}"
     because = causes[0] if causes else None
-    return Explanation(line.topic, line.broker, line.queue_id, state, line.committed_offset, summary, because, (*causes[1:], *remarks))
+    return Explanation(
+        line.topic, line.broker, line.queue_id, state, line.committed_offset, summary, because, (*causes[1:], *remarks), facts
+    )
 
 
 def _summary(facts: Facts, state: QueueState) -> str:
@@ -388,6 +392,10 @@ def _remarks(report: GroupReport, facts: Facts, state: QueueState) -> Iterator[C
     line = facts.line
     if state in (QueueState.IDLE, QueueState.MOVES):
         yield from _switched_off(report)
+    elif line.owner is not None and line.classic_lease_left_ms is None and line.owner_grace_ms is None:
+        owner = _member(report, line.owner)
+        heard = "" if owner is None else f", from which something was received {format_duration(owner.heard_ago_ms)} ago"
+        yield Cause("held", f"the queue is held under epoch {line.epoch} by {line.owner}{heard}")
     if facts.parked:
         keys = ", ".join(row.key for row in facts.parked[:8])
         more = f" and {len(facts.parked) - 8} more" if len(facts.parked) > 8 else ""

@@ -55,9 +55,15 @@ class Diagnosis:
 
 def diagnosis_json(group: str, found: Diagnosis) -> dict[str, Any]:
     """Return what `lockstep why --json` prints."""
-    queues = [{**asdict(each), "state": each.state.value} for each in found.explanations]
+    queues = [{**asdict(each), "state": each.state.value, "facts": facts_json(each.facts)} for each in found.explanations]
     counts = Counter(state.value for state in found.states.values())
     return {"group": group, "note": found.note, "queues": queues, "counts": dict(counts), "failed": dict(found.failed)}
+
+
+def facts_json(facts: Facts | None) -> dict[str, Any] | None:
+    if facts is None:
+        return None
+    return {**asdict(facts), "parked": [{**asdict(row), "state": row.state.value} for row in facts.parked]}
 
 
 async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine], bool]) -> Diagnosis:

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
 from shlex import quote
 
-from lockstep.admin.render import without_durations
-from lockstep.admin.why import GROUP_WIDE, TOLD_ALWAYS, Cause, Explanation, QueueState
+from lockstep.admin.render import format_duration, without_durations
+from lockstep.admin.why import GROUP_WIDE, TOLD_ALWAYS, Cause, Explanation, Facts, QueueState
 from lockstep.admin.why_query import Diagnosis
 
 _COUNTED = {
@@ -89,12 +90,34 @@ def _explanation_lines(found: Explanation, alike: Sequence[Explanation], told: s
         yield from _cause_lines("because", found.because)
     elif not found.explained:
         yield "  because  unknown: nothing of what the brokers and the member report explains it"
+        yield from _fact_lines(found.facts)
     also = [cause for cause in found.also if cause.text not in told]
     for cause in also:
         yield from _cause_lines("also", cause)
     causes = also if found.because is None else [found.because, *also]
     yield from _step_lines(causes)
     told |= {cause.text for cause in causes if cause.name in GROUP_WIDE}
+
+
+def _fact_lines(facts: Facts | None) -> Iterator[str]:
+    """Yield everything that is known of a queue, for the report of a defect."""
+    if facts is None:
+        return
+    info = facts.info
+    sources = {"broker": facts.line, "a second before": facts.before, "the looks": facts, "member": info}
+    if info is not None:
+        sources |= {"its queue": info.queue, "its call": info.oldest}
+    for name, source in sources.items():
+        known = {} if source is None else {each.name: getattr(source, each.name) for each in fields(source)}
+        words = [_fact(key, value) for key, value in known.items() if value not in (None, "", ()) and not is_dataclass(value)]
+        if words:
+            yield f"  {'fact':8} {name}: {', '.join(words)}"
+
+
+def _fact(name: str, value: object) -> str:
+    if name.endswith("_ms") and isinstance(value, int):
+        return f"{name.removesuffix('_ms')} {format_duration(value)}"
+    return f"{name} {value}"
 
 
 def _step_lines(causes: Iterable[Cause]) -> Iterator[str]:

@@ -6,6 +6,8 @@ import pytest
 
 from lockstep.admin.group_report import QueueLine, report
 from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, has_progress, key_explanation, state_of
+from lockstep.admin.why_query import Diagnosis
+from lockstep.admin.why_text import diagnosis_lines
 from lockstep.protocol.bodies import (
     ConsumerGroup,
     GroupSettings,
@@ -100,13 +102,25 @@ def test_each_situation_has_its_cause(name: str, status: GroupStatus, facts: dic
 
 def test_queue_is_not_explained_without_a_fact() -> None:
     found = explained(STATUS, info=INFO)
-    assert (found.state, found.because, found.also, found.explained) == (QueueState.STANDS, None, (), False)
+    assert (found.state, found.because, found.explained) == (QueueState.STANDS, None, False)
+    assert [each.text for each in found.also] == ["the queue is held under epoch 7 by a, from which something was received 0.1 s ago"]
+    assert found.facts == Facts(found_line(HELD), found_line(HELD), info=INFO)
+    printed = "\n".join(diagnosis_lines(GROUP, Diagnosis((found,), {QUEUE: found.state})))
+    for words in (
+        "fact     broker: topic orders, broker broker-a, queue_id 0, reached True, owner a, epoch 7, committed_offset 5, max_offset 25, ",
+        "committed_ago 9.0 s, attempts 0, generation 1, parked 0, listed_owner a\n",
+        "fact     the looks: between 0.0 s, granted 0, silent False\n",
+        "fact     member: client_id a, group billing, state running, paused False, listener shop.bill, calls 0, proof_left 2.0 s\n",
+        "fact     its queue: topic orders, queue_id 0, state held, offset 5, committed_offset 5, fetched 10, full False, ",
+    ):
+        assert words in printed
+    assert "fact" not in "\n".join(diagnosis_lines(GROUP, Diagnosis((explained(STATUS, info=RUNS),), {QUEUE: found.state})))
 
 
 def test_further_causes_follow_the_first() -> None:
     found = explained(with_queue(replace(HELD, listed_owner="b")), info=replace(RUNS, paused=True))
     assert found.because is not None
-    assert [found.because.name, *(each.name for each in found.also)] == ["draining", "paused", "listener_runs"]
+    assert [found.because.name, *(each.name for each in found.also)] == ["draining", "paused", "listener_runs", "held"]
 
 
 def test_member_that_is_not_connected_to_this_broker_is_missing() -> None:
@@ -181,7 +195,11 @@ def test_queue_whose_earlier_progress_is_not_known_does_not_move() -> None:
     found = explained(with_queue(replace(HELD, committed_offset=-1, committed_ago_ms=None)), before=None, info=RUNS)
     assert found.summary == f"{QUEUE} of group {GROUP} has no offset yet: 25 messages wait; where it was a second before is not known"
     unreached = report(GROUP, {}, [QUEUE], [BROKER]).queues[0]
-    assert [has_progress(line) for line in (found_line(HELD), found_line(replace(HELD, committed_offset=-1)), unreached)] == [True, False, False]
+    assert [has_progress(line) for line in (found_line(HELD), found_line(replace(HELD, committed_offset=-1)), unreached)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +235,8 @@ def test_remarks_are_made_whether_the_queue_moves_or_not() -> None:
 
 
 def test_refusal_of_a_client_that_is_a_member_by_now_is_not_told() -> None:
-    assert explained(replace(STATUS, refusals=(replace(REFUSAL, client_id="a"),))).also == ()
+    found = explained(replace(STATUS, refusals=(replace(REFUSAL, client_id="a"),)))
+    assert "member_refused" not in [each.name for each in found.also]
 
 
 def test_member_that_can_answer_is_asked() -> None:

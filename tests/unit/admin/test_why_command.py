@@ -62,12 +62,13 @@ async def test_all_queues_of_a_group_are_counted_and_those_that_stand_are_explai
     await hung(lockstep_cluster)
     await send(lockstep_cluster, 40, keys=1)  # one key, so one queue
     await lockstep_cluster.advance(seconds=5)
-    first, summary, because, *stack, step = (await run(why(lockstep_cluster))).splitlines()
+    first, summary, because, *stack, held, step = (await run(why(lockstep_cluster))).splitlines()
     assert first == f"group {GROUP}: queues that stand: 1, queues with nothing to do: 3"
     assert f"of group {GROUP} stands at offset 0: 40 messages wait" in summary
     assert because.startswith("  because  the listener support.why_kit.hang has been running for ")
     assert all(line.startswith("           at ") for line in stack)
     assert " in hang" in "".join(stack)
+    assert held.startswith("  also     the queue is held under epoch ")
     assert step.startswith("  next     look at ")
 
 
@@ -76,7 +77,7 @@ async def test_queues_with_the_same_cause_are_named_together(lockstep_cluster: T
     member = await hung(lockstep_cluster)
     member.started.pause()
     await send(lockstep_cluster, 40, keys=20)
-    _, summary, also, because, step = (await run(why(lockstep_cluster))).splitlines()
+    _, summary, also, because, _, step = (await run(why(lockstep_cluster))).splitlines()
     assert summary.startswith(f"{TOPIC}@broker-a:")
     assert also.startswith("  and so   ")
     assert also.count("@broker-a:") == 3
@@ -214,8 +215,10 @@ async def test_json_has_the_whole_explanation(lockstep_cluster: TestCluster, run
     assert (shown["group"], shown["note"], shown["counts"], shown["failed"]) == (GROUP, None, {"stands": 1}, {})
     (queue,) = shown["queues"]
     assert (queue["topic"], queue["broker"], queue["queue_id"], queue["state"]) == (TOPIC, "broker-a", 0, "stands")
-    assert (queue["because"]["name"], queue["also"]) == ("listener_runs", [])
+    assert (queue["because"]["name"], [each["name"] for each in queue["also"]]) == ("listener_runs", ["held"])
     assert queue["because"]["stack"]
+    facts = queue["facts"]
+    assert (facts["line"]["committed_offset"], facts["info"]["queue"]["state"], facts["parked"]) == (0, "held", [])
 
 
 @one_broker
@@ -225,7 +228,8 @@ async def test_exit_1_if_nothing_explains_it(lockstep_cluster: TestCluster, run:
     await lockstep_cluster.advance(seconds=2)
     monkeypatch.setattr("lockstep.admin.why._obstacles", lambda report, facts: ())
     said = await run(why(lockstep_cluster))
-    assert "  because  unknown: nothing of what the brokers and the member report explains it\nexit 1" in said
+    assert "  because  unknown: nothing of what the brokers and the member report explains it\n  fact     broker: " in said
+    assert said.endswith("exit 1")
 
 
 async def test_result_without_one_broker_is_incomplete(lockstep_cluster: TestCluster, run: Run) -> None:
@@ -289,9 +293,7 @@ async def test_queue_that_the_first_look_did_not_reach_does_not_move(
     status = AdminClient.group_status
     refused: list[str] = []
 
-    async def first_fails(
-        admin: AdminClient, broker: BrokerAddress, group: str | None, *, summaries: bool = False
-    ) -> GroupStatusReply:
+    async def first_fails(admin: AdminClient, broker: BrokerAddress, group: str | None, *, summaries: bool = False) -> GroupStatusReply:
         if broker.name not in refused:
             refused.append(broker.name)
             if broker.name == "broker-a":

@@ -278,7 +278,7 @@ async def test_one_key_holds_the_span(lockstep_cluster: TestCluster) -> None:
     assert found.because is not None
     assert found.because.name == "listener_runs"
     assert "(key k0)" in found.because.text
-    assert [each.name for each in found.also] == ["span_full"]
+    assert [each.name for each in found.also] == ["span_full", "held"]
     assert "key k0 at offset 0 is unfinished" in found.also[0].text
 
 
