@@ -11,13 +11,14 @@ from shlex import quote
 
 from lockstep.admin.group_report import GroupReport, MemberLine, QueueLine
 from lockstep.admin.render import format_duration
+from lockstep.admin.why_filter import Unmatched
 from lockstep.protocol.bodies import ParkedKey, ParkState, RunningCall, RunningInfo, RunningQueue
 from lockstep.protocol.done_ranges import count
 from lockstep.protocol.queue import MessageQueue
 
 SETTLED_GRANTS_MAX = 2
 """Grants of one broker between two looks. More of them mean that queues are granted again and again."""
-GROUP_WIDE = frozenset({"consumption_disabled", "member_refused", "not_settled", "sends_refused"})
+GROUP_WIDE = frozenset({"consumption_disabled", "filter_matches_nothing", "member_refused", "not_settled", "sends_refused"})
 """Names of causes that concern more than their queue: they are told once."""
 TOLD_ALWAYS = GROUP_WIDE | {"parked"}
 """Names of causes that are told whether their queue needs an explanation or not."""
@@ -73,6 +74,8 @@ class Facts:
     """The parked keys of the queue, or the one that was asked about."""
     disk_refusal: str | None = None
     """Why the broker refuses sends; None if it does not."""
+    unmatched: Unmatched | None = None
+    """The subscription of the queue's topic, if it matches none of the last messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +403,8 @@ def _remarks(report: GroupReport, facts: Facts, state: QueueState) -> Iterator[C
         keys = ", ".join(row.key for row in facts.parked[:8])
         more = f" and {len(facts.parked) - 8} more" if len(facts.parked) > 8 else ""
         yield Cause("parked", f"parked keys, whose messages wait: {keys}{more}", f"run `lockstep park ls {quote(report.group)}`")
+    if facts.unmatched is not None:
+        yield _matches_nothing(facts.unmatched)
     if facts.granted > SETTLED_GRANTS_MAX:
         yield Cause(
             "not_settled",
@@ -412,6 +417,16 @@ def _remarks(report: GroupReport, facts: Facts, state: QueueState) -> Iterator[C
             yield _refused(refusal.client_id, refusal.ago_ms, refusal.remark)
     if state is QueueState.IDLE and facts.disk_refusal is not None:
         yield Cause("sends_refused", f"nothing new arrives: {line.broker} refuses sends: {facts.disk_refusal}", "run `lockstep doctor`")
+
+
+def _matches_nothing(found: Unmatched) -> Cause:
+    tags = ", ".join("no tag" if tag is None else tag for tag in found.tags)
+    text = f"the subscription {found.expression} to {found.topic} matches none of the last {found.count:,} messages"
+    return Cause(
+        "filter_matches_nothing",
+        text if not tags else f"{text}; tags seen last: {tags}",
+        f"compare the subscription with what the producers of {found.topic} send",
+    )
 
 
 def key_explanation(group: str, queue: MessageQueue, rows: Sequence[ParkedKey]) -> Explanation | None:

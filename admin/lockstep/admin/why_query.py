@@ -11,6 +11,7 @@ from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.group_report import GroupReport, QueueLine
 from lockstep.admin.parked import Parked, list_parked
 from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, has_progress, state_of
+from lockstep.admin.why_filter import find_unmatched
 from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, RunningInfo
 from lockstep.protocol.errors import LockstepError, MemberTimeoutError, SystemBusyError
 from lockstep.protocol.headers.tools import RunningInfoHeader
@@ -88,7 +89,9 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
         states = {line.queue: state_of(line, earlier.get(line.queue)) for line in lines}
         chosen = _choose(lines, states)
         answers = await _ask(admin, second, chosen, brokers, states)
-        parked, statuses = await asyncio.gather(_parked(admin, group, chosen), _statuses(admin, chosen, brokers))
+        parked, statuses, unmatched = await asyncio.gather(
+            _parked(admin, group, chosen), _statuses(admin, chosen, brokers), find_unmatched(admin, results.values, chosen, brokers)
+        )
     explanations = [
         explain(
             second,
@@ -101,6 +104,7 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
                 silent=answers[line.queue].silent,
                 no_info=answers[line.queue].failed,
                 parked=tuple(each.row for each in parked if each.queue == line.queue),
+                unmatched=unmatched.get(line.topic),
                 disk_refusal=statuses[line.broker].disk_refusal if line.broker in statuses else None,
             ),
         )

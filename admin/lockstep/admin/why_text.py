@@ -5,9 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from shlex import quote
 
+from lockstep.admin.group_report import QueueLine
 from lockstep.admin.render import format_duration, without_durations
 from lockstep.admin.why import GROUP_WIDE, TOLD_ALWAYS, Cause, Explanation, Facts, QueueState
 from lockstep.admin.why_query import Diagnosis
+from lockstep.protocol.bodies import RunningCall, RunningInfo, RunningQueue
 
 _COUNTED = {
     QueueState.STANDS: "queues that stand",
@@ -103,11 +105,14 @@ def _fact_lines(facts: Facts | None) -> Iterator[str]:
     """Yield everything that is known of a queue, for the report of a defect."""
     if facts is None:
         return
-    info = facts.info
-    sources = {"broker": facts.line, "a second before": facts.before, "the looks": facts, "member": info}
-    if info is not None:
-        sources |= {"its queue": info.queue, "its call": info.oldest}
-    for name, source in sources.items():
+    sources: list[tuple[str, Facts | QueueLine | RunningInfo | RunningQueue | RunningCall | None]] = [
+        ("broker", facts.line),
+        ("a second before", facts.before),
+        ("the looks", facts),
+    ]
+    if facts.info is not None:
+        sources += [("member", facts.info), ("its queue", facts.info.queue), ("its call", facts.info.oldest)]
+    for name, source in sources:
         known = {} if source is None else {each.name: getattr(source, each.name) for each in fields(source)}
         words = [_fact(key, value) for key, value in known.items() if value not in (None, "", ()) and not is_dataclass(value)]
         if words:

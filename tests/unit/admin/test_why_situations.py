@@ -320,6 +320,42 @@ async def test_filter_that_passes_nothing_is_no_standstill(lockstep_cluster: Tes
     (found,) = await explanations(lockstep_cluster)
     assert found.state is QueueState.IDLE
     assert "except 10 that its subscription does not match" in found.summary
+    assert [each.text for each in found.also] == [f"the subscription SQL92 amount > 100 to {TOPIC} matches none of the last 10 messages"]
+
+
+async def test_misspelt_tag_is_named_with_the_tags_that_are_sent(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster, queues=2)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hang, expression="craeted || chipped"))
+    await send(lockstep_cluster, 2_000, keys=20, tags="created")
+    await send(lockstep_cluster, 20, keys=20, tags="shipped")
+    await send(lockstep_cluster, 6, keys=20)
+    await lockstep_cluster.advance(seconds=20)
+    for found in await explanations(lockstep_cluster):
+        assert found.state is QueueState.IDLE
+        (also,) = found.also
+        assert also.name == "filter_matches_nothing"
+        words, _, tags = also.text.partition("; tags seen last: ")
+        assert words == f"the subscription chipped || craeted to {TOPIC} matches none of the last 1,000 messages"
+        assert sorted(tags.split(", ")) == ["created", "no tag", "shipped"]
+    await send(lockstep_cluster, 1, tags="chipped")
+    await lockstep_cluster.advance(seconds=2)
+    assert "filter_matches_nothing" not in [also.name for found in await explanations(lockstep_cluster) for also in found.also]
+
+
+async def test_tag_of_the_same_hash_is_no_match(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, expression="Aa"))
+    await send(lockstep_cluster, 3, tags="BB")
+    await lockstep_cluster.advance(seconds=2)
+    (found,) = await explanations(lockstep_cluster)
+    assert [each.text for each in found.also] == [f"the subscription Aa to {TOPIC} matches none of the last 3 messages; tags seen last: BB"]
+
+
+async def test_subscription_to_an_empty_topic_is_not_compared(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, expression="craeted"))
+    (found,) = await explanations(lockstep_cluster)
+    assert found.also == ()
 
 
 async def test_queue_that_is_drained_for_another_member(lockstep_cluster: TestCluster) -> None:
