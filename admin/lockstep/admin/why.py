@@ -20,8 +20,10 @@ SETTLED_GRANTS_MAX = 2
 """Grants of one broker between two looks. More of them mean that queues are granted again and again."""
 GROUP_WIDE = frozenset({"consumption_disabled", "filter_matches_nothing", "member_refused", "not_settled", "sends_refused"})
 """Names of causes that concern more than their queue: they are told once."""
-TOLD_ALWAYS = GROUP_WIDE | {"parked"}
+TOLD_ALWAYS = GROUP_WIDE | {"messages_lost", "parked"}
 """Names of causes that are told whether their queue needs an explanation or not."""
+LOSS_TOLD_MS = 24 * 3_600_000
+"""How long lost messages are told. `lockstep group show` tells them as long as they are known."""
 ONE_MORE_CALL = "remove the cause, then restart the consumer or call consumer.resume(): each allows one more call"
 
 
@@ -403,6 +405,8 @@ def _remarks(report: GroupReport, facts: Facts, state: QueueState) -> Iterator[C
         keys = ", ".join(row.key for row in facts.parked[:8])
         more = f" and {len(facts.parked) - 8} more" if len(facts.parked) > 8 else ""
         yield Cause("parked", f"parked keys, whose messages wait: {keys}{more}", f"run `lockstep park ls {quote(report.group)}`")
+    if line.loss is not None and (line.gap_ago_ms or 0) <= LOSS_TOLD_MS:
+        yield Cause("messages_lost", line.loss, "let the group keep up, or raise `retention_hours` of the broker")
     if facts.unmatched is not None:
         yield _matches_nothing(facts.unmatched)
     if facts.granted > SETTLED_GRANTS_MAX:

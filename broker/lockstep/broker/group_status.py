@@ -138,6 +138,7 @@ class GroupStatusReader:
         state = self._state
         lock, progress, committed_ms = state.locks.get(key), state.progress.get(key), state.progress.committed_ms(key)
         failing, group = state.progress.failing(key), state.groups.get(key[0])
+        loss = state.progress.loss(key)
         decided = group is not None and state.decides_owners(group)
         return QueueStatus(
             topic=key[1],
@@ -157,4 +158,7 @@ class GroupStatusReader:
             listed_owner=state.owner(group, key[1], key[2]) if group is not None and decided else None,
             owner_grace_ms=self._grace_left_ms(lock.session, now_ms) if lock is not None and lock.held else None,
             held_offset=held_offset,
+            gap_first=None if loss is None else loss.first,
+            gap_end=None if loss is None else loss.end,
+            gap_ago_ms=None if loss is None or loss.seen_ms is None else max(0, now_ms - loss.seen_ms),
         )

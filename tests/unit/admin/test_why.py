@@ -234,6 +234,17 @@ def test_remarks_are_made_whether_the_queue_moves_or_not() -> None:
     assert "sends_refused" not in [each.name for each in explained(STATUS, disk_refusal="the disk is full").also]
 
 
+def test_lost_messages_are_told_for_a_day() -> None:
+    def told(**gap: int) -> list[str]:
+        return [each.text for each in explained(with_queue(replace(HELD, **gap))).also if each.name == "messages_lost"]  # type: ignore[arg-type]
+
+    words = "before the group had consumed them all"
+    assert told() == []
+    assert told(gap_first=1, gap_end=1_001, gap_ago_ms=61_000) == [f"retention removed offsets 1 to 1,000 61 s ago, {words}"]
+    assert told(gap_first=1, gap_end=4) == [f"retention removed offsets 1 to 3 at a time that is not known, {words}"]
+    assert told(gap_first=1, gap_end=4, gap_ago_ms=24 * 3_600_000 + 1) == []
+
+
 def test_refusal_of_a_client_that_is_a_member_by_now_is_not_told() -> None:
     found = explained(replace(STATUS, refusals=(replace(REFUSAL, client_id="a"),)))
     assert "member_refused" not in [each.name for each in found.also]
