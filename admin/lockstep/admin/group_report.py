@@ -50,6 +50,8 @@ class QueueLine:
     """The offset after these messages."""
     gap_ago_ms: int | None = None
     """How long ago they were removed; None if that is not known."""
+    disk_pulls: int | None = None
+    """The number of pulls of the group that wait for the disk."""
 
     @property
     def queue(self) -> MessageQueue:
@@ -243,6 +245,7 @@ def _queue(broker: str, queue: QueueStatus, broadcasting: bool) -> QueueLine:
         queue.gap_first,
         queue.gap_end,
         queue.gap_ago_ms,
+        queue.disk_pulls,
     )
 
 

@@ -24,6 +24,9 @@ TOLD_ALWAYS = GROUP_WIDE | {"messages_lost", "parked"}
 """Names of causes that are told whether their queue needs an explanation or not."""
 LOSS_TOLD_MS = 24 * 3_600_000
 """How long lost messages are told. `lockstep group show` tells them as long as they are known."""
+PULL_SOON_MS = 1_000
+"""A pull that is younger is expected to be answered, and the next one to follow."""
+UNBLOCK = "look for a call that blocks the loop: `await` it, or declare the listener as a plain `def`, which runs in a thread"
 ONE_MORE_CALL = "remove the cause, then restart the consumer or call consumer.resume(): each allows one more call"
 
 
@@ -220,7 +223,7 @@ def _obstacles(report: GroupReport, facts: Facts) -> Iterator[Cause]:
         yield Cause(
             "member_silent",
             f"the event loop of {name} is blocked, or its process is stopped: it did not respond within 3 s{heard}",
-            "look for a call that blocks the loop: `await` it, or declare the listener as a plain `def`, which runs in a thread",
+            UNBLOCK,
         )
     elif facts.info is not None:
         yield from _at_the_member(facts, facts.info)
@@ -334,7 +337,7 @@ def _at_the_member(facts: Facts, info: RunningInfo) -> Iterator[Cause]:
             ONE_MORE_CALL,
         )
     if call is not None:
-        yield _called(line, info, call)
+        yield from _called_or_blocked(line, info, call)
     elif queue.again_ms is not None and line.failing_ms is not None:
         yield Cause(
             "backoff", f"{_failing(line)}. It is called again in {format_duration(queue.again_ms)}", "remove the cause of the error"
@@ -343,17 +346,65 @@ def _at_the_member(facts: Facts, info: RunningInfo) -> Iterator[Cause]:
         yield Cause("backoff", f"a failed call is repeated in {format_duration(queue.again_ms)}")
     elif queue.uncommitted:
         yield _uncommitted(info, queue)
-    if queue.keys is not None and queue.full:
-        oldest = "a message without a key" if queue.oldest_key is None else f"key {queue.oldest_key}"
-        yield Cause(
-            "span_full",
-            f"no more messages are fetched: {oldest} at offset {queue.committed_offset:,} is unfinished, and the messages after it fill "
-            "the limit (queue_span_max)",
-        )
+    if call is None and info.loop_blocked_ms:
+        yield _loop_blocked(info, info.loop_blocked_ms)
+    if queue.full and not queue.uncommitted:
+        yield _full(queue)
+    if call is None:
+        yield from _unpulled(line, info, queue)
     if info.proof_left_ms == 0:
         yield Cause("not_proven", f"no call may start at {info.client_id}: the broker has not confirmed within the grace that it is alive")
     if line.owner is None and line.listed_owner == info.client_id and queue.state != "held":
         yield Cause("not_acquired", f"the member list gives it to {info.client_id}, whose state of the queue is: {queue.state}")
+
+
+def _full(queue: RunningQueue) -> Cause:
+    if queue.keys is None:
+        text = f"no more messages are fetched: {queue.fetched:,} are fetched and not finished, which fill a limit of the queue"
+        return Cause("span_full", f"{text} (queue_count_max, queue_bytes_max or queue_span_max)")
+    oldest = "a message without a key" if queue.oldest_key is None else f"key {queue.oldest_key}"
+    return Cause(
+        "span_full",
+        f"no more messages are fetched: {oldest} at offset {queue.committed_offset:,} is unfinished, and the messages after it fill "
+        "the limit (queue_span_max)",
+    )
+
+
+def _called_or_blocked(line: QueueLine, info: RunningInfo, call: RunningCall) -> Iterator[Cause]:
+    """Yield a running call, and that calls block the loop: that first if the running one has taken less time, so that calls do end."""
+    causes = [_called(line, info, call)]
+    if info.loop_blocked_ms:
+        causes.insert(0 if call.ran_ms <= info.loop_blocked_ms else 1, _loop_blocked(info, info.loop_blocked_ms))
+    yield from causes
+
+
+def _loop_blocked(info: RunningInfo, blocked_ms: int) -> Cause:
+    return Cause(
+        "loop_blocked",
+        f"the listener {info.listener} blocked the event loop of {info.client_id} for {format_duration(blocked_ms)} within the last "
+        "minute: nothing else runs there meanwhile",
+        UNBLOCK,
+    )
+
+
+def _unpulled(line: QueueLine, info: RunningInfo, queue: RunningQueue) -> Iterator[Cause]:
+    """Yield why a member that holds the queue, and has none of its messages, gets none."""
+    if queue.pulling is None or queue.state != "held" or queue.fetched or info.paused:
+        return
+    if line.disk_pulls:
+        yield Cause(
+            "pull_waits_for_disk",
+            f"{line.disk_pulls} pulls of the group wait for the disk of broker {line.broker}, which reads older messages from it",
+            "look at the load of that disk",
+        )
+        return
+    if queue.pulled_ms is None:
+        yield Cause("not_pulling", f"{info.client_id} holds the queue and has not pulled from it yet")
+    elif queue.pulled_ms >= PULL_SOON_MS:
+        what = "has no response to its pull" if queue.pulling else "does not pull: its last pull was that"
+        ago = format_duration(queue.pulled_ms)
+        text = f"{info.client_id} holds the queue and {what} from offset {queue.pull_offset or 0:,}, sent to {line.broker} {ago} ago"
+        yield Cause("pull_unanswered" if queue.pulling else "not_pulling", text)
 
 
 def _called(line: QueueLine, info: RunningInfo, call: RunningCall) -> Cause:

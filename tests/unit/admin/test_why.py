@@ -58,6 +58,7 @@ def at_the_member(**changes: object) -> RunningInfo:
 
 GRACE = replace(A, connected=False, grace_left_ms=1_500)
 REFUSAL = JoinRefusal("c", 4_000, "group billing has another contract")
+PULLS = {"fetched": 0, "pulling": True, "pulled_ms": 9_000, "pull_offset": 5}
 BACKOFF = at_the_member(again_ms=4_000, attempts=2)
 
 CAUSES = {
@@ -84,6 +85,19 @@ CAUSES = {
     "no commit": ("uncommitted", STATUS, {"info": at_the_member(uncommitted=3)}),
     "no second poll": ("polled", STATUS, {"info": at_the_member(uncommitted=3, polled_ms=70_000)}),
     "span": ("span_full", STATUS, {"info": at_the_member(keys=3, full=True, oldest_key="k1")}),
+    "span of a queue": ("span_full", STATUS, {"info": at_the_member(full=True)}),
+    "loop blocked between calls": ("loop_blocked", STATUS, {"info": replace(INFO, loop_blocked_ms=2_500)}),
+    "loop blocked by short calls": (
+        "loop_blocked",
+        STATUS,
+        {"info": replace(RUNS, oldest=replace(CALL, ran_ms=40), loop_blocked_ms=2_500)},
+    ),
+    "loop blocked before a hung call": ("listener_runs", STATUS, {"info": replace(RUNS, loop_blocked_ms=2_500)}),
+    "loop blocked, and backoff": ("backoff", STATUS, {"info": replace(BACKOFF, loop_blocked_ms=2_500)}),
+    "disk": ("pull_waits_for_disk", with_queue(replace(HELD, disk_pulls=1)), {"info": at_the_member(**PULLS)}),
+    "no answer": ("pull_unanswered", STATUS, {"info": at_the_member(**PULLS)}),
+    "no pull for a while": ("not_pulling", STATUS, {"info": at_the_member(**PULLS | {"pulling": False})}),
+    "no pull yet": ("not_pulling", STATUS, {"info": at_the_member(**PULLS | {"pulling": False, "pulled_ms": None})}),
     "not proven": ("not_proven", STATUS, {"info": replace(INFO, proof_left_ms=0)}),
     "not asked, and failing": ("failing", with_queue(replace(HELD, attempts=2, failing_ms=9_000, error="E: x")), {"no_info": "old"}),
     "not asked": ("member_not_asked", STATUS, {"no_info": "request code 307 is not supported"}),
@@ -115,6 +129,29 @@ def test_queue_is_not_explained_without_a_fact() -> None:
     ):
         assert words in printed
     assert "fact" not in "\n".join(diagnosis_lines(GROUP, Diagnosis((explained(STATUS, info=RUNS),), {QUEUE: found.state})))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"pulled_ms": 999}, {"fetched": 1}, {"state": "draining"}, {"pulling": None}], ids=lambda each: next(iter(each))
+)
+def test_member_that_pulls_has_messages_or_does_not_report_its_pulls_is_not_blamed_for_them(changes: dict[str, object]) -> None:
+    assert explained(STATUS, info=at_the_member(**PULLS | changes)).because is None
+
+
+def test_pull_is_told_with_its_offset_and_its_age() -> None:
+    def told(**changes: object) -> str:
+        because = explained(STATUS, info=at_the_member(**PULLS | changes)).because
+        assert because is not None
+        return because.text
+
+    assert told() == "a holds the queue and has no response to its pull from offset 5, sent to broker-a 9.0 s ago"
+    assert told(pulling=False) == "a holds the queue and does not pull: its last pull was that from offset 5, sent to broker-a 9.0 s ago"
+
+
+def test_paused_member_does_not_pull_and_is_not_blamed_for_that() -> None:
+    found = explained(STATUS, info=replace(at_the_member(**PULLS | {"pulling": False}), paused=True))
+    assert found.because is not None
+    assert [found.because.name, *(each.name for each in found.also)] == ["paused", "held"]
 
 
 def test_further_causes_follow_the_first() -> None:

@@ -282,6 +282,44 @@ async def test_one_key_holds_the_span(lockstep_cluster: TestCluster) -> None:
     assert "key k0 at offset 0 is unfinished" in found.also[0].text
 
 
+async def test_queue_that_is_consumed_in_its_order_tells_that_no_more_is_fetched(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hang, {"queue_count_max": 20}))
+    await send(lockstep_cluster, 200)
+    await lockstep_cluster.advance(seconds=5)
+    (found,) = await explanations(lockstep_cluster)
+    assert found.because is not None
+    assert [found.because.name, *(each.name for each in found.also)] == ["listener_runs", "span_full", "held"]
+    assert found.also[0].text.startswith("no more messages are fetched: 20 are fetched and not finished, which fill a limit of the queue")
+
+
+async def test_loop_that_is_blocked_again_and_again(lockstep_cluster: TestCluster) -> None:
+    """Never for so long that the member would not respond."""
+    waiting: list[asyncio.Event] = []
+
+    async def waits(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        waiting.append(asyncio.Event())
+        await waiting[-1].wait()
+
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, waits))
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.until(lambda: waiting, "a call")
+    await lockstep_cluster.pause("a", seconds=2.5)
+    await lockstep_cluster.advance(seconds=3)
+    waiting[-1].set()
+    await lockstep_cluster.until(lambda: len(waiting) == 2, "the next call")
+    (found,) = await explanations(lockstep_cluster)
+    assert found.because is not None
+    assert [found.because.name, found.also[0].name] == ["loop_blocked", "listener_runs"], "calls come to an end"
+    assert " blocked the event loop of " in found.because.text
+    assert " for 2." in found.because.text
+    await lockstep_cluster.advance(seconds=60)
+    (found,) = await explanations(lockstep_cluster)
+    assert found.because is not None
+    assert [found.because.name, *(each.name for each in found.also)] == ["listener_runs", "held"], "that was a minute ago"
+
+
 async def test_blocked_key_is_named(lockstep_cluster: TestCluster) -> None:
     async def fails_on_k0(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
         if messages[0].sharding_key == "k0":

@@ -33,6 +33,9 @@ def running_queue(worker: QueueWorker, now_ms: int) -> RunningQueue:
         drain_ms=_drain_ms(worker, now_ms),
         keys=None if lanes is None else lanes.count,
         oldest_key=None if lanes is None else lanes.oldest_key,
+        pulling=None if grant is None else grant.pulling,
+        pulled_ms=None if grant is None or grant.pulled_ms is None else now_ms - grant.pulled_ms,
+        pull_offset=None if grant is None else grant.messages.next_offset,
     )
 
 

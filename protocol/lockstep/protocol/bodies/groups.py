@@ -43,6 +43,8 @@ class QueueStatus:
     """The offset after these messages."""
     gap_ago_ms: int | None = None
     """How long ago they were removed, to the second; None if that was before the broker's start."""
+    disk_pulls: int | None = None
+    """The number of pulls of the group that wait for the disk; None from an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
