@@ -4,8 +4,8 @@ The causes are looked for in the order in which each makes the later ones irrele
 no queue calls no listener. The first one explains the queue; further ones may contribute.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from shlex import quote
 
@@ -26,6 +26,8 @@ LOSS_TOLD_MS = 24 * 3_600_000
 """How long lost messages are told. `lockstep group show` tells them as long as they are known."""
 PULL_SOON_MS = 1_000
 """A pull that is younger is expected to be answered, and the next one to follow."""
+LONG_CALL_MS = 5_000
+"""A call of a broadcasting group's listener that is told: no progress tells which one hangs."""
 UNBLOCK = "look for a call that blocks the loop: `await` it, or declare the listener as a plain `def`, which runs in a thread"
 ONE_MORE_CALL = "remove the cause, then restart the consumer or call consumer.resume(): each allows one more call"
 
@@ -58,6 +60,17 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
+class Answer:
+    """A member's report, or why there is none."""
+
+    info: RunningInfo | None = None
+    silent: bool = False
+    """It has not responded in time."""
+    failed: str | None = None
+    """Why it was not asked, or refused to respond."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What is known of one queue of a group."""
 
@@ -75,6 +88,8 @@ class Facts:
     """That member has not responded in time."""
     no_info: str | None = None
     """Why it was not asked, or refused to respond."""
+    members: Mapping[str, Answer] = field(default_factory=dict)
+    """The answers of all members of a broadcasting group, each of which consumes the queue."""
     parked: tuple[ParkedKey, ...] = ()
     """The parked keys of the queue, or the one that was asked about."""
     disk_refusal: str | None = None
@@ -199,6 +214,37 @@ def _unknown(report: GroupReport, facts: Facts) -> Iterator[Cause]:
         yield Cause(
             "broadcasting", "the group is broadcasting: each member consumes every queue and keeps its own progress, which no broker knows"
         )
+        for name, answer in facts.members.items():
+            yield from _of_member(report, name, answer)
+
+
+def _of_member(report: GroupReport, name: str, answer: Answer) -> Iterator[Cause]:
+    """Yield what holds up one member of a broadcasting group."""
+    info = answer.info
+    if answer.silent:
+        yield _silent(name, _member(report, name))
+    elif answer.failed is not None:
+        yield Cause("member_not_asked", f"{name} could not be asked: {answer.failed}")
+    elif info is not None:
+        if info.paused:
+            yield _paused(info)
+        if info.oldest is not None and info.oldest.ran_ms >= LONG_CALL_MS:
+            yield _running(info, info.oldest, f" on offset {info.oldest.offset:,} of {info.oldest_queue}")
+        if info.loop_blocked_ms:
+            yield _loop_blocked(info, info.loop_blocked_ms)
+
+
+def _silent(name: str, member: MemberLine | None) -> Cause:
+    heard = "" if member is None else f"; the broker last received something from it {format_duration(member.heard_ago_ms)} ago"
+    return Cause(
+        "member_silent",
+        f"the event loop of {name} is blocked, or its process is stopped: it did not respond within 3 s{heard}",
+        UNBLOCK,
+    )
+
+
+def _paused(info: RunningInfo) -> Cause:
+    return Cause("paused", f"{info.client_id} is paused by its application", "call consumer.resume() there")
 
 
 def _obstacles(report: GroupReport, facts: Facts) -> Iterator[Cause]:
@@ -217,14 +263,8 @@ def _obstacles(report: GroupReport, facts: Facts) -> Iterator[Cause]:
         return
     yield from _responsible(report, facts)
     if facts.silent:
-        name = asked_member(report, line)
-        member = _member(report, name)
-        heard = "" if member is None else f"; the broker last received something from it {format_duration(member.heard_ago_ms)} ago"
-        yield Cause(
-            "member_silent",
-            f"the event loop of {name} is blocked, or its process is stopped: it did not respond within 3 s{heard}",
-            UNBLOCK,
-        )
+        name = asked_member(report, line) or "its member"
+        yield _silent(name, _member(report, name))
     elif facts.info is not None:
         yield from _at_the_member(facts, facts.info)
     if line.failing_ms is not None and (facts.info is None or facts.info.queue is None):
@@ -319,7 +359,7 @@ def _at_the_member(facts: Facts, info: RunningInfo) -> Iterator[Cause]:
     """Yield what the member itself says."""
     line, queue, call = facts.line, info.queue, info.oldest
     if info.paused:
-        yield Cause("paused", f"{info.client_id} is paused by its application", "call consumer.resume() there")
+        yield _paused(info)
     if queue is None:
         yield Cause("not_wanted", f"{info.client_id} does not want the queue: it has another member list or layout than the broker so far")
         return
@@ -408,15 +448,18 @@ def _unpulled(line: QueueLine, info: RunningInfo, queue: RunningQueue) -> Iterat
 
 
 def _called(line: QueueLine, info: RunningInfo, call: RunningCall) -> Cause:
-    ran = format_duration(call.ran_ms)
     if info.oldest_queue == str(line.queue):
         key = "" if call.key is None else f" (key {call.key})"
-        where = f" on offset {call.offset:,}{key}" if call.offset >= 0 else " under an earlier grant"
-        text = f"the listener {info.listener} has been running for {ran}{where} in {info.client_id}{_place(call)}"
-        step = f"look at {call.own_frame or call.stack[-1]}" if call.stack else "look at what the listener waits for"
-        return Cause("listener_runs", text, step, call.stack)
+        return _running(info, call, f" on offset {call.offset:,}{key}" if call.offset >= 0 else " under an earlier grant")
+    ran = format_duration(call.ran_ms)
     text = f"all {info.calls} calls that {info.client_id} may make at a time are running; the oldest, on {info.oldest_queue}, for {ran}"
     return Cause("all_calls_busy", text + _place(call), "raise `concurrency`, add members, or make the listener faster", call.stack)
+
+
+def _running(info: RunningInfo, call: RunningCall, where: str) -> Cause:
+    text = f"the listener {info.listener} has been running for {format_duration(call.ran_ms)}{where} in {info.client_id}{_place(call)}"
+    step = f"look at {call.own_frame or call.stack[-1]}" if call.stack else "look at what the listener waits for"
+    return Cause("listener_runs", text, step, call.stack)
 
 
 def _place(call: RunningCall) -> str:

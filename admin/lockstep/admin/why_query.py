@@ -10,9 +10,9 @@ from lockstep.admin.client import AdminClient, by_name, gather_results
 from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.group_report import GroupReport, QueueLine
 from lockstep.admin.parked import Parked, list_parked
-from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, has_progress, state_of
+from lockstep.admin.why import Answer, Explanation, Facts, QueueState, asked_member, explain, has_progress, state_of
 from lockstep.admin.why_filter import find_unmatched
-from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, RunningInfo
+from lockstep.protocol.bodies import BrokerAddress, BrokerStatus
 from lockstep.protocol.errors import LockstepError, MemberTimeoutError, SystemBusyError
 from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.queue import MessageQueue
@@ -24,15 +24,6 @@ ASKED_MAX = 16
 BUSY_MS_MAX = 3_500
 """For how long a question is repeated to a member that is asked something else: somewhat longer than one question may take."""
 BUSY_PAUSE_MS = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A member's report, or why there is none."""
-
-    info: RunningInfo | None = None
-    silent: bool = False
-    failed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +80,7 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
         states = {line.queue: state_of(line, earlier.get(line.queue)) for line in lines}
         chosen = _choose(lines, states)
         answers = await _ask(admin, second, chosen, brokers, states)
+        members = await _ask_all(admin, second, chosen, brokers) if second.broadcasting else {}
         parked, statuses, unmatched = await asyncio.gather(
             _parked(admin, group, chosen), _statuses(admin, chosen, brokers), find_unmatched(admin, results.values, chosen, brokers)
         )
@@ -103,6 +95,7 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
                 info=answers[line.queue].info,
                 silent=answers[line.queue].silent,
                 no_info=answers[line.queue].failed,
+                members=members,
                 parked=tuple(each.row for each in parked if each.queue == line.queue),
                 unmatched=unmatched.get(line.topic),
                 disk_refusal=statuses[line.broker].disk_refusal if line.broker in statuses else None,
@@ -149,6 +142,20 @@ async def _ask(
 
     await asyncio.gather(*(ask(member, queues) for (member, _), queues in by_member.items()))
     return answers
+
+
+async def _ask_all(
+    admin: AdminClient, report: GroupReport, lines: Sequence[QueueLine], brokers: Mapping[str, BrokerAddress]
+) -> dict[str, Answer]:
+    """Ask the first members of a broadcasting group, each of which consumes every queue, about the call that has run longest."""
+    reached = [brokers[name] for name in dict.fromkeys(line.broker for line in lines if line.reached) if name in brokers]
+    asked: dict[str, BrokerAddress] = {}
+    for member in report.members:
+        broker = next((each for each in reached if each.name not in member.missing_at), None)
+        if member.session is not None and broker is not None and len(asked) < ASKED_MAX:
+            asked[member.client_id] = broker
+    answers = await asyncio.gather(*(_answer(admin, at, RunningInfoHeader(report.group, name, True)) for name, at in asked.items()))
+    return dict(zip(asked, answers, strict=True))
 
 
 async def _answer(admin: AdminClient, broker: BrokerAddress, header: RunningInfoHeader) -> Answer:

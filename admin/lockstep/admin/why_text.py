@@ -64,7 +64,7 @@ def _by_cause(found: Iterable[Explanation]) -> list[tuple[Explanation, list[Expl
     """Return one explanation of each cause, and the further ones of the same."""
     by_cause: dict[object, list[Explanation]] = {}
     for each in found:
-        by_cause.setdefault(each if each.because is None else each.because, []).append(each)
+        by_cause.setdefault((each.topic, each.broker, each.queue_id) if each.because is None else each.because, []).append(each)
     return [(first, alike) for first, *alike in by_cause.values()]
 
 
@@ -114,7 +114,7 @@ def _fact_lines(facts: Facts | None) -> Iterator[str]:
         sources += [("member", facts.info), ("its queue", facts.info.queue), ("its call", facts.info.oldest)]
     for name, source in sources:
         known = {} if source is None else {each.name: getattr(source, each.name) for each in fields(source)}
-        words = [_fact(key, value) for key, value in known.items() if value not in (None, "", ()) and not is_dataclass(value)]
+        words = [_fact(key, value) for key, value in known.items() if value not in (None, "", (), {}) and not is_dataclass(value)]
         if words:
             yield f"  {'fact':8} {name}: {', '.join(words)}"
 

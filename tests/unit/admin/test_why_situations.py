@@ -24,7 +24,7 @@ from lockstep.protocol.bodies import GroupSettings, MessageModel
 from lockstep.protocol.errors import SubscriptionConflictError
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
-from support.why_kit import GROUP, TOPIC, Member, accept, cause, explanations, hang, send
+from support.why_kit import GROUP, TOPIC, Listener, Member, accept, cause, explanations, hang, send
 
 pytestmark = pytest.mark.lockstep(brokers=1)
 
@@ -453,7 +453,33 @@ async def test_broadcasting_group_is_not_explained_by_a_broker(lockstep_cluster:
     await lockstep_cluster.advance(seconds=5)
     (found,) = await explanations(lockstep_cluster)
     assert found.because is not None
-    assert (found.state, found.because.name) == (QueueState.UNKNOWN, "broadcasting")
+    assert (found.state, found.because.name, found.also) == (QueueState.UNKNOWN, "broadcasting", ())
+
+
+async def test_members_of_a_broadcasting_group_that_hang_or_are_silent_are_named(lockstep_cluster: TestCluster) -> None:
+    """No broker knows what they have consumed: each is asked what it does."""
+    settings = {"message_model": MessageModel.BROADCASTING}
+    listener: dict[str, Listener] = {"a": hang, "b": accept, "c": accept, "d": accept}
+    members = {name: Member(lockstep_cluster, each, settings, concurrent=True) for name, each in listener.items()}
+    await ready(lockstep_cluster)
+    for name, member in members.items():
+        await lockstep_cluster.start(name, member.run)
+    await lockstep_cluster.advance(seconds=5)
+    members["d"].started.pause()
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.advance(seconds=2)
+    ids = {name: member.started.health().client_id for name, member in members.items()}
+    await lockstep_cluster.pause("c")
+    (found,) = await explanations(lockstep_cluster)
+    told = {each.name: each for each in found.also}
+    assert sorted(told) == ["member_silent", "paused"], "a call of less than 5 s may be any call"
+    assert str(ids["c"]) in told["member_silent"].text
+    assert str(ids["d"]) in told["paused"].text
+    (found,) = await explanations(lockstep_cluster)
+    runs = next(each for each in found.also if each.name == "listener_runs")
+    assert f" on offset 0 of {TOPIC}@broker-a:0 in {ids['a']}, at " in runs.text
+    assert runs.stack[-2].endswith(" in hang")
+    await lockstep_cluster.resume("c")
 
 
 async def test_asking_takes_no_longer_than_the_looks_and_the_limit(lockstep_cluster: TestCluster) -> None:

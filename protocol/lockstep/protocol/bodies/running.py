@@ -85,7 +85,7 @@ class RunningInfo:
     queue: RunningQueue | None = None
     """The queue that the request names; None if it names none, or the member does not know it."""
     oldest: RunningCall | None = None
-    """The call that has run longest in this queue, or in any queue if all `concurrency` calls run elsewhere."""
+    """The call that has run longest in this queue, or in any queue if all `concurrency` calls run elsewhere, or if `queue` is None."""
     oldest_queue: str | None = None
     """The queue of `oldest`, as topic@broker:id."""
     loop_blocked_ms: int | None = None
