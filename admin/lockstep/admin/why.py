@@ -18,7 +18,9 @@ from lockstep.protocol.queue import MessageQueue
 
 SETTLED_GRANTS_MAX = 2
 """Grants of one broker between two looks. More of them mean that queues are granted again and again."""
-GROUP_WIDE = frozenset({"consumption_disabled", "filter_matches_nothing", "member_refused", "not_settled", "sends_refused"})
+GROUP_WIDE = frozenset(
+    {"consumption_disabled", "filter_matches_nothing", "member_missing", "member_refused", "not_settled", "sends_refused"}
+)
 """Names of causes that concern more than their queue: they are told once."""
 TOLD_ALWAYS = GROUP_WIDE | {"messages_lost", "parked"}
 """Names of causes that are told whether their queue needs an explanation or not."""
@@ -175,8 +177,9 @@ def _summary(facts: Facts, state: QueueState) -> str:
         case QueueState.STANDS:
             since = "" if line.committed_ago_ms is None else f"; the last commit was {format_duration(line.committed_ago_ms)} ago"
             if facts.before is None:
-                offset = "has no offset yet" if line.committed_offset is None else f"is at offset {line.committed_offset:,}"
-                return f"{offset}: {waiting} wait{since}; where it was a second before is not known"
+                if line.committed_offset is None:
+                    return f"has no offset yet: {waiting} wait"
+                return f"is at offset {line.committed_offset:,}: {waiting} wait{since}; where it was a second before is not known"
             return f"stands at offset {line.committed_offset or 0:,}: {waiting} wait{since}"
 
 
@@ -193,8 +196,8 @@ def _gone(facts: Facts, rate: float) -> str:
 def _only_filtered(facts: Facts) -> bool:
     """Return whether none of the messages that wait matches the subscription: a pull has passed over them, and the member has none."""
     line, queue = facts.line, None if facts.info is None else facts.info.queue
-    if queue is None or queue.fetched or queue.uncommitted or line.held_offset is None:
-        return False
+    if queue is None or queue.state != "held" or queue.fetched or queue.uncommitted or line.held_offset is None:
+        return False  # the pull that is held may be that of an owner that was not asked
     return line.held_offset >= (line.max_offset or 0)
 
 
@@ -324,7 +327,7 @@ def _responsible(report: GroupReport, facts: Facts) -> Iterator[Cause]:
     elif line.owner is not None and member is None:
         yield Cause("owner_left", f"its owner {line.owner} has left the group, and finishes a running call before it releases the queue")
     elif member is not None and line.broker in member.missing_at:
-        yield _missing(member, line)
+        yield _missing(member, line.broker)
     elif line.owner is None and member is not None and member.grace_left_ms is not None:
         yield Cause(
             "listed_in_grace",
@@ -338,14 +341,14 @@ def _responsible(report: GroupReport, facts: Facts) -> Iterator[Cause]:
 def _unassigned(report: GroupReport, line: QueueLine) -> Iterator[Cause]:
     subscribed = [member for member in report.members if line.topic in member.topics]
     if all(line.broker in member.missing_at for member in subscribed):
-        yield _missing(subscribed[0], line)
+        yield _missing(subscribed[0], line.broker)
 
 
-def _missing(member: MemberLine, line: QueueLine) -> Cause:
+def _missing(member: MemberLine, broker: str) -> Cause:
     return Cause(
         "member_missing",
-        f"{member.client_id} is not connected to broker {line.broker}, but to others",
-        f"its machine must reach the advertised address of {line.broker}: run `lockstep doctor` there",
+        f"{member.client_id} is not connected to broker {broker}, but to others",
+        f"its machine must reach the advertised address of {broker}: run `lockstep doctor` there",
     )
 
 
@@ -510,6 +513,10 @@ def _remarks(report: GroupReport, facts: Facts, state: QueueState) -> Iterator[C
             "come and go, or lose their grants",
             "look for members that restart in a loop",
         )
+    for member in report.members:
+        for broker in member.missing_at:
+            if broker != line.broker:
+                yield _missing(member, broker)
     if report.members:
         for refusal in report.refusals[:1]:
             yield _refused(refusal.client_id, refusal.ago_ms, refusal.remark)
