@@ -14,6 +14,7 @@ from lockstep.admin.tool_groups import READER_GROUP
 from lockstep.client.config import nameserver_addresses
 from lockstep.client.nameservers import not_a_nameserver
 from lockstep.protocol.bodies import (
+    TAG,
     BrokerAddress,
     BrokerSettings,
     BrokerStatus,
@@ -260,11 +261,12 @@ class AdminClient:
         *,
         group: str = READER_GROUP,
         tags: str = "*",
+        expression_type: str = TAG,
         key: str | None = None,
     ) -> tuple[bytes, int]:
         """Return stored records of one queue from an offset on, and the next offset to pull. Commits nothing and does not wait.
 
-        `tags`: a tag expression; the broker compares hashes, so that other tags may pass.
+        `tags`: a tag expression; the broker compares hashes, so that other tags may pass. Or another one, of `expression_type`.
         `key`: return only records with this sharding key; with an empty text only what waits for the replay of `group`'s parked keys.
         """
         header = PullHeader(
@@ -275,7 +277,7 @@ class AdminClient:
             count,
             SUBSCRIPTION,
             subscription=tags,
-            expression_type="TAG",
+            expression_type=expression_type or TAG,
             max_msg_bytes=PULL_BYTES_MAX,
             key=key,
         )

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from shlex import quote
 from typing import Any
 
+from lockstep.admin.render import format_duration
 from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, JoinRefusal, MemberStatus, QueueStatus, Subscription
 from lockstep.protocol.done_ranges import count
 from lockstep.protocol.queue import MessageQueue
@@ -43,10 +44,26 @@ class QueueLine:
     """How long the owner, whose connection is lost, may still come back; None while it is connected."""
     held_offset: int | None = None
     """The offset at which a pull of the group is held; None if none is."""
+    gap_first: int | None = None
+    """The first of the last messages that retention removed before the group consumed them; None if none are known."""
+    gap_end: int | None = None
+    """The offset after these messages."""
+    gap_ago_ms: int | None = None
+    """How long ago they were removed; None if that is not known."""
+    disk_pulls: int | None = None
+    """The number of pulls of the group that wait for the disk."""
 
     @property
     def queue(self) -> MessageQueue:
         return MessageQueue(self.topic, self.broker, self.queue_id)
+
+    @property
+    def loss(self) -> str | None:
+        """Return what retention took from the group, as a clause; None if nothing is known."""
+        if self.gap_first is None or self.gap_end is None:
+            return None
+        when = "at a time that is not known" if self.gap_ago_ms is None else f"{format_duration(self.gap_ago_ms)} ago"
+        return f"retention removed offsets {self.gap_first:,} to {self.gap_end - 1:,} {when}, before the group had consumed them all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +242,10 @@ def _queue(broker: str, queue: QueueStatus, broadcasting: bool) -> QueueLine:
         queue.listed_owner,
         queue.owner_grace_ms,
         queue.held_offset,
+        queue.gap_first,
+        queue.gap_end,
+        queue.gap_ago_ms,
+        queue.disk_pulls,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from shlex import quote
 
 from lockstep.admin.group_report import QueueLine
 from lockstep.admin.targets import Target
@@ -35,6 +36,23 @@ def totals(plan: Iterable[Move]) -> tuple[int, int]:
     """Return how many messages are consumed again, and how many are skipped."""
     changes = [move.change for move in plan]
     return -sum(min(0, each) for each in changes), sum(max(0, each) for each in changes)
+
+
+def undo_commands(group: str, plan: Iterable[Move]) -> list[str]:
+    """Return the shell commands that set the queues back to where they were: one for the queues of a topic with the same offset.
+
+    They bring back offsets only: neither parked keys, nor what was finished above the committed offset. Queues that had no progress are
+    left out.
+    """
+    queues: dict[tuple[str, int], list[str]] = {}
+    for move in plan:
+        if move.before is not None and move.before != move.after:
+            place = move.queue.topic, max(move.before, move.first)
+            queues.setdefault(place, []).append(f"--queue {quote(f'{move.queue.broker_name}:{move.queue.queue_id}')}")
+    return [
+        f"lockstep group reset-offset {quote(group)} --topic {quote(topic)} {' '.join(options)} --to {offset}"
+        for (topic, offset), options in queues.items()
+    ]
 
 
 def offset_range(queue: MessageQueue, ranges: Mapping[MessageQueue, OffsetRange]) -> OffsetRange:

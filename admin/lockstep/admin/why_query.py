@@ -10,8 +10,9 @@ from lockstep.admin.client import AdminClient, by_name, gather_results
 from lockstep.admin.group_query import read_group, unknown_group
 from lockstep.admin.group_report import GroupReport, QueueLine
 from lockstep.admin.parked import Parked, list_parked
-from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, state_of
-from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, RunningInfo
+from lockstep.admin.why import Answer, Explanation, Facts, QueueState, asked_member, explain, has_progress, state_of
+from lockstep.admin.why_filter import find_unmatched
+from lockstep.protocol.bodies import BrokerAddress, BrokerStatus
 from lockstep.protocol.errors import LockstepError, MemberTimeoutError, SystemBusyError
 from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.queue import MessageQueue
@@ -20,15 +21,9 @@ LOOKS_APART_MS = 1_000
 """The time between the two looks: ten times what a commit of a running consumer takes."""
 ASKED_MAX = 16
 """Queues about which members are asked. Those that stand come first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A member's report, or why there is none."""
-
-    info: RunningInfo | None = None
-    silent: bool = False
-    failed: str | None = None
+BUSY_MS_MAX = 3_500
+"""For how long a question is repeated to a member that is asked something else: somewhat longer than one question may take."""
+BUSY_PAUSE_MS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +47,15 @@ class Diagnosis:
 
 def diagnosis_json(group: str, found: Diagnosis) -> dict[str, Any]:
     """Return what `lockstep why --json` prints."""
-    queues = [{**asdict(each), "state": each.state.value} for each in found.explanations]
+    queues = [{**asdict(each), "state": each.state.value, "facts": facts_json(each.facts)} for each in found.explanations]
     counts = Counter(state.value for state in found.states.values())
     return {"group": group, "note": found.note, "queues": queues, "counts": dict(counts), "failed": dict(found.failed)}
+
+
+def facts_json(facts: Facts | None) -> dict[str, Any] | None:
+    if facts is None:
+        return None
+    return {**asdict(facts), "parked": [{**asdict(row), "state": row.state.value} for row in facts.parked]}
 
 
 async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine], bool]) -> Diagnosis:
@@ -63,9 +64,9 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
     Raise TransportError if no nameserver responds, UnknownGroupError if no broker knows the group, and CommandError if none responds.
     """
     async with admin.keep_connections():
-        first, results = await read_group(admin, group)
+        first, first_results = await read_group(admin, group)
         if first is None:
-            raise unknown_group(group, results.failed)
+            raise unknown_group(group, first_results.failed)
         clock = admin.host.clock
         began_ms = clock.monotonic_ms()
         await asyncio.sleep(LOOKS_APART_MS / 1000)
@@ -74,12 +75,15 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
             raise unknown_group(group, results.failed)
         between_ms = clock.monotonic_ms() - began_ms
         brokers = by_name(await admin.brokers())
-        earlier = {line.queue: line for line in first.queues}
+        earlier = {line.queue: line for line in first.queues if has_progress(line)}
         lines = [line for line in second.queues if wanted(line)]
         states = {line.queue: state_of(line, earlier.get(line.queue)) for line in lines}
-        chosen = sorted(lines, key=lambda line: _urgency(states[line.queue]))[:ASKED_MAX]
+        chosen = _choose(lines, states)
         answers = await _ask(admin, second, chosen, brokers, states)
-        parked, statuses = await asyncio.gather(_parked(admin, group, chosen), _statuses(admin, chosen, brokers))
+        members = await _ask_all(admin, second, chosen, brokers) if second.broadcasting else {}
+        parked, statuses, unmatched = await asyncio.gather(
+            _parked(admin, group, chosen), _statuses(admin, chosen, brokers), find_unmatched(admin, results.values, chosen, brokers)
+        )
     explanations = [
         explain(
             second,
@@ -91,17 +95,23 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
                 info=answers[line.queue].info,
                 silent=answers[line.queue].silent,
                 no_info=answers[line.queue].failed,
+                members=members,
                 parked=tuple(each.row for each in parked if each.queue == line.queue),
+                unmatched=unmatched.get(line.topic),
                 disk_refusal=statuses[line.broker].disk_refusal if line.broker in statuses else None,
             ),
         )
         for line in chosen
     ]
-    return Diagnosis(tuple(explanations), states, results.failed)
+    missed = {name: f"it did not respond to the first of two looks: {why}" for name, why in first_results.failed.items()}
+    return Diagnosis(tuple(explanations), states, {**missed, **results.failed})
 
 
-def _urgency(state: QueueState) -> int:
-    return [QueueState.STANDS, QueueState.UNKNOWN, QueueState.MOVES, QueueState.IDLE].index(state)
+def _choose(lines: Sequence[QueueLine], states: Mapping[MessageQueue, QueueState]) -> list[QueueLine]:
+    """Return the queues that are looked at in detail: those that stand come first. Of the others those with parked keys are added."""
+    urgency = [QueueState.STANDS, QueueState.UNKNOWN, QueueState.MOVES, QueueState.IDLE]
+    ordered = sorted(lines, key=lambda line: urgency.index(states[line.queue]))
+    return ordered[:ASKED_MAX] + [line for line in ordered[ASKED_MAX:] if line.parked][:ASKED_MAX]
 
 
 async def _ask(
@@ -134,13 +144,33 @@ async def _ask(
     return answers
 
 
+async def _ask_all(
+    admin: AdminClient, report: GroupReport, lines: Sequence[QueueLine], brokers: Mapping[str, BrokerAddress]
+) -> dict[str, Answer]:
+    """Ask the first members of a broadcasting group, each of which consumes every queue, about the call that has run longest."""
+    reached = [brokers[name] for name in dict.fromkeys(line.broker for line in lines if line.reached) if name in brokers]
+    asked: dict[str, BrokerAddress] = {}
+    for member in report.members:
+        broker = next((each for each in reached if each.name not in member.missing_at), None)
+        if member.session is not None and broker is not None and len(asked) < ASKED_MAX:
+            asked[member.client_id] = broker
+    answers = await asyncio.gather(*(_answer(admin, at, RunningInfoHeader(report.group, name, True)) for name, at in asked.items()))
+    return dict(zip(asked, answers, strict=True))
+
+
 async def _answer(admin: AdminClient, broker: BrokerAddress, header: RunningInfoHeader) -> Answer:
-    try:
-        return Answer(info=await admin.running_info(broker, header))
-    except (MemberTimeoutError, SystemBusyError):  # busy: it has not responded to somebody else's question either
-        return Answer(silent=True)
-    except LockstepError as error:
-        return Answer(failed=" ".join(str(error).split()))
+    """Ask a member. A member that other operators ask is asked again until it is free: it responds to them at once, or in 3 s at most."""
+    clock = admin.host.clock
+    give_up_ms = clock.monotonic_ms() + BUSY_MS_MAX
+    while True:
+        try:
+            return Answer(info=await admin.running_info(broker, header))
+        except MemberTimeoutError:
+            return Answer(silent=True)
+        except LockstepError as error:
+            if not isinstance(error, SystemBusyError) or clock.monotonic_ms() >= give_up_ms:
+                return Answer(failed=" ".join(str(error).split()))
+        await asyncio.sleep(BUSY_PAUSE_MS / 1000)
 
 
 async def _parked(admin: AdminClient, group: str, lines: Sequence[QueueLine]) -> Sequence[Parked]:

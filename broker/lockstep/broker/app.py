@@ -226,7 +226,7 @@ class Broker:
             pulls,
             QueryProcessor(store, state.topics, delays.waits, host.clock),
             topic,
-            ClientProcessor(host, coordination, group_topics, topic, budget, connections, pulls.held_offset),
+            ClientProcessor(host, coordination, group_topics, topic, budget, connections, pulls.held_offset, pulls.disk_count),
             GroupsProcessor(coordination, connections, budget),
             ConsumeStatsProcessor(host, coordination, store, state.topics, budget),
             RelayProcessor(coordination, connections, store),

@@ -279,4 +279,4 @@ class Coordination:
             first = progress.offset if progress.gap is None else progress.gap[0]
             offset = skip(progress.done, new_min)
             moved = replace(progress, offset=offset, attempts=0, gap=(first, new_min), done=above(progress.done, offset))
-            self.state.progress.set_progress(key, moved)
+            self.state.progress.skip_lost(key, moved, self._ticked_ms)

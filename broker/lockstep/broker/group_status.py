@@ -133,11 +133,13 @@ class GroupStatusReader:
             for queue_id in sorted(ids.union(state.locks.queue_ids(name, topic))):
                 yield name, topic, queue_id
 
-    def read_queue(self, key: QueueKey, now_ms: int, held_offset: int | None = None) -> QueueStatus:
-        """Return the status of one queue of one group. `held_offset`: that of the pull which waits for its next message."""
+    def read_queue(self, key: QueueKey, now_ms: int, held_offset: int | None = None, disk_pulls: int | None = None) -> QueueStatus:
+        """Return the status of one queue of one group. `held_offset`: that of the pull which waits for its next message. `disk_pulls`:
+        the number of those that wait for the disk."""
         state = self._state
         lock, progress, committed_ms = state.locks.get(key), state.progress.get(key), state.progress.committed_ms(key)
         failing, group = state.progress.failing(key), state.groups.get(key[0])
+        loss = state.progress.loss(key)
         decided = group is not None and state.decides_owners(group)
         return QueueStatus(
             topic=key[1],
@@ -157,4 +159,8 @@ class GroupStatusReader:
             listed_owner=state.owner(group, key[1], key[2]) if group is not None and decided else None,
             owner_grace_ms=self._grace_left_ms(lock.session, now_ms) if lock is not None and lock.held else None,
             held_offset=held_offset,
+            disk_pulls=disk_pulls,
+            gap_first=None if loss is None else loss.first,
+            gap_end=None if loss is None else loss.end,
+            gap_ago_ms=None if loss is None or loss.seen_ms is None else max(0, now_ms - loss.seen_ms),
         )

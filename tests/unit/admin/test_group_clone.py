@@ -1,6 +1,7 @@
 """lockstep group clone | export | import: a group gets the progress of another one, or of a file."""
 
 import json
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.commands.group_clone import _clone, _export, _import
+from lockstep.admin.commands.group_reset import _reset
 from lockstep.admin.group_progress import GroupProgress, from_json, progress_of, to_json
 from lockstep.admin.group_report import QueueLine
 from lockstep.admin.options import CommandError
@@ -136,11 +138,29 @@ async def test_clone_gives_the_target_the_offsets_of_the_source(lockstep_cluster
     done = json.loads(capsys.readouterr().out)
     assert [(each["before"], each["after"]) for each in done["queues"]] == [(None, 3), (None, 5)]
     assert await committed(cluster, TARGET) == {(TOPIC, "broker-a"): 3, (TOPIC, "broker-b"): 5}
+    assert done["undo"] == [], "there was no progress"
     await set_progress(cluster, GROUP, [4, 1])
-    await clone(cluster)
-    assert await committed(cluster, TARGET) == await committed(cluster, GROUP)
+    await clone(cluster, dry_run=True, as_json=False)
+    assert "undo: " not in capsys.readouterr().out
     await clone(cluster, as_json=False)
-    assert f"group {TARGET}: messages to consume again: 0, messages to skip: 0" in capsys.readouterr().out
+    assert await committed(cluster, TARGET) == await committed(cluster, GROUP)
+    printed = [line.removeprefix("undo: ") for line in capsys.readouterr().out.splitlines()]
+    commands = [line for line in printed if line.startswith("lockstep ")]
+    assert commands == [
+        f"lockstep group reset-offset {TARGET} --topic {TOPIC} --queue broker-{name}:0 --to {offset}"
+        for name, offset in (("a", 3), ("b", 5))
+    ]
+    assert f"queues in which the group had no progress: 2; only `lockstep group delete {TARGET}` takes that back" in printed
+    for command in commands:
+        _, _, _, group, _, topic, _, queue, _, offset = shlex.split(command)
+        await _reset(group, offset, topic, (queue,), False, False, cluster.nameserver, False)
+    assert (await committed(cluster, TARGET))[TOPIC, "broker-a"] == 3
+    assert (await committed(cluster, TARGET))[TOPIC, "broker-b"] == 5
+    capsys.readouterr()
+    await clone(cluster)
+    capsys.readouterr()
+    await clone(cluster, as_json=False)
+    assert capsys.readouterr().out.splitlines()[-1] == f"group {TARGET}: messages to consume again: 0, messages to skip: 0"
 
 
 @pytest.mark.lockstep(brokers=2)

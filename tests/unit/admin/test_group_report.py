@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.admin.commands.group import print_report
 from lockstep.admin.group_report import report, topics_of
 from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, ListVersion, MemberStatus, QueueStatus, Subscription
 from lockstep.protocol.queue import MessageQueue
@@ -148,3 +150,11 @@ def test_members_are_counted_by_the_version_of_their_contract() -> None:
 def test_version_that_may_join_is_no_difference_of_settings() -> None:
     here = replace(status(), settings=GroupSettings("g", next_contract_version=2))
     assert report("g", {"a": here, "b": replace(status(), settings=GroupSettings("g"))}, []).unequal_settings == ()
+
+
+def test_lost_messages_of_a_queue_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    lost = replace(queue(), gap_first=1, gap_end=3, gap_ago_ms=7_000)
+    print_report(report("g", {"a": status(queues=(lost, queue(queue_id=1)))}, queues_at("a")))
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        "orders a queue 0: retention removed offsets 1 to 2 7.0 s ago, before the group had consumed them all"
+    )

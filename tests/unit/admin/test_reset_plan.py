@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.admin.group_report import QueueLine
-from lockstep.admin.reset_plan import Move, plan_moves
+from lockstep.admin.reset_plan import Move, plan_moves, undo_commands
 from lockstep.admin.targets import Target
 from lockstep.protocol.bodies import OffsetRange
 from lockstep.protocol.errors import StateError
@@ -50,6 +50,20 @@ def test_offset_outside_the_queue_is_rejected(offset: int) -> None:
 def test_move_has_the_parked_keys_that_it_forgets() -> None:
     found = plan_moves([Q], [replace(LINE, parked=2)], {Q: OffsetRange(0, 10, 100)}, Target("end"), {})
     assert ([move.parked for move in found], plan(Target("end")).parked) == ([2], 0), "a broker that reports none has none"
+
+
+def test_commands_that_undo_a_reset_set_each_moved_queue_back() -> None:
+    def move(broker: str, queue_id: int, before: int | None, after: int, topic: str = "orders") -> Move:
+        return Move(MessageQueue(topic, broker, queue_id), before, after, 10, 100)
+
+    moves = [move("a", 0, 50, 10), move("a", 1, 20, 10), move("b", 0, 50, 10), move("b", 1, 10, 10), move("b", 2, None, 10)]
+    moves += [move("a", 0, 50, 60, "bills"), move("a", 1, 3, 60, "bills")]
+    assert undo_commands("it's", moves) == [
+        """lockstep group reset-offset 'it'"'"'s' --topic orders --queue a:0 --queue b:0 --to 50""",
+        """lockstep group reset-offset 'it'"'"'s' --topic orders --queue a:1 --to 20""",
+        """lockstep group reset-offset 'it'"'"'s' --topic bills --queue a:0 --to 50""",
+        """lockstep group reset-offset 'it'"'"'s' --topic bills --queue a:1 --to 10""",
+    ], "retention has removed what was below 10"
 
 
 def test_group_without_progress_starts_at_the_first_message() -> None:

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.admin.group_report import report
-from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, key_explanation, state_of
+from lockstep.admin.group_report import QueueLine, report
+from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, has_progress, key_explanation, state_of
+from lockstep.admin.why_query import Diagnosis
+from lockstep.admin.why_text import diagnosis_lines
 from lockstep.protocol.bodies import (
     ConsumerGroup,
     GroupSettings,
@@ -39,7 +41,11 @@ RUNS = replace(INFO, calls=1, oldest=CALL, oldest_queue=str(QUEUE))
 def explained(status: GroupStatus, /, **facts: object) -> Explanation:
     made = report(GROUP, {BROKER: status}, [QUEUE])
     (line,) = made.queues
-    return explain(made, replace(Facts(line), **facts))  # type: ignore[arg-type]
+    return explain(made, replace(Facts(line, before=line), **facts))  # type: ignore[arg-type]
+
+
+def found_line(queue: QueueStatus) -> QueueLine:
+    return report(GROUP, {BROKER: with_queue(queue)}, [QUEUE]).queues[0]
 
 
 def with_queue(queue: QueueStatus) -> GroupStatus:
@@ -52,6 +58,7 @@ def at_the_member(**changes: object) -> RunningInfo:
 
 GRACE = replace(A, connected=False, grace_left_ms=1_500)
 REFUSAL = JoinRefusal("c", 4_000, "group billing has another contract")
+PULLS = {"fetched": 0, "pulling": True, "pulled_ms": 9_000, "pull_offset": 5}
 BACKOFF = at_the_member(again_ms=4_000, attempts=2)
 
 CAUSES = {
@@ -78,6 +85,19 @@ CAUSES = {
     "no commit": ("uncommitted", STATUS, {"info": at_the_member(uncommitted=3)}),
     "no second poll": ("polled", STATUS, {"info": at_the_member(uncommitted=3, polled_ms=70_000)}),
     "span": ("span_full", STATUS, {"info": at_the_member(keys=3, full=True, oldest_key="k1")}),
+    "span of a queue": ("span_full", STATUS, {"info": at_the_member(full=True)}),
+    "loop blocked between calls": ("loop_blocked", STATUS, {"info": replace(INFO, loop_blocked_ms=2_500)}),
+    "loop blocked by short calls": (
+        "loop_blocked",
+        STATUS,
+        {"info": replace(RUNS, oldest=replace(CALL, ran_ms=40), loop_blocked_ms=2_500)},
+    ),
+    "loop blocked before a hung call": ("listener_runs", STATUS, {"info": replace(RUNS, loop_blocked_ms=2_500)}),
+    "loop blocked, and backoff": ("backoff", STATUS, {"info": replace(BACKOFF, loop_blocked_ms=2_500)}),
+    "disk": ("pull_waits_for_disk", with_queue(replace(HELD, disk_pulls=1)), {"info": at_the_member(**PULLS)}),
+    "no answer": ("pull_unanswered", STATUS, {"info": at_the_member(**PULLS)}),
+    "no pull for a while": ("not_pulling", STATUS, {"info": at_the_member(**PULLS | {"pulling": False})}),
+    "no pull yet": ("not_pulling", STATUS, {"info": at_the_member(**PULLS | {"pulling": False, "pulled_ms": None})}),
     "not proven": ("not_proven", STATUS, {"info": replace(INFO, proof_left_ms=0)}),
     "not asked, and failing": ("failing", with_queue(replace(HELD, attempts=2, failing_ms=9_000, error="E: x")), {"no_info": "old"}),
     "not asked": ("member_not_asked", STATUS, {"no_info": "request code 307 is not supported"}),
@@ -96,13 +116,48 @@ def test_each_situation_has_its_cause(name: str, status: GroupStatus, facts: dic
 
 def test_queue_is_not_explained_without_a_fact() -> None:
     found = explained(STATUS, info=INFO)
-    assert (found.state, found.because, found.also, found.explained) == (QueueState.STANDS, None, (), False)
+    assert (found.state, found.because, found.explained) == (QueueState.STANDS, None, False)
+    assert [each.text for each in found.also] == ["the queue is held under epoch 7 by a, from which something was received 0.1 s ago"]
+    assert found.facts == Facts(found_line(HELD), found_line(HELD), info=INFO)
+    printed = "\n".join(diagnosis_lines(GROUP, Diagnosis((found,), {QUEUE: found.state})))
+    for words in (
+        "fact     broker: topic orders, broker broker-a, queue_id 0, reached True, owner a, epoch 7, committed_offset 5, max_offset 25, ",
+        "committed_ago 9.0 s, attempts 0, generation 1, parked 0, listed_owner a\n",
+        "fact     the looks: between 0.0 s, granted 0, silent False\n",
+        "fact     member: client_id a, group billing, state running, paused False, listener shop.bill, calls 0, proof_left 2.0 s\n",
+        "fact     its queue: topic orders, queue_id 0, state held, offset 5, committed_offset 5, fetched 10, full False, ",
+    ):
+        assert words in printed
+    assert "fact" not in "\n".join(diagnosis_lines(GROUP, Diagnosis((explained(STATUS, info=RUNS),), {QUEUE: found.state})))
+
+
+@pytest.mark.parametrize(
+    "changes", [{"pulled_ms": 999}, {"fetched": 1}, {"state": "draining"}, {"pulling": None}], ids=lambda each: next(iter(each))
+)
+def test_member_that_pulls_has_messages_or_does_not_report_its_pulls_is_not_blamed_for_them(changes: dict[str, object]) -> None:
+    assert explained(STATUS, info=at_the_member(**PULLS | changes)).because is None
+
+
+def test_pull_is_told_with_its_offset_and_its_age() -> None:
+    def told(**changes: object) -> str:
+        because = explained(STATUS, info=at_the_member(**PULLS | changes)).because
+        assert because is not None
+        return because.text
+
+    assert told() == "a holds the queue and has no response to its pull from offset 5, sent to broker-a 9.0 s ago"
+    assert told(pulling=False) == "a holds the queue and does not pull: its last pull was that from offset 5, sent to broker-a 9.0 s ago"
+
+
+def test_paused_member_does_not_pull_and_is_not_blamed_for_that() -> None:
+    found = explained(STATUS, info=replace(at_the_member(**PULLS | {"pulling": False}), paused=True))
+    assert found.because is not None
+    assert [found.because.name, *(each.name for each in found.also)] == ["paused", "held"]
 
 
 def test_further_causes_follow_the_first() -> None:
     found = explained(with_queue(replace(HELD, listed_owner="b")), info=replace(RUNS, paused=True))
     assert found.because is not None
-    assert [found.because.name, *(each.name for each in found.also)] == ["draining", "paused", "listener_runs"]
+    assert [found.because.name, *(each.name for each in found.also)] == ["draining", "paused", "listener_runs", "held"]
 
 
 def test_member_that_is_not_connected_to_this_broker_is_missing() -> None:
@@ -165,8 +220,23 @@ def test_listener_is_where_its_own_code_is_and_not_the_library_that_it_calls() -
     ],
 )
 def test_queue_moves_if_more_is_finished_than_before(before: QueueStatus, after: QueueStatus, state: QueueState) -> None:
-    lines = [report(GROUP, {BROKER: with_queue(each)}, [QUEUE]).queues[0] for each in (before, after)]
-    assert state_of(lines[1], lines[0]) is state
+    assert state_of(found_line(after), found_line(before)) is state
+
+
+def test_queue_whose_earlier_progress_is_not_known_does_not_move() -> None:
+    """A look that did not reach the broker is no offset of 0."""
+    found = explained(STATUS, before=None, info=RUNS)
+    assert found.state is QueueState.STANDS
+    words = "20 messages wait; the last commit was 9.0 s ago; where it was a second before is not known"
+    assert found.summary == f"{QUEUE} of group {GROUP} is at offset 5: {words}"
+    found = explained(with_queue(replace(HELD, committed_offset=-1, committed_ago_ms=None)), before=None, info=RUNS)
+    assert found.summary == f"{QUEUE} of group {GROUP} has no offset yet: 25 messages wait"
+    unreached = report(GROUP, {}, [QUEUE], [BROKER]).queues[0]
+    assert [has_progress(line) for line in (found_line(HELD), found_line(replace(HELD, committed_offset=-1)), unreached)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +244,7 @@ def test_queue_moves_if_more_is_finished_than_before(before: QueueStatus, after:
     [(0, "20 messages wait, which are consumed in 2.0 s at this rate"), (10, "30 messages wait, and as many or more arrive")],
 )
 def test_moving_queue_says_when_it_will_be_done(arrived: int, words: str) -> None:
-    before = report(GROUP, {BROKER: with_queue(replace(HELD, committed_offset=5, max_offset=35))}, [QUEUE]).queues[0]
+    before = found_line(replace(HELD, committed_offset=5, max_offset=35))
     after = with_queue(replace(HELD, committed_offset=15, max_offset=35 + arrived))
     found = explained(after, before=before, between_ms=1_000)
     assert found.summary == f"{QUEUE} of group {GROUP} moves: 10 messages/s were consumed while it was looked at; {words}"
@@ -201,8 +271,20 @@ def test_remarks_are_made_whether_the_queue_moves_or_not() -> None:
     assert "sends_refused" not in [each.name for each in explained(STATUS, disk_refusal="the disk is full").also]
 
 
+def test_lost_messages_are_told_for_a_day() -> None:
+    def told(**gap: int) -> list[str]:
+        return [each.text for each in explained(with_queue(replace(HELD, **gap))).also if each.name == "messages_lost"]  # type: ignore[arg-type]
+
+    words = "before the group had consumed them all"
+    assert told() == []
+    assert told(gap_first=1, gap_end=1_001, gap_ago_ms=61_000) == [f"retention removed offsets 1 to 1,000 61 s ago, {words}"]
+    assert told(gap_first=1, gap_end=4) == [f"retention removed offsets 1 to 3 at a time that is not known, {words}"]
+    assert told(gap_first=1, gap_end=4, gap_ago_ms=24 * 3_600_000 + 1) == []
+
+
 def test_refusal_of_a_client_that_is_a_member_by_now_is_not_told() -> None:
-    assert explained(replace(STATUS, refusals=(replace(REFUSAL, client_id="a"),))).also == ()
+    found = explained(replace(STATUS, refusals=(replace(REFUSAL, client_id="a"),)))
+    assert "member_refused" not in [each.name for each in found.also]
 
 
 def test_member_that_can_answer_is_asked() -> None:

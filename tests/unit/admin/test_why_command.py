@@ -10,12 +10,16 @@ import typer
 
 from lockstep.admin.client import AdminClient
 from lockstep.admin.commands.why import _why
+from lockstep.admin.why import QueueState
+from lockstep.admin.why_query import diagnose
 from lockstep.client import Backoff, MessageExt, OrderedRetry, OrderlyContext
-from lockstep.protocol.bodies import BrokerAddress, ParkControlBody, ParkControlReply
-from lockstep.protocol.errors import LockstepError
+from lockstep.client.producer.routing import number_of_key
+from lockstep.protocol.bodies import BrokerAddress, GroupSettings, GroupStatusReply, ParkControlBody, ParkControlReply
+from lockstep.protocol.errors import LockstepError, TransportError
 from lockstep.protocol.names import RETRY_PREFIX
+from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
-from support.why_kit import GROUP, TOPIC, Member, hang, send
+from support.why_kit import GROUP, TOPIC, Member, explanations, hang, send
 
 one_broker = pytest.mark.lockstep(brokers=1)
 Run = Callable[[Coroutine[Any, Any, None]], Awaitable[str]]
@@ -58,12 +62,13 @@ async def test_all_queues_of_a_group_are_counted_and_those_that_stand_are_explai
     await hung(lockstep_cluster)
     await send(lockstep_cluster, 40, keys=1)  # one key, so one queue
     await lockstep_cluster.advance(seconds=5)
-    first, summary, because, *stack, step = (await run(why(lockstep_cluster))).splitlines()
+    first, summary, because, *stack, held, step = (await run(why(lockstep_cluster))).splitlines()
     assert first == f"group {GROUP}: queues that stand: 1, queues with nothing to do: 3"
     assert f"of group {GROUP} stands at offset 0: 40 messages wait" in summary
     assert because.startswith("  because  the listener support.why_kit.hang has been running for ")
     assert all(line.startswith("           at ") for line in stack)
     assert " in hang" in "".join(stack)
+    assert held.startswith("  also     the queue is held under epoch ")
     assert step.startswith("  next     look at ")
 
 
@@ -72,7 +77,7 @@ async def test_queues_with_the_same_cause_are_named_together(lockstep_cluster: T
     member = await hung(lockstep_cluster)
     member.started.pause()
     await send(lockstep_cluster, 40, keys=20)
-    _, summary, also, because, step = (await run(why(lockstep_cluster))).splitlines()
+    _, summary, also, because, _, step = (await run(why(lockstep_cluster))).splitlines()
     assert summary.startswith(f"{TOPIC}@broker-a:")
     assert also.startswith("  and so   ")
     assert also.count("@broker-a:") == 3
@@ -167,6 +172,31 @@ async def test_parked_key_and_its_messages_are_explained_by_its_error(
 
 
 @one_broker
+async def test_what_concerns_the_group_is_told_once_although_no_queue_stands(lockstep_cluster: TestCluster, run: Run) -> None:
+    async def fails_on_k0(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        if messages[0].sharding_key == "k0":
+            raise ValueError("no such account")
+
+    await lockstep_cluster.create_topic(TOPIC, queues=20)
+    retry = OrderedRetry(max_attempts=1, on_exhausted="park")
+    await lockstep_cluster.start("a", Member(lockstep_cluster, fails_on_k0, {"retry": retry}).run)
+    await lockstep_cluster.settled(GROUP)
+    await send(lockstep_cluster, 20, keys=10)
+    await lockstep_cluster.advance(seconds=5)
+    admin = AdminClient(Host.current(), lockstep_cluster.nameserver)
+    (broker,) = await admin.brokers()
+    await admin.configure(broker, GroupSettings(GROUP, consume_enable=False))
+    queue = (await admin.route(TOPIC)).layout.write_queues[number_of_key("k0", 20)]
+    assert await run(why(lockstep_cluster)) == (
+        f"group {GROUP}: queues with nothing to do: 20\n"
+        f"  also     consumption of group {GROUP} is switched off by an operator\n"
+        f"  next     allow it with `lockstep group update {GROUP} --consume`\n"
+        f"  also     parked keys, whose messages wait: k0 ({queue})\n"
+        f"  next     run `lockstep park ls {GROUP}`\n"
+    )
+
+
+@one_broker
 async def test_message_that_waits_is_explained_by_what_its_queue_waits_for(lockstep_cluster: TestCluster, run: Run) -> None:
     await hung(lockstep_cluster, queues=1)
     ids = await send(lockstep_cluster, 10)
@@ -186,8 +216,10 @@ async def test_json_has_the_whole_explanation(lockstep_cluster: TestCluster, run
     assert (shown["group"], shown["note"], shown["counts"], shown["failed"]) == (GROUP, None, {"stands": 1}, {})
     (queue,) = shown["queues"]
     assert (queue["topic"], queue["broker"], queue["queue_id"], queue["state"]) == (TOPIC, "broker-a", 0, "stands")
-    assert (queue["because"]["name"], queue["also"]) == ("listener_runs", [])
+    assert (queue["because"]["name"], [each["name"] for each in queue["also"]]) == ("listener_runs", ["held"])
     assert queue["because"]["stack"]
+    facts = queue["facts"]
+    assert (facts["line"]["committed_offset"], facts["info"]["queue"]["state"], facts["parked"]) == (0, "held", [])
 
 
 @one_broker
@@ -197,7 +229,8 @@ async def test_exit_1_if_nothing_explains_it(lockstep_cluster: TestCluster, run:
     await lockstep_cluster.advance(seconds=2)
     monkeypatch.setattr("lockstep.admin.why._obstacles", lambda report, facts: ())
     said = await run(why(lockstep_cluster))
-    assert "  because  unknown: nothing of what the brokers and the member report explains it\nexit 1" in said
+    assert "  because  unknown: nothing of what the brokers and the member report explains it\n  fact     broker: " in said
+    assert said.endswith("exit 1")
 
 
 async def test_result_without_one_broker_is_incomplete(lockstep_cluster: TestCluster, run: Run) -> None:
@@ -241,15 +274,63 @@ async def test_many_standing_queues_are_not_all_looked_at(lockstep_cluster: Test
     )
 
 
+async def test_queue_that_the_first_look_did_not_reach_does_not_move(
+    lockstep_cluster: TestCluster, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = False
+
+    async def listener(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        if hangs:
+            await asyncio.Event().wait()
+
+    await lockstep_cluster.create_topic(TOPIC, queues=1)
+    await lockstep_cluster.start("a", Member(lockstep_cluster, listener).run)
+    await lockstep_cluster.settled(GROUP)
+    await send(lockstep_cluster, 40, keys=20)
+    await lockstep_cluster.advance(seconds=2)
+    hangs = True
+    await send(lockstep_cluster, 40, keys=20)
+    await lockstep_cluster.advance(seconds=2)
+    status = AdminClient.group_status
+    refused: list[str] = []
+
+    async def first_fails(admin: AdminClient, broker: BrokerAddress, group: str | None, *, summaries: bool = False) -> GroupStatusReply:
+        if broker.name not in refused:
+            refused.append(broker.name)
+            if broker.name == "broker-a":
+                raise TransportError("the connection was closed")
+        return await status(admin, broker, group, summaries=summaries)
+
+    monkeypatch.setattr(AdminClient, "group_status", first_fails)
+    found = await diagnose(AdminClient(Host.current(), lockstep_cluster.nameserver), GROUP, lambda line: line.broker == "broker-a")
+    (queue,) = found.explanations
+    assert queue.state is QueueState.STANDS
+    assert queue.because is not None
+    assert queue.because.name == "listener_runs"
+    assert found.failed == {"broker-a": "it did not respond to the first of two looks: the connection was closed"}
+
+
 @one_broker
-async def test_question_is_answered_while_another_operator_asks(lockstep_cluster: TestCluster, run: Run) -> None:
-    """A member is asked one question at a time: the second operator is told that it does not respond, or gets the answer."""
+async def test_operators_who_ask_at_the_same_time_get_the_same_answer(lockstep_cluster: TestCluster) -> None:
+    """A member is asked one question at a time."""
+    await hung(lockstep_cluster, queues=8)
+    await send(lockstep_cluster, 80, keys=40)
+    await lockstep_cluster.advance(seconds=2)
+    for each in await asyncio.gather(*(explanations(lockstep_cluster) for _ in range(3))):
+        names = [found.because.name for found in each if found.because is not None]
+        assert names == ["listener_runs"] * 8
+
+
+@one_broker
+async def test_silent_member_is_the_finding_of_every_operator_who_asks(lockstep_cluster: TestCluster) -> None:
+    """The second operator waits for the end of the first one's question, then for that of an own one."""
     await hung(lockstep_cluster, queues=1)
     await send(lockstep_cluster, 10)
     await lockstep_cluster.advance(seconds=2)
     await lockstep_cluster.pause("a")
-    first, second = asyncio.create_task(run(why(lockstep_cluster))), asyncio.create_task(run(why(lockstep_cluster)))
     began = lockstep_cluster.now
-    await asyncio.gather(first, second)
-    assert lockstep_cluster.now - began < 6
+    for (found,) in await asyncio.gather(explanations(lockstep_cluster), explanations(lockstep_cluster)):
+        assert found.because is not None
+        assert found.because.name == "member_silent"
+    assert lockstep_cluster.now - began < 8
     await lockstep_cluster.resume("a")

@@ -24,7 +24,7 @@ from lockstep.protocol.bodies import GroupSettings, MessageModel
 from lockstep.protocol.errors import SubscriptionConflictError
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
-from support.why_kit import GROUP, TOPIC, Member, accept, cause, explanations, hang, send
+from support.why_kit import GROUP, TOPIC, Listener, Member, accept, cause, explanations, hang, send
 
 pytestmark = pytest.mark.lockstep(brokers=1)
 
@@ -278,8 +278,46 @@ async def test_one_key_holds_the_span(lockstep_cluster: TestCluster) -> None:
     assert found.because is not None
     assert found.because.name == "listener_runs"
     assert "(key k0)" in found.because.text
-    assert [each.name for each in found.also] == ["span_full"]
+    assert [each.name for each in found.also] == ["span_full", "held"]
     assert "key k0 at offset 0 is unfinished" in found.also[0].text
+
+
+async def test_queue_that_is_consumed_in_its_order_tells_that_no_more_is_fetched(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hang, {"queue_count_max": 20}))
+    await send(lockstep_cluster, 200)
+    await lockstep_cluster.advance(seconds=5)
+    (found,) = await explanations(lockstep_cluster)
+    assert found.because is not None
+    assert [found.because.name, *(each.name for each in found.also)] == ["listener_runs", "span_full", "held"]
+    assert found.also[0].text.startswith("no more messages are fetched: 20 are fetched and not finished, which fill a limit of the queue")
+
+
+async def test_loop_that_is_blocked_again_and_again(lockstep_cluster: TestCluster) -> None:
+    """Never for so long that the member would not respond."""
+    waiting: list[asyncio.Event] = []
+
+    async def waits(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        waiting.append(asyncio.Event())
+        await waiting[-1].wait()
+
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, waits))
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.until(lambda: waiting, "a call")
+    await lockstep_cluster.pause("a", seconds=2.5)
+    await lockstep_cluster.advance(seconds=3)
+    waiting[-1].set()
+    await lockstep_cluster.until(lambda: len(waiting) == 2, "the next call")
+    (found,) = await explanations(lockstep_cluster)
+    assert found.because is not None
+    assert [found.because.name, found.also[0].name] == ["loop_blocked", "listener_runs"], "calls come to an end"
+    assert " blocked the event loop of " in found.because.text
+    assert " for 2." in found.because.text
+    await lockstep_cluster.advance(seconds=60)
+    (found,) = await explanations(lockstep_cluster)
+    assert found.because is not None
+    assert [found.because.name, *(each.name for each in found.also)] == ["listener_runs", "held"], "that was a minute ago"
 
 
 async def test_blocked_key_is_named(lockstep_cluster: TestCluster) -> None:
@@ -320,6 +358,42 @@ async def test_filter_that_passes_nothing_is_no_standstill(lockstep_cluster: Tes
     (found,) = await explanations(lockstep_cluster)
     assert found.state is QueueState.IDLE
     assert "except 10 that its subscription does not match" in found.summary
+    assert [each.text for each in found.also] == [f"the subscription SQL92 amount > 100 to {TOPIC} matches none of the last 10 messages"]
+
+
+async def test_misspelt_tag_is_named_with_the_tags_that_are_sent(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster, queues=2)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, hang, expression="craeted || chipped"))
+    await send(lockstep_cluster, 2_000, keys=20, tags="created")
+    await send(lockstep_cluster, 20, keys=20, tags="shipped")
+    await send(lockstep_cluster, 6, keys=20)
+    await lockstep_cluster.advance(seconds=20)
+    for found in await explanations(lockstep_cluster):
+        assert found.state is QueueState.IDLE
+        (also,) = found.also
+        assert also.name == "filter_matches_nothing"
+        words, _, tags = also.text.partition("; tags seen last: ")
+        assert words == f"the subscription chipped || craeted to {TOPIC} matches none of the last 1,000 messages"
+        assert sorted(tags.split(", ")) == ["created", "no tag", "shipped"]
+    await send(lockstep_cluster, 1, tags="chipped")
+    await lockstep_cluster.advance(seconds=2)
+    assert "filter_matches_nothing" not in [also.name for found in await explanations(lockstep_cluster) for also in found.also]
+
+
+async def test_tag_of_the_same_hash_is_no_match(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, expression="Aa"))
+    await send(lockstep_cluster, 3, tags="BB")
+    await lockstep_cluster.advance(seconds=2)
+    (found,) = await explanations(lockstep_cluster)
+    assert [each.text for each in found.also] == [f"the subscription Aa to {TOPIC} matches none of the last 3 messages; tags seen last: BB"]
+
+
+async def test_subscription_to_an_empty_topic_is_not_compared(lockstep_cluster: TestCluster) -> None:
+    await ready(lockstep_cluster)
+    await start(lockstep_cluster, "a", Member(lockstep_cluster, expression="craeted"))
+    (found,) = await explanations(lockstep_cluster)
+    assert found.also == ()
 
 
 async def test_queue_that_is_drained_for_another_member(lockstep_cluster: TestCluster) -> None:
@@ -379,7 +453,33 @@ async def test_broadcasting_group_is_not_explained_by_a_broker(lockstep_cluster:
     await lockstep_cluster.advance(seconds=5)
     (found,) = await explanations(lockstep_cluster)
     assert found.because is not None
-    assert (found.state, found.because.name) == (QueueState.UNKNOWN, "broadcasting")
+    assert (found.state, found.because.name, found.also) == (QueueState.UNKNOWN, "broadcasting", ())
+
+
+async def test_members_of_a_broadcasting_group_that_hang_or_are_silent_are_named(lockstep_cluster: TestCluster) -> None:
+    """No broker knows what they have consumed: each is asked what it does."""
+    settings = {"message_model": MessageModel.BROADCASTING}
+    listener: dict[str, Listener] = {"a": hang, "b": accept, "c": accept, "d": accept}
+    members = {name: Member(lockstep_cluster, each, settings, concurrent=True) for name, each in listener.items()}
+    await ready(lockstep_cluster)
+    for name, member in members.items():
+        await lockstep_cluster.start(name, member.run)
+    await lockstep_cluster.advance(seconds=5)
+    members["d"].started.pause()
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.advance(seconds=2)
+    ids = {name: member.started.health().client_id for name, member in members.items()}
+    await lockstep_cluster.pause("c")
+    (found,) = await explanations(lockstep_cluster)
+    told = {each.name: each for each in found.also}
+    assert sorted(told) == ["member_silent", "paused"], "a call of less than 5 s may be any call"
+    assert str(ids["c"]) in told["member_silent"].text
+    assert str(ids["d"]) in told["paused"].text
+    (found,) = await explanations(lockstep_cluster)
+    runs = next(each for each in found.also if each.name == "listener_runs")
+    assert f" on offset 0 of {TOPIC}@broker-a:0 in {ids['a']}, at " in runs.text
+    assert runs.stack[-2].endswith(" in hang")
+    await lockstep_cluster.resume("c")
 
 
 async def test_asking_takes_no_longer_than_the_looks_and_the_limit(lockstep_cluster: TestCluster) -> None:

@@ -11,10 +11,11 @@ from rich.console import ConsoleDimensions
 from lockstep.admin.commands.why import Examination, _why
 from lockstep.admin.group_report import report
 from lockstep.admin.options import CommandError
-from lockstep.admin.why import Facts, QueueState, explain
+from lockstep.admin.why import Cause, Explanation, Facts, QueueState, explain
 from lockstep.admin.why_query import Diagnosis
 from lockstep.admin.why_text import answer_of, diagnosis_lines
 from lockstep.protocol.bodies import RunningInfo
+from lockstep.protocol.queue import MessageQueue
 from lockstep.testing import TestCluster
 from support.why_kit import GROUP, TOPIC, Member, hang, send
 from unit.admin.test_why import AT_A, BROKER, HELD, INFO, QUEUE, RUNS, with_queue
@@ -163,6 +164,27 @@ def test_ages_and_numbers_of_waiting_messages_are_no_part_of_an_answer() -> None
 )
 def test_other_cause_offset_or_state_is_another_answer(other: Diagnosis) -> None:
     assert answer_of(other) != answer_of(diagnosis())
+
+
+def test_cause_of_the_group_is_told_once_and_a_parked_key_with_each_of_its_queues() -> None:
+    """Also of queues that are not shown, or share the cause of another one."""
+    refused = Cause("member_refused", "c was not admitted", "give all members the same settings")
+    parked = Cause("parked", "parked keys: k1")
+    because = Cause("paused", "a is paused")
+    stands = Explanation(TOPIC, BROKER, 0, QueueState.STANDS, 5, "it stands", because, (refused,))
+    alike = replace(stands, queue_id=1, also=(refused, parked, Cause("span_full", "its own affair")))
+    moves = replace(stands, queue_id=2, state=QueueState.MOVES, because=None, also=(refused, parked))
+    states = {MessageQueue(TOPIC, BROKER, each.queue_id): each.state for each in (stands, alike, moves)}
+    found = Diagnosis((stands, alike, moves), states)
+    assert list(diagnosis_lines(GROUP, found))[1:] == [
+        "it stands",
+        f"  and so   {TOPIC}@{BROKER}:1",
+        "  because  a is paused",
+        "  also     c was not admitted",
+        "  next     give all members the same settings",
+        f"  also     parked keys: k1 ({TOPIC}@{BROKER}:1, {TOPIC}@{BROKER}:2)",
+    ]
+    assert answer_of(found) != answer_of(replace(found, explanations=(stands, alike, replace(moves, also=()))))
 
 
 def test_screen_has_the_answer_as_far_as_there_is_room() -> None:

@@ -166,6 +166,28 @@ def test_gap_is_reported_until_a_commit_passes_it_although_retention_has_moved_p
     assert member.lock(0, held={})[0].gap_first is None
 
 
+def test_status_tells_what_retention_removed_and_when_as_long_as_this_process_knows_it() -> None:
+    bench, member, epoch = holding()
+
+    def told() -> tuple[int | None, int | None, int | None]:
+        status = bench.c.status.read_queue(KEY, bench.now_ms)
+        return status.gap_first, status.gap_end, status.gap_ago_ms
+
+    assert told() == (None, None, None)
+    bench.c.tick(bench.now_ms)
+    bench.retention_moved({(TOPIC, 0): 100})
+    bench.now_ms += 5_000
+    assert told() == (0, 100, 5_000)
+    commit(member, epoch, 101)
+    assert told() == (0, 100, 5_000), "a commit has passed them, and they are lost all the same"
+    bench.c.tick(bench.now_ms)
+    bench.retention_moved({(TOPIC, 0): 300})
+    bench.restart()
+    assert told() == (101, 300, None), "the gap is durable, its time is not"
+    bench.c.state.progress.drop_topic(TOPIC)
+    assert told() == (None, None, None)
+
+
 @pytest.mark.parametrize(
     ("target", "force", "moved"), [(2, False, [2]), (6, False, [2]), (50, False, []), (50, True, [50]), (1, False, [1])]
 )

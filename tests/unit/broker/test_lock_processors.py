@@ -373,9 +373,9 @@ async def test_status_of_a_group_with_thousands_of_queues_is_built_in_slices(mon
     turns = [0]
     status = GroupStatusReader.read_queue
 
-    def counted(self: GroupStatusReader, key: QueueKey, now_ms: int, held_offset: int | None) -> QueueStatus:
+    def counted(self: GroupStatusReader, key: QueueKey, now_ms: int, *pulls: int | None) -> QueueStatus:
         turns[-1] += 1
-        return status(self, key, now_ms, held_offset)
+        return status(self, key, now_ms, *pulls)
 
     monkeypatch.setattr(GroupStatusReader, "queue_keys_of", lambda self, group: keys)
     monkeypatch.setattr(GroupStatusReader, "read_queue", counted)

@@ -1,7 +1,7 @@
 """PULL_MESSAGE: RocketMQ's checks and codes, pages, long polling, and fairness to a connection that does not read."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -27,6 +27,7 @@ from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record, split_records
+from lockstep.runtime.endpoint import Endpoint
 from support.broker_fakes import FakeEndpoint
 from support.pull_kit import LONG, Broker, turn
 
@@ -350,6 +351,29 @@ async def test_cold_records_are_read_outside_the_loop() -> None:
         await turn()
     assert sorted(one.opaque for one in broker.endpoint.take()) == list(range(10))
     assert len(broker.tasks) == 0
+
+
+async def test_pulls_that_wait_for_the_disk_are_counted_until_they_are_read_or_their_connection_is_closed() -> None:
+    broker = Broker()
+    broker.store.append("t", 0, [b"old"])
+    reads = HeldReads(broker)
+    other = FakeEndpoint(2)
+    for opaque in range(COLD_COUNT_MAX + 3):
+        broker.pull(opaque=opaque)
+    await turn()
+    broker.pull(opaque=99, endpoint=other)
+    await turn()
+    assert broker.pulls.disk_count(("g", "t", 0)) == COLD_COUNT_MAX + 4
+    assert broker.pulls.disk_count(("other", "t", 0)) == 0
+    other.closed = True
+    broker.pulls.connection_closed(cast(Endpoint, other))
+    assert broker.pulls.disk_count(("g", "t", 0)) == COLD_COUNT_MAX + 3
+    reads.go.set()
+    for _ in range(10):
+        await turn()
+    assert len(broker.endpoint.take()) == COLD_COUNT_MAX + 3
+    assert broker.pulls.disk_count(("g", "t", 0)) == 0
+    assert broker.pulls._cold._queues == {}
 
 
 async def test_disk_error_in_a_read_is_returned_and_not_fatal() -> None:

@@ -62,11 +62,12 @@ async def _show(group: str, nameserver: str, as_json: bool) -> None:
     if as_json:
         print_json(group_json(report, results.failed))
     else:
-        _print(report)
+        print_report(report)
     raise_if_incomplete(results.failed)
 
 
-def _print(report: GroupReport) -> None:
+def print_report(report: GroupReport) -> None:
+    """Print what `lockstep group show` prints."""
     kind = ("broadcasting, " if report.broadcasting else "") + ("ordered" if report.ordered else "concurrent")
     members = f"{kind}, members: {len(report.members)}" if report.members else "no members"
     unknown = f", without {', '.join(report.unreached)}, which could not be reached" if report.unreached else ""
@@ -109,6 +110,8 @@ def _print(report: GroupReport) -> None:
         why = line.error or "its consumer did not report why"
         where = f"{line.topic} {line.broker} queue {line.queue_id}: offset {line.committed_offset}"
         print_line(f"{where} has been failing for {format_duration(line.failing_ms)}, {line.attempts} times: {why}")
+    for line in (line for line in report.queues if line.loss is not None):
+        print_line(f"{line.topic} {line.broker} queue {line.queue_id}: {line.loss}")
     if any_parked:
         print_line(f"messages of the parked keys wait until they are replayed or dropped: `lockstep park ls {quote(report.group)}`")
     if report.members:

@@ -1,6 +1,7 @@
 """lockstep group reset-offset: set the offsets from which a running or stopped group continues."""
 
 from collections.abc import Sequence
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -9,11 +10,14 @@ from lockstep.admin.client import AdminClient
 from lockstep.admin.group_reset import carry_out, check_parked, plan_reset
 from lockstep.admin.options import GroupArgument, JsonOption, NameserverOption, run
 from lockstep.admin.render import print_json, print_line, print_table
-from lockstep.admin.reset_plan import Move, totals
+from lockstep.admin.reset_plan import Move, totals, undo_commands
 from lockstep.admin.targets import parse_queue, parse_target
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.names import check_group
 from lockstep.runtime.host import Host
+
+UNDO_SHOWN = 32
+"""Commands to undo a reset that are printed; --json has them all."""
 
 
 def reset_command(
@@ -77,7 +81,8 @@ async def apply_plan(
             for move in plan
         ]
         counted = {"parked_keys": parked, "waiting": waiting.count, "waiting_complete": waiting.complete}
-        print_json({"group": group, "done": not dry_run, "queues": rows, **counted})
+        undo = [] if dry_run else undo_commands(group, plan)
+        print_json({"group": group, "done": not dry_run, "queues": rows, **counted, "undo": undo})
         return
     columns = ["topic", "broker", ">queue", ">old offset", ">new offset", ">end offset", "messages"]
     print_table(columns, [_row(move) for move in plan])
@@ -86,6 +91,19 @@ async def apply_plan(
     if drop_parked:
         counts += f", parked keys to forget: {parked}, with {waiting} waiting messages"
     print_line(f"group {group}: {counts}" + ("; nothing was changed (--dry-run)" if dry_run else ""))
+    if not dry_run:
+        _print_undo(group, plan)
+
+
+def _print_undo(group: str, plan: Sequence[Move]) -> None:
+    """Print the commands that set the queues back."""
+    commands = undo_commands(group, plan)
+    for command in commands[:UNDO_SHOWN]:
+        print_line(f"undo: {command}")
+    if len(commands) > UNDO_SHOWN:
+        print_line(f"undo: {len(commands) - UNDO_SHOWN} more commands, by the old offsets above")
+    if begun := sum(move.before is None for move in plan):
+        print_line(f"queues in which the group had no progress: {begun}; only `lockstep group delete {quote(group)}` takes that back")
 
 
 def _row(move: Move) -> tuple[object, ...]:

@@ -46,9 +46,10 @@ class ClientProcessor:
         budget: TurnBudget | None = None,
         connections: ClientConnections | None = None,
         held_offset: Callable[[QueueKey], int | None] = lambda _: None,
+        disk_pulls: Callable[[QueueKey], int | None] = lambda _: None,
     ) -> None:
         """`budget` limits what lanes do in one turn of the loop. `connections` keeps what the clients' HEART_BEATs say. `held_offset`
-        returns the offset at which a pull of a group is held at a queue."""
+        returns the offset at which a pull of a group is held at a queue, `disk_pulls` how many of them wait for the disk."""
         self._budget = TurnBudget(LANE_ITEMS_PER_TURN) if budget is None else budget
         self._clock = host.clock
         self._coordination = coordination
@@ -56,6 +57,7 @@ class ClientProcessor:
         self._creator = creator
         self._connections = ClientConnections(coordination) if connections is None else connections
         self._held_offset = held_offset
+        self._disk_pulls = disk_pulls
         self._heartbeats = HeartbeatCache()
 
     @handles(RequestCode.HEART_BEAT, None, bytes, body_bytes_max=HEARTBEAT_BYTES_MAX, classic=True)
@@ -126,7 +128,8 @@ class ClientProcessor:
         queues, members = list[bytes](), list[bytes]()
         for key in coordination.status.queue_keys_of(group):
             await self._budget.take()
-            status = coordination.status.read_queue(key, self._clock.boot_ms(), self._held_offset(key))
+            now_ms, pulls = self._clock.boot_ms(), (self._held_offset(key), self._disk_pulls(key))
+            status = coordination.status.read_queue(key, now_ms, *pulls)
             queues.append(pack_plain(to_plain(status)))
         for client_id in coordination.status.member_ids(group):
             await self._budget.take()

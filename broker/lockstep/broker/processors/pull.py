@@ -203,6 +203,10 @@ class PullProcessor:
         """Return the highest offset at which a pull of the group is held at the queue: its subscription matches no message before it."""
         return max((pull.offset for pull in self._holds.held_by(*queue)), default=None)
 
+    def disk_count(self, queue: QueueKey) -> int:
+        """Return how many pulls of the group at the queue wait for the disk."""
+        return self._cold.count_of(queue)
+
     def _expire(self) -> None:
         self._deadline.cancel()
         now_ms = self._clock.monotonic_ms()

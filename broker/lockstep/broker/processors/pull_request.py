@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lockstep.broker.store.predicates import Keep
+from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.long_poll_table import HeldPull
 from lockstep.broker.tables.park_table import ParkFilter
 from lockstep.protocol.bodies import SQL92, TAG
@@ -42,6 +43,12 @@ class Pull:
         """What parked keys hid from the last read."""
         self.failure: Exception | None = None
         """Why the pull can't be served; it fails with this error."""
+
+    @property
+    def queue(self) -> QueueKey:
+        """Return the group, the topic and the queue id."""
+        header: PullHeader = self.request.header
+        return header.consumer_group, header.topic, header.queue_id
 
     @property
     def inspects(self) -> bool:

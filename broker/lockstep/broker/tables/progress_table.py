@@ -51,6 +51,16 @@ class FailingBatch:
     """Error of the last failed call."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Messages from `first` to `end` that retention removed before the group consumed them."""
+
+    first: int
+    end: int
+    seen_ms: int | None
+    """When this process moved the group past them; None if another one did, or it was done at a start."""
+
+
 class _Queues(dict[int, Progress]):
     """Queue id → progress of one group in one topic. Queues are added one at a time and removed only together."""
 
@@ -63,7 +73,8 @@ class _Queues(dict[int, Progress]):
 
 
 class ProgressTable:
-    """A durable table of (group, topic, queue id) → progress. Commit times and failing batches are kept for this process only."""
+    """A durable table of (group, topic, queue id) → progress. Commit times, failing batches and losses that a commit has passed are kept
+    for this process only."""
 
     KINDS = frozenset(
         {
@@ -89,6 +100,7 @@ class ProgressTable:
         """Topic → queue id → where it ended when it was last added again after its removal."""
         self._committed_ms: dict[QueueKey, int] = {}
         self._failing: dict[QueueKey, FailingBatch] = {}
+        self._losses: dict[QueueKey, Loss] = {}
 
     def get(self, key: QueueKey) -> Progress | None:
         topics = self._groups.get(key[0])
@@ -158,6 +170,14 @@ class ProgressTable:
         found, progress = self._failing.get(key), self.get(key)
         return found if found is not None and progress is not None and found.offset == progress.offset else None
 
+    def loss(self, key: QueueKey) -> Loss | None:
+        """Return the last messages that retention removed before the group consumed them: of this process, or those of a gap that no
+        commit has passed yet."""
+        progress = self.get(key)
+        if (found := self._losses.get(key)) is not None or progress is None or progress.gap is None:
+            return found
+        return Loss(*progress.gap, None)
+
     def failing_keys(self) -> list[QueueKey]:
         """Return the queues of which `failing` returns something."""
         return [key for key in self._failing if self.failing(key) is not None]
@@ -181,6 +201,12 @@ class ProgressTable:
     def set_progress(self, key: QueueKey, progress: Progress) -> None:
         """Begin, reset or move progress, whatever its value was."""
         self._record(("progress.set", *_row(key, progress)))
+
+    def skip_lost(self, key: QueueKey, moved: Progress, now_ms: int | None) -> None:
+        """Move progress past messages that are lost: `moved.gap`. `now_ms`: None if they may have been lost long ago."""
+        self.set_progress(key, moved)
+        if moved.gap is not None:
+            self._losses[key] = Loss(*moved.gap, now_ms)
 
     def record_start(self, group: str, topic: str, *, since: int, generation: int, offsets: Iterable[tuple[int, int]]) -> None:
         """Record where the group begins in a topic, in one change: (queue id, offset) of every queue without progress."""
@@ -297,6 +323,7 @@ class ProgressTable:
             self._count -= 1
             self._committed_ms.pop((group, topic, queue_id), None)
             self._failing.pop((group, topic, queue_id), None)
+            self._losses.pop((group, topic, queue_id), None)
         if not self._groups[group]:
             del self._groups[group]
         self._topics[topic] -= 1

@@ -247,6 +247,7 @@ class BaseConsumer(ABC):
             queue=None if worker is None else running_queue(worker, now_ms),
             oldest=call,
             oldest_queue=queue,
+            loop_blocked_ms=model.loop_blocked_ms(now_ms),
         )
 
     async def _undo_start(self, instance: Instance, *, refused: bool) -> None:

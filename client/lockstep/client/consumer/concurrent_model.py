@@ -79,6 +79,9 @@ class ConcurrentModel:
     def tasks(self, queue: HeldQueue | None = None) -> "list[asyncio.Task[None]]":
         return self.crew.tasks(queue)
 
+    def loop_blocked_ms(self, now_ms: int) -> int:
+        return self._listener.watch.longest_ms(now_ms)
+
     def running_calls(self) -> Iterable[ListenerCall]:
         return self.crew.running_calls()
 

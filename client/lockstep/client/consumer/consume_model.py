@@ -77,6 +77,9 @@ class ConsumeModel(Protocol):
     def running_calls(self) -> Iterable[ListenerCall]:
         """Return the calls of the listener that run, under any grant."""
 
+    def loop_blocked_ms(self, now_ms: int) -> int | None:
+        """Return how long the listener blocked the event loop at most in the last minute; 0 if not for a second, None if there is none."""
+
     def unassigned(self, queue: MessageQueue) -> None:
         """Handle that the queue is no longer this member's, whether it was ever held or not."""
 

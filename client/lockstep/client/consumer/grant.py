@@ -63,6 +63,10 @@ class Grant:
     """The number of replays that can't end while the main flow is pulled."""
     pull_waits: bool = False
     """The pull loop waits for room, a resume or the link. Who makes room sets `pull_wake` if there is enough."""
+    pulled_ms: int | None = None
+    """The boot time at which the last pull was sent."""
+    pulling: bool = False
+    """That pull has no response yet."""
     run_wake: asyncio.Event = field(default_factory=asyncio.Event)
     pull_wake: asyncio.Event = field(default_factory=asyncio.Event)
     pull_task: "asyncio.Task[None] | None" = None

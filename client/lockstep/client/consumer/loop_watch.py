@@ -1,6 +1,7 @@
 """Detects a listener that blocks the event loop, which must run to keep locks."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 
 from lockstep.runtime.host import Host
@@ -10,6 +11,8 @@ log = get_logger("client.consumer")
 
 BEAT_MS = 250
 BLOCKED_MS = 1_000
+REMEMBERED_MS = 60_000
+"""How long a block is reported to operators."""
 
 
 class LoopWatch:
@@ -25,6 +28,8 @@ class LoopWatch:
         self._handle: asyncio.TimerHandle | None = None
         self._beat_ms = host.clock.boot_ms()
         """The boot time of the last beat."""
+        self._blocks: deque[tuple[int, int]] = deque(maxlen=REMEMBERED_MS // BLOCKED_MS)
+        """The boot times at which blocks were noticed, and how long they lasted."""
 
     def start(self) -> None:
         self._beat_ms = self._clock.boot_ms()
@@ -35,6 +40,12 @@ class LoopWatch:
             self._handle.cancel()
             self._handle = None
 
+    def longest_ms(self, now_ms: int) -> int:
+        """Return how long the longest block of the last minute lasted, or 0 if there was none of a second or more."""
+        while self._blocks and now_ms - self._blocks[0][0] > REMEMBERED_MS:
+            self._blocks.popleft()
+        return max((blocked_ms for _, blocked_ms in self._blocks), default=0)
+
     def call_ended(self, started_ms: int, ended_ms: int) -> None:
         """Handle the end of a call of the listener (boot times)."""
         blocked_ms = ended_ms - max(started_ms, self._beat_ms)
@@ -43,6 +54,7 @@ class LoopWatch:
 
     def _blocked(self, blocked_ms: int) -> None:
         self._beat_ms = self._clock.boot_ms()
+        self._blocks.append((self._beat_ms, blocked_ms))
         advice = "make it await, or declare it as a plain `def`, which runs in a thread"
         log.warning("loop.was_blocked", listener=self._name, blocked_ms=blocked_ms, advice=advice)
 

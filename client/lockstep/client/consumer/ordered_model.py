@@ -55,6 +55,9 @@ class OrderedModel:
     def tasks(self, queue: HeldQueue | None = None) -> "list[asyncio.Task[None]]":
         return []
 
+    def loop_blocked_ms(self, now_ms: int) -> int:
+        return self._listener.watch.longest_ms(now_ms)
+
     def running_calls(self) -> Iterator[ListenerCall]:
         for runner in self._runners:
             yield from runner.running_calls()

@@ -61,6 +61,9 @@ class PollModel:
     def tasks(self, queue: HeldQueue | None = None) -> "list[asyncio.Task[None]]":
         return []
 
+    def loop_blocked_ms(self, now_ms: int) -> None:
+        return None
+
     def running_calls(self) -> Iterable[ListenerCall]:
         return ()
 

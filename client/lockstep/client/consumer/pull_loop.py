@@ -66,14 +66,17 @@ async def pull(held: HeldQueue, grant: Grant, runner: Runner) -> None:
             epoch=epoch,
             generation=generation,
         )
-        asked_ms = clock.boot_ms()
+        grant.pulled_ms = asked_ms = clock.boot_ms()
+        grant.pulling = True
         try:
             take_in = partial(_take_in, held, grant, runner, offset)
             pause_ms = await link.request_then(RequestCode.PULL_MESSAGE, header, take_in, timeout_ms=PULL_TIMEOUT_MS)
         except TransportError as error:
             log.debug("pull.failed", queue=str(queue), error=str(error))
+            grant.pulling = False
             await asyncio.sleep(BUSY_PAUSE_MS / 1000)
             continue
+        grant.pulling = False
         if pause_ms == EMPTY_PAUSE_MS and clock.boot_ms() - asked_ms >= EMPTY_PAUSE_MS:
             pause_ms = 0
         if pause_ms:

@@ -186,6 +186,7 @@ class QueueWorker:
         """Pull from the grant's next offset on, and drop messages that were pulled for it before."""
         if grant.pull_task is not None:
             grant.pull_task.cancel()
+            grant.pulling = False
         grant.pull_task = self.ctx.tasks.spawn(pull(self, grant, runner), f"{self.ctx.group} {self.queue} pull")
 
     def _run_ended(self, task: "asyncio.Task[None]") -> None:

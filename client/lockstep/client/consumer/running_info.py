@@ -33,6 +33,9 @@ def running_queue(worker: QueueWorker, now_ms: int) -> RunningQueue:
         drain_ms=_drain_ms(worker, now_ms),
         keys=None if lanes is None else lanes.count,
         oldest_key=None if lanes is None else lanes.oldest_key,
+        pulling=None if grant is None else grant.pulling,
+        pulled_ms=None if grant is None or grant.pulled_ms is None else now_ms - grant.pulled_ms,
+        pull_offset=None if grant is None else grant.messages.next_offset,
     )
 
 
@@ -42,9 +45,10 @@ def _drain_ms(worker: QueueWorker, now_ms: int) -> int | None:
 
 
 def oldest_call(model: ConsumeModel, worker: QueueWorker | None, now_ms: int, *, with_stack: bool) -> Oldest:
-    """Return the call that has run longest in the worker's queue; or, if none runs there and no further call may start, in any queue."""
+    """Return the call that has run longest in the worker's queue. If there is no worker, or no call runs there and no further one may
+    start, return the one that has run longest in any queue."""
     calls = list(model.running_calls())
-    here = [call for call in calls if call.queue is worker]
+    here = calls if worker is None else [call for call in calls if call.queue is worker]
     if not here and model.concurrency is not None and len(calls) >= model.concurrency:
         here = calls
     call = min(here, key=lambda each: each.started_ms, default=None)

@@ -36,6 +36,15 @@ class QueueStatus:
     """How long the owner, whose connection is lost, may still come back; None while it is connected, and for classic holders."""
     held_offset: int | None = None
     """The offset at which a pull of the group is held: its subscription matches no message before it. None if no pull is held."""
+    gap_first: int | None = None
+    """The first of the last messages that retention removed before the group consumed them; None if none are known. They are known until
+    a commit has passed them, and by the broker process that saw them removed until it ends."""
+    gap_end: int | None = None
+    """The offset after these messages."""
+    gap_ago_ms: int | None = None
+    """How long ago they were removed, to the second; None if that was before the broker's start."""
+    disk_pulls: int | None = None
+    """The number of pulls of the group that wait for the disk; None from an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)

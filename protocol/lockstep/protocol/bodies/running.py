@@ -57,6 +57,12 @@ class RunningQueue:
     """The number of keys that are fetched or called, with order_by="sharding_key"."""
     oldest_key: str | None = None
     """The key of the first unfinished message, with order_by="sharding_key"."""
+    pulling: bool | None = None
+    """Whether the last pull has no response yet; None without a grant, and from an earlier version."""
+    pulled_ms: int | None = None
+    """How long ago the last pull was sent; None if none was under this grant."""
+    pull_offset: int | None = None
+    """The next offset to fetch; None without a grant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +85,9 @@ class RunningInfo:
     queue: RunningQueue | None = None
     """The queue that the request names; None if it names none, or the member does not know it."""
     oldest: RunningCall | None = None
-    """The call that has run longest in this queue, or in any queue if all `concurrency` calls run elsewhere."""
+    """The call that has run longest in this queue, or in any queue if all `concurrency` calls run elsewhere, or if `queue` is None."""
     oldest_queue: str | None = None
     """The queue of `oldest`, as topic@broker:id."""
+    loop_blocked_ms: int | None = None
+    """How long the listener blocked the event loop at most in the last minute; 0 if not for a second. None from a pull consumer, which has
+    no listener, and from an earlier version."""
