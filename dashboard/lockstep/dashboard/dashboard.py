@@ -38,6 +38,8 @@ from lockstep.protocol.errors import TopicNotExistError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 
+NAMES_FRESH_MS = 5_000
+"""The nameservers are asked for the names of topics again when they are of this age: brokers tell of those with messages only."""
 FINDINGS_FRESH_MS = 60_000
 """The page of the cluster asks for an examination when the last one is of this age."""
 
@@ -54,6 +56,7 @@ class Caches:
     parked: Cache[tuple[str, bool], ParkedRows]
     settings: Cache[None, ClusterSettings]
     delays: Cache[None, DelayReport]
+    topic_names: Cache[None, tuple[str, ...]]
     listing: Cache[None, tuple[list[GroupLine], Mapping[str, str]]]
 
 
@@ -86,6 +89,7 @@ class Dashboard:
             parked=Cache(clock, self.tasks, lambda key: read_parked(admin, key[0], count=key[1])),
             settings=Cache(clock, self.tasks, lambda _: read_settings(admin)),
             delays=Cache(clock, self.tasks, lambda _: read_delays(admin)),
+            topic_names=Cache(clock, self.tasks, lambda _: admin.topics()),
             listing=Cache(clock, self.tasks, lambda _: list_groups(admin)),
         )
         self.routes = [
@@ -139,7 +143,8 @@ class Dashboard:
         return self._answer_page(request, "cluster.html", views.cluster(self.watch, found), found, 200)
 
     async def _topics(self, request: Request) -> Response:
-        return self._page(request, "topics.html", views.topics(self.watch, request.query_params))
+        names = await self._caches.topic_names.look(None, wait=False, fresh_ms=NAMES_FRESH_MS)
+        return self._page(request, "topics.html", views.topics(self.watch, names, request.query_params))
 
     async def _topic(self, request: Request) -> Response:
         topic = request.path_params["topic"]

@@ -86,7 +86,7 @@ def cluster(watch: Watch, answer: Answer[list[Finding]]) -> dict[str, Any]:
     }
 
 
-def topics(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
+def topics(watch: Watch, names: Answer[tuple[str, ...]], query: Mapping[str, str]) -> dict[str, Any]:
     keys: dict[str, Callable[[TopicRates], Any]] = {
         "name": lambda each: each.topic,
         "rate": lambda each: -(each.stored_s or 0),
@@ -97,7 +97,17 @@ def topics(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
     rows = [each for each in watch.topics if everything or group_of_topic(each.topic) is None]
     chosen, listing = _listing(rows, query, keys, lambda each: each.topic)
     trends = {each.topic: trend(watch, f"topic/{each.topic}/in", f"{each.topic}: stored per second") for each in chosen}
-    return {"rows": chosen, "trends": trends, "everything": everything, **listing}
+    stored = {each.topic for each in watch.topics}
+    wanted = listing["q"].lower()
+    empty = [each for each in names.value or () if each not in stored and group_of_topic(each) is None and wanted in each.lower()]
+    return {
+        "rows": chosen,
+        "trends": trends,
+        "everything": everything,
+        "empty": empty[:ROWS],
+        "empty_left": max(0, len(empty) - ROWS),
+        **listing,
+    }
 
 
 def topic(

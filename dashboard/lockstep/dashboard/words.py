@@ -118,6 +118,8 @@ CHINESE: dict[str, str] = {
     "Behind, at most": "最大堆积",
     "Queues with messages": "有消息的队列",
     "No topic with %(name)s in its name has messages.": "名称包含 %(name)s 的主题都没有消息。",
+    "Topics without messages": "没有消息的主题",
+    "%(count)s more topics have no messages.": "还有 %(count)s 个主题没有消息。",
     "No topic has messages. <code>lockstep topic create NAME</code> makes one, <code>lockstep send NAME TEXT</code> stores a message.": (
         "没有主题有消息。<code>lockstep topic create NAME</code> 创建主题，<code>lockstep send NAME TEXT</code> 发送消息。"
     ),

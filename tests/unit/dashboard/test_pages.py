@@ -342,6 +342,24 @@ async def test_all_queues_are_within_reach_page_by_page(lockstep_cluster: TestCl
         assert re.search(r"Queues held .* yes \S+( \w+)? 240 ", text)
 
 
+async def test_topic_that_was_just_created_is_listed(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    async with dashboard(cluster) as on:
+        await cluster.advance(seconds=6)
+        assert "Topics without messages" not in await shown(on, "/topics")
+        await cluster.create_topic("invoices", queues=1)
+        await cluster.advance(seconds=6)
+        text = await shown(on, "/topics")
+        assert "Topics without messages invoices" in text
+        assert f"{TOPIC} " in text
+        assert "invoices" not in await shown(on, f"/topics?q={TOPIC}")
+        assert "Topics without messages invoices" in await shown(on, "/topics?q=INV")
+        await stored(cluster, Message("invoices", b"x"))
+        await cluster.advance(seconds=6)
+        assert "Topics without messages" not in await shown(on, "/topics")
+
+
 async def test_topic_says_which_queue_has_a_key_and_how_it_is_laid_out(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await started(cluster, "a")
