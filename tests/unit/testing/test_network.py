@@ -70,7 +70,7 @@ class Pair:
         self.server_process = sim.start(sim.machine(SERVER), self._serve)
         sim.run_until(sim.now + 0.1)
         self.client_process = sim.start(sim.machine(CLIENT), self._dial)
-        sim.run_until(sim.now + 1)
+        sim.run_until(sim.now + 10)  # one segment in a thousand is late, by up to 3.2 s
         assert self.client.transport is not None
         assert self.server.transport is not None
 
