@@ -1,8 +1,11 @@
 """Rules of `lockstep why`: what explains a queue that stands."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
+from typing import Any
 
-from lockstep.admin import why, why_text
+from lockstep.admin import why, why_query, why_text
 from lockstep.broker.classic import relay
 from lockstep.broker.group_status import GroupStatusReader
 from lockstep.client.consumer import base_consumer, running_info, stacks
@@ -13,6 +16,7 @@ from lockstep.client.consumer.stacks import Place
 from sweep.mutants.registry import Patches, mutant
 
 SITUATIONS = "tests/unit/admin/test_why_situations.py::"
+FAULTS = "tests/unit/admin/test_why_faults.py::"
 
 
 @mutant(aimed=SITUATIONS + "test_owner_that_died_is_in_its_grace_and_then_gone")
@@ -65,3 +69,73 @@ def the_innermost_frame_is_called_the_applications(patch: Patches) -> None:
 def an_age_is_another_answer(patch: Patches) -> None:
     """A watched answer is printed again when it says something else, and not because time has passed."""
     patch.set(why_text, "without_durations", lambda text: text)
+
+
+@mutant(aimed="tests/unit/admin/test_why_command.py::test_operators_who_ask_at_the_same_time_get_the_same_answer")
+def a_member_that_answers_others_is_called_silent(patch: Patches) -> None:
+    """A member that responds to another operator is asked again, and not blamed."""
+    patch.set(why_query, "BUSY_MS_MAX", 0)
+
+
+@mutant(aimed=FAULTS + "test_owner_that_has_left_finishes_its_call")
+def the_held_pull_of_an_earlier_owner_counts(patch: Patches) -> None:
+    """Messages do not wait if the pull of the member that was asked has passed over them, and not that of another one."""
+    found = why._only_filtered
+
+    def of_anyone(facts: why.Facts) -> bool:
+        info = facts.info
+        queue = None if info is None or info.queue is None else replace(info.queue, state="held")
+        return found(facts if info is None else replace(facts, info=replace(info, queue=queue)))
+
+    patch.set(why, "_only_filtered", of_anyone)
+
+
+def _withheld(source: type, reader: str, field: str, value: object) -> Callable[[Patches], None]:
+    """Return what makes the method `reader` of `source`, or that function of a module, return this value for a field."""
+
+    def apply(patch: Patches) -> None:
+        read = vars(source)[reader]
+
+        def without(*args: Any, **options: Any) -> Any:
+            found = read(*args, **options)
+            return None if found is None else replace(found, **{field: value})
+
+        patch.set(source, reader, without)
+
+    return apply
+
+
+_OF_QUEUE: tuple[Any, str] = GroupStatusReader, "read_queue"
+_OF_GROUP: tuple[Any, str] = GroupStatusReader, "combine"
+_OF_HELD: tuple[Any, str] = base_consumer, "running_queue"
+_OF_MEMBER: tuple[Any, str] = base_consumer.BaseConsumer, "_running_info"
+_EVIDENCE: dict[tuple[tuple[Any, str], str, object], str] = {
+    (_OF_QUEUE, "owner_grace_ms", None): SITUATIONS + "test_owner_that_died_is_in_its_grace_and_then_gone",
+    (_OF_QUEUE, "listed_owner", None): SITUATIONS + "test_queue_that_is_drained_for_another_member",
+    (_OF_QUEUE, "classic_lease_left_ms", None): FAULTS + "test_owner_without_a_session_is_one_of_rocketmqs_clients",
+    (_OF_QUEUE, "error", None): SITUATIONS + "test_backoff_after_a_failure",
+    (_OF_QUEUE, "held_offset", None): SITUATIONS + "test_filter_that_passes_nothing_is_no_standstill",
+    (_OF_QUEUE, "gap_first", None): "tests/unit/broker/test_done_progress.py::"
+    "test_status_tells_what_retention_removed_and_when_as_long_as_this_process_knows_it",
+    (_OF_GROUP, "settings", None): SITUATIONS + "test_consumption_that_is_switched_off",
+    (_OF_GROUP, "refusals", None): SITUATIONS + "test_member_that_was_refused_is_shown_beside_the_others_and_alone",
+    (_OF_GROUP, "grants", None): FAULTS + "test_queues_that_are_granted_again_and_again",
+    (_OF_GROUP, "suspended_ms", None): SITUATIONS + "test_power_cut_suspends_grants",
+    (_OF_HELD, "blocked", False): SITUATIONS + "test_exhausted_attempts_block_the_queue",
+    (_OF_HELD, "blocked_keys", ()): SITUATIONS + "test_blocked_key_is_named",
+    (_OF_HELD, "again_ms", None): SITUATIONS + "test_backoff_after_a_failure",
+    (_OF_HELD, "uncommitted", 0): SITUATIONS + "test_messages_without_a_manual_commit",
+    (_OF_HELD, "polled_ms", None): SITUATIONS + "test_polled_messages_that_were_not_committed",
+    (_OF_HELD, "full", False): SITUATIONS + "test_queue_that_is_consumed_in_its_order_tells_that_no_more_is_fetched",
+    (_OF_MEMBER, "paused", False): SITUATIONS + "test_paused_consumer",
+    (_OF_MEMBER, "oldest", None): SITUATIONS + "test_call_that_has_run_longest_is_the_one_that_is_named",
+    (_OF_MEMBER, "loop_blocked_ms", None): SITUATIONS + "test_loop_that_is_blocked_again_and_again",
+    (_OF_MEMBER, "proof_left_ms", None): FAULTS + "test_member_whose_proofs_of_life_come_too_late",
+}
+"""What a broker or a member tells, the value without it, and the test that then finds another cause or none."""
+
+for ((_source, _reader), _field, _value), _test in _EVIDENCE.items():
+    _apply = _withheld(_source, _reader, _field, _value)
+    _apply.__name__ = f"{_field}_is_withheld"
+    _apply.__doc__ = f"A cause has its evidence: {_field} is reported."
+    mutant(aimed=_test)(_apply)
