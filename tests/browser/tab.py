@@ -92,8 +92,9 @@ class Tab:
         self.page.goto(self.base + path)
 
     def until_refreshed(self, times: int = 1) -> None:
-        """Return when each part of the page was refreshed so many times more."""
-        wanted = self.page.eval_on_selector_all("[data-part]", "found => found.map(each => each.dataset.part)")
+        """Return when each part of the page that is open was refreshed so many times more."""
+        opened = "found => found.filter(each => !each.closest('details:not([open])')).map(each => each.dataset.part)"
+        wanted = self.page.eval_on_selector_all("[data-part]", opened)
         before, waited_ms = len(self.refreshed), 0
         while any(self.refreshed[before:].count(part) < times for part in wanted):
             assert waited_ms < LIMIT_MS, (self.page.url, wanted, self.refreshed[before:])
