@@ -4,7 +4,8 @@ The published experiment: A subscribes to tagA, B to tagB; a topic has four queu
 group with `--subscription-policy classic` the broker keeps one subscription for all members, as RocketMQ does: that of the member that
 registered, or was granted queues, last. Here that is B. A owns half of the queues, receives their messages, drops them by its own tag, and
 commits its progress. No member reports an error, every message is CONSUMED, and half of them are lost. When B has left, A's subscription
-applies to the group again, and the same messages are CONSUMED_BUT_FILTERED.
+applies to the group again, and the same messages are CONSUMED_BUT_FILTERED. When nobody is left, RocketMQ says NOT_ONLINE of each message;
+lockstep still says CONSUMED, since the group's progress is past it, and beside it that no member is connected.
 
     lockstep up &
     python examples/inconsistent_subscription.py

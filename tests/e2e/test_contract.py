@@ -20,7 +20,7 @@ TOLD = [
     "offsets: 2 2 2 2",
     "tracks:" + " CONSUMED" * 8,
     "B has left; tracks:" + " CONSUMED_BUT_FILTERED" * 8,
-    "nobody is left; tracks:" + " NOT_ONLINE" * 8,
+    "nobody is left; tracks:" + " CONSUMED" * 8,
 ]
 
 

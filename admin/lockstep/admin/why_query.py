@@ -22,7 +22,7 @@ LOOKS_APART_MS = 1_000
 ASKED_MAX = 16
 """Queues about which members are asked. Those that stand come first."""
 BUSY_MS_MAX = 3_500
-"""For how long a question is repeated to a member that is asked something else: somewhat longer than one question may take."""
+"""For how long a question is repeated to a member that others ask: somewhat longer than a question to a silent member takes."""
 BUSY_PAUSE_MS = 50
 
 
@@ -159,7 +159,10 @@ async def _ask_all(
 
 
 async def _answer(admin: AdminClient, broker: BrokerAddress, header: RunningInfoHeader) -> Answer:
-    """Ask a member. A member that other operators ask is asked again until it is free: it responds to them at once, or in 3 s at most."""
+    """Ask a member. One that other operators ask is asked again until it is free: it responds to them at once, or the question ends in 3 s.
+
+    If it is never free for longer than that, each of their questions waits in vain, as this one would.
+    """
     clock = admin.host.clock
     give_up_ms = clock.monotonic_ms() + BUSY_MS_MAX
     while True:
@@ -167,9 +170,11 @@ async def _answer(admin: AdminClient, broker: BrokerAddress, header: RunningInfo
             return Answer(info=await admin.running_info(broker, header))
         except MemberTimeoutError:
             return Answer(silent=True)
+        except SystemBusyError:
+            if clock.monotonic_ms() >= give_up_ms:
+                return Answer(silent=True)
         except LockstepError as error:
-            if not isinstance(error, SystemBusyError) or clock.monotonic_ms() >= give_up_ms:
-                return Answer(failed=" ".join(str(error).split()))
+            return Answer(failed=" ".join(str(error).split()))
         await asyncio.sleep(BUSY_PAUSE_MS / 1000)
 
 
