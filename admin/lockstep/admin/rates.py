@@ -208,16 +208,16 @@ class TopicGroup:
 def groups_of_topic(looks: Looks, topic: str) -> dict[str, TopicGroup]:
     """Return the groups that have consumed a topic, by name, without those of the tools."""
     overviews = [look for look in looks.values() if isinstance(look, Overview)]
-    return {group: flow for (at, group), flow in sorted(_flows(overviews).items()) if at == topic}
+    return {group: flow for (_, group), flow in sorted(_flows(overviews, topic).items())}
 
 
-def _flows(overviews: Sequence[Overview]) -> dict[tuple[str, str], TopicGroup]:
-    """Return what groups consume of topics, by (topic, group)."""
+def _flows(overviews: Sequence[Overview], topic: str | None = None) -> dict[tuple[str, str], TopicGroup]:
+    """Return what groups consume of topics, or of one `topic`, by (topic, group)."""
     broadcasting = _broadcasting(overviews)
     found: dict[tuple[str, str], TopicGroup] = {}
     for overview in overviews:
         for flow in overview.flows:
-            if is_tool_group(flow.group):
+            if topic not in (None, flow.topic) or is_tool_group(flow.group):
                 continue
             known = found.get((flow.topic, flow.group), TopicGroup(None, None))
             if flow.group not in broadcasting:

@@ -19,7 +19,7 @@ from lockstep.admin.overviews import read_delays
 from lockstep.admin.rates import groups_of_topic
 from lockstep.admin.settings_query import ClusterSettings, read_settings
 from lockstep.admin.watch.cache import Answer, Cache
-from lockstep.admin.watch.group_look import GroupLook, look_at_group
+from lockstep.admin.watch.group_look import look_at_group
 from lockstep.admin.watch.topic_query import TopicReport, read_topic, topic_json
 from lockstep.admin.watch.watch import Watch
 from lockstep.admin.why_query import Diagnosis, diagnose, diagnosis_json
@@ -31,6 +31,7 @@ from lockstep.dashboard.guard import App, Guard
 from lockstep.dashboard.message_page import MessagePage
 from lockstep.dashboard.message_search import MessageSearch
 from lockstep.dashboard.messages import Messages
+from lockstep.dashboard.queues import ShownGroup, shown_group
 from lockstep.dashboard.render import BASE, PART, Static, Templates
 from lockstep.dashboard.searches import Searches
 from lockstep.dashboard.tail_page import TailPage
@@ -48,7 +49,7 @@ FINDINGS_FRESH_MS = 60_000
 class Caches:
     """What is asked only while somebody looks at it."""
 
-    groups: Cache[str, GroupLook]
+    groups: Cache[str, ShownGroup]
     topics: Cache[str, TopicReport]
     whys: Cache[str, Diagnosis]
     doctor: Cache[None, list[Finding]]
@@ -81,7 +82,7 @@ class Dashboard:
         self._tails = TailPage(self.watch.admin, self.tasks, messages)
         admin, clock = self.watch.admin, self.host.clock
         self._caches = Caches(
-            groups=Cache(clock, self.tasks, lambda group: look_at_group(self.watch, group)),
+            groups=Cache(clock, self.tasks, self._look_at_group),
             topics=Cache(clock, self.tasks, lambda topic: read_topic(admin, topic)),
             whys=Cache(clock, self.tasks, lambda group: diagnose(admin, group, lambda line: True)),
             doctor=Cache(clock, self.tasks, lambda _: examine(admin)),
@@ -152,7 +153,7 @@ class Dashboard:
             return answer_document(await self._caches.topics.look(topic, fresh=True), lambda found: topic_json(topic, found))
         answer = await self._caches.topics.look(topic)
         group = request.query_params.get("of", "")
-        known = group in groups_of_topic(self.watch.looks, topic)
+        known = group != "" and group in groups_of_topic(self.watch.looks, topic)
         of = (group, await self._caches.groups.look(group)) if known else None
         return self._answer_page(request, "topic.html", views.topic(self.watch, topic, answer, of, request.query_params), answer)
 
@@ -188,6 +189,9 @@ class Dashboard:
     async def _message_body(self, request: Request) -> Response:
         return await self._one.body(request.path_params["id"])
 
+    async def _look_at_group(self, group: str) -> ShownGroup:
+        return shown_group(group, await look_at_group(self.watch, group))
+
     async def _groups(self, request: Request) -> Response:
         if wants_json(request):
             return answer_document(await self._caches.listing.look(None, fresh=True), lambda found: groups_json(*found))
@@ -196,7 +200,7 @@ class Dashboard:
     async def _group(self, request: Request) -> Response:
         group = request.path_params["group"]
         if wants_json(request):
-            return answer_document(await self._caches.groups.look(group, fresh=True), lambda found: group_document(group, found))
+            return answer_document(await self._caches.groups.look(group, fresh=True), lambda found: group_document(group, found.look))
         answer = await self._caches.groups.look(group)
         values = views.group(self.watch, group, answer, self.host.clock.wall_ms(), request.query_params)
         return self._answer_page(request, "group.html", values, answer, 404 if values["unknown"] else None)

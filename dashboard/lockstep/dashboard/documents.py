@@ -46,5 +46,5 @@ def answer_document(answer: Answer[V], made: Callable[[V], Any]) -> Response:
 def group_document(group: str, found: GroupLook) -> dict[str, Any]:
     """Return a group as JSON. Raise UnknownGroupError if no broker knows it, and CommandError if some could not be asked."""
     if found.report is None:
-        raise unknown_group(group, found.results.failed)
-    return group_json(found.report, found.results.failed)
+        raise unknown_group(group, found.failed)
+    return group_json(found.report, found.failed)

@@ -1,6 +1,5 @@
 """What pages show, from what is known of the cluster. Pure: no page waits for a broker here."""
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,19 +8,18 @@ from markupsafe import Markup
 from lockstep.admin.delays import delay_report, due_name
 from lockstep.admin.diagnosis import Finding
 from lockstep.admin.group_history import hand_overs, summary
-from lockstep.admin.group_report import QueueLine
 from lockstep.admin.pictures.due import due_picture
-from lockstep.admin.pictures.heat import heat_picture, highest
+from lockstep.admin.pictures.heat import highest
 from lockstep.admin.rates import GroupRates, TopicRates, groups_of_topic
 from lockstep.admin.settings_query import ClusterSettings
 from lockstep.admin.watch.cache import Answer
-from lockstep.admin.watch.group_look import GroupLook
 from lockstep.admin.watch.topic_query import TopicReport
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.admin.why_query import Diagnosis
 from lockstep.client.producer.routing import queue_of_key
 from lockstep.dashboard.charts import chart, trend
 from lockstep.dashboard.lanes import group_lanes
+from lockstep.dashboard.queues import HIGHEST_SHOWN, ShownGroup, group_queues, heat, lags
 from lockstep.protocol.bodies import Overview
 from lockstep.protocol.delays import format_delay
 from lockstep.protocol.errors import RequestCodeNotSupportedError, TopicNotExistError
@@ -36,9 +34,6 @@ FAILING_SHOWN = 20
 WINDOWS_MIN = (1, 5, 15, 60)
 CLOCK_MS = 200
 """A broker's clock that differs by more is told: its log has other times than the page."""
-HEAT_MIN = 16
-"""Fewer queues have no picture of all of them."""
-HIGHEST_SHOWN = 10
 EVENTS_SHOWN = 200
 
 
@@ -111,7 +106,7 @@ def topics(watch: Watch, names: Answer[tuple[str, ...]], query: Mapping[str, str
 
 
 def topic(
-    watch: Watch, name: str, answer: Answer[TopicReport], of: tuple[str, Answer[GroupLook]] | None, query: Mapping[str, str]
+    watch: Watch, name: str, answer: Answer[TopicReport], of: tuple[str, Answer[ShownGroup]] | None, query: Mapping[str, str]
 ) -> dict[str, Any]:
     """`of`: the group whose lag the picture of all queues shows, and its answer; None: the picture shows what is stored."""
     report = answer.value
@@ -126,8 +121,8 @@ def topic(
     else:
         group, found = of
         title = f"{name}: messages behind of {group}, of each queue"
-        lags = _lags(name, found.value)
-        cells = [(each.broker_name, each.queue_id, lags.get((each.broker_name, each.queue_id))) for each, _ in queues]
+        behind = {} if found.value is None else lags(name, found.value.look.report)
+        cells = [(each.broker_name, each.queue_id, behind.get((each.broker_name, each.queue_id))) for each, _ in queues]
     rate = next((each for each in watch.topics if each.topic == name), None)
     key = query.get("key", "")
     return {
@@ -139,7 +134,7 @@ def topic(
         "deleted": report is not None and isinstance(answer.error, TopicNotExistError),
         **_paged(queues, query),
         "of": None if of is None else of[0],
-        "heat": _heat([(broker, figure) for broker, _, figure in cells], title),
+        "heat": heat([(broker, figure) for broker, _, figure in cells], title),
         "highest": highest([(f"{broker}:{queue_id}", figure) for broker, queue_id, figure in cells], HIGHEST_SHOWN),
         "groups": groups_of_topic(watch.looks, name),
         "rate": rate,
@@ -159,36 +154,32 @@ def groups(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
     return {"rows": [(each, each.remarks) for each in chosen], "trends": trends, **listing}
 
 
-def group(watch: Watch, name: str, answer: Answer[GroupLook], now_ms: int, query: Mapping[str, str]) -> dict[str, Any]:
-    look = answer.value
-    report, results = (None, None) if look is None else (look.report, look.results)
+def group(watch: Watch, name: str, answer: Answer[ShownGroup], now_ms: int, query: Mapping[str, str]) -> dict[str, Any]:
+    look, queues = (None, group_queues(name, None)) if answer.value is None else (answer.value.look, answer.value.queues)
+    report = None if look is None else look.report
     window_min = int(query["window"]) if query.get("window", "") in map(str, WINDOWS_MIN) else 5
     events = sorted(watch.events.of(name), key=lambda each: each.event.wall_ms)
     until_ms = watch.events.known_until(now_ms, 2 * INTERVAL_MS)
     period = until_ms - window_min * 60_000, until_ms
     recent = [each for each in events if period[0] <= each.event.wall_ms]
     moved = [each for each in hand_overs(events) if each.at_ms >= period[0]]
-    lines = () if report is None else report.queues
-    queues = sorted(lines, key=lambda line: -(line.lag or 0)) if len(lines) > ROWS else lines
-    failing = [line for line in lines if line.failing_ms is not None]
-    several = len({line.topic for line in lines}) > 1
     return {
         "group": name,
         "report": report,
-        "unknown": look is not None and report is None and results is not None and not results.failed,
+        "unknown": look is not None and report is None and not look.failed,
         "error": None if answer.error is None else str(answer.error),
-        "failed": {} if results is None else results.failed,
+        "failed": {} if look is None else look.failed,
         "rate": next((each for each in watch.rates.groups if each.group == name), None),
         **group_lanes(watch, name, look, events, period, summary(moved)),
         "clocks": {broker: round(ahead_ms, -2) for broker, ahead_ms in watch.events.clock_differences(CLOCK_MS).items()},
         "windows": WINDOWS_MIN,
         "window": window_min,
-        **_paged(queues, query),
-        "held": Counter(line.owner for line in lines if line.owner is not None),
-        "heat": _heat([(line.broker, line.lag if line.reached else None) for line in lines], f"{name}: messages behind, of each queue"),
-        "highest": highest([(_name(line, several), line.lag) for line in lines], HIGHEST_SHOWN),
-        "failing": failing[:FAILING_SHOWN],
-        "failing_left": max(0, len(failing) - FAILING_SHOWN),
+        **_paged(queues.lines, query),
+        "held": queues.held,
+        "heat": queues.heat,
+        "highest": queues.highest,
+        "failing": queues.failing[:FAILING_SHOWN],
+        "failing_left": max(0, len(queues.failing) - FAILING_SHOWN),
         "events": [(each.broker, each.event) for each in reversed(recent[-EVENTS_SHOWN:])],
         "chart_lag": chart(watch, f"group/{name}/lag", f"{name}: messages behind"),
         "chart_out": chart(watch, f"group/{name}/out", f"{name}: messages consumed per second"),
@@ -261,24 +252,6 @@ def _page_of(rows: Sequence[Any], query: Mapping[str, str]) -> tuple[Sequence[An
     number = int(query["page"]) if query.get("page", "").isascii() and query.get("page", "").isdigit() and len(query["page"]) < 7 else 1
     page = min(max(1, number), pages)
     return rows[(page - 1) * ROWS : page * ROWS], page, pages
-
-
-def _name(line: QueueLine, with_topic: bool) -> str:
-    return f"{line.topic}@{line.broker}:{line.queue_id}" if with_topic else f"{line.broker}:{line.queue_id}"
-
-
-def _lags(topic: str, found: GroupLook | None) -> dict[tuple[str, int], int | None]:
-    """Return (broker, queue id) → messages behind of a group in a topic, as far as it is known."""
-    report = None if found is None else found.report
-    return {} if report is None else {(line.broker, line.queue_id): line.lag for line in report.queues if line.topic == topic}
-
-
-def _heat(figures: Iterable[tuple[str, int | None]], title: str) -> Markup:
-    """Return the picture of all queues by broker, nothing for a few."""
-    blocks: dict[str, list[int | None]] = {}
-    for broker, figure in figures:
-        blocks.setdefault(broker, []).append(figure)
-    return Markup(heat_picture(blocks, title)) if sum(map(len, blocks.values())) >= HEAT_MIN else Markup()
 
 
 def _tile(watch: Watch, title: str, unit: str, series: str, value: float | None) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """A group as a page shows it: what its brokers report now, and their events up to then."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lockstep.admin.client import BrokerResults, gather_results
+from lockstep.admin.client import gather_results
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_report import GroupReport
 from lockstep.admin.watch.watch import Watch
-from lockstep.protocol.bodies import GroupStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,8 @@ class GroupLook:
 
     report: GroupReport | None
     """None if no broker knows the group."""
-    results: BrokerResults[GroupStatus]
+    failed: Mapping[str, str]
+    """Broker → why it could not be asked."""
     began_ms: int
     """When they were asked, in ms since 1970."""
     ended_ms: int
@@ -32,4 +33,4 @@ async def look_at_group(watch: Watch, group: str) -> GroupLook:
     report, results = await read_group(watch.admin, group)
     ended_ms = clock.wall_ms()
     await gather_results({name: watch.follow(broker) for name, broker in watch.brokers.items() if name in results.values})
-    return GroupLook(report, results, began_ms, ended_ms)
+    return GroupLook(report, results.failed, began_ms, ended_ms)
