@@ -84,10 +84,10 @@ class OldestMessages:
         for index, flow in enumerate(chosen):
             left -= await self._look_up(flow, flows[flow], left // (len(chosen) - index), reads)
         found: dict[Flow, int] = {}
-        slices = Slices()
+        slices, now_ms = Slices(), self._store.now_ms()
         for flow, known in flows.items():
             await slices.step(1 + len(known.queues))
-            if (age_ms := self._age_ms(flow, known)) is not None:
+            if (age_ms := self._age_ms(flow, known, now_ms)) is not None:
                 found[flow] = age_ms
         return found
 
@@ -125,10 +125,10 @@ class OldestMessages:
                     found.append(_Waiting(queue_id, offset, lag, progress.committed_ms((group, topic, queue_id)) or 0))
         return found
 
-    def _age_ms(self, flow: Flow, known: _Flow) -> int | None:
+    def _age_ms(self, flow: Flow, known: _Flow, now_ms: int) -> int | None:
         """Return the age of the oldest known message of a flow, and forget what is not known any more."""
         topic, group = flow
-        now_ms, progress = self._store.now_ms(), self._state.coordination.state.progress
+        progress = self._state.coordination.state.progress
         ages: dict[int, int] = {}
         for queue_id, message in known.queues.items():
             each = progress.get((group, topic, queue_id))
@@ -139,6 +139,7 @@ class OldestMessages:
             if stands or now_ms - message.read_ms <= REMEMBERED_MS:
                 at_ms = now_ms if stands else message.read_ms
                 ages[queue_id] = max(0, at_ms - self._store.stored_ms(message.position, message.stamp_ms))
-        kept = nlargest(KNOWN_MAX, ages, key=lambda queue_id: ages[queue_id])
-        known.queues = {queue_id: known.queues[queue_id] for queue_id in kept}
+        if len(ages) < len(known.queues) or len(ages) > KNOWN_MAX:
+            kept = nlargest(KNOWN_MAX, ages, key=lambda queue_id: ages[queue_id])
+            known.queues = {queue_id: known.queues[queue_id] for queue_id in kept}
         return max(ages.values(), default=None)

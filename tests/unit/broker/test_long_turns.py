@@ -12,13 +12,14 @@ from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
 from lockstep.broker.group_admin import GroupAdmin
 from lockstep.broker.group_status import GroupStatusReader
 from lockstep.broker.processors import client
+from lockstep.broker.processors.packed_rows import PART
 from lockstep.broker.tables.lock_table import LockTable, QueueKey
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.sequence_table import IDLE_MS, LastFrame, Scope, SequenceTable, StoredFrame
 from lockstep.protocol.allocate import AVERAGE
 from lockstep.protocol.bodies import GroupStatusReply, ListVersion
 from lockstep.protocol.codec.msgpack_body import decode_body
-from lockstep.protocol.codec.plain import pack_plain
+from lockstep.protocol.codec.plain import PackedList
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.fields import to_plain
@@ -228,7 +229,7 @@ async def test_queue_status_of_a_group_is_built_and_packed_in_slices(monkeypatch
             yield key
 
     monkeypatch.setattr(GroupStatusReader, "queue_keys_of", lambda self, group: each_key(group))
-    monkeypatch.setattr(client, "pack_plain", counted.of(pack_plain))
+    monkeypatch.setattr(PackedList, "append", counted.of(PackedList.append))
     host = FakeHost()
     host.clock.now_ms = bench.now_ms
     processor = client.ClientProcessor(cast(Any, host), coordination, cast(Any, None), cast(Any, None))
@@ -237,7 +238,7 @@ async def test_queue_status_of_a_group_is_built_and_packed_in_slices(monkeypatch
     await counted.until(answering.done)
     response = cast(Command, answering.result())
     assert decode_body(GroupStatusReply, response.body).status == expected
-    assert max(counted.turns) <= 2 * LANE_ITEMS_PER_TURN + 1, "a key and a status each, and the key before which the turn ends"
+    assert max(counted.turns) <= 2 * LANE_ITEMS_PER_TURN + PART, "a key and a status each, and the keys before which the turn ends"
     assert sum(counted.turns) == 2 * 12 * (LANE_ITEMS_PER_TURN // 2) + 1, "and the member"
 
 

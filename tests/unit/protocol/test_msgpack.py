@@ -2,6 +2,7 @@
 
 import gc
 import tracemalloc
+from collections.abc import Sequence
 
 import msgpack
 import pytest
@@ -271,12 +272,26 @@ def test_list_and_map_lengths_are_limited_by_the_available_bytes() -> None:
         unpack_plain(b"\xde\x00\x64")
 
 
+def packed(values: Sequence[object]) -> PackedList:
+    made = PackedList()
+    for value in values:
+        made.append(value)
+    return made
+
+
 @given(st.lists(st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=3), max_size=40))
 def test_list_packed_by_elements_equals_the_list_packed_at_once(rows: list[dict[str, int]]) -> None:
-    parts = PackedList([pack_plain(row) for row in rows])
-    assert pack_around({"a": 1, "b": {"rows": parts, "c": None}, "d": [2]}) == pack_plain(
+    assert pack_around({"a": 1, "b": {"rows": packed(rows), "c": None}, "d": [2]}) == pack_plain(
         {"a": 1, "b": {"rows": rows, "c": None}, "d": [2]}
     )
+
+
+def test_element_that_cannot_be_packed_leaves_no_part_of_itself_in_the_list() -> None:
+    rows = packed([1])
+    with pytest.raises(LocalProtocolError, match="can't be written as msgpack"):
+        rows.append({"a": 2, "b": 1 << 64})
+    rows.append(3)
+    assert pack_around({"rows": rows}) == pack_plain({"rows": [1, 3]})
 
 
 def test_packing_leaves_nothing_to_the_garbage_collector() -> None:
@@ -284,7 +299,7 @@ def test_packing_leaves_nothing_to_the_garbage_collector() -> None:
     gc.collect()
     gc.disable()
     try:
-        pack_around({"rows": PackedList([b"\x01"] * 10), "more": {"rows": PackedList([b"\x02"])}})
+        pack_around({"rows": packed([1] * 10), "more": {"rows": packed([2])}})
         assert gc.collect() == 0
     finally:
         gc.enable()

@@ -1,17 +1,19 @@
 """HEART_BEAT, UNREGISTER_CLIENT, member lists, group status. RocketMQ: ClientManageProcessor, ConsumerManageProcessor."""
 
 from collections.abc import Callable
+from itertools import islice
 
 from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.delayed_delivery import GroupTopics
 from lockstep.broker.heartbeats import HeartbeatCache
+from lockstep.broker.processors.packed_rows import PART
 from lockstep.broker.processors.pull_request import check_given, filter_of
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import CheckClientConfigBody, ConsumerGroup, GroupStatusReply, HeartbeatBody
-from lockstep.protocol.codec.plain import PackedList, pack_around, pack_plain
+from lockstep.protocol.codec.plain import PackedList, pack_around
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, BrokerSystemError, SubscriptionGroupNotExistError
 from lockstep.protocol.fields import to_plain
@@ -125,23 +127,25 @@ class ClientProcessor:
         if header.consumer_group is None:
             return await self._all_groups(request, summaries=bool(header.summaries))
         coordination, group = self._coordination, header.consumer_group
-        queues, members = list[bytes](), list[bytes]()
-        for key in coordination.status.queue_keys_of(group):
-            await self._budget.take()
-            now_ms, pulls = self._clock.boot_ms(), (self._held_offset(key), self._disk_pulls(key))
-            status = coordination.status.read_queue(key, now_ms, *pulls)
-            queues.append(pack_plain(to_plain(status)))
+        queues, members = PackedList(), PackedList()
+        keys = iter(coordination.status.queue_keys_of(group))
+        while part := list(islice(keys, PART)):
+            await self._budget.take(len(part))
+            now_ms = self._clock.boot_ms()
+            for key in part:
+                status = coordination.status.read_queue(key, now_ms, self._held_offset(key), self._disk_pulls(key))
+                queues.append(to_plain(status))
         for client_id in coordination.status.member_ids(group):
             await self._budget.take()
             member = coordination.status.read_member(group, client_id, self._clock.boot_ms(), self._connections.peer)
             if member is not None:
                 await self._budget.take(len(member.subscriptions or ()) // TOPICS_PER_ITEM)
-                members.append(pack_plain(to_plain(member)))
+                members.append(to_plain(member))
         found = coordination.status.combine(group, [], [], self._clock.boot_ms())
         if found is None:
             raise SubscriptionGroupNotExistError(f"group {group} is unknown at {coordination.state.config.broker_name}")
         plain = to_plain(GroupStatusReply((), found))
-        plain["status"] |= {"queues": PackedList(queues), "members": PackedList(members)}
+        plain["status"] |= {"queues": queues, "members": members}
         return request.reply(body=pack_around(plain))
 
     async def _all_groups(self, request: Request, *, summaries: bool) -> HandlerResult:
@@ -149,15 +153,15 @@ class ClientProcessor:
         names = status.groups()
         if not summaries:
             return request.reply(body=GroupStatusReply(names))
-        found = []
+        found = PackedList()
         for name in names:
             await self._budget.take()
             lag = 0
             for key in status.queue_keys_of(name):
                 await self._budget.take()
                 lag += status.lag_of(key)
-            found.append(pack_plain(to_plain(status.summary(name, lag))))
-        return request.reply(body=pack_around({"groups": list(names), "summaries": PackedList(found)}))
+            found.append(to_plain(status.summary(name, lag)))
+        return request.reply(body=pack_around({"groups": list(names), "summaries": found}))
 
     def _in_force(self, group: str) -> tuple[int, ConsumerGroup | None]:
         """Return how often the group's subscriptions were replaced, and its contract."""

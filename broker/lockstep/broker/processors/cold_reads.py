@@ -32,7 +32,7 @@ class ColdReads:
 
     def count_of(self, queue: QueueKey) -> int:
         """Return how many pulls of a group at a queue wait for the disk, or are read."""
-        return self._queues[queue]
+        return self._queues.get(queue, 0)  # a Counter calls a method for each key that it does not have
 
     def add(self, pull: Pull) -> None:
         """Read the pull when it is its turn. Raise RetryLaterError if too many pulls of its connection wait."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from lockstep.protocol.codec.plain import PackedList, pack_plain
+from lockstep.protocol.codec.plain import PackedList
 from lockstep.protocol.fields import to_plain
 from lockstep.runtime.turn import TurnBudget
 
@@ -12,9 +12,10 @@ PART = 20
 
 async def packed_rows(rows: Sequence[object], budget: TurnBudget) -> PackedList:
     """Return the rows (dataclasses) as a list for `pack_around`. Each row is one item of the budget."""
-    packed: list[bytes] = []
+    packed = PackedList()
     for first in range(0, len(rows), PART):
         part = rows[first : first + PART]
         await budget.take(len(part))
-        packed += [pack_plain(to_plain(row)) for row in part]
-    return PackedList(packed)
+        for row in part:
+            packed.append(to_plain(row))
+    return packed

@@ -201,7 +201,8 @@ class PullProcessor:
 
     def held_offset(self, queue: QueueKey) -> int | None:
         """Return the highest offset at which a pull of the group is held at the queue: its subscription matches no message before it."""
-        return max((pull.offset for pull in self._holds.held_by(*queue)), default=None)
+        held = self._holds.held_by(*queue)
+        return max(pull.offset for pull in held) if held else None
 
     def disk_count(self, queue: QueueKey) -> int:
         """Return how many pulls of the group at the queue wait for the disk."""

@@ -86,9 +86,9 @@ class LongPollTable(Generic[T]):
     def __len__(self) -> int:
         return len(self._all)
 
-    def held_by(self, group: str, topic: str, queue_id: int) -> Iterator[T]:
+    def held_by(self, group: str, topic: str, queue_id: int) -> list[T]:
         """Return what the pulls of a group are that are held at a queue, the oldest first."""
-        return (pull.item for pull in self._by_group.get((group, topic, queue_id), {}).values())
+        return [pull.item for pull in self._by_group.get((group, topic, queue_id), {}).values()]
 
     def hold(self, pull: HeldPull[T]) -> bool:
         """Add a pull; call `take_excess` afterwards. Return False if the connection holds its maximum: respond to the pull at once."""

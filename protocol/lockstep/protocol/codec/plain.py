@@ -1,7 +1,6 @@
 """msgpack ↔ plain values (None, bool, int, float, str, bytes, list, dict), within limits. Only this module imports the msgpack library."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import msgpack  # type: ignore[import-untyped]
@@ -27,17 +26,31 @@ _unpackb = msgpack.unpackb
 def pack_plain(value: object) -> bytes:
     """Return plain values as bytes, with maps in their own order. Raise LocalProtocolError for values that msgpack can't encode (an int
     beyond 64 bits)."""
+    return _pack(_packb, value)
+
+
+def _pack(pack: Callable[[object], object], value: object) -> bytes:
     try:
-        return cast(bytes, _packb(value))
+        return cast(bytes, pack(value))
     except (TypeError, ValueError, OverflowError) as error:
         raise LocalProtocolError(f"can't be written as msgpack: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
 class PackedList:
-    """A list of elements that are packed already."""
+    """A list whose elements are packed when they are appended, for `pack_around`.
 
-    elements: Sequence[bytes]
+    It has a packer of its own: `pack_plain` makes one for each value, which takes as long as to pack a small map.
+    """
+
+    __slots__ = ("_pack_element", "elements")
+
+    def __init__(self) -> None:
+        self.elements: list[bytes] = []
+        self._pack_element = msgpack.Packer().pack
+
+    def append(self, value: object) -> None:
+        """Pack a value and append it. Raise what `pack_plain` raises."""
+        self.elements.append(_pack(self._pack_element, value))
 
 
 def pack_around(value: Mapping[str, object]) -> bytes:
