@@ -27,6 +27,10 @@ Examine = Callable[[], Awaitable[Diagnosis]]
 """Examines what was asked about, as it is now. Raises CommandError if there is nothing of it, and the errors of requests."""
 
 
+class NothingToExplainError(CommandError):
+    """The group has nothing of what was asked about."""
+
+
 async def ask(admin: AdminClient, group: str, target: str | None, key: str | None, topic: str | None) -> Examine:
     """Return what examines the target (TOPIC[@BROKER]:QUEUE or the id of a message), the key, or all queues of the group or the topic.
 
@@ -75,10 +79,10 @@ async def _topic_of(admin: AdminClient, group: str, topic: str | None) -> str:
 
 
 async def _examine(admin: AdminClient, group: str, wanted: Callable[[QueueLine], bool], absent: str) -> Diagnosis:
-    """Raise CommandError if the group has no such queue. `absent` says so."""
+    """Raise NothingToExplainError if the group has no such queue. `absent` says so."""
     found = await diagnose(admin, group, wanted)
     if not found.states:
-        raise CommandError(f"group {group} {absent}")
+        raise NothingToExplainError(f"group {group} {absent}")
     return found
 
 

@@ -14,7 +14,7 @@ from lockstep.admin.delays import DelayReport, delays_json
 from lockstep.admin.diagnosis import Finding, findings_json
 from lockstep.admin.doctor_query import examine
 from lockstep.admin.group_list import GroupLine, groups_json
-from lockstep.admin.group_query import UnknownGroupError, list_groups
+from lockstep.admin.group_query import list_groups
 from lockstep.admin.overviews import read_delays
 from lockstep.admin.rates import groups_of_topic
 from lockstep.admin.settings_query import ClusterSettings, read_settings
@@ -22,10 +22,10 @@ from lockstep.admin.watch.cache import Answer, Cache
 from lockstep.admin.watch.group_look import look_at_group
 from lockstep.admin.watch.topic_query import TopicReport, read_topic, topic_json
 from lockstep.admin.watch.watch import Watch
-from lockstep.admin.why_query import Diagnosis, diagnose, diagnosis_json
-from lockstep.dashboard import failed_messages, views
+from lockstep.admin.why_query import Diagnosis, diagnosis_json
+from lockstep.dashboard import failed_messages, views, why_page
 from lockstep.dashboard.changes.pages import Changes
-from lockstep.dashboard.documents import answer_document, document, group_document, refusal, wants_json
+from lockstep.dashboard.documents import BAD_QUESTION, UNKNOWN, answer_document, document, group_document, refusal, wants_json
 from lockstep.dashboard.failed_messages import DeadLetters, ParkedRows, read_dead, read_parked
 from lockstep.dashboard.guard import App, Guard
 from lockstep.dashboard.message_page import MessagePage
@@ -35,7 +35,7 @@ from lockstep.dashboard.queues import ShownGroup, shown_group
 from lockstep.dashboard.render import BASE, PART, Static, Templates
 from lockstep.dashboard.searches import Searches
 from lockstep.dashboard.tail_page import TailPage
-from lockstep.protocol.errors import TopicNotExistError
+from lockstep.dashboard.why_page import Question, question_of
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 
@@ -51,7 +51,7 @@ class Caches:
 
     groups: Cache[str, ShownGroup]
     topics: Cache[str, TopicReport]
-    whys: Cache[str, Diagnosis]
+    whys: Cache[Question, Diagnosis]
     doctor: Cache[None, list[Finding]]
     dead: Cache[str, DeadLetters]
     parked: Cache[tuple[str, bool], ParkedRows]
@@ -84,7 +84,7 @@ class Dashboard:
         self._caches = Caches(
             groups=Cache(clock, self.tasks, self._look_at_group),
             topics=Cache(clock, self.tasks, lambda topic: read_topic(admin, topic)),
-            whys=Cache(clock, self.tasks, lambda group: diagnose(admin, group, lambda line: True)),
+            whys=Cache(clock, self.tasks, lambda question: why_page.answer(admin, question)),
             doctor=Cache(clock, self.tasks, lambda _: examine(admin)),
             dead=Cache(clock, self.tasks, lambda group: read_dead(admin, messages, group)),
             parked=Cache(clock, self.tasks, lambda key: read_parked(admin, key[0], count=key[1])),
@@ -206,11 +206,11 @@ class Dashboard:
         return self._answer_page(request, "group.html", values, answer, 404 if values["unknown"] else None)
 
     async def _why(self, request: Request) -> Response:
-        group = request.path_params["group"]
+        question = question_of(request.path_params["group"], request.query_params)
         if wants_json(request):
-            return answer_document(await self._caches.whys.look(group, fresh=True), lambda found: diagnosis_json(group, found))
-        answer = await self._caches.whys.look(group)
-        return self._page(request, "why.html", views.why(group, answer), _status(answer))
+            return answer_document(await self._caches.whys.look(question, fresh=True), lambda found: diagnosis_json(question.group, found))
+        answer = await self._caches.whys.look(question)
+        return self._page(request, "why.html", why_page.why(question, answer), _status(answer))
 
     async def _dead(self, request: Request) -> Response:
         group = request.path_params["group"]
@@ -246,5 +246,7 @@ async def _livez(_: Request) -> Response:
 
 
 def _status(answer: Answer[Any]) -> int:
-    unknown = isinstance(answer.error, UnknownGroupError | TopicNotExistError)
-    return 404 if unknown and answer.value is None else 200
+    """Return the status of a page. One that shows an earlier answer has 200."""
+    if answer.value is not None or not isinstance(answer.error, UNKNOWN | BAD_QUESTION):
+        return 200
+    return 404 if isinstance(answer.error, UNKNOWN) else 400

@@ -11,9 +11,15 @@ from lockstep.admin.group_report import group_json
 from lockstep.admin.render import json_text
 from lockstep.admin.watch.cache import FIRST_S, Answer
 from lockstep.admin.watch.group_look import GroupLook
-from lockstep.protocol.errors import LockstepError, TopicNotExistError, TransportError
+from lockstep.admin.why_question import NothingToExplainError
+from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError, TopicNotExistError, TransportError
 
 V = TypeVar("V")
+
+UNKNOWN = UnknownGroupError | TopicNotExistError | NothingToExplainError
+"""Errors of what is not there: the status is 404."""
+BAD_QUESTION = ConfigError | LocalProtocolError
+"""Errors of what can't be asked: the status is 400."""
 
 
 def wants_json(request: Request) -> bool:
@@ -32,15 +38,14 @@ def refusal(reason: object, status: int) -> Response:
 
 
 def answer_document(answer: Answer[V], made: Callable[[V], Any]) -> Response:
-    """Return what `made` makes of an answer. 404 if there is no such group or topic, 503 if the cluster could not be asked now."""
+    """Return what `made` makes of an answer. 404 if there is no such group or topic, 400 if that can't be asked, and 503 if the cluster
+    could not be asked now."""
     try:
         if answer.value is None or answer.request is not None or answer.error is not None:
             raise answer.error or TransportError(f"the cluster has not answered within {FIRST_S:g} s")
         return document(made(answer.value))
-    except (UnknownGroupError, TopicNotExistError) as error:
-        return refusal(error, 404)
     except LockstepError as error:
-        return refusal(error, 503)
+        return refusal(error, 404 if isinstance(error, UNKNOWN) else 400 if isinstance(error, BAD_QUESTION) else 503)
 
 
 def group_document(group: str, found: GroupLook) -> dict[str, Any]:

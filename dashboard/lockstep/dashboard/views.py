@@ -15,7 +15,6 @@ from lockstep.admin.settings_query import ClusterSettings
 from lockstep.admin.watch.cache import Answer
 from lockstep.admin.watch.topic_query import TopicReport
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
-from lockstep.admin.why_query import Diagnosis
 from lockstep.client.producer.routing import queue_of_key
 from lockstep.dashboard.charts import chart, trend
 from lockstep.dashboard.lanes import group_lanes
@@ -184,16 +183,6 @@ def group(watch: Watch, name: str, answer: Answer[ShownGroup], now_ms: int, quer
         "chart_lag": chart(watch, f"group/{name}/lag", f"{name}: messages behind"),
         "chart_out": chart(watch, f"group/{name}/out", f"{name}: messages consumed per second"),
         "chart_oldest": chart(watch, f"group/{name}/oldest", f"{name}: age of the oldest message that waits", milliseconds=True),
-    }
-
-
-def why(name: str, answer: Answer[Diagnosis]) -> dict[str, Any]:
-    found = answer.value
-    return {
-        "group": name,
-        "found": found,
-        "error": None if answer.error is None else str(answer.error),
-        "others": 0 if found is None else len(found.states) - len(found.explanations),
     }
 
 

@@ -236,7 +236,9 @@ CHINESE: dict[str, str] = {
     "Because": "因为",
     "Also": "此外",
     "Next:": "下一步：",
-    "The group has no queue.": "该消费组没有队列。",
+    "All its queues": "它的全部队列",
+    "TOPIC@BROKER:QUEUE": "主题@BROKER:队列",
+    "Explain": "解释",
     "%(count)s more queues were looked at, which move, or stand no longer than these.": (
         "另外检查了 %(count)s 个队列，它们有进展，或停滞时间不超过以上队列。"
     ),

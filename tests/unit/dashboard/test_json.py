@@ -1,14 +1,11 @@
 """?format=json: the pages' answers for programs are what the commands print with --json."""
 
 import asyncio
-import json
-import re
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import typer
 
 from lockstep.admin.commands import delays, doctor, group, message, topic, why
 from lockstep.client import Message, Producer
@@ -16,10 +13,9 @@ from lockstep.dashboard import Dashboard
 from lockstep.dashboard.dashboard import Dashboard as Made
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
-from support.asgi import Got, get
+from support.asgi import get
+from support.json_pages import ageless, parsed, printed
 from support.why_kit import GROUP, TOPIC, Member, hang, send
-
-DURATION = re.compile(r"\d[\d,.]*(?= (?:ms|s|min|h|d)\b)")
 
 
 @asynccontextmanager
@@ -30,28 +26,6 @@ async def dashboard(cluster: TestCluster, **options: Any) -> AsyncIterator[Made]
         yield made
     finally:
         await made.stop()
-
-
-def ageless(value: Any) -> Any:
-    """Return a document without how long ago or for how long something was: the command asked a moment earlier."""
-    if isinstance(value, dict):
-        return {name: None if name.endswith("_ms") else ageless(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [ageless(each) for each in value]
-    return DURATION.sub("N", value) if isinstance(value, str) else value
-
-
-async def printed(capsys: pytest.CaptureFixture[str], command: Coroutine[Any, Any, None]) -> Any:
-    """Return the JSON that a command prints. That it found a problem is no matter here."""
-    capsys.readouterr()
-    with suppress(typer.Exit):
-        await command
-    return json.loads(capsys.readouterr().out)
-
-
-def parsed(got: Got, status: int = 200) -> Any:
-    assert (got.status, got.headers["content-type"], got.headers["cache-control"]) == (status, "application/json", "no-store")
-    return json.loads(got.text)
 
 
 async def ids(cluster: TestCluster, *messages: Message) -> list[str]:
