@@ -147,9 +147,12 @@ async def test_allowed_changes_are_made_from_its_own_forms_and_logged(cluster: C
         assert (await post(panel, form, "Origin: http://evil.example"))[0] == 403
         status, plan = await post(panel, form, origin)
         assert (status, "lockstep topic create orders --queues 3" in plan) == (200, True)
-        digest = re.search(r'name="digest" value="(\w+)"', plan)
-        assert digest is not None
-        status, done = await post(panel, {**form, "step": "do", "digest": digest[1]}, origin)
+        agreed = dict(re.findall(r'name="(digest|nonce)" value="(\w+)"', plan))
+        assert len(agreed) == 2
+        for _ in range(2):  # a second click changes nothing
+            status, _ = await post(panel, {**form, "step": "do", **agreed}, origin)
+            assert status == 303
+        status, done = await read(panel, f"/changes/topic-create/done/{agreed['nonce']}")
         assert (status, "Topic orders was created: 3 queues on broker-a." in done) == (200, True)
         assert panel.stop() == 0
         assert panel.process.stdout is not None

@@ -450,6 +450,7 @@ CHINESE: dict[str, str] = {
     "This command does the same:": "以下命令效果相同：",
     "Type <code>%(name)s</code> to confirm": "输入 <code>%(name)s</code> 以确认",
     "Back to the form": "返回表单",
+    "It is being carried out.": "正在执行。",
     "Done": "完成",
     "Again": "再次",
     "Old offset": "原位点",

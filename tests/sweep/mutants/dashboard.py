@@ -1,5 +1,6 @@
 """Rules of the dashboard and of what it knows of the last hour."""
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ from lockstep.admin.watch.tail_plan import TailPlan
 from lockstep.broker import figures
 from lockstep.dashboard import Dashboard, guard
 from lockstep.dashboard.changes.change import Change, Plan
+from lockstep.dashboard.changes.outcomes import Outcomes
 from lockstep.dashboard.changes.pages import Changes
 from lockstep.dashboard.changes.replays import Replays
 from lockstep.dashboard.guard import Guard
@@ -106,6 +108,14 @@ def an_old_plan_is_carried_out(patch: Patches) -> None:
 def the_name_is_not_asked_for(patch: Patches) -> None:
     """A change needs the name of what it changes, typed once more."""
     patch.set(Change, "confirmed", None)
+
+
+@mutant(aimed=CHANGES + "test_confirmed_plan_is_carried_out_once")
+def a_second_click_carries_a_plan_out_again(patch: Patches) -> None:
+    """A plan that was confirmed is carried out once, however often its form comes."""
+    known = Outcomes.__contains__
+    patch.set(Outcomes, "__contains__", lambda self, nonce: sys._getframe(1).f_code.co_name != "_post" and known(self, nonce))
+    patch.set(Outcomes, "begin", lambda self, nonce: self._done.setdefault(nonce, None))
 
 
 @mutant(aimed=CHANGES + "test_dead_letters_are_replayed_with_progress")

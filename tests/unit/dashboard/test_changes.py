@@ -14,6 +14,7 @@ from lockstep.client import PushConsumer
 from lockstep.dashboard import Dashboard
 from lockstep.dashboard.changes import groups, topics
 from lockstep.dashboard.changes.change import Change
+from lockstep.dashboard.changes.outcomes import KEPT_MAX, Outcomes
 from lockstep.dashboard.changes.pages import FORM_BYTES_MAX, FORM_S
 from lockstep.dashboard.changes.replays import Replays
 from lockstep.protocol.errors import TopicNotExistError
@@ -50,9 +51,14 @@ class Panel:
     async def done(self, name: str, typed: str = "", **values: str) -> str:
         """Carry a change out. Return the page that says what was done, as words."""
         form = await self.form(name, **values)
-        got = await self.sent(name, {**form, "typed": typed})
+        got = await self.carried_out(name, {**form, "typed": typed})
         assert got.status == 200, words(got)
         return words(got)
+
+    async def carried_out(self, name: str, form: Mapping[str, str]) -> Got:
+        """Return the page to which the confirmed form of a plan leads."""
+        got = await self.sent(name, form)
+        return await get(self.dashboard.app, got.headers["location"]) if got.status == 303 else got
 
 
 def fields(got: Got) -> dict[str, str]:
@@ -168,8 +174,57 @@ async def test_change_needs_the_name_and_the_plan_that_was_shown(lockstep_cluste
         stale = await on.sent("topic-alter", {**form, "typed": TOPIC})
         assert (stale.status, "things have changed" in words(stale)) == (409, True)
         assert await queues_of(on, TOPIC) == 6
-        assert (await on.sent("topic-alter", {**fields(stale), "typed": TOPIC})).status == 200
+        assert (await on.carried_out("topic-alter", {**fields(stale), "typed": TOPIC})).status == 200
         assert await queues_of(on, TOPIC) == 8
+
+
+async def test_confirmed_plan_is_carried_out_once(lockstep_cluster: TestCluster) -> None:
+    """A second click, or a reload of the answer, would send the message again."""
+    await lockstep_cluster.create_topic(TOPIC, queues=1)
+    async with panel(lockstep_cluster) as on:
+        admin = on.dashboard.watch.admin
+        form = await on.form("send", topic=TOPIC, body="x", key="k")
+        first, second = await asyncio.gather(on.sent("send", form), on.sent("send", form))
+        third = await on.sent("send", form)
+        assert [each.status for each in (first, second, third)] == [303] * 3
+        (place,) = {each.headers["location"] for each in (first, second, third)}
+        page = await get(on.dashboard.app, place)
+        assert "Done" in words(page)
+        assert words(await get(on.dashboard.app, place)) == words(page)
+        offsets = [await admin.offsets(broker, TOPIC) for broker in await admin.brokers()]
+        assert sum(queue.max_offset for queues in offsets for queue in queues) == 1
+        again = await on.done("send", topic=TOPIC, body="x", key="k")
+        assert again != words(page)
+
+
+async def test_outcome_that_is_not_known_yet_or_not_at_all(lockstep_cluster: TestCluster) -> None:
+    await lockstep_cluster.create_topic(TOPIC, queues=1)
+    async with panel(lockstep_cluster) as on:
+        changes = on.dashboard._changes
+        assert changes is not None
+        changes._outcomes.begin("a" * 32)
+        assert "It is being carried out." in words(await get(on.dashboard.app, f"/changes/send/done/{'a' * 32}"))
+        for path in (f"/changes/send/done/{'b' * 32}", f"/changes/nothing/done/{'a' * 32}"):
+            assert (await get(on.dashboard.app, path)).status == 404
+        form = await on.form("send", topic=TOPIC, body="x")
+        for nonce in ("", "x", "é" * 32, "A" * 32):
+            got = await on.sent("send", {**form, "nonce": nonce})
+            assert (got.status, "nothing was done" in words(got)) == (409, True), nonce
+
+
+def test_outcomes_are_bounded_and_a_plan_that_failed_may_be_confirmed_again() -> None:
+    outcomes = Outcomes()
+    outcomes.begin("first")
+    outcomes.release("first")
+    assert "first" not in outcomes
+    outcomes.begin("first")
+    outcomes.end("first", ("done",))
+    outcomes.release("first")
+    assert outcomes.of("first") == ("done",)
+    for number in range(KEPT_MAX):
+        outcomes.begin(str(number))
+    assert "first" not in outcomes
+    assert all(outcomes.of(str(number)) is None for number in range(KEPT_MAX))
 
 
 @pytest.mark.parametrize(
@@ -348,7 +403,7 @@ async def test_group_is_reset_while_it_consumes_and_the_reset_can_be_undone(lock
         form = await on.form("group-reset", group=GROUP, to=to)
         await send(cluster, 40, keys=40)
         await cluster.settled(GROUP)
-        done = words(await on.sent("group-reset", {**form, "typed": GROUP}))
+        done = words(await on.carried_out("group-reset", {**form, "typed": GROUP}))
         undo = re.findall(r"lockstep group reset-offset \S+ --topic \S+ --queue \S+ --to \d+", done)
         assert len(undo) == 4
         for line in undo:

@@ -2,7 +2,8 @@
 
     form ─▶ plan, in the words of the command ─▶ the name typed once more ─▶ the plan is made anew: another one is shown instead ─▶ done
 
-Each form has a token of this process: a page from elsewhere can't know it.
+Each form has a token of this process: a page from elsewhere can't know it. Each page of a plan has a nonce: the plan is carried out once,
+and its outcome has an address of its own (Post/Redirect/Get).
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from starlette.routing import Route
 from lockstep.admin.client import AdminClient
 from lockstep.dashboard.changes import groups, topics
 from lockstep.dashboard.changes.change import Change, Plan
+from lockstep.dashboard.changes.outcomes import NONCE, Outcomes
 from lockstep.dashboard.changes.replays import Replays
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.daemon import Tasks
@@ -46,6 +48,7 @@ class Changes:
         self._page = page
         self._token = admin.host.random.token(16).hex()
         self.replays = Replays(tasks)
+        self._outcomes = Outcomes()
         self._changes = {each.name: each for each in (*topics.CHANGES, *groups.CHANGES, self.replays.change)}
 
     @property
@@ -55,6 +58,7 @@ class Changes:
             Route("/changes/stop-replay", self._stop_replay, methods=["GET", "POST"]),
             Route("/changes/{change}", self._form, methods=["GET"]),
             Route("/changes/{change}", self._post, methods=["POST"]),
+            Route("/changes/{change}/done/{nonce}", self._outcome, methods=["GET"]),
         ]
 
     async def _all(self, request: Request) -> Response:
@@ -81,6 +85,9 @@ class Changes:
         values = change.filled(form)
         if not self._has_token(form):
             return self._shown(request, change, values, error=OLD_FORM, status=403)
+        nonce = form.get("nonce", "")
+        if nonce in self._outcomes:
+            return _to_outcome(request, change, nonce)
         try:
             plan = await change.plan(self._admin, values)
         except FAILURES as error:
@@ -88,22 +95,34 @@ class Changes:
         values |= plan.values
         if form.get("step") != "do":
             return self._shown(request, change, values, plan=plan)
-        if form.get("digest") != plan.digest:
+        if form.get("digest") != plan.digest or not NONCE.fullmatch(nonce):
             return self._shown(request, change, values, plan=plan, error=ANOTHER_PLAN, status=409)
         if change.confirmed is not None and form.get("typed", "").strip() != values[change.confirmed].strip():
             wrong = f"type the {change.confirmed}'s name to confirm it: nothing was done"
             return self._shown(request, change, values, plan=plan, error=wrong, status=409)
-        return await self._do(request, change, values, plan)
+        if nonce in self._outcomes:  # the form came a second time while its plan was made
+            return _to_outcome(request, change, nonce)
+        return await self._do(request, change, values, plan, nonce)
 
-    async def _do(self, request: Request, change: Change, values: Mapping[str, str], plan: Plan) -> Response:
+    async def _do(self, request: Request, change: Change, values: Mapping[str, str], plan: Plan, nonce: str) -> Response:
         target = values[change.fields[0].name]
+        self._outcomes.begin(nonce)
         try:
-            done = await plan.carry_out()
+            self._outcomes.end(nonce, await plan.carry_out())
         except FAILURES as error:
             log.warning("change.failed", change=change.name, target=target, peer=_peer(request), error=str(error))
             return self._shown(request, change, values, plan=plan, error=str(error), status=409)
+        finally:
+            self._outcomes.release(nonce)
         log.info("change.made", change=change.name, target=target, peer=_peer(request))
-        return self._shown(request, change, values, plan=plan, done=done)
+        return _to_outcome(request, change, nonce)
+
+    async def _outcome(self, request: Request) -> Response:
+        """Return the page that says what a plan has done, or that it is still carried out."""
+        change, nonce = self._changes.get(request.path_params["change"]), request.path_params["nonce"]
+        if change is None or nonce not in self._outcomes:
+            return self._page(request, "missing.html", {}, 404)
+        return self._page(request, "outcome.html", {"change": change, "done": self._outcomes.of(nonce)}, 200)
 
     async def _stop_replay(self, request: Request) -> Response:
         """Stop a replay, and lead to the list, where a browser reloads and refreshes it."""
@@ -127,11 +146,11 @@ class Changes:
         values: Mapping[str, str],
         *,
         plan: Plan | None = None,
-        done: tuple[str, ...] | None = None,
         error: str | None = None,
         status: int = 200,
     ) -> Response:
-        shown = {"change": change, "values": values, "plan": plan, "done": done, "error": error, "token": self._token}
+        nonce = self._admin.host.random.token(16).hex()
+        shown = {"change": change, "values": values, "plan": plan, "error": error, "token": self._token, "nonce": nonce}
         return self._page(request, "change.html", shown, status)
 
     def _has_token(self, form: Mapping[str, str]) -> bool:
@@ -156,6 +175,11 @@ class Changes:
         except ValueError as error:
             raise FormError(f"the form can't be read: {error}") from None
         return dict(pairs)
+
+
+def _to_outcome(request: Request, change: Change, nonce: str) -> Response:
+    """Lead to the outcome of a plan, which a browser can reload."""
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/changes/{change.name}/done/{nonce}", 303)
 
 
 def _peer(request: Request) -> str | None:
