@@ -56,15 +56,22 @@ class _Change:
 
 
 def member_lanes(
-    members: Iterable[MemberLine], events: Iterable[PlacedEvent], period: Period, unknown: Mapping[str, Sequence[Period]], count_max: int
+    members: Iterable[MemberLine],
+    events: Iterable[PlacedEvent],
+    period: Period,
+    unknown: Mapping[str, Sequence[Period]],
+    read_since: Collection[str],
+    count_max: int,
 ) -> tuple[list[MemberLane], int]:
     """Return lanes of the group's members, the one that has been there for longest first, and how many more members there are.
 
     Args:
-        members: The members now, which is the end of the period. One without events has been there all the time.
+        members: The members that brokers have reported. One without events has been there all the time.
         events: The events of the group, of each broker in its order. Those before the period tell who was a member when it began.
         period: What the lanes cover.
         unknown: Broker → periods of which its events are not known, in order.
+        read_since: The brokers whose events were read after they reported the members. A member of another broker may be newer than its
+            events, and nothing is known of the time before.
         count_max: The number of lanes at most: those of the members that came and went most often.
     """
     now = {each.client_id: each for each in members}
@@ -80,7 +87,7 @@ def member_lanes(
     lanes = []
     for client_id in chosen:
         member = now.get(client_id)
-        listed = set() if member is None else {*unknown} - {*member.missing_at}
+        listed = set() if member is None else {*read_since} - {*member.missing_at}
         lanes.append(MemberLane(client_id, tuple(_spans(client_id, happened[client_id], period, unknown, listed))))
     return sorted(lanes, key=lambda lane: (_begin_ms(lane), lane.client_id)), len(there) - len(chosen)
 
@@ -110,7 +117,7 @@ def _spans(
     unknown: Mapping[str, Sequence[Period]],
     listed: Collection[str],
 ) -> Iterator[Span]:
-    """Yield the spans of one member. `listed`: the brokers that list it at the end of the period."""
+    """Yield the spans of one member. `listed`: the brokers that list it at the end of their events."""
     begin_ms = min([period[0], *(each.wall_ms for own in events.values() for each in own)])
     changes: list[_Change] = []
     for broker in {**unknown, **events}:

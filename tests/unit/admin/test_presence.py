@@ -26,7 +26,7 @@ def member(client_id: str = "m", *missing_at: str) -> MemberLine:
 
 
 def lanes(*events: PlacedEvent, members: tuple[str, ...] = (), unknown: dict[str, list[tuple[int, int]]] | None = None) -> list[MemberLane]:
-    return member_lanes(map(member, members), events, (0, UNTIL), unknown or {}, 9)[0]
+    return member_lanes(map(member, members), events, (0, UNTIL), unknown or {}, ("a", "b"), 9)[0]
 
 
 def drawn(*events: PlacedEvent, now: bool = False, unknown: dict[str, list[tuple[int, int]]] | None = None) -> list[tuple[object, ...]]:
@@ -65,8 +65,16 @@ def test_member_that_one_broker_has_lost_is_present_at_the_other() -> None:
 
 def test_member_that_is_listed_now_and_has_no_events_has_been_there_all_the_time() -> None:
     assert drawn(now=True) == [(0, 100, "m")]
-    (lane,), _ = member_lanes([member("m", "a")], (), (0, UNTIL), {"a": []}, 9)
+    (lane,), _ = member_lanes([member("m", "a")], (), (0, UNTIL), {"a": []}, ("a",), 9)
     assert [span.known for span in lane.spans] == [False], "the only broker does not list it"
+
+
+def test_member_that_may_be_newer_than_the_events_has_not_been_there_all_the_time() -> None:
+    """The events of the broker that reported it could not be read since."""
+    (lane,), _ = member_lanes([member()], (), (0, UNTIL), {"a": [], "b": []}, (), 9)
+    assert [span.known for span in lane.spans] == [False]
+    (lane,), _ = member_lanes([member()], [event(10, JOINED)], (0, UNTIL), {"a": [], "b": []}, (), 9)
+    assert [(span.from_ms, span.client_id) for span in lane.spans] == [(0, None), (10, "m")]
 
 
 def test_what_no_broker_tells_is_unknown() -> None:
@@ -91,7 +99,7 @@ def test_lane_says_why_a_member_left_and_the_sentence_counts() -> None:
 
 def test_members_that_came_and_went_most_often_have_lanes() -> None:
     events = [event(at_ms, kind, client_id=f"m{at_ms % 5}") for at_ms in range(20) for kind in (JOINED, LEFT) if at_ms % 5 or at_ms < 5]
-    found, more = member_lanes([member("quiet")], [*events, event(-5, LEFT, client_id="past")], (0, UNTIL), {"a": []}, 4)
+    found, more = member_lanes([member("quiet")], [*events, event(-5, LEFT, client_id="past")], (0, UNTIL), {"a": []}, ("a",), 4)
     assert ([lane.client_id for lane in found], more) == (["m1", "m2", "m3", "m4"], 2)
 
 

@@ -66,7 +66,7 @@ def group_picture(
     locks = any(line.owner for line in lines) or any(each.event.topic for each in events)
     if not locks and (report is None or not report.ordered or report.broadcasting):
         members = () if report is None else report.members
-        there, left = member_lanes(members, events, period, unknown, MEMBERS_MAX)
+        there, left = member_lanes(members, events, period, unknown, reported.read_since, MEMBERS_MAX)
         sentence = summary(there)
         svg = members_picture(group, there, events, period, sentence, starts=starts, style=style)
         return GroupPicture(svg, sentence, there, left, True)
