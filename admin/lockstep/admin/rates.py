@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from lockstep.admin.tool_groups import REPLAY_GROUP, is_tool_group
 from lockstep.protocol.bodies import FlowFigures, GroupFigures, NameserverStanding, Overview, TopicFigures
-from lockstep.protocol.names import DLQ_PREFIX, group_of_topic
+from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
 from lockstep.runtime.metrics import BUCKETS_US
 
 MINUTE_MS = 60_000
@@ -139,8 +139,17 @@ class TopicRates:
     """Messages that are stored; None if a broker is of an earlier version, which does not say."""
     stored_s: float | None
     """Messages stored per second."""
+    size_s: float | None
+    """Bytes stored per second."""
     lag: int | None
     """Of the group that is furthest behind, without broadcasting groups and those of the tools; None if no other has progress in it."""
+    behind: int
+    """How many of these groups lag."""
+
+    @property
+    def kind(self) -> str:
+        """Return "retry" or "dead letters" for a topic of a group, and "topic" for another one."""
+        return "dead letters" if self.topic.startswith(DLQ_PREFIX) else "retry" if self.topic.startswith(RETRY_PREFIX) else "topic"
 
 
 Looks = Mapping[str, Overview | str]
@@ -189,7 +198,9 @@ def _topics(pairs: Collection["_Pair"]) -> tuple[TopicRates, ...]:
             queues=sum(each.queues for _, each in parts),
             messages=_known_sum(each.stored for _, each in parts),
             stored_s=total(pair.stored_in(each) for pair, each in parts),
+            size_s=total(pair.bytes_in(each) for pair, each in parts),
             lag=max(lags.get(topic, ()), default=None),
+            behind=sum(lag > 0 for lag in lags.get(topic, ())),
         )
         for topic, parts in sorted(here.items())
     )
@@ -265,7 +276,7 @@ class _Pair:
         """Topic of dead letters → how many were not replayed, after a first replay."""
         self.groups_before = {} if self.before is None else {each.group: each for each in self.before.groups}
         self.flows_before = {} if self.before is None else {(each.topic, each.group): each for each in self.before.flows}
-        self.stored_before = {} if self.before is None else {each.topic: each.messages for each in self.before.topics}
+        self.topics_before = {} if self.before is None else {each.topic: each for each in self.before.topics}
 
     def rate(self, before: int | None, now: int) -> float | None:
         """Return the rise of a counter per second."""
@@ -297,7 +308,13 @@ class _Pair:
 
     def stored_in(self, topic: TopicFigures) -> float | None:
         """Return the messages stored in one topic per second. A topic that is new has begun at 0."""
-        return self.rate(self.stored_before.get(topic.topic, 0), topic.messages)
+        before = self.topics_before.get(topic.topic)
+        return self.rate(0 if before is None else before.messages, topic.messages)
+
+    def bytes_in(self, topic: TopicFigures) -> float | None:
+        """Return the bytes stored in one topic per second."""
+        before = self.topics_before.get(topic.topic)
+        return self.rate(0 if before is None else before.size, topic.size)
 
 
 def _by_group(flows: Iterable[FlowFigures]) -> dict[str, list[FlowFigures]]:

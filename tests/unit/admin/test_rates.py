@@ -104,6 +104,23 @@ def test_broadcasting_group_lags_in_no_topic() -> None:
     assert groups_of_topic(looks, "orders") == {"billing": TopicGroup(None, None)}
 
 
+def test_topic_has_a_kind_its_bytes_and_how_many_groups_lag_in_it() -> None:
+    def shown(up_ms: int, size: int) -> Overview:
+        topics = (TopicFigures("orders", 1, 9, size), TopicFigures("%RETRY%billing", 1, 1, 0), TopicFigures("%DLQ%billing", 1, 1, 0))
+        flows = [FlowFigures("orders", group, lag, None, 0, 0, 0) for group, lag in {"billing": 5, "mailing": 0, "audit": 2}.items()]
+        return replace(look(up_ms), topics=topics, flows=tuple(flows))
+
+    _, topics = rates_with_topics({"a": shown(0, 1_000), "b": shown(0, 0)}, {"a": shown(2_000, 5_000), "b": shown(2_000, 500)})
+    assert [(each.topic, each.kind) for each in topics] == [
+        ("%DLQ%billing", "dead letters"),
+        ("%RETRY%billing", "retry"),
+        ("orders", "topic"),
+    ]
+    assert (topics[2].size_s, topics[2].lag, topics[2].behind) == (2_250, 10, 2)
+    _, topics = rates_with_topics({}, {"a": shown(2_000, 5_000)})
+    assert (topics[2].size_s, topics[2].behind) == (None, 2)
+
+
 def test_topic_stores_what_retention_has_left_of_it() -> None:
     looks = {name: replace(look(0), topics=(TopicFigures("orders", 1, 100, 0, 40),)) for name in "ab"}
     assert [each.messages for each in rates_with_topics({}, looks)[1]] == [80]
