@@ -59,7 +59,7 @@ def facts_json(facts: Facts | None) -> dict[str, Any] | None:
 
 
 async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine], bool]) -> Diagnosis:
-    """Look at the group twice, and explain its `wanted` queues.
+    """Look at the group twice, a third time if a member could not be asked, and explain its `wanted` queues.
 
     Raise TransportError if no nameserver responds, UnknownGroupError if no broker knows the group, and CommandError if none responds.
     """
@@ -71,9 +71,9 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
         began_ms = clock.monotonic_ms()
         await asyncio.sleep(LOOKS_APART_MS / 1000)
         second, results = await read_group(admin, group)
+        between_ms = clock.monotonic_ms() - began_ms
         if second is None:
             raise unknown_group(group, results.failed)
-        between_ms = clock.monotonic_ms() - began_ms
         brokers = by_name(await admin.brokers())
         earlier = {line.queue: line for line in first.queues if has_progress(line)}
         lines = [line for line in second.queues if wanted(line)]
@@ -81,6 +81,14 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
         chosen = _choose(lines, states)
         answers = await _ask(admin, second, chosen, brokers, states)
         members = await _ask_all(admin, second, chosen, brokers) if second.broadcasting else {}
+        if any(answer.failed is not None for answer in (*answers.values(), *members.values())):
+            # A member that could not be asked may have lost its connection since the second look.
+            third, newest = await read_group(admin, group)
+            if third is not None:
+                second, results, between_ms = third, newest, clock.monotonic_ms() - began_ms
+                newer = {line.queue: line for line in third.queues}
+                chosen = [newer[line.queue] for line in chosen if line.queue in newer]
+                states |= {line.queue: state_of(line, earlier.get(line.queue)) for line in chosen}
         parked, statuses, unmatched = await asyncio.gather(
             _parked(admin, group, chosen), _statuses(admin, chosen, brokers), find_unmatched(admin, results.values, chosen, brokers)
         )

@@ -334,3 +334,23 @@ async def test_silent_member_is_the_finding_of_every_operator_who_asks(lockstep_
         assert found.because.name == "member_silent"
     assert lockstep_cluster.now - began < 8
     await lockstep_cluster.resume("a")
+
+
+@one_broker
+async def test_member_whose_session_ends_while_it_is_asked_is_known_to_be_gone(lockstep_cluster: TestCluster) -> None:
+    """The look before the question still shows it. Operators ask before the broker ends its session, meanwhile and after."""
+    await hung(lockstep_cluster, queues=1)
+    await send(lockstep_cluster, 10)
+    await lockstep_cluster.advance(seconds=2)
+    await lockstep_cluster.pause("a")
+
+    async def asked(after_s: float) -> str:
+        await asyncio.sleep(after_s)
+        (found,) = await explanations(lockstep_cluster)
+        assert found.because is not None
+        return found.because.name
+
+    names = await asyncio.gather(*(asked(6 + number / 4) for number in range(68)))
+    assert set(names) == {"member_silent", "no_member"}
+    assert (names[0], names[-1]) == ("member_silent", "no_member")
+    await lockstep_cluster.resume("a")
