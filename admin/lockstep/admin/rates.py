@@ -6,12 +6,11 @@ fallen, or a look is missing, there is no rate: None, never 0 and never a negati
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 
+from lockstep.admin.append_latency import bound_name, counted, quantile
 from lockstep.admin.tool_groups import REPLAY_GROUP, is_tool_group
 from lockstep.protocol.bodies import FlowFigures, GroupFigures, NameserverStanding, Overview, TopicFigures
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
-from lockstep.runtime.metrics import BUCKETS_US
 
 MINUTE_MS = 60_000
 ACCEPTED = "accepted"
@@ -167,6 +166,26 @@ def rates_with_topics(before: Looks, now: Looks) -> tuple[ClusterRates, tuple[To
     return _cluster(pairs, now), _topics(pairs.values())
 
 
+def appends(before: Looks, now: Looks) -> dict[str, Sequence[int]]:
+    """Return what each broker has counted of its appends between the looks, by their latency, as far as it is known."""
+    found: dict[str, Sequence[int]] = {}
+    for name, figures in now.items():
+        if isinstance(figures, Overview) and (counts := _appends(_same_run(before.get(name), figures), figures)) is not None:
+            found[name] = counts
+    return found
+
+
+def _appends(before: Overview | None, now: Overview) -> Sequence[int] | None:
+    return None if before is None else counted(before.append_counts, now.append_counts)
+
+
+def _same_run(before: Overview | str | None, now: Overview) -> Overview | None:
+    """Return the look before, if the broker has not been started since."""
+    if not isinstance(before, Overview) or before.status.term != now.status.term or before.status.up_ms >= now.status.up_ms:
+        return None
+    return before
+
+
 def _pairs(before: Looks, now: Looks) -> dict[str, "_Pair"]:
     """Return the two looks at each broker that has responded now."""
     return {name: _Pair(_figures(before.get(name)), figures) for name, figures in now.items() if isinstance(figures, Overview)}
@@ -265,9 +284,8 @@ class _Pair:
     """Two looks at one broker."""
 
     def __init__(self, before: Overview | None, now: Overview) -> None:
-        same = before is not None and before.status.term == now.status.term and before.status.up_ms < now.status.up_ms
         self.now = now
-        self.before = before if same else None
+        self.before = _same_run(before, now)
         self.took_ms = 0 if before is None else now.status.up_ms - before.status.up_ms
         self.topics = {each.topic: each for each in now.topics}
         self.groups = {each.group: each for each in now.groups}
@@ -349,24 +367,13 @@ def _broker(name: str, pair: _Pair | None, look: Overview | str, broadcasting: C
         free_bytes=status.disk_free_bytes,
         total_bytes=status.disk_total_bytes,
         reserve_bytes=status.disk_reserve_bytes,
-        append_p99=None if pair.before is None else _append_p99(pair.before.append_counts, now.append_counts),
+        append_p99=bound_name(quantile(_appends(pair.before, now) or (), 99)),
         refusal=status.disk_refusal,
         damaged_messages=status.damaged_messages,
         nameservers=status.nameservers,
         up_ms=status.up_ms,
         term=status.term,
     )
-
-
-def _append_p99(before: Sequence[int], now: Sequence[int]) -> str | None:
-    """Return the 99th percentile of what was counted between two states of a histogram, as the bound of its bucket."""
-    counts = [later - earlier for earlier, later in zip(before, now, strict=False)]
-    if sum(counts) <= 0 or len(counts) != len(BUCKETS_US) + 1:
-        return None
-    passed = next(index for index, reached in enumerate(accumulate(counts)) if reached * 100 >= sum(counts) * 99)
-    bound_us = BUCKETS_US[min(passed, len(BUCKETS_US) - 1)]
-    text = f"{bound_us} µs" if bound_us < 1_000 else f"{bound_us // 1_000} ms" if bound_us < 1_000_000 else f"{bound_us // 1_000_000} s"
-    return ("≤ " if passed < len(BUCKETS_US) else "> ") + text
 
 
 def _group(name: str, pairs: list[_Pair]) -> GroupRates:

@@ -1,10 +1,14 @@
 """Charts of the last hour, with the values that the script in the browser reads at a time."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from lockstep.admin.append_latency import BUCKETS, bound_name, quantile
+from lockstep.admin.pictures.latency import latency_picture
 from lockstep.admin.pictures.series import series_picture
+from lockstep.admin.watch.latency import COLUMNS
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 
 TREND = 120
@@ -49,3 +53,26 @@ def chart(watch: Watch, series: str, title: str, *, milliseconds: bool = False) 
 def trend(watch: Watch, series: str, title: str) -> Markup:
     """Return a small chart of the last ten minutes, for a row of a table."""
     return Markup(series_picture(watch.series.last(series, TREND), title, width=120, height=24, ticks=TREND))
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long the appends of a broker took in the last hour."""
+
+    broker: str
+    count: int
+    half: str | None
+    """The time within which half of them ended, to the next bound of their histogram; None if there was none."""
+    most: str | None
+    """That of 99 of 100."""
+    slowest: str | None
+    picture: Callable[[], Markup]
+
+
+def latency(watch: Watch, broker: str) -> Latency:
+    """Return the append latency of a broker. Its picture is made when a page shows it."""
+    columns = watch.latency.of(broker)
+    counts = [sum(column[bucket] for column in columns if column is not None) for bucket in range(BUCKETS)]
+    half, most, slowest = (bound_name(quantile(counts, percent)) for percent in (50, 99, 100))
+    title = f"{broker}: latency of appends, last hour"
+    return Latency(broker, sum(counts), half, most, slowest, lambda: Markup(latency_picture(columns, COLUMNS, title)))

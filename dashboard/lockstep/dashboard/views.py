@@ -16,7 +16,7 @@ from lockstep.admin.watch.cache import Answer
 from lockstep.admin.watch.topic_query import TopicReport
 from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.client.producer.routing import queue_of_key
-from lockstep.dashboard.charts import chart, trend
+from lockstep.dashboard.charts import chart, latency, trend
 from lockstep.dashboard.lanes import group_lanes
 from lockstep.dashboard.queues import HIGHEST_SHOWN, ShownGroup, group_queues, heat, lags
 from lockstep.protocol.bodies import Overview
@@ -74,6 +74,7 @@ def cluster(watch: Watch, answer: Answer[list[Finding]]) -> dict[str, Any]:
             _tile(watch, "Behind", "messages, of all groups, last hour", "lag", found.total(lambda each: each.lag)),
             _tile(watch, "Hand-overs", "queues granted per minute, last hour", "moves", found.grants_min),
         ],
+        "latency": [latency(watch, each.broker) for each in found.brokers],
         "attention": attention[:ROWS],
         "attention_left": max(0, len(attention) - ROWS),
         **doctor(answer),

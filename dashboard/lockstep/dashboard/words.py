@@ -108,6 +108,14 @@ CHINESE: dict[str, str] = {
     "Needs attention": "需要关注",
     "%(count)s more groups need attention:": "还有 %(count)s 个消费组需要关注：",
     "No group fails, and none that lags is without a member.": "没有消费失败的消费组，堆积的消费组都有成员。",
+    "Latency of appends": "写入延迟",
+    "Of the last hour: a column for each half minute, a row for each bound, darker where more of the column's appends ended.": (
+        "最近一小时：每半分钟一列，每个上限一行，该列中在此完成的写入越多颜色越深。"
+    ),
+    "%(count)s appends: half of them %(half)s, 99 of 100 %(most)s, all of them %(slowest)s.": (
+        "%(count)s 次写入：一半 %(half)s，百分之 99  %(most)s，全部 %(slowest)s。"
+    ),
+    "Nothing was appended, or it is not known.": "没有写入，或情况未知。",
     # topics
     "Topic": "主题",
     "Topic %(topic)s": "主题 %(topic)s",

@@ -270,6 +270,19 @@ async def test_first_hundred_groups_that_need_attention_are_listed_and_the_other
         assert "3 more groups need attention: All groups" in text
 
 
+async def test_page_of_the_cluster_shows_how_long_appends_took(lockstep_cluster: TestCluster) -> None:
+    async with dashboard(lockstep_cluster) as on:
+        await lockstep_cluster.advance(seconds=8)
+        assert "Nothing was appended, or it is not known." in (await get(on.app, "/", x_part="latency")).text
+        await started(lockstep_cluster, "a")
+        await lockstep_cluster.advance(seconds=12)
+        part = await get(on.app, "/", x_part="latency")
+        counts = [int(count) for count in re.findall(r"<p>(\d+) appends: half of them ≤ [^.]*, all of them ≤ ", part.text)]
+        assert len(counts) == 2
+        assert min(counts) > 0
+        assert part.text.count('class="heat-') >= 2
+
+
 async def test_cluster_without_topics_and_groups_says_what_makes_them(lockstep_cluster: TestCluster) -> None:
     async with dashboard(lockstep_cluster) as on:
         await lockstep_cluster.advance(seconds=8)

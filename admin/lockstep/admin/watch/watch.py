@@ -5,9 +5,10 @@ from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 
 from lockstep.admin.client import AdminClient
-from lockstep.admin.rates import ClusterRates, Looks, TopicRates, rates, rates_with_topics
+from lockstep.admin.rates import ClusterRates, Looks, TopicRates, appends, rates, rates_with_topics
 from lockstep.admin.watch.absence import AWAITED_MS, Absence, Answers, Why
 from lockstep.admin.watch.events import EventHistory
+from lockstep.admin.watch.latency import LatencyHistory
 from lockstep.admin.watch.requests import Requests
 from lockstep.admin.watch.series import Series
 from lockstep.protocol.bodies import BrokerAddress, Overview
@@ -28,6 +29,8 @@ class Watch:
     def __init__(self, host: Host, nameserver: str, tasks: Tasks) -> None:
         self.admin = AdminClient(host, nameserver)
         self.series = Series()
+        self.latency = LatencyHistory()
+        """Of appends, by broker."""
         self.events = EventHistory()
         self.brokers: dict[str, BrokerAddress] = {}
         """Name → the address that the nameservers last gave."""
@@ -85,6 +88,7 @@ class Watch:
         self.looked_wall_ms = self._clock.wall_ms()
         self._answers.add(looks, now_ms, self.looked_wall_ms)
         self.absent = {name: self._absence(name, each) for name, each in now.items() if not isinstance(each, Overview)}
+        self.latency.add(tick, appends(self.looks, looks))
         (self.rates, self.topics), self.looks = rates_with_topics(self.looks, looks), looks
         self.looked_ms = now_ms
         self.without_events = {name: error for name, error in self.without_events.items() if name in now}
