@@ -115,7 +115,7 @@ def a_second_click_carries_a_plan_out_again(patch: Patches) -> None:
     """A plan that was confirmed is carried out once, however often its form comes."""
     known = Outcomes.__contains__
     patch.set(Outcomes, "__contains__", lambda self, nonce: sys._getframe(1).f_code.co_name != "_post" and known(self, nonce))
-    patch.set(Outcomes, "begin", lambda self, nonce: self._done.setdefault(nonce, None))
+    patch.set(Outcomes, "begin", lambda self, nonce: self._outcomes.setdefault(nonce, None))
 
 
 @mutant(aimed=CHANGES + "test_dead_letters_are_replayed_with_progress")

@@ -14,7 +14,7 @@ from lockstep.client import PushConsumer
 from lockstep.dashboard import Dashboard
 from lockstep.dashboard.changes import groups, topics
 from lockstep.dashboard.changes.change import Change
-from lockstep.dashboard.changes.outcomes import KEPT_MAX, Outcomes
+from lockstep.dashboard.changes.outcomes import KEPT_MAX, Outcome, Outcomes
 from lockstep.dashboard.changes.pages import FORM_BYTES_MAX, FORM_S
 from lockstep.dashboard.changes.replays import Replays
 from lockstep.protocol.errors import TopicNotExistError
@@ -212,15 +212,34 @@ async def test_outcome_that_is_not_known_yet_or_not_at_all(lockstep_cluster: Tes
             assert (got.status, "nothing was done" in words(got)) == (409, True), nonce
 
 
-def test_outcomes_are_bounded_and_a_plan_that_failed_may_be_confirmed_again() -> None:
+async def test_second_click_on_a_plan_that_fails_leads_to_the_reason(
+    lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await lockstep_cluster.create_topic(TOPIC, queues=1)
+    async with panel(lockstep_cluster) as on:
+        form = await on.form("send", topic=TOPIC, body="x")
+
+        async def fails(*_: object, **__: object) -> None:
+            await asyncio.sleep(1)
+            raise TopicNotExistError("it was deleted meanwhile")
+
+        monkeypatch.setattr(topics, "send_message", fails)
+        first, second = await asyncio.gather(on.sent("send", form), on.sent("send", form))
+        assert (first.status, "it was deleted meanwhile" in words(first)) == (409, True)
+        assert second.status == 303
+        page = await get(on.dashboard.app, second.headers["location"])
+        assert "it was deleted meanwhile" in words(page)
+        monkeypatch.undo()
+        assert (await on.carried_out("send", {**fields(first)})).status == 200, "the page of the error has another nonce"
+
+
+def test_outcomes_are_bounded_and_an_outcome_that_is_known_stays() -> None:
     outcomes = Outcomes()
     outcomes.begin("first")
-    outcomes.release("first")
-    assert "first" not in outcomes
-    outcomes.begin("first")
-    outcomes.end("first", ("done",))
-    outcomes.release("first")
-    assert outcomes.of("first") == ("done",)
+    assert outcomes.of("first") is None
+    outcomes.end("first", Outcome(("done",)))
+    outcomes.end("first", Outcome(error="another"))
+    assert outcomes.of("first") == Outcome(("done",))
     for number in range(KEPT_MAX):
         outcomes.begin(str(number))
     assert "first" not in outcomes

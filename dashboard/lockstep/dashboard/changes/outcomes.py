@@ -1,39 +1,44 @@
 """What confirmed plans have done. A plan is carried out once: not by a second click, nor when its answer is reloaded. Pure."""
 
 import re
+from dataclasses import dataclass
 
 KEPT_MAX = 1_000
 NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
-Done = tuple[str, ...]
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a plan has done."""
+
+    done: tuple[str, ...] = ()
+    """Sentences."""
+    error: str | None = None
+    """Why it failed."""
 
 
 class Outcomes:
     """The outcomes of the last plans, by the nonce of the page that showed the plan."""
 
     def __init__(self) -> None:
-        self._done: dict[str, Done | None] = {}
+        self._outcomes: dict[str, Outcome | None] = {}
         """None while the plan is carried out."""
 
     def __contains__(self, nonce: str) -> bool:
-        return nonce in self._done
+        return nonce in self._outcomes
 
     def begin(self, nonce: str) -> None:
         """Note that a plan is carried out from here on. The oldest outcomes are forgotten above KEPT_MAX."""
-        assert nonce not in self._done, "a plan is carried out once"
-        self._done[nonce] = None
-        while len(self._done) > KEPT_MAX:
-            del self._done[next(iter(self._done))]
+        assert nonce not in self._outcomes, "a plan is carried out once"
+        self._outcomes[nonce] = None
+        while len(self._outcomes) > KEPT_MAX:
+            del self._outcomes[next(iter(self._outcomes))]
 
-    def end(self, nonce: str, done: Done) -> None:
-        """Note what was done."""
-        self._done[nonce] = done
+    def end(self, nonce: str, outcome: Outcome) -> None:
+        """Note what a plan has done, unless that is known."""
+        if self._outcomes.get(nonce) is None:
+            self._outcomes[nonce] = outcome
 
-    def release(self, nonce: str) -> None:
-        """Note that a plan is no longer carried out. If it has not ended, it failed, and may be confirmed again."""
-        if nonce in self._done and self._done[nonce] is None:
-            del self._done[nonce]
-
-    def of(self, nonce: str) -> Done | None:
-        """Return what was done; None while that goes on. Raise KeyError for a plan that was not confirmed, or is forgotten."""
-        return self._done[nonce]
+    def of(self, nonce: str) -> Outcome | None:
+        """Return what a plan has done; None while it is carried out. Raise KeyError for one that was not confirmed, or is forgotten."""
+        return self._outcomes[nonce]

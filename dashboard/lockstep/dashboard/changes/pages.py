@@ -19,7 +19,7 @@ from starlette.routing import Route
 from lockstep.admin.client import AdminClient
 from lockstep.dashboard.changes import groups, topics
 from lockstep.dashboard.changes.change import Change, Plan
-from lockstep.dashboard.changes.outcomes import NONCE, Outcomes
+from lockstep.dashboard.changes.outcomes import NONCE, Outcome, Outcomes
 from lockstep.dashboard.changes.replays import Replays
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.daemon import Tasks
@@ -33,6 +33,7 @@ FAILURES = (LockstepError, OSError)
 Page = Callable[[Request, str, Mapping[str, Any], int], Response]
 log = get_logger("lockstep.dashboard")
 OLD_FORM = "this form is of another dashboard, or of this one before its restart: nothing was changed. Send it again"
+UNEXPECTED = "it failed for a reason that nobody expected: the log of the dashboard has it"
 ANOTHER_PLAN = "things have changed, and nothing was done: this is what it does now"
 
 
@@ -108,12 +109,13 @@ class Changes:
         target = values[change.fields[0].name]
         self._outcomes.begin(nonce)
         try:
-            self._outcomes.end(nonce, await plan.carry_out())
+            self._outcomes.end(nonce, Outcome(await plan.carry_out()))
         except FAILURES as error:
+            self._outcomes.end(nonce, Outcome(error=str(error)))
             log.warning("change.failed", change=change.name, target=target, peer=_peer(request), error=str(error))
             return self._shown(request, change, values, plan=plan, error=str(error), status=409)
         finally:
-            self._outcomes.release(nonce)
+            self._outcomes.end(nonce, Outcome(error=UNEXPECTED))
         log.info("change.made", change=change.name, target=target, peer=_peer(request))
         return _to_outcome(request, change, nonce)
 
@@ -122,7 +124,7 @@ class Changes:
         change, nonce = self._changes.get(request.path_params["change"]), request.path_params["nonce"]
         if change is None or nonce not in self._outcomes:
             return self._page(request, "missing.html", {}, 404)
-        return self._page(request, "outcome.html", {"change": change, "done": self._outcomes.of(nonce)}, 200)
+        return self._page(request, "outcome.html", {"change": change, "outcome": self._outcomes.of(nonce)}, 200)
 
     async def _stop_replay(self, request: Request) -> Response:
         """Stop a replay, and lead to the list, where a browser reloads and refreshes it."""
