@@ -1,6 +1,5 @@
 """Charts of the last hour, with the values that the script in the browser reads at a time."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -66,13 +65,13 @@ class Latency:
     most: str | None
     """That of 99 of 100."""
     slowest: str | None
-    picture: Callable[[], Markup]
+    picture: Markup
 
 
 def latency(watch: Watch, broker: str) -> Latency:
-    """Return the append latency of a broker. Its picture is made when a page shows it."""
+    """Return the append latency of a broker."""
     columns = watch.latency.of(broker)
     counts = [sum(column[bucket] for column in columns if column is not None) for bucket in range(BUCKETS)]
     half, most, slowest = (bound_name(quantile(counts, percent)) for percent in (50, 99, 100))
     title = f"{broker}: latency of appends, last hour"
-    return Latency(broker, sum(counts), half, most, slowest, lambda: Markup(latency_picture(columns, COLUMNS, title)))
+    return Latency(broker, sum(counts), half, most, slowest, Markup(latency_picture(columns, COLUMNS, title)))

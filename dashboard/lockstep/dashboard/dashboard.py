@@ -25,7 +25,7 @@ from lockstep.admin.watch.watch import Watch
 from lockstep.admin.why_query import Diagnosis, diagnosis_json
 from lockstep.dashboard import failed_messages, views, why_page
 from lockstep.dashboard.changes.pages import Changes
-from lockstep.dashboard.documents import BAD_QUESTION, UNKNOWN, answer_document, document, group_document, refusal, wants_json
+from lockstep.dashboard.documents import answer_document, document, error_status, group_document, refusal, wants_json
 from lockstep.dashboard.failed_messages import DeadLetters, ParkedRows, read_dead, read_parked
 from lockstep.dashboard.guard import App, Guard
 from lockstep.dashboard.message_page import MessagePage
@@ -247,6 +247,4 @@ async def _livez(_: Request) -> Response:
 
 def _status(answer: Answer[Any]) -> int:
     """Return the status of a page. One that shows an earlier answer has 200."""
-    if answer.value is not None or not isinstance(answer.error, UNKNOWN | BAD_QUESTION):
-        return 200
-    return 404 if isinstance(answer.error, UNKNOWN) else 400
+    return 200 if answer.value is not None or answer.error is None else error_status(answer.error, 200)

@@ -16,10 +16,12 @@ from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepEr
 
 V = TypeVar("V")
 
-UNKNOWN = UnknownGroupError | TopicNotExistError | NothingToExplainError
-"""Errors of what is not there: the status is 404."""
-BAD_QUESTION = ConfigError | LocalProtocolError
-"""Errors of what can't be asked: the status is 400."""
+
+def error_status(error: LockstepError, otherwise: int) -> int:
+    """Return 404 for what is not there, 400 for what can't be asked, and `otherwise` for another error."""
+    if isinstance(error, UnknownGroupError | TopicNotExistError | NothingToExplainError):
+        return 404
+    return 400 if isinstance(error, ConfigError | LocalProtocolError) else otherwise
 
 
 def wants_json(request: Request) -> bool:
@@ -45,7 +47,7 @@ def answer_document(answer: Answer[V], made: Callable[[V], Any]) -> Response:
             raise answer.error or TransportError(f"the cluster has not answered within {FIRST_S:g} s")
         return document(made(answer.value))
     except LockstepError as error:
-        return refusal(error, 404 if isinstance(error, UNKNOWN) else 400 if isinstance(error, BAD_QUESTION) else 503)
+        return refusal(error, error_status(error, 503))
 
 
 def group_document(group: str, found: GroupLook) -> dict[str, Any]:

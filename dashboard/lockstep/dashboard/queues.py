@@ -70,4 +70,4 @@ def lags(topic: str, report: GroupReport | None) -> dict[tuple[str, int], int | 
 
 
 def _name(line: QueueLine, with_topic: bool) -> str:
-    return f"{line.topic}@{line.broker}:{line.queue_id}" if with_topic else f"{line.broker}:{line.queue_id}"
+    return str(line.queue) if with_topic else f"{line.broker}:{line.queue_id}"

@@ -74,7 +74,7 @@ def cluster(watch: Watch, answer: Answer[list[Finding]]) -> dict[str, Any]:
             _tile(watch, "Behind", "messages, of all groups, last hour", "lag", found.total(lambda each: each.lag)),
             _tile(watch, "Hand-overs", "queues granted per minute, last hour", "moves", found.grants_min),
         ],
-        "latency": [latency(watch, each.broker) for each in found.brokers],
+        "latency": lambda: [latency(watch, each.broker) for each in found.brokers],
         "attention": attention[:ROWS],
         "attention_left": max(0, len(attention) - ROWS),
         **doctor(answer),

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from lockstep.admin.watch.series import TICKS
+
 COLUMN_TICKS = 6
 """Ticks of one column: half a minute at 5 s."""
-COLUMNS = 120
-"""An hour."""
+COLUMNS = TICKS // COLUMN_TICKS
 Column = Sequence[int]
 """A count for each bucket of the histogram."""
 

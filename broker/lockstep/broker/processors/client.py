@@ -1,18 +1,17 @@
 """HEART_BEAT, UNREGISTER_CLIENT, member lists, group status. RocketMQ: ClientManageProcessor, ConsumerManageProcessor."""
 
 from collections.abc import Callable
-from itertools import islice
 
 from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.delayed_delivery import GroupTopics
 from lockstep.broker.heartbeats import HeartbeatCache
-from lockstep.broker.processors.packed_rows import PART
+from lockstep.broker.processors.packed_rows import packed_rows
 from lockstep.broker.processors.pull_request import check_given, filter_of
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.tables.lock_table import QueueKey
-from lockstep.protocol.bodies import CheckClientConfigBody, ConsumerGroup, GroupStatusReply, HeartbeatBody
+from lockstep.protocol.bodies import CheckClientConfigBody, ConsumerGroup, GroupStatusReply, HeartbeatBody, QueueStatus
 from lockstep.protocol.codec.plain import PackedList, pack_around
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, BrokerSystemError, SubscriptionGroupNotExistError
@@ -127,14 +126,8 @@ class ClientProcessor:
         if header.consumer_group is None:
             return await self._all_groups(request, summaries=bool(header.summaries))
         coordination, group = self._coordination, header.consumer_group
-        queues, members = PackedList(), PackedList()
-        keys = iter(coordination.status.queue_keys_of(group))
-        while part := list(islice(keys, PART)):
-            await self._budget.take(len(part))
-            now_ms = self._clock.boot_ms()
-            for key in part:
-                status = coordination.status.read_queue(key, now_ms, self._held_offset(key), self._disk_pulls(key))
-                queues.append(to_plain(status))
+        queues = await packed_rows(coordination.status.queue_keys_of(group), self._budget, self._queue_status)
+        members = PackedList()
         for client_id in coordination.status.member_ids(group):
             await self._budget.take()
             member = coordination.status.read_member(group, client_id, self._clock.boot_ms(), self._connections.peer)
@@ -147,6 +140,9 @@ class ClientProcessor:
         plain = to_plain(GroupStatusReply((), found))
         plain["status"] |= {"queues": queues, "members": members}
         return request.reply(body=pack_around(plain))
+
+    def _queue_status(self, key: QueueKey) -> QueueStatus:
+        return self._coordination.status.read_queue(key, self._clock.boot_ms(), self._held_offset(key), self._disk_pulls(key))
 
     async def _all_groups(self, request: Request, *, summaries: bool) -> HandlerResult:
         status = self._coordination.status
