@@ -10,7 +10,7 @@ import pytest
 from lockstep.admin.demo.proof import HandledEvent
 from support.cluster import DEFAULTS, Cluster, Report, running_cluster
 from support.java_programs import compiled
-from support.mixed_groups import Pause, faults, java, java_member, late_calls, repeats, until_every_queue_is_handled
+from support.mixed_groups import faults, java, java_member, repeats, until_every_queue_is_handled
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -40,21 +40,6 @@ def test_checker_finds_each_fault() -> None:
         right[1:],
     ):
         assert faults(wrong) != []
-
-
-def test_only_the_one_call_of_a_paused_member_may_be_late() -> None:
-    def event(consumer: str, offset: int, begun_us: int, ended_us: int) -> HandledEvent:
-        return HandledEvent(consumer, 0, offset, "q", 0, offset, begun_us, ended_us)
-
-    pauses = [Pause("java", 25, 70)]
-    late = event("java", 1, 20, 71)
-    taken_over = [event("java", 0, 10, 15), event("other", 1, 30, 35), event("other", 2, 40, 45)]
-    assert late_calls([*taken_over, late], pauses) == {late}
-    assert late_calls([event("java", 0, 10, 15), late], pauses) == set(), "nobody else had the queue"
-    second = event("java", 2, 72, 75)
-    assert late_calls([*taken_over, late, second], pauses) == {late}
-    again = event("java", 3, 80, 85)
-    assert late_calls([*taken_over, again], pauses) == set(), "it has the queue again"
 
 
 async def begin(cluster: Cluster, programs: list[str], *members: str) -> None:

@@ -16,6 +16,7 @@ from lockstep.admin.demo.proof import HandledEvent, SentSteps, Verdict, parse_ha
 from lockstep.admin.processes import Process
 from lockstep.runtime.daemon import Tasks
 from support.accepted import Accepted, accepted_twice, parse_accepted
+from support.pauses import Pause, late_calls
 
 T = TypeVar("T")
 MEASURED = "measured"
@@ -68,6 +69,9 @@ class Cluster:
         self.processes: dict[str, Process] = {}
         self.addresses: dict[str, str] = {}
         self.reported: dict[int, SentSteps] = {}
+        self.pauses: list[Pause] = []
+        """The times between SIGSTOP and SIGCONT, when they are over."""
+        self._paused: dict[str, int] = {}
         self._tasks = tasks
         self._commands: dict[str, tuple[list[str], str]] = {}
         self._options: dict[str, tuple[str, ...]] = {}
@@ -114,6 +118,10 @@ class Cluster:
         """Send a signal. Return the time (µs)."""
         sent = now_us()
         for name in names:
+            if number == signal.SIGSTOP:
+                self._paused[name] = sent
+            elif number == signal.SIGCONT and name in self._paused:
+                self.pauses.append(Pause(name, self._paused.pop(name), sent))
             self.processes[name].signal(number)
         return sent
 
@@ -316,10 +324,16 @@ class Cluster:
         await self.until("every acknowledged event is handled", done)
 
     async def prove(self, *consumers: str) -> Verdict:
-        """Check that each acknowledged event was handled in order and no offset was accepted twice. Stops the consumers first."""
+        """Check that each acknowledged event was handled in order and no offset was accepted twice. Stops the consumers first.
+
+        A call that a consumer was about to make, or in, when it was paused is not part of the order if it ended too late: its result was
+        rejected.
+        """
         await self.until_done()
         await self.stop(*consumers)
-        verdict = prove(self.handled_events(), self.reported)
+        events = self.handled_events()
+        late = late_calls(events, self.pauses)
+        verdict = prove((each for each in events if each not in late), self.reported)
         assert verdict.holds, (verdict.faults[:10], self.output_tails())
         assert accepted_twice(self.accepted()) == []
         return verdict

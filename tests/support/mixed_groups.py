@@ -1,7 +1,6 @@
 """Ordered groups with members of RocketMQ's clients and of lockstep's SDK: start the programs, and check the order from what they wrote."""
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from itertools import pairwise
 
 from lockstep.admin.demo.proof import HandledEvent
@@ -39,32 +38,6 @@ async def until_every_queue_is_handled(cluster: Cluster, *names: str, topic: str
 
     await cluster.until(f"{names} handle every queue of {topic}", lambda: handled() == queues(topic), timeout_s=TAKEN_OVER_S)
     return (now_us() - begun_us) / 1e6
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A time in which a member was stopped by SIGSTOP."""
-
-    member: str
-    begun_us: int
-    ended_us: int
-
-
-def late_calls(events: Collection[HandledEvent], pauses: Iterable[Pause]) -> set[HandledEvent]:
-    """Return the calls that ordering.md 12 and 2.7 allow: of each queue, the one that a paused member was about to make, or in, when it was
-    paused, if another member has worked on the queue before it ended. A Java member checks its lease before each call, and not after it."""
-    found = set()
-    for pause in pauses:
-        for queue in {each.queue for each in events if each.consumer == pause.member}:
-            work = sorted((each for each in events if each.queue == queue), key=lambda each: each.begun_us)
-            own = [each for each in work if each.consumer == pause.member]
-            before = [each.offset for each in own if each.ended_us < pause.begun_us]
-            first = next((each for each in own if each.ended_us > pause.ended_us), None)
-            if first is None or not (first.begun_us < pause.begun_us or (before and first.offset == before[-1] + 1)):
-                continue
-            if any(each.consumer != pause.member and pause.begun_us < each.begun_us < first.ended_us for each in work):
-                found.add(first)
-    return found
 
 
 def faults(events: Iterable[HandledEvent]) -> list[str]:

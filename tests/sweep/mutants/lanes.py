@@ -136,11 +136,9 @@ def concurrency_is_not_limited(patch: Patches) -> None:
     add = Crew._add_caller
 
     def one_more(self: Crew[Any]) -> None:
-        ctx = self._ctx
-        config = ctx.config
-        ctx.config = replace(config, concurrency=config.concurrency + 1)
+        self._concurrency += 1
         add(self)
-        ctx.config = config
+        self._concurrency -= 1
 
     patch.set(Crew, "_add_caller", one_more)
 
