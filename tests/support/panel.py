@@ -10,6 +10,7 @@ from lockstep.dashboard import Dashboard
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.asgi import Got, get
+from support.why_kit import GROUP, TOPIC, Member, send
 
 EMPTY = ("meta", "link", "input", "br", "path", "rect", "line", "circle")
 
@@ -84,3 +85,13 @@ async def stored(cluster: TestCluster, *messages: Message) -> list[str]:
     """Send messages. Return their offset message ids."""
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
         return [(await producer.send(each)).offset_message_id for each in messages]
+
+
+async def started(cluster: TestCluster, *names: str) -> None:
+    """Create the topic with 2 queues, start these members of the group, and wait until they have handled 40 messages."""
+    await cluster.create_topic(TOPIC, queues=2)
+    for name in names:
+        await cluster.start(name, Member(cluster).run)
+        await cluster.advance(seconds=3)
+    await send(cluster, 40, keys=40)
+    await cluster.settled(GROUP)

@@ -26,7 +26,6 @@ from sweep.mutants.registry import Patches, mutant
 
 WATCH = "tests/unit/admin/watch/"
 CHANGES = "tests/unit/dashboard/test_changes.py::"
-PAGES = "tests/unit/dashboard/test_pages.py::"
 MESSAGE_PAGES = "tests/unit/dashboard/test_message_pages.py::"
 PICTURES = "tests/unit/admin/test_pictures.py::"
 RATES = "tests/unit/admin/test_rates.py::"
@@ -201,7 +200,7 @@ def a_form_without_an_origin_is_taken(patch: Patches) -> None:
     )
 
 
-@mutant(aimed=PAGES + "test_without_bodies_none_is_shown_and_none_is_searched")
+@mutant(aimed=MESSAGE_PAGES + "test_without_bodies_none_is_shown_and_none_is_searched")
 def hidden_bodies_are_searched(patch: Patches) -> None:
     """Where bodies are hidden, a text in them can't be searched for: the result would tell it."""
     criteria = MessageSearch._criteria

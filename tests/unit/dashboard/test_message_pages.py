@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from urllib.parse import quote
 from zlib import crc32
@@ -21,7 +22,7 @@ from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.asgi import get
-from support.panel import Checked, checked, dashboard, stored
+from support.panel import Checked, checked, dashboard, started, stored
 from support.queue_moves import broker_named
 from support.why_kit import GROUP, TOPIC, Member
 
@@ -321,3 +322,50 @@ async def test_open_page_that_refreshes_its_notices_searches_nothing_again(
             assert (got.status, "etag" in got.headers) == (200, True)
         assert begun == []
     await made.stop()
+
+
+async def test_message_is_shown_with_its_body_and_what_became_of_it(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster, "a")
+    hostile = "<script>alert(1)</script>\n\u202e"
+    ids = await stored(
+        cluster,
+        Message(TOPIC, b'{"amount": 5, "to": ["x"]}', keys=["order-1"], properties={hostile[:20]: hostile[:20]}),
+        Message(TOPIC, hostile.encode()),
+        Message(TOPIC, b"\xff\x00\x01"),
+        Message(TOPIC, b"x" * 100_000),
+    )
+    await cluster.settled(GROUP)
+    async with dashboard(cluster) as on:
+        pages = [checked(await get(on.app, f"/messages/{each}")).text for each in ids]
+        assert '{ "amount": 5, "to": [ "x" ] }' in pages[0]
+        assert f"{GROUP} CONSUMED" in pages[0]
+        assert "<script>alert(1)" in pages[0]
+        assert "<script>alert(1)</script> \\u202e" in pages[1]
+        assert re.search(r"3 bytes, .* that are no text · Download 00000000 ff 00 01 \.\.\.", pages[2])
+        assert re.search(r"100,000 bytes, .*; what follows is the beginning", pages[3])
+        assert "x" * 65_536 in pages[3]
+        assert "x" * 65_537 not in pages[3]
+        async with Producer("shop", nameserver=cluster.nameserver) as producer:
+            sent = await producer.send(Message(TOPIC, b"later"), delay=timedelta(minutes=5))
+        delayed = checked(await get(on.app, f"/messages/{sent.message_id}")).text
+        assert f"Topic {TOPIC}" in delayed
+        assert f"{GROUP} DELAYED" in delayed
+        assert "it is due in 4 min" in delayed
+        found = await get(on.app, f"/messages?id={ids[0]}", root="/lockstep")
+        assert (found.status, found.headers["location"]) == (303, f"/lockstep/messages/{ids[0]}")
+        missing = await get(on.app, f"/messages/{ids[0][:-1]}{'0' if ids[0][-1] != '0' else '1'}")
+        assert (missing.status, "was not found" in missing.text) == (404, True)
+        assert "no message id" in (await get(on.app, "/messages/hello")).text or "expected" in (await get(on.app, "/messages/hello")).text
+
+
+async def test_without_bodies_none_is_shown_and_none_is_searched(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    ids = await stored(cluster, Message(TOPIC, b"secret"), Message(TOPIC, b"other"))
+    hidden = Dashboard(cluster.nameserver, host=Host.current(), bodies=False)
+    for url in (f"/messages/{ids[0]}", f"/topics/{TOPIC}/messages", f"/topics/{TOPIC}/messages?body=secret"):
+        page = checked(await get(hidden.app, url))
+        assert "secret" not in page.text.replace("?body=secret", "")
+    assert page.text.count("bytes") == 2, "the search for a body is no search at all"
+    await hidden.stop()
