@@ -32,6 +32,7 @@ from support.mixed_groups import (
     repeats,
     until_every_queue_is_handled,
 )
+from support.pauses import late_calls
 from support.ports import free_ports
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
