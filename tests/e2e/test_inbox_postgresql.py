@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.client import FencedError
+from lockstep.client import FencedError, StateError
 from lockstep.client.inbox import Inbox, Seen
 from lockstep.testing import message, orderly_context
 from support.databases import POSTGRESQL, Store, do, postgresql
@@ -82,6 +82,13 @@ async def owners(store: Store) -> Owners:
     made = Owners(store)
     await made.prepare()
     return made
+
+
+async def test_pipeline_is_refused_because_it_does_not_tell_what_a_statement_changed(owners: Owners) -> None:
+    async with owners.store.transaction() as db, db.pipeline():
+        with pytest.raises(StateError, match="outside a pipeline"):
+            await owners.handle(db, NEWER, 0)
+    assert await owners.call(NEWER, 0, 1) == [0, 1]
 
 
 @pytest.mark.parametrize("known", [False, True])

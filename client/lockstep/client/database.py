@@ -71,8 +71,15 @@ class Database:
 
 
 def changed_rows(result: Any) -> int:
-    """Return the number of rows that a statement has changed."""
-    return int(result.rsplit(" ", 1)[-1]) if isinstance(result, str) else int(result.rowcount)  # asyncpg: "UPDATE 1"
+    """Return the number of rows that a statement has changed. Raise StateError if the library does not tell."""
+    if isinstance(result, str):
+        return int(result.rsplit(" ", 1)[-1])  # asyncpg: "UPDATE 1"
+    count = int(result.rowcount)
+    if count < 0:
+        raise StateError(
+            "the library does not tell how many rows a statement has changed, as psycopg in pipeline mode: use the inbox outside a pipeline"
+        )
+    return count
 
 
 def _library_of(handle: object) -> _Library | None:

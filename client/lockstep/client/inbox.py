@@ -145,7 +145,7 @@ class Inbox:
             ConfigError: The library is not supported, the group is another one or is broadcasting, or a message has no sharding key and
                 unkeyed="alone": such messages have no order. Use `Seen` for them.
             LocalProtocolError: A message is of another queue than the call.
-            StateError: The connection commits each statement alone.
+            StateError: The connection commits each statement alone, or, while iterating, it does not tell how many rows were changed.
         """
         fence = context.fence
         if fence.group != self.group:
@@ -211,7 +211,7 @@ class Seen:
 
         Raises:
             ConfigError: The library is not supported.
-            StateError: The connection commits each statement alone.
+            StateError: The connection commits each statement alone, or, while iterating, it does not tell how many rows were changed.
         """
         database = Database(db)
         return NewMessages(database, self._steps(messages, self._clock.wall_ms(), database.dialect))

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client import ConfigError, FencedError, LocalProtocolError, MessageExt, OrderlyContext, StateError
+from lockstep.client.database import changed_rows
 from lockstep.client.inbox import REMOVED_AFTER, Inbox, Seen, lane_of
 from lockstep.testing import message, orderly_context
 from support.databases import SQLITE, Store, do
@@ -180,6 +182,13 @@ def test_wrong_uses_are_refused(books: Books) -> None:
         Seen("test", keep=timedelta(seconds=59))
     with pytest.raises(LocalProtocolError):
         Inbox("a group")
+
+
+def test_library_that_does_not_tell_what_a_statement_changed_is_refused() -> None:
+    """psycopg does not in pipeline mode. Each statement would seem to have changed rows, so that nothing was fenced or left out."""
+    with pytest.raises(StateError, match="as psycopg in pipeline mode: use the inbox outside a pipeline"):
+        changed_rows(SimpleNamespace(rowcount=-1))
+    assert [changed_rows(each) for each in (SimpleNamespace(rowcount=0), SimpleNamespace(rowcount=2), "UPDATE 3")] == [0, 2, 3]
 
 
 # -------------------------------------------------------------------------------------------------------------------- law X1
