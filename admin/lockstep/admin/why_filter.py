@@ -8,6 +8,7 @@ from lockstep.admin.group_report import QueueLine
 from lockstep.protocol.bodies import TAG, BrokerAddress, GroupStatus, Subscription
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
 
 COMPARED_MAX = 500
@@ -36,10 +37,11 @@ async def find_unmatched(
     statuses: Mapping[str, GroupStatus],
     lines: Sequence[QueueLine],
     brokers: Mapping[str, BrokerAddress],
-) -> dict[str, Unmatched]:
-    """Return by topic the subscriptions that match none of the last messages of the queues.
+) -> dict[MessageQueue, Unmatched]:
+    """Return by queue the subscriptions that match none of the last messages of the queues to which they apply.
 
-    A topic is left out if something matches, nothing is stored, or a broker does not respond.
+    A queue is left out if something matches in one of those, nothing is stored, or a broker does not respond. Brokers may have different
+    contracts of the group: each is compared.
     """
     wanted: dict[Subscription, list[QueueLine]] = {}
     for line in lines:
@@ -47,8 +49,13 @@ async def find_unmatched(
         for subscription in () if contract is None or not line.reached or line.broker not in brokers else contract.subscriptions:
             if subscription.topic == line.topic and not _is_for_all(subscription):
                 wanted.setdefault(subscription, []).append(line)
-    found = await gather_results({each.topic: _compare(admin, each, queues, brokers) for each, queues in wanted.items()})
-    return {topic: unmatched for topic, unmatched in found.values.items() if unmatched is not None}
+
+    async def compared(subscription: Subscription, queues: Sequence[QueueLine]) -> dict[MessageQueue, Unmatched]:
+        unmatched = await _compare(admin, subscription, queues, brokers)
+        return {} if unmatched is None else dict.fromkeys((line.queue for line in queues), unmatched)
+
+    found = await gather_results({str(queues[0].queue): compared(each, queues) for each, queues in wanted.items()})
+    return {queue: unmatched for each in found.values.values() for queue, unmatched in each.items()}
 
 
 def _is_for_all(subscription: Subscription) -> bool:

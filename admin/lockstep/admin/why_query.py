@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from typing import Any
 
 from lockstep.admin.client import AdminClient, by_name, gather_results
@@ -105,7 +106,7 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
                 no_info=answers[line.queue].failed,
                 members=members,
                 parked=tuple(each.row for each in parked if each.queue == line.queue),
-                unmatched=unmatched.get(line.topic),
+                unmatched=unmatched.get(line.queue),
                 disk_refusal=statuses[line.broker].disk_refusal if line.broker in statuses else None,
             ),
         )
@@ -116,9 +117,14 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
 
 
 def _choose(lines: Sequence[QueueLine], states: Mapping[MessageQueue, QueueState]) -> list[QueueLine]:
-    """Return the queues that are looked at in detail: those that stand come first. Of the others those with parked keys are added."""
+    """Return the queues that are looked at in detail: those that stand come first, and of these those without a commit for the longest
+    time. Of the others those with parked keys are added."""
     urgency = [QueueState.STANDS, QueueState.UNKNOWN, QueueState.MOVES, QueueState.IDLE]
-    ordered = sorted(lines, key=lambda line: urgency.index(states[line.queue]))
+
+    def rank(line: QueueLine) -> tuple[int, float]:
+        return urgency.index(states[line.queue]), -inf if line.committed_ago_ms is None else -line.committed_ago_ms
+
+    ordered = sorted(lines, key=rank)
     return ordered[:ASKED_MAX] + [line for line in ordered[ASKED_MAX:] if line.parked][:ASKED_MAX]
 
 
