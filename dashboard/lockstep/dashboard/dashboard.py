@@ -84,7 +84,7 @@ class Dashboard:
         self._caches = Caches(
             groups=Cache(clock, self.tasks, self._look_at_group),
             topics=Cache(clock, self.tasks, lambda topic: read_topic(admin, topic)),
-            whys=Cache(clock, self.tasks, lambda question: why_page.answer(admin, question)),
+            whys=Cache(clock, self.tasks, lambda question: why_page.answer(admin, question), cost_factor=why_page.COST_FACTOR),
             doctor=Cache(clock, self.tasks, lambda _: examine(admin)),
             dead=Cache(clock, self.tasks, lambda group: read_dead(admin, messages, group)),
             parked=Cache(clock, self.tasks, lambda key: read_parked(admin, key[0], count=key[1])),
@@ -210,7 +210,7 @@ class Dashboard:
         if wants_json(request):
             return answer_document(await self._caches.whys.look(question, fresh=True), lambda found: diagnosis_json(question.group, found))
         answer = await self._caches.whys.look(question)
-        return self._page(request, "why.html", why_page.why(question, answer), _status(answer))
+        return self._answer_page(request, "why.html", why_page.why(question, answer), answer)
 
     async def _dead(self, request: Request) -> Response:
         group = request.path_params["group"]

@@ -11,6 +11,9 @@ from lockstep.admin.why_query import Diagnosis
 from lockstep.admin.why_question import ask
 from lockstep.protocol.errors import ConfigError
 
+COST_FACTOR = 4
+"""A diagnosis takes a second even if it is cheap, because it looks twice."""
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

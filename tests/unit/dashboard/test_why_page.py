@@ -60,6 +60,23 @@ async def test_page_of_a_key_says_to_which_queue_it_belongs(lockstep_cluster: Te
         assert found["note"] in page.text
 
 
+async def test_explanation_is_asked_for_again_soon_and_says_when_it_is_old(lockstep_cluster: TestCluster) -> None:
+    await stands(lockstep_cluster)
+    async with dashboard(lockstep_cluster) as on:
+        first = parsed(await get(on.app, f"{WHY}?format=json"))
+        await lockstep_cluster.advance(seconds=6)
+        assert parsed(await get(on.app, f"{WHY}?format=json")) != first, "its times have changed"
+        assert "As of" not in checked(await get(on.app, WHY)).text
+        await lockstep_cluster.advance(seconds=60)
+        assert "As of" in checked(await get(on.app, WHY)).text
+        await lockstep_cluster.kill("broker-a")
+        await lockstep_cluster.kill("broker-b")
+        await lockstep_cluster.advance(seconds=60)
+        await get(on.app, WHY)
+        await lockstep_cluster.advance(seconds=20)
+        assert "What follows is older." in checked(await get(on.app, WHY)).text
+
+
 @pytest.mark.parametrize(
     ("query", "status", "words"),
     [

@@ -42,10 +42,11 @@ class Answer(Generic[V]):
 class Cache(Generic[K, V]):
     """Question → its last answer. `ask` is called for a question at most once at a time, however many look at the answer."""
 
-    def __init__(self, clock: Clock, tasks: Tasks, ask: Callable[[K], Awaitable[V]]) -> None:
+    def __init__(self, clock: Clock, tasks: Tasks, ask: Callable[[K], Awaitable[V]], *, cost_factor: int = COST_FACTOR) -> None:
         self._clock = clock
         self._tasks = tasks
         self._ask = ask
+        self._cost_factor = cost_factor
         self._answers: dict[K, Answer[V]] = {}
         """The one that was looked at last is the last."""
 
@@ -61,7 +62,7 @@ class Cache(Generic[K, V]):
             del self._answers[next(iter(self._answers))]
         now_ms = self._clock.monotonic_ms()
         is_first = answer.value is None and answer.error is None
-        if answer.request is None and (is_first or now_ms - answer.at_ms >= max(fresh_ms, _pause_ms(answer.took_ms))):
+        if answer.request is None and (is_first or now_ms - answer.at_ms >= max(fresh_ms, self._pause_ms(answer.took_ms))):
             answer.request = self._tasks.spawn(self._refresh(key, answer, now_ms), f"look at {key}")
         if wait and (is_first or fresh) and answer.request is not None:
             await asyncio.wait([answer.request], timeout=FIRST_S)
@@ -79,7 +80,6 @@ class Cache(Generic[K, V]):
             answer.took_ms = answer.at_ms - began_ms
             answer.request = None
 
-
-def _pause_ms(took_ms: int) -> int:
-    """Return the time to the next request after one that took so long."""
-    return min(max(FRESH_MS, COST_FACTOR * took_ms), LONGEST_MS)
+    def _pause_ms(self, took_ms: int) -> int:
+        """Return the time to the next request after one that took so long."""
+        return min(max(FRESH_MS, self._cost_factor * took_ms), LONGEST_MS)
