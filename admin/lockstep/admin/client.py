@@ -40,7 +40,14 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import LockstepError, RouteNotReadyError, TopicNotExistError, TransportError, broker_error
+from lockstep.protocol.errors import (
+    LockstepError,
+    RequestTimeoutError,
+    RouteNotReadyError,
+    TopicNotExistError,
+    TransportError,
+    broker_error,
+)
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import DeleteGroupHeader, GroupEventsHeader, GroupStatusHeader
 from lockstep.protocol.headers.offsets import (
@@ -417,6 +424,17 @@ async def gather_results(requests: Mapping[str, Awaitable[T]]) -> BrokerResults[
         else:
             values[name] = result
     return BrokerResults(values, failed)
+
+
+async def within_patience(request: Awaitable[T], patience_s: float | None) -> T:
+    """Return the response to a request. Raise RequestTimeoutError if it takes longer than `patience_s`."""
+    try:
+        async with asyncio.timeout(patience_s):
+            return await request
+    except RequestTimeoutError:
+        raise
+    except TimeoutError:
+        raise RequestTimeoutError(f"it has not responded for {patience_s:g} s") from None
 
 
 def by_name(brokers: Iterable[BrokerAddress]) -> dict[str, BrokerAddress]:

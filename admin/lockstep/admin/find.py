@@ -1,10 +1,11 @@
 """Find messages by key or id in the logs of all brokers: the newest first, at most a given number."""
 
+import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lockstep.admin.client import AdminClient, gather_results
+from lockstep.admin.client import AdminClient, gather_results, within_patience
 from lockstep.admin.search_progress import SearchProgress
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import ConfigError, RemoteProtocolError
@@ -115,12 +116,14 @@ async def find_key(
     unique: bool = False,
     brokers: Sequence[BrokerAddress] | None = None,
     positions: Mapping[str, int | None] | None = None,
+    patience_s: float | None = None,
 ) -> None:
     """Search the logs of `brokers`, or of all, for a key, or with `unique` for the id that a producer gave.
 
     Messages that wait for their delay or their next retry are found too, by the topic to which they go (waiting.py). With `positions`, as
     an earlier search has left them, only those brokers are searched, from there on. What is found is added to `found`, and where each
-    broker was left, also if the search is cancelled. Raises TransportError if no nameserver responds.
+    broker was left and which ones failed, also if the search is cancelled. A broker that does not respond for `patience_s` has failed.
+    Raises TransportError if no nameserver responds.
     """
     header = QueryMessageHeader(
         criteria.topic, key, begin_timestamp=criteria.begin_ms, end_timestamp=criteria.end_ms, unique_key=unique, waiting=True
@@ -133,8 +136,12 @@ async def find_key(
         begun = {each.name: None if positions is None else positions[each.name] for each in brokers}
         found.reached = dict(begun)
         headers = {name: replace(header, cursor=position) for name, position in begun.items()}
-        results = await gather_results({each.name: _search_broker(admin, each, found, headers[each.name], criteria) for each in brokers})
-    found.failed.update(results.failed)
+
+        async def search(broker: BrokerAddress) -> None:
+            search = _search_broker(admin, broker, found, headers[broker.name], criteria, patience_s)
+            found.failed.update((await gather_results({broker.name: search})).failed)
+
+        await asyncio.gather(*map(search, brokers))
     found.complete = not found.failed
 
 
@@ -167,10 +174,17 @@ async def find_id(
     await find_key(admin, found, message_id, criteria, unique=True, brokers=brokers)
 
 
-async def _search_broker(admin: AdminClient, broker: BrokerAddress, found: Found, header: QueryMessageHeader, criteria: Criteria) -> None:
+async def _search_broker(
+    admin: AdminClient,
+    broker: BrokerAddress,
+    found: Found,
+    header: QueryMessageHeader,
+    criteria: Criteria,
+    patience_s: float | None,
+) -> None:
     count = 0
     while True:
-        reply, data = await admin.query(broker, header)
+        reply, data = await within_patience(admin.query(broker, header), patience_s)
         for message in filter(criteria.accepts, decode_messages(data, broker.name)):
             if count < found.limit:
                 found.add(message)

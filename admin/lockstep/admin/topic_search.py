@@ -1,11 +1,10 @@
 """Find messages of a topic by time, tag, sharding key or text: the newest first, at most a given number, also of very many queues."""
 
 import asyncio
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from lockstep.admin.client import AdminClient, by_name, gather_results, without_address
+from lockstep.admin.client import AdminClient, by_name, gather_results, within_patience, without_address
 from lockstep.admin.find import Criteria, Found
 from lockstep.admin.newest_first import NewestFirst, Place, Rest
 from lockstep.protocol.bodies import BrokerAddress
@@ -70,6 +69,7 @@ class _TopicSearch:
         self._criteria = criteria
         self._before = before
         self._limits = limits
+        self._patience_s = None if limits is None else limits.patience_s
         self._order = NewestFirst(found.limit)
         self._brokers: dict[str, BrokerAddress] = {}
         self._bytes = 0
@@ -119,7 +119,9 @@ class _TopicSearch:
         names = dict.fromkeys(each.broker_name for each in queues)
         self._found.failed.update(without_address(list(names), self._brokers))
         known = [self._brokers[name] for name in names if name in self._brokers]
-        results = await gather_results({each.name: self._within_patience(self._admin.offsets(each, self._topic)) for each in known})
+        results = await gather_results(
+            {each.name: within_patience(self._admin.offsets(each, self._topic), self._patience_s) for each in known}
+        )
         self._found.failed.update(results.failed)
         for name, ranges in results.values.items():
             held = {each.queue_id: each for each in ranges}
@@ -168,7 +170,7 @@ class _TopicSearch:
 
     async def _offset_by_time(self, queue: MessageQueue, time_ms: int) -> int:
         broker = self._brokers[queue.broker_name]
-        return await self._within_patience(self._admin.offset_by_time(broker, queue.topic, queue.queue_id, time_ms))
+        return await within_patience(self._admin.offset_by_time(broker, queue.topic, queue.queue_id, time_ms), self._patience_s)
 
     async def _read_some(self, rest: Rest) -> None:
         """Read the last messages of what is left of a queue, and the first one of them in any case: it says how old what remains is."""
@@ -200,22 +202,10 @@ class _TopicSearch:
         offset = begin
         while offset < end:
             pulled = self._admin.pull(broker, queue.topic, queue.queue_id, offset, end - offset, tags=tags, key=key)
-            data, following = await self._within_patience(pulled)
+            data, following = await within_patience(pulled, self._patience_s)
             self._bytes += len(data)
             messages += [each for each in decode_messages(data, queue.broker_name) if begin <= each.queue_offset < end]
             if following <= offset:
                 break
             offset = following
         return messages
-
-    async def _within_patience(self, request: Awaitable[T]) -> T:
-        """Return the response of a broker. Raise RequestTimeoutError if it takes longer than the limits allow."""
-        if self._limits is None:
-            return await request
-        try:
-            async with asyncio.timeout(self._limits.patience_s):
-                return await request
-        except RequestTimeoutError:
-            raise
-        except TimeoutError:
-            raise RequestTimeoutError(f"it has not responded for {self._limits.patience_s:g} s") from None

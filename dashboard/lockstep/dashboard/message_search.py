@@ -21,6 +21,8 @@ from lockstep.protocol.tags import TagFilter
 ROWS = 50
 LIMITS = SearchLimits(seconds=3.0, messages=20_000, bytes=8 << 20, patience_s=1.5)
 """How much one page searches. Then it shows what was found, how far the search came, and where it goes on."""
+KEY_PATIENCE_S = 2.5
+"""After what a broker that does not respond is left out of a search by message key, in which each response may take a second."""
 TOPIC_FIELDS = ("tag", "key", "body", "message_key", "queue", "offset", "since", "until")
 KEY_FIELDS = ("message_key", "topic", "since", "until")
 FROM = "from"
@@ -93,7 +95,7 @@ class MessageSearch:
             async with asyncio.timeout(LIMITS.seconds):
                 if criteria.topic is not None:
                     await self._admin.route(criteria.topic)  # a misspelt name is reported before all logs are searched
-                await find_key(self._admin, found, key, criteria, positions=positions)
+                await find_key(self._admin, found, key, criteria, positions=positions, patience_s=KEY_PATIENCE_S)
         except RequestTimeoutError:
             raise  # of a nameserver
         except TimeoutError:

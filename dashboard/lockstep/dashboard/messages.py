@@ -1,6 +1,8 @@
 """What pages show of messages: a row of a list, the beginning of a body, a whole body."""
 
+import codecs
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from zlib import crc32
@@ -12,9 +14,15 @@ from lockstep.protocol.record import CRC_MASK
 BODY_SHOWN = 64 * 1024
 """Bytes of a body that are shown."""
 LINE_SHOWN = 120
+LINE_READ = 4 * LINE_SHOWN
+"""Bytes of a body from which its line is made."""
 HEX_SHOWN = 4 * 1024
 """Bytes of a body that is no text."""
 HEX_LINE = 16
+NESTED_MAX = 50
+LAID_OUT_MAX = 4 * BODY_SHOWN
+"""Characters of JSON that is laid out. What would be longer, or nested deeper than NESTED_MAX, is shown as it is."""
+_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}:,]|[^][{}:,"\s]+')
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +80,9 @@ class Messages:
         except UnicodeDecodeError:
             return Body("bytes", "\n".join(hex_lines(body[:HEX_SHOWN])), len(body), *stored, len(body) > HEX_SHOWN)
         if not cut and text[:1] in ("{", "["):
-            try:
-                return Body("json", json.dumps(json.loads(text), indent=2, ensure_ascii=False), len(body), *stored)
-            except (ValueError, RecursionError):
-                pass
+            laid_out = lay_out(text)
+            if laid_out is not None:
+                return Body("json", laid_out, len(body), *stored)
         return Body("text", text, len(body), *stored, cut)
 
     def row(self, message: MessageExt) -> Row:
@@ -89,11 +96,40 @@ class Messages:
         if not self.bodies:
             return f"{len(message.stored_body)} bytes"
         try:
-            body = bytes(message.body[: 4 * LINE_SHOWN])
+            body = message.body
         except RemoteProtocolError as error:
             return f"({error})"
-        text = " ".join(body.decode("utf-8", "backslashreplace").split())
-        return text if len(text) <= LINE_SHOWN else text[:LINE_SHOWN] + "…"
+        cut = len(body) > LINE_READ
+        # A character of which the last bytes are cut off is left out.
+        decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+        text = " ".join(decoder.decode(bytes(body[:LINE_READ]), final=not cut).split())
+        return text[:LINE_SHOWN] + "…" if cut or len(text) > LINE_SHOWN else text
+
+
+def lay_out(text: str) -> str | None:
+    """Return JSON with a line for each member and element, and its names, strings and numbers as they are written.
+
+    Return None if it is no JSON, or too long or too deep when it is laid out.
+    """
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    parts: list[str] = []
+    depth = length = 0
+    before = ""
+    for token in _TOKEN.findall(text):
+        opened, closes = before in ("[", "{"), token in ("]", "}")
+        depth -= closes
+        if (closes and not opened) or (not closes and (opened or before == ",")):
+            parts.append("\n" + "  " * depth)
+        parts.append(": " if token == ":" else token)
+        depth += token in ("[", "{")
+        length += len(token) + 2 * depth + 1
+        if depth > NESTED_MAX or length > LAID_OUT_MAX:
+            return None
+        before = token
+    return "".join(parts)
 
 
 def hex_lines(data: bytes) -> Iterator[str]:

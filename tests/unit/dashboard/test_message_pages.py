@@ -16,8 +16,10 @@ from lockstep.admin import related_messages
 from lockstep.admin.client import AdminClient
 from lockstep.client import Backoff, Message, MessageExt, MessageQueue, OrderedRetry, OrderlyContext, Producer
 from lockstep.dashboard import Dashboard, message_search
+from lockstep.dashboard.messages import lay_out
 from lockstep.dashboard.searches import SEARCHES_MAX
 from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
@@ -158,6 +160,28 @@ async def test_messages_with_a_key_are_found_in_one_topic_and_in_all_page_by_pag
         assert "/topics/others" in page.links
         assert "no topic 'nothing'" in checked(await get(on.app, "/messages?message_key=a&topic=nothing")).text
         assert "No message matches" not in checked(await get(on.app, "/messages")).text
+
+
+async def test_brokers_that_fail_are_named_in_a_search_of_logs(lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that refuses at once is not forgotten because another one is silent."""
+    await lockstep_cluster.create_topic(TOPIC, queues=1)
+    await stored(lockstep_cluster, *(Message(TOPIC, b"n%03d" % number, keys=["all"]) for number in range(6)))
+    query = AdminClient.query
+
+    async def refused(self: AdminClient, broker: Any, header: Any) -> Any:
+        if broker.name == "broker-a":
+            raise TransportError("connection refused")
+        return await query(self, broker, header)
+
+    monkeypatch.setattr(AdminClient, "query", refused)
+    async with dashboard(lockstep_cluster) as on:
+        page = checked(await get(on.app, "/messages?message_key=all"))
+        assert "broker-a is left out: connection refused" in page.text
+        assert len(re.findall(r"\bn\d{3}", page.text)) == 3
+        await lockstep_cluster.pause("broker-b")
+        page = checked(await get(on.app, "/messages?message_key=all"))
+        assert "broker-a is left out: connection refused" in page.text
+        assert "broker-b is left out: it has not responded for 2.5 s" in page.text
 
 
 async def test_search_of_logs_that_takes_too_long_goes_on_where_it_ended(
@@ -357,6 +381,46 @@ async def test_message_is_shown_with_its_body_and_what_became_of_it(lockstep_clu
         missing = await get(on.app, f"/messages/{ids[0][:-1]}{'0' if ids[0][-1] != '0' else '1'}")
         assert (missing.status, "was not found" in missing.text) == (404, True)
         assert "no message id" in (await get(on.app, "/messages/hello")).text or "expected" in (await get(on.app, "/messages/hello")).text
+
+
+@pytest.mark.parametrize(
+    ("written", "laid_out"),
+    [
+        ('{"a":1, "a":2}', '{\n  "a": 1,\n  "a": 2\n}'),
+        ("[1.10,1E2,1e400, 12345678901234567890.123]", "[\n  1.10,\n  1E2,\n  1e400,\n  12345678901234567890.123\n]"),
+        (
+            '{"\\u00e9{,":["]:\\"", null], "b" : { }, "c":[ ]}',
+            '{\n  "\\u00e9{,": [\n    "]:\\"",\n    null\n  ],\n  "b": {},\n  "c": []\n}',
+        ),
+        ("[1,]", None),
+        ('{"a"}', None),
+        (
+            "[" * 50 + "]" * 50,
+            "\n".join(
+                [*("  " * depth + "[" for depth in range(49)), "  " * 49 + "[]", *("  " * depth + "]" for depth in range(48, -1, -1))]
+            ),
+        ),
+        ("[" * 51 + "]" * 51, None),
+        ("[" * 100_000, None),
+        ("[" * 40 + "1," * 32_000 + "1" + "]" * 40, None),
+    ],
+    ids=["names", "numbers", "strings", "comma", "no value", "deep", "too deep", "very deep", "too long"],
+)
+def test_json_is_laid_out_as_it_is_written(written: str, laid_out: str | None) -> None:
+    """What can't be laid out, or would be far longer than the body, is shown as it is."""
+    assert lay_out(written) == laid_out
+
+
+async def test_line_of_a_body_says_that_it_is_cut(lockstep_cluster: TestCluster) -> None:
+    await lockstep_cluster.create_topic(TOPIC, queues=1)
+    cut = "汉" * 39 + " " * 360 + "字" * 10
+    await stored(lockstep_cluster, *(Message(TOPIC, body.encode()) for body in ("a" + " " * 600 + "b", cut, "c" * 120, "d" * 121)))
+    async with dashboard(lockstep_cluster) as on:
+        text = checked(await get(on.app, MESSAGES)).text
+        assert "a…" in text
+        assert "汉" * 39 + " 字…" in text
+        assert "c" * 120 + "…" not in text
+        assert "d" * 120 + "…" in text
 
 
 async def test_without_bodies_none_is_shown_and_none_is_searched(lockstep_cluster: TestCluster) -> None:
