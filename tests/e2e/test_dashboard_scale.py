@@ -49,7 +49,7 @@ CORE_SHARE_MAX = 0.02
 """What the dashboard and its viewer may cost a broker. A busy machine counts up to twice the time that an idle one does."""
 SHOWN_S = 90
 LOOK_S = 0.5
-SILENT = "sums are without it"
+SILENT = "sums exclude it"
 
 
 async def test_an_open_dashboard_stays_small_and_costs_the_brokers_little(cluster: Cluster, report: Report) -> None:

@@ -35,13 +35,13 @@ ONE_MORE_CALL = "remove the cause, then restart the consumer or call consumer.re
 
 
 class QueueState(Enum):
-    """Whether a group gets on in a queue."""
+    """Whether a group makes progress in a queue."""
 
     IDLE = "idle"
     """No message waits that the group's subscription matches."""
-    MOVES = "moves"
+    PROGRESSING = "progressing"
     """Its progress has risen between two looks."""
-    STANDS = "stands"
+    STALLED = "stalled"
     """Its progress has not risen, or it is not known from where."""
     UNKNOWN = "unknown"
     """Its broker could not be reached, or does not know the progress."""
@@ -119,7 +119,7 @@ class Explanation:
     @property
     def explained(self) -> bool:
         """Return whether it is known why the queue does not move, or it need not be."""
-        return self.because is not None or self.state in (QueueState.IDLE, QueueState.MOVES)
+        return self.because is not None or self.state in (QueueState.IDLE, QueueState.PROGRESSING)
 
 
 def asked_member(report: GroupReport, line: QueueLine) -> str | None:
@@ -142,17 +142,17 @@ def state_of(line: QueueLine, before: QueueLine | None) -> QueueState:
         return QueueState.UNKNOWN
     if line.lag == 0:
         return QueueState.IDLE
-    return QueueState.MOVES if before is not None and _finished(line) > _finished(before) else QueueState.STANDS
+    return QueueState.PROGRESSING if before is not None and _finished(line) > _finished(before) else QueueState.STALLED
 
 
 def explain(report: GroupReport, facts: Facts) -> Explanation:
     """Return why the queue does not move."""
     line = facts.line
     state = state_of(line, facts.before)
-    if state is QueueState.STANDS and _only_filtered(facts):
+    if state is QueueState.STALLED and _only_filtered(facts):
         state = QueueState.IDLE
     causes = [*_unknown(report, facts)] if state is QueueState.UNKNOWN else [*_obstacles(report, facts)]
-    if state in (QueueState.IDLE, QueueState.MOVES):
+    if state in (QueueState.IDLE, QueueState.PROGRESSING):
         causes = []
     remarks = tuple(_remarks(report, facts, state))
     summary = f"{line.queue} of group {report.group} {_summary(facts, state)}"
@@ -170,17 +170,17 @@ def _summary(facts: Facts, state: QueueState) -> str:
         case QueueState.IDLE:
             rest = f", except {line.lag:,} that its subscription does not match, which a commit will pass" if line.lag else ""
             return f"has nothing to do: all messages below offset {line.max_offset:,} are consumed{rest}"
-        case QueueState.MOVES:
+        case QueueState.PROGRESSING:
             done = _finished(line) - (0 if facts.before is None else _finished(facts.before))
             rate = done * 1000 / max(1, facts.between_ms)
-            return f"moves: {rate:,.0f} messages/s were consumed while it was looked at; {waiting} wait, {_gone(facts, rate)}"
-        case QueueState.STANDS:
+            return f"is being consumed: {rate:,.0f} messages/s during the examination; {waiting} wait, {_gone(facts, rate)}"
+        case QueueState.STALLED:
             since = "" if line.committed_ago_ms is None else f"; the last commit was {format_duration(line.committed_ago_ms)} ago"
             if facts.before is None:
                 if line.committed_offset is None:
                     return f"has no offset yet: {waiting} wait"
-                return f"is at offset {line.committed_offset:,}: {waiting} wait{since}; where it was a second before is not known"
-            return f"stands at offset {line.committed_offset or 0:,}: {waiting} wait{since}"
+                return f"is at offset {line.committed_offset:,}: {waiting} wait{since}; its offset a second earlier is not known"
+            return f"is stalled at offset {line.committed_offset or 0:,}: {waiting} wait{since}"
 
 
 def _gone(facts: Facts, rate: float) -> str:
@@ -247,7 +247,7 @@ def _silent(name: str, member: MemberLine | None) -> Cause:
 
 
 def _paused(info: RunningInfo) -> Cause:
-    return Cause("paused", f"{info.client_id} is paused by its application", "call consumer.resume() there")
+    return Cause("paused", f"{info.client_id} is paused by its application", "call consumer.resume() in that program")
 
 
 def _obstacles(report: GroupReport, facts: Facts) -> Iterator[Cause]:
@@ -271,7 +271,7 @@ def _obstacles(report: GroupReport, facts: Facts) -> Iterator[Cause]:
     elif facts.info is not None:
         yield from _at_the_member(facts, facts.info)
     if line.failing_ms is not None and (facts.info is None or facts.info.queue is None):
-        yield Cause("failing", _failing(line), "remove the cause of the error: the message is called again until it succeeds")
+        yield Cause("failing", _failing(line), "remove the cause of the error: the listener is called again until it succeeds")
     if facts.no_info is not None:
         yield Cause("member_not_asked", f"its member could not be asked: {facts.no_info}")
 
@@ -321,7 +321,7 @@ def _responsible(report: GroupReport, facts: Facts) -> Iterator[Cause]:
         then = "is free" if line.listed_owner in (None, line.owner) else f"goes to {line.listed_owner}"
         yield Cause(
             "owner_in_grace",
-            f"its owner {line.owner} has lost its connection; it may come back for another {format_duration(line.owner_grace_ms)}, "
+            f"its owner {line.owner} has lost its connection; it keeps the queue for another {format_duration(line.owner_grace_ms)}, "
             f"then the queue {then}",
         )
     elif line.owner is not None and member is None:
@@ -331,7 +331,7 @@ def _responsible(report: GroupReport, facts: Facts) -> Iterator[Cause]:
     elif line.owner is None and member is not None and member.grace_left_ms is not None:
         yield Cause(
             "listed_in_grace",
-            f"the member list gives it to {name}, which has lost its connection and may come back for another "
+            f"the member list assigns it to {name}, which has lost its connection and may reconnect within "
             f"{format_duration(member.grace_left_ms)}",
         )
     elif line.owner is not None and line.listed_owner not in (None, line.owner):
@@ -347,7 +347,7 @@ def _unassigned(report: GroupReport, line: QueueLine) -> Iterator[Cause]:
 def _missing(member: MemberLine, broker: str) -> Cause:
     return Cause(
         "member_missing",
-        f"{member.client_id} is not connected to broker {broker}, but to others",
+        f"{member.client_id} is connected to other brokers, but not to broker {broker}",
         f"its machine must reach the advertised address of {broker}: run `lockstep doctor` there",
     )
 
@@ -364,7 +364,7 @@ def _at_the_member(facts: Facts, info: RunningInfo) -> Iterator[Cause]:
     if info.paused:
         yield _paused(info)
     if queue is None:
-        yield Cause("not_wanted", f"{info.client_id} does not want the queue: it has another member list or layout than the broker so far")
+        yield Cause("not_wanted", f"{info.client_id} has not requested the queue: its member list or layout differs from the broker's")
         return
     if queue.blocked:
         yield Cause(
@@ -398,12 +398,12 @@ def _at_the_member(facts: Facts, info: RunningInfo) -> Iterator[Cause]:
     if info.proof_left_ms == 0:
         yield Cause("not_proven", f"no call may start at {info.client_id}: the broker has not confirmed within the grace that it is alive")
     if line.owner is None and line.listed_owner == info.client_id and queue.state != "held":
-        yield Cause("not_acquired", f"the member list gives it to {info.client_id}, whose state of the queue is: {queue.state}")
+        yield Cause("not_acquired", f"the member list assigns it to {info.client_id}, where its state is: {queue.state}")
 
 
 def _full(queue: RunningQueue) -> Cause:
     if queue.keys is None:
-        text = f"no more messages are fetched: {queue.fetched:,} are fetched and not finished, which fill a limit of the queue"
+        text = f"no more messages are fetched: {queue.fetched:,} fetched messages are unfinished and fill a limit of the queue"
         return Cause("span_full", f"{text} (queue_count_max, queue_bytes_max or queue_span_max)")
     oldest = "a message without a key" if queue.oldest_key is None else f"key {queue.oldest_key}"
     return Cause(
@@ -444,7 +444,7 @@ def _unpulled(line: QueueLine, info: RunningInfo, queue: RunningQueue) -> Iterat
     if queue.pulled_ms is None:
         yield Cause("not_pulling", f"{info.client_id} holds the queue and has not pulled from it yet")
     elif queue.pulled_ms >= PULL_SOON_MS:
-        what = "has no response to its pull" if queue.pulling else "does not pull: its last pull was that"
+        what = "has no response to its pull" if queue.pulling else "does not pull: its last pull was"
         ago = format_duration(queue.pulled_ms)
         text = f"{info.client_id} holds the queue and {what} from offset {queue.pull_offset or 0:,}, sent to {line.broker} {ago} ago"
         yield Cause("pull_unanswered" if queue.pulling else "not_pulling", text)
@@ -477,7 +477,7 @@ def _place(call: RunningCall) -> str:
 def _uncommitted(info: RunningInfo, queue: RunningQueue) -> Cause:
     if queue.polled_ms is not None:
         ago = format_duration(queue.polled_ms)
-        text = f"poll() returned {queue.uncommitted:,} messages {ago} ago, which {info.client_id} has not committed, nor polled again"
+        text = f"poll() returned {queue.uncommitted:,} messages {ago} ago; {info.client_id} has neither committed them nor polled again"
         return Cause("polled", text, "look at what the application does between two polls")
     full = ", and fill the limit of the queue, so no more are fetched" if queue.full else ""
     text = f"{queue.uncommitted:,} messages were passed to the listener {info.listener} without a COMMIT (auto_commit=False){full}"
@@ -492,7 +492,7 @@ def _failing(line: QueueLine) -> str:
 def _remarks(report: GroupReport, facts: Facts, state: QueueState) -> Iterator[Cause]:
     """Yield what is worth knowing whether the queue moves or not."""
     line = facts.line
-    if state in (QueueState.IDLE, QueueState.MOVES):
+    if state in (QueueState.IDLE, QueueState.PROGRESSING):
         yield from _switched_off(report)
     elif line.owner is not None and line.classic_lease_left_ms is None and line.owner_grace_ms is None:
         owner = _member(report, line.owner)
@@ -503,7 +503,7 @@ def _remarks(report: GroupReport, facts: Facts, state: QueueState) -> Iterator[C
         more = f" and {len(facts.parked) - 8} more" if len(facts.parked) > 8 else ""
         yield Cause("parked", f"parked keys, whose messages wait: {keys}{more}", f"run `lockstep park ls {quote(report.group)}`")
     if line.loss is not None and (line.gap_ago_ms or 0) <= LOSS_TOLD_MS:
-        yield Cause("messages_lost", line.loss, "let the group keep up, or raise `retention_hours` of the broker")
+        yield Cause("messages_lost", line.loss, "add members or make the listener faster, or raise `retention_hours` of the broker")
     if facts.unmatched is not None:
         yield _matches_nothing(facts.unmatched)
     if facts.granted > SETTLED_GRANTS_MAX:
@@ -546,4 +546,4 @@ def key_explanation(group: str, queue: MessageQueue, rows: Sequence[ParkedKey]) 
     summary = f"{queue} of group {group}: key {key} is {row.state.value} at offset {row.next:,}"
     again = f"lockstep park replay {quote(group)} {quote(key)}"
     because = Cause("key_parked", f"its message failed {row.attempts} times: {row.error}", f"remove the cause, then run `{again}`")
-    return Explanation(queue.topic, queue.broker_name, queue.queue_id, QueueState.STANDS, row.next, summary, because, ())
+    return Explanation(queue.topic, queue.broker_name, queue.queue_id, QueueState.STALLED, row.next, summary, because, ())

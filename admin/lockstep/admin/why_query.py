@@ -21,7 +21,7 @@ from lockstep.protocol.queue import MessageQueue
 LOOKS_APART_MS = 1_000
 """The time between the two looks: ten times what a commit of a running consumer takes."""
 ASKED_MAX = 16
-"""Queues about which members are asked. Those that stand come first."""
+"""Queues about which members are asked. Those that are stalled come first."""
 BUSY_MS_MAX = 3_500
 """For how long a question is repeated to a member that others ask: somewhat longer than a question to a silent member takes."""
 BUSY_PAUSE_MS = 50
@@ -32,7 +32,7 @@ class Diagnosis:
     """Why the queues of a group move or not."""
 
     explanations: tuple[Explanation, ...]
-    """Of the queues that were looked at in detail: those that stand come first."""
+    """Of the queues that were examined in detail: those that are stalled come first."""
     states: Mapping[MessageQueue, QueueState]
     """Of all queues."""
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -117,9 +117,9 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
 
 
 def _choose(lines: Sequence[QueueLine], states: Mapping[MessageQueue, QueueState]) -> list[QueueLine]:
-    """Return the queues that are looked at in detail: those that stand come first, and of these those without a commit for the longest
-    time. Of the others those with parked keys are added."""
-    urgency = [QueueState.STANDS, QueueState.UNKNOWN, QueueState.MOVES, QueueState.IDLE]
+    """Return the queues that are examined in detail: those that are stalled come first, and of these those without a commit for the
+    longest time. Of the others those with parked keys are added."""
+    urgency = [QueueState.STALLED, QueueState.UNKNOWN, QueueState.PROGRESSING, QueueState.IDLE]
 
     def rank(line: QueueLine) -> tuple[int, float]:
         return urgency.index(states[line.queue]), -inf if line.committed_ago_ms is None else -line.committed_ago_ms
@@ -135,12 +135,12 @@ async def _ask(
     brokers: Mapping[str, BrokerAddress],
     states: Mapping[MessageQueue, QueueState],
 ) -> dict[MessageQueue, Answer]:
-    """Ask the member of each queue that stands. A member is asked about one queue after another, and about no further one if it is
+    """Ask the member of each stalled queue. A member is asked about one queue after another, and about no further one if it is
     silent."""
     by_member: dict[tuple[str, str], list[QueueLine]] = {}
     answers: dict[MessageQueue, Answer] = {}
     for line in lines:
-        member = asked_member(report, line) if states[line.queue] is QueueState.STANDS else None
+        member = asked_member(report, line) if states[line.queue] is QueueState.STALLED else None
         if member is None or line.broker not in brokers:
             answers[line.queue] = Answer()
         else:

@@ -12,12 +12,12 @@ from lockstep.admin.why_query import Diagnosis
 from lockstep.protocol.bodies import RunningCall, RunningInfo, RunningQueue
 
 _COUNTED = {
-    QueueState.STANDS: "queues that stand",
+    QueueState.STALLED: "stalled queues",
     QueueState.UNKNOWN: "queues of which nothing is known",
-    QueueState.MOVES: "queues that move",
+    QueueState.PROGRESSING: "queues that make progress",
     QueueState.IDLE: "queues with nothing to do",
 }
-_SHOWN = (QueueState.STANDS, QueueState.UNKNOWN)
+_SHOWN = (QueueState.STALLED, QueueState.UNKNOWN)
 
 
 def diagnosis_lines(group: str, found: Diagnosis) -> Iterator[str]:
@@ -37,7 +37,7 @@ def diagnosis_lines(group: str, found: Diagnosis) -> Iterator[str]:
             yield from _step_lines([cause])
     left = sum(state in _SHOWN for state in found.states.values()) - sum(each.state in _SHOWN for each in found.explanations)
     if left > 0:
-        yield f"{left} more queues stand and were not looked at: name one, as in `lockstep why {quote(group)} TOPIC@BROKER:QUEUE`"
+        yield f"{left} more queues are stalled and were not examined: name one, as in `lockstep why {quote(group)} TOPIC@BROKER:QUEUE`"
 
 
 def answer_of(found: Diagnosis) -> object:

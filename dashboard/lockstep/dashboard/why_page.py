@@ -1,4 +1,4 @@
-"""What the page asks that explains why a group does not get on: about all its queues, one of them, or that of a sharding key."""
+"""What the page asks that explains why a group makes no progress: about all its queues, one of them, or that of a sharding key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

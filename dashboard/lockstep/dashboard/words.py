@@ -22,39 +22,39 @@ CHINESE: dict[str, str] = {
     "Light": "浅色",
     "Dark": "深色",
     "The dashboard does not answer: what you see is old.": "控制台没有响应：当前显示的是旧数据。",
-    "The nameservers do not answer, the last figures stay: %(reason)s. <code>lockstep doctor</code> examines them.": (
+    "The nameservers do not answer, so the last figures are shown: %(reason)s. <code>lockstep doctor</code> examines them.": (
         "NameServer 没有响应，显示的是最后一次的数据：%(reason)s。可用 <code>lockstep doctor</code> 检查。"
     ),
-    "These figures are old: no look at the cluster has ended since %(time)s.": "数据已旧：自 %(time)s 起没有完成对集群的查询。",
+    "These figures are old: the cluster was last read at %(time)s.": "数据已旧：自 %(time)s 起没有完成对集群的查询。",
     "As of %(time)s.": "截至 %(time)s。",
-    "The first look at the cluster of %(nameservers)s has not ended yet.": "对 %(nameservers)s 所在集群的第一次查询尚未完成。",
+    "The cluster of %(nameservers)s has not been read yet.": "对 %(nameservers)s 所在集群的第一次查询尚未完成。",
     "No broker has registered. Start one: <code>lockstep broker --nameserver %(nameservers)s</code>": (
         "还没有 Broker 注册。启动一个：<code>lockstep broker --nameserver %(nameservers)s</code>"
     ),
-    "%(broker)s does not answer, sums are without it: %(reason)s": "%(broker)s 没有响应，合计中不包含它：%(reason)s",
-    "%(broker)s is not registered, sums are without it.": "%(broker)s 未注册，合计中不包含它。",
+    "%(broker)s does not answer, so sums exclude it: %(reason)s": "%(broker)s 没有响应，合计中不包含它：%(reason)s",
+    "%(broker)s is not registered, so sums exclude it.": "%(broker)s 未注册，合计中不包含它。",
     "It has not answered since %(time)s.": "自 %(time)s 起没有响应。",
-    "%(broker)s is older than this dashboard: no rates, no history. Sums are without it.": (
+    "%(broker)s is older than this dashboard: it has no rates and no history, and sums exclude it.": (
         "%(broker)s 的版本比本控制台旧：没有速率，没有历史。合计中不包含它。"
     ),
     "%(broker)s is older than this dashboard: no history of its queues.": "%(broker)s 的版本比本控制台旧：没有其队列的历史。",
-    "The clock of %(broker)s is %(time)s ahead of the one of this dashboard; its events are shown by the latter.": (
+    "The clock of %(broker)s is %(time)s ahead of the dashboard's; the times of its events are corrected by that.": (
         "%(broker)s 的时钟比本控制台快 %(time)s；其事件按本控制台的时钟显示。"
     ),
-    "The clock of %(broker)s is %(time)s behind the one of this dashboard; its events are shown by the latter.": (
+    "The clock of %(broker)s is %(time)s behind the dashboard's; the times of its events are corrected by that.": (
         "%(broker)s 的时钟比本控制台慢 %(time)s；其事件按本控制台的时钟显示。"
     ),
     "without %(brokers)s": "不包含 %(brokers)s",
-    "Sums are without %(brokers)s.": "合计中不包含 %(brokers)s。",
+    "Sums exclude %(brokers)s.": "合计中不包含 %(brokers)s。",
     "%(broker)s is left out: %(reason)s": "不包含 %(broker)s：%(reason)s",
     "What follows is older.": "以下是较旧的数据。",
     "The brokers have not answered yet.": "Broker 尚未响应。",
-    "Keys of the keyboard": "键盘快捷键",
+    "Keyboard shortcuts": "键盘快捷键",
     "<kbd>/</kbd> goes to the search, <kbd>p</kbd> pauses, <kbd>?</kbd> shows and hides this.": (
         "<kbd>/</kbd> 转到搜索，<kbd>p</kbd> 暂停刷新，<kbd>?</kbd> 显示或隐藏本说明。"
     ),
     "<kbd>g</kbd>, then <kbd>c</kbd> goes to the cluster, <kbd>t</kbd> to the topics, <kbd>g</kbd> to the groups, <kbd>m</kbd> to the "
-    "messages, <kbd>w</kbd> to what waits, <kbd>s</kbd> to the settings, <kbd>d</kbd> to the doctor.": (
+    "messages, <kbd>w</kbd> to the delays, <kbd>s</kbd> to the settings, <kbd>d</kbd> to the doctor.": (
         "先按 <kbd>g</kbd>，再按 <kbd>c</kbd> 转到集群，<kbd>t</kbd> 转到主题，<kbd>g</kbd> 转到消费组，<kbd>m</kbd> 转到消息，"
         "<kbd>w</kbd> 转到延时消息，<kbd>s</kbd> 转到配置，<kbd>d</kbd> 转到诊断。"
     ),
@@ -107,15 +107,15 @@ CHINESE: dict[str, str] = {
     "%(problems)s problems, %(passed)s checks passed.": "%(problems)s 个问题，%(passed)s 项检查通过。",
     "Needs attention": "需要关注",
     "%(count)s more groups need attention:": "还有 %(count)s 个消费组需要关注：",
-    "No group fails, and none that lags is without a member.": "没有消费失败的消费组，堆积的消费组都有成员。",
+    "No group is failing, and every group that lags has a member.": "没有消费失败的消费组，堆积的消费组都有成员。",
     "Latency of appends": "写入延迟",
-    "Of the last hour: a column for each half minute, a row for each bound, darker where more of the column's appends ended.": (
+    "The last hour: a column is half a minute, a row is a range of latencies; a cell is darker if it has more of its column's appends.": (
         "最近一小时：每半分钟一列，每个上限一行，该列中在此完成的写入越多颜色越深。"
     ),
-    "%(count)s appends: half of them %(half)s, 99 of 100 %(most)s, all of them %(slowest)s.": (
+    "%(count)s appends: p50 %(half)s, p99 %(most)s, maximum %(slowest)s.": (
         "%(count)s 次写入：一半 %(half)s，百分之 99  %(most)s，全部 %(slowest)s。"
     ),
-    "Nothing was appended, or it is not known.": "没有写入，或情况未知。",
+    "Nothing was appended, or the latency is not known.": "没有写入，或情况未知。",
     # topics
     "Topic": "主题",
     "Topic %(topic)s": "主题 %(topic)s",
@@ -180,7 +180,7 @@ CHINESE: dict[str, str] = {
     "In time": "按时间",
     "Gone in": "预计消完",
     "Moves/min": "移动/分钟",
-    "Why does it not get on?": "为什么没有进展？",
+    "Why does it make no progress?": "为什么没有进展？",
     "Reset": "重置位点",
     "messages": "条",
     "messages, gone in %(time)s": "条，预计 %(time)s 后消完",
@@ -197,13 +197,13 @@ CHINESE: dict[str, str] = {
     "Who held which queue": "队列由谁持有",
     "Minutes:": "分钟：",
     "Owners of the queues": "队列的持有者",
-    "%(count)s queues, which moved less, have no lane here.": "另有 %(count)s 个移动较少的队列没有显示。",
+    "%(count)s queues that moved less often are not shown.": "另有 %(count)s 个移动较少的队列没有显示。",
     "Each member of a broadcasting group consumes every queue, and keeps its own progress.": (
         "广播消费组的每个成员消费所有队列，并各自保存进度。"
     ),
     "Who was a member when": "成员的在线时间",
     "Members over time": "成员的在线时间",
-    "%(count)s members, which came and went less, have no lane here.": "另有 %(count)s 个变动较少的成员没有显示。",
+    "%(count)s members that joined and left less often are not shown.": "另有 %(count)s 个变动较少的成员没有显示。",
     "The table below says the same as the picture, bar by bar.": "下面的表格逐条列出图中的内容。",
     "The picture as a table": "以表格显示",
     "Began": "开始",
@@ -218,8 +218,8 @@ CHINESE: dict[str, str] = {
     "%(count)s more, which began earlier, are left out.": "另有 %(count)s 条更早开始的没有显示。",
     "Nothing is known yet.": "尚无信息。",
     "Queues held by each member": "各成员持有的队列数",
-    "All queues of the group. What was before a gap in the events is not known.": "消费组的所有队列。事件缺失之前的情况未知。",
-    "Nobody has held a queue since this dashboard began to look.": "自控制台开始观察以来没有队列被持有。",
+    "All queues of the group. Ownership before a gap in the events is not known.": "消费组的所有队列。事件缺失之前的情况未知。",
+    "No queue has been held since this dashboard was started.": "自控制台开始观察以来没有队列被持有。",
     "Members of the group": "消费组的成员",
     "Member": "成员",
     "Connected": "已连接",
@@ -244,15 +244,15 @@ CHINESE: dict[str, str] = {
     "Event": "事件",
     "Why": "原因",
     # why
-    "Why %(group)s does not get on": "%(group)s 为什么没有进展",
-    "Why group %(group)s does not get on": "消费组 %(group)s 为什么没有进展",
+    "Why %(group)s makes no progress": "%(group)s 为什么没有进展",
+    "Why group %(group)s makes no progress": "消费组 %(group)s 为什么没有进展",
     "Because": "因为",
     "Also": "此外",
     "Next:": "下一步：",
     "All its queues": "它的全部队列",
     "TOPIC@BROKER:QUEUE": "主题@BROKER:队列",
     "Explain": "解释",
-    "%(count)s more queues were looked at, which move, or stand no longer than these.": (
+    "%(count)s more queues were examined: they make progress, or have been stalled for no longer than these.": (
         "另外检查了 %(count)s 个队列，它们有进展，或停滞时间不超过以上队列。"
     ),
     "The brokers and members have not answered yet.": "Broker 和成员尚未响应。",
@@ -299,8 +299,8 @@ CHINESE: dict[str, str] = {
     "Download": "下载",
     "; this dashboard shows no bodies (--no-bodies)": "；该控制台不显示消息体（--no-bodies）",
     ", which can't be read: %(reason)s": "，无法读取：%(reason)s",
-    " that are no text": "，不是文本",
-    "; what follows is the beginning, the download has all": "；以下是开头部分，下载可得全部",
+    " that are not text": "，不是文本",
+    "; only the beginning is shown, and the download is complete": "；以下是开头部分，下载可得全部",
     "Its sharding key in this queue": "该队列中的同一分区键",
     "The message before it": "前一条消息",
     "The message after it": "后一条消息",
@@ -370,7 +370,7 @@ CHINESE: dict[str, str] = {
     "Key": "键",
     "Waiting": "等待中",
     "Without counting": "不统计",
-    "Count what waits": "统计等待的消息",
+    "Count waiting messages": "统计等待的消息",
     "Counted at %(time)s; 37+ means that there may be more than 37. This page does not refresh itself.": (
         "统计于 %(time)s；37+ 表示可能多于 37 条。本页不自动刷新。"
     ),
@@ -380,11 +380,11 @@ CHINESE: dict[str, str] = {
     "When the cause is removed, this command lets them be consumed again, with <code>--all</code> every key:": (
         "原因排除后，用以下命令重新消费，加 <code>--all</code> 则重新消费所有键："
     ),
-    "This command gives up what waits, which makes dead letters of it:": "以下命令放弃等待的消息，使其成为死信：",
+    "This command gives up the waiting messages and copies them to the dead-letter topic:": "以下命令放弃等待的消息，使其成为死信：",
     "The group has parked no key. An ordered group parks keys if its consumers are started with": (
         "该消费组没有搁置的键。顺序消费组在消费者以此方式启动时搁置键："
     ),
-    "Counting has not ended yet: look again": "统计尚未完成：请再次查看",
+    "The count has not finished yet: reload": "统计尚未完成：请再次查看",
     # delays
     "Messages that wait for their time: delayed ones, and retries of concurrent groups, which wait in the same queues.": (
         "等待到期的消息：延时消息，以及并发消费组的重试消息，它们在相同的队列中等待。"
@@ -453,7 +453,7 @@ CHINESE: dict[str, str] = {
     "beginning, end, an offset, a time (2026-11-21T15:00:00Z), or a duration ago (90s, 30m, 2h, 7d)": (
         "beginning（最早）、end（最新）、位点、时间（2026-11-21T15:00:00Z）或多久之前（90s、30m、2h、7d）"
     ),
-    "retry: only this group gets them; topic: all groups of their topics; empty: as the group reads": (
+    "retry: only this group gets them; topic: all groups of their topics; empty: topic if the group is ordered, else retry": (
         "retry：仅该消费组收到；topic：原主题的所有消费组收到；为空：按消费组的读取方式"
     ),
     "Show what it does": "查看将要做什么",

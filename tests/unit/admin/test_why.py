@@ -107,16 +107,16 @@ CAUSES = {
 @pytest.mark.parametrize(("name", "status", "facts"), CAUSES.values(), ids=CAUSES)
 def test_each_situation_has_its_cause(name: str, status: GroupStatus, facts: dict[str, object]) -> None:
     found = explained(status, **facts)
-    assert (found.state, found.explained) == (QueueState.STANDS, True)
+    assert (found.state, found.explained) == (QueueState.STALLED, True)
     assert found.because is not None
     assert found.because.name == name
     assert not found.because.text.endswith(".")
-    assert found.summary == f"{QUEUE} of group {GROUP} stands at offset 5: 20 messages wait; the last commit was 9.0 s ago"
+    assert found.summary == f"{QUEUE} of group {GROUP} is stalled at offset 5: 20 messages wait; the last commit was 9.0 s ago"
 
 
 def test_queue_is_not_explained_without_a_fact() -> None:
     found = explained(STATUS, info=INFO)
-    assert (found.state, found.because, found.explained) == (QueueState.STANDS, None, False)
+    assert (found.state, found.because, found.explained) == (QueueState.STALLED, None, False)
     assert [each.text for each in found.also] == ["the queue is held under epoch 7 by a, from which something was received 0.1 s ago"]
     assert found.facts == Facts(found_line(HELD), found_line(HELD), info=INFO)
     printed = "\n".join(diagnosis_lines(GROUP, Diagnosis((found,), {QUEUE: found.state})))
@@ -145,7 +145,7 @@ def test_pull_is_told_with_its_offset_and_its_age() -> None:
         return because.text
 
     assert told() == "a holds the queue and has no response to its pull from offset 5, sent to broker-a 9.0 s ago"
-    assert told(pulling=False) == "a holds the queue and does not pull: its last pull was that from offset 5, sent to broker-a 9.0 s ago"
+    assert told(pulling=False) == "a holds the queue and does not pull: its last pull was from offset 5, sent to broker-a 9.0 s ago"
 
 
 def test_paused_member_does_not_pull_and_is_not_blamed_for_that() -> None:
@@ -171,7 +171,7 @@ def test_member_that_is_not_connected_to_this_broker_is_missing() -> None:
     made = replace(made, members=tuple(member for member in made.members if member.client_id == "a"))
     found = explain(made, Facts(line))
     assert found.because is not None
-    assert (found.because.name, found.because.text) == ("member_missing", "a is not connected to broker broker-b, but to others")
+    assert (found.because.name, found.because.text) == ("member_missing", "a is connected to other brokers, but not to broker broker-b")
 
 
 def test_broker_that_was_not_reached_is_the_cause() -> None:
@@ -211,12 +211,12 @@ def test_listener_is_where_its_own_code_is_and_not_the_library_that_it_calls() -
 @pytest.mark.parametrize(
     ("before", "after", "state"),
     [
-        (HELD, HELD, QueueState.STANDS),
-        (HELD, replace(HELD, committed_offset=6), QueueState.MOVES),
-        (HELD, replace(HELD, done=(7, 9)), QueueState.MOVES),
-        (HELD, replace(HELD, max_offset=26), QueueState.STANDS),
+        (HELD, HELD, QueueState.STALLED),
+        (HELD, replace(HELD, committed_offset=6), QueueState.PROGRESSING),
+        (HELD, replace(HELD, done=(7, 9)), QueueState.PROGRESSING),
+        (HELD, replace(HELD, max_offset=26), QueueState.STALLED),
         (HELD, replace(HELD, committed_offset=25), QueueState.IDLE),
-        (replace(HELD, committed_offset=6), HELD, QueueState.STANDS),
+        (replace(HELD, committed_offset=6), HELD, QueueState.STALLED),
     ],
 )
 def test_queue_moves_if_more_is_finished_than_before(before: QueueStatus, after: QueueStatus, state: QueueState) -> None:
@@ -226,8 +226,8 @@ def test_queue_moves_if_more_is_finished_than_before(before: QueueStatus, after:
 def test_queue_whose_earlier_progress_is_not_known_does_not_move() -> None:
     """A look that did not reach the broker is no offset of 0."""
     found = explained(STATUS, before=None, info=RUNS)
-    assert found.state is QueueState.STANDS
-    words = "20 messages wait; the last commit was 9.0 s ago; where it was a second before is not known"
+    assert found.state is QueueState.STALLED
+    words = "20 messages wait; the last commit was 9.0 s ago; its offset a second earlier is not known"
     assert found.summary == f"{QUEUE} of group {GROUP} is at offset 5: {words}"
     found = explained(with_queue(replace(HELD, committed_offset=-1, committed_ago_ms=None)), before=None, info=RUNS)
     assert found.summary == f"{QUEUE} of group {GROUP} has no offset yet: 25 messages wait"
@@ -247,7 +247,7 @@ def test_moving_queue_says_when_it_will_be_done(arrived: int, words: str) -> Non
     before = found_line(replace(HELD, committed_offset=5, max_offset=35))
     after = with_queue(replace(HELD, committed_offset=15, max_offset=35 + arrived))
     found = explained(after, before=before, between_ms=1_000)
-    assert found.summary == f"{QUEUE} of group {GROUP} moves: 10 messages/s were consumed while it was looked at; {words}"
+    assert found.summary == f"{QUEUE} of group {GROUP} is being consumed: 10 messages/s during the examination; {words}"
     assert (found.because, found.explained) == (None, True)
 
 
@@ -255,10 +255,10 @@ def test_messages_that_no_subscription_matches_do_not_wait() -> None:
     """A pull passes over them, and the next commit, too. If the member has fetched some, these are not among them."""
     passed = with_queue(replace(HELD, held_offset=25))
     assert explained(passed, info=at_the_member(fetched=0)).state is QueueState.IDLE
-    assert explained(passed, info=at_the_member(fetched=1)).state is QueueState.STANDS
-    assert explained(passed, info=at_the_member(fetched=0, uncommitted=1)).state is QueueState.STANDS
-    assert explained(with_queue(replace(HELD, held_offset=24)), info=at_the_member(fetched=0)).state is QueueState.STANDS
-    assert explained(passed).state is QueueState.STANDS, "its member was not asked"
+    assert explained(passed, info=at_the_member(fetched=1)).state is QueueState.STALLED
+    assert explained(passed, info=at_the_member(fetched=0, uncommitted=1)).state is QueueState.STALLED
+    assert explained(with_queue(replace(HELD, held_offset=24)), info=at_the_member(fetched=0)).state is QueueState.STALLED
+    assert explained(passed).state is QueueState.STALLED, "its member was not asked"
 
 
 def test_remarks_are_made_whether_the_queue_moves_or_not() -> None:

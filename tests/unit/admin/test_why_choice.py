@@ -31,11 +31,11 @@ def lines(statuses: dict[str, GroupStatus]) -> list[QueueLine]:
     return list(report(GROUP, statuses, named).queues)
 
 
-def test_queues_that_stand_for_the_longest_time_are_explained_first() -> None:
+def test_queues_that_are_stalled_for_the_longest_time_are_explained_first() -> None:
     ages: dict[int, int | None] = dict.fromkeys(range(3 * ASKED_MAX), 10_000)
     ages |= {5: 20_000, ASKED_MAX + 3: 259_200_000, 2 * ASKED_MAX: None}
     queues = lines({"broker-a": status(*(replace(QUEUE, queue_id=number, committed_ago_ms=ago) for number, ago in ages.items()))})
-    states = {each.queue: QueueState.MOVES if each.queue_id == 0 else QueueState.STANDS for each in queues}
+    states = {each.queue: QueueState.PROGRESSING if each.queue_id == 0 else QueueState.STALLED for each in queues}
     chosen = [each.queue_id for each in _choose(queues, states)]
     assert chosen[:3] == [2 * ASKED_MAX, ASKED_MAX + 3, 5]
     assert len(chosen) == ASKED_MAX

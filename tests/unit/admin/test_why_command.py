@@ -63,8 +63,8 @@ async def test_all_queues_of_a_group_are_counted_and_those_that_stand_are_explai
     await send(lockstep_cluster, 40, keys=1)  # one key, so one queue
     await lockstep_cluster.advance(seconds=5)
     first, summary, because, *stack, held, step = (await run(why(lockstep_cluster))).splitlines()
-    assert first == f"group {GROUP}: queues that stand: 1, queues with nothing to do: 3"
-    assert f"of group {GROUP} stands at offset 0: 40 messages wait" in summary
+    assert first == f"group {GROUP}: stalled queues: 1, queues with nothing to do: 3"
+    assert f"of group {GROUP} is stalled at offset 0: 40 messages wait" in summary
     assert because.startswith("  because  the listener support.why_kit.hang has been running for ")
     assert all(line.startswith("           at ") for line in stack)
     assert " in hang" in "".join(stack)
@@ -82,7 +82,7 @@ async def test_queues_with_the_same_cause_are_named_together(lockstep_cluster: T
     assert also.startswith("  and so   ")
     assert also.count("@broker-a:") == 3
     assert because.endswith(" is paused by its application")
-    assert step == "  next     call consumer.resume() there"
+    assert step == "  next     call consumer.resume() in that program"
 
 
 async def test_one_queue_is_named_with_or_without_its_broker(lockstep_cluster: TestCluster, run: Run) -> None:
@@ -101,7 +101,7 @@ async def test_key_is_in_the_queue_to_which_the_layout_gives_it(lockstep_cluster
     await lockstep_cluster.advance(seconds=2)
     first, summary, because, *_ = (await run(why(lockstep_cluster, key="k7"))).splitlines()
     queue = first.removeprefix(f"key k7 of topic {TOPIC} belongs to ")
-    assert summary.startswith(f"{queue} of group {GROUP} stands at offset ")
+    assert summary.startswith(f"{queue} of group {GROUP} is stalled at offset ")
     assert "(key k" in because
     await lockstep_cluster.create_topic("bills", queues=1)
     assert "nothing" not in await run(why(lockstep_cluster, key="k7", topic=TOPIC))
@@ -213,9 +213,9 @@ async def test_json_has_the_whole_explanation(lockstep_cluster: TestCluster, run
     await send(lockstep_cluster, 10)
     await lockstep_cluster.advance(seconds=2)
     shown = json.loads(await run(why(lockstep_cluster, as_json=True)))
-    assert (shown["group"], shown["note"], shown["counts"], shown["failed"]) == (GROUP, None, {"stands": 1}, {})
+    assert (shown["group"], shown["note"], shown["counts"], shown["failed"]) == (GROUP, None, {"stalled": 1}, {})
     (queue,) = shown["queues"]
-    assert (queue["topic"], queue["broker"], queue["queue_id"], queue["state"]) == (TOPIC, "broker-a", 0, "stands")
+    assert (queue["topic"], queue["broker"], queue["queue_id"], queue["state"]) == (TOPIC, "broker-a", 0, "stalled")
     assert (queue["because"]["name"], [each["name"] for each in queue["also"]]) == ("listener_runs", ["held"])
     assert queue["because"]["stack"]
     facts = queue["facts"]
@@ -268,9 +268,9 @@ async def test_many_standing_queues_are_not_all_looked_at(lockstep_cluster: Test
     await send(lockstep_cluster, 400, keys=200)
     await lockstep_cluster.advance(seconds=2)
     said = await run(why(lockstep_cluster))
-    assert said.splitlines()[0] == f"group {GROUP}: queues that stand: 20"
+    assert said.splitlines()[0] == f"group {GROUP}: stalled queues: 20"
     assert said.splitlines()[-1] == (
-        f"4 more queues stand and were not looked at: name one, as in `lockstep why {GROUP} TOPIC@BROKER:QUEUE`"
+        f"4 more queues are stalled and were not examined: name one, as in `lockstep why {GROUP} TOPIC@BROKER:QUEUE`"
     )
 
 
@@ -304,7 +304,7 @@ async def test_queue_that_the_first_look_did_not_reach_does_not_move(
     monkeypatch.setattr(AdminClient, "group_status", first_fails)
     found = await diagnose(AdminClient(Host.current(), lockstep_cluster.nameserver), GROUP, lambda line: line.broker == "broker-a")
     (queue,) = found.explanations
-    assert queue.state is QueueState.STANDS
+    assert queue.state is QueueState.STALLED
     assert queue.because is not None
     assert queue.because.name == "listener_runs"
     assert found.failed == {"broker-a": "it did not respond to the first of two looks: the connection was closed"}

@@ -66,7 +66,7 @@ async def test_block_is_printed_when_the_answer_has_changed(lockstep_cluster: Te
     assert idle.startswith(f"{TOPIC}@broker-a:0 of group {GROUP} has nothing to do")
     await send(cluster, 10)
     (stands,) = await watching.blocks(10)
-    assert stands[0].startswith(f"{TOPIC}@broker-a:0 of group {GROUP} stands at offset 0: 10 messages wait")
+    assert stands[0].startswith(f"{TOPIC}@broker-a:0 of group {GROUP} is stalled at offset 0: 10 messages wait")
     assert stands[1].startswith("  because  the listener support.why_kit.hang has been running for ")
     await send(cluster, 10)
     assert await watching.blocks(60) == [], "only the age of the call and the number of messages change"
@@ -147,7 +147,7 @@ def test_ages_and_numbers_of_waiting_messages_are_no_part_of_an_answer() -> None
     first, later = diagnosis(), diagnosis(older, max_offset=99, committed_ago_ms=400_000)
     assert list(diagnosis_lines(GROUP, first)) != list(diagnosis_lines(GROUP, later))
     assert answer_of(first) == answer_of(later)
-    assert [each.state for each in later.explanations] == [QueueState.STANDS]
+    assert [each.state for each in later.explanations] == [QueueState.STALLED]
 
 
 @pytest.mark.parametrize(
@@ -171,9 +171,9 @@ def test_cause_of_the_group_is_told_once_and_a_parked_key_with_each_of_its_queue
     refused = Cause("member_refused", "c was not admitted", "give all members the same settings")
     parked = Cause("parked", "parked keys: k1")
     because = Cause("paused", "a is paused")
-    stands = Explanation(TOPIC, BROKER, 0, QueueState.STANDS, 5, "it stands", because, (refused,))
+    stands = Explanation(TOPIC, BROKER, 0, QueueState.STALLED, 5, "it stands", because, (refused,))
     alike = replace(stands, queue_id=1, also=(refused, parked, Cause("span_full", "its own affair")))
-    moves = replace(stands, queue_id=2, state=QueueState.MOVES, because=None, also=(refused, parked))
+    moves = replace(stands, queue_id=2, state=QueueState.PROGRESSING, because=None, also=(refused, parked))
     states = {MessageQueue(TOPIC, BROKER, each.queue_id): each.state for each in (stands, alike, moves)}
     found = Diagnosis((stands, alike, moves), states)
     assert list(diagnosis_lines(GROUP, found))[1:] == [

@@ -24,7 +24,7 @@ async def test_broker_that_is_away_is_named_and_is_never_a_zero(lockstep_cluster
         await cluster.pause("broker-b")
         await cluster.advance(seconds=12)
         front = await shown(on, "/")
-        assert "broker-b does not answer, sums are without it" in front
+        assert "broker-b does not answer, so sums exclude it" in front
         assert "– – – – –" in front
         assert "broker-b is left out" in await shown(on, f"/topics/{TOPIC}")
         assert "broker-b is left out" in await shown(on, f"/groups/{GROUP}")
@@ -43,11 +43,11 @@ async def test_sums_without_a_broker_that_is_gone_are_shown_and_name_it(lockstep
         for _ in range(3):
             await cluster.advance(seconds=25)
             front = await shown(on, "/")
-            assert re.search(r"broker-b is not registered, sums are without it\. It has not answered since \S+Z", front)
+            assert re.search(r"broker-b is not registered, so sums exclude it\. It has not answered since \S+Z", front)
             for title in ("Stored", "Consumed", "Behind", "Hand-overs"):
                 assert re.search(rf"{title} [\d.]+ [^–]*? last hour, without broker-b", front), (title, front)
             for url in ("/groups", f"/groups/{GROUP}", "/topics", f"/topics/{TOPIC}"):
-                assert "Sums are without broker-b." in await shown(on, url)
+                assert "Sums exclude broker-b." in await shown(on, url)
         await cluster.restart("broker-b")
         await cluster.advance(seconds=15)
         for url in ("/", "/groups"):
@@ -74,7 +74,7 @@ async def test_broker_that_is_too_old_is_said_to_be_that(lockstep_cluster: TestC
         refused.add(RequestCode.OVERVIEW)
         await cluster.advance(seconds=12)
         front = await shown(on, "/")
-        assert "broker-b is older than this dashboard: no rates, no history. Sums are without it." in front
+        assert "broker-b is older than this dashboard: it has no rates and no history, and sums exclude it." in front
         assert "broker-b does not answer" not in front
 
 
@@ -129,11 +129,11 @@ async def test_first_hundred_groups_that_need_attention_are_listed_and_the_other
 async def test_page_of_the_cluster_shows_how_long_appends_took(lockstep_cluster: TestCluster) -> None:
     async with dashboard(lockstep_cluster) as on:
         await lockstep_cluster.advance(seconds=8)
-        assert "Nothing was appended, or it is not known." in (await get(on.app, "/", x_part="latency")).text
+        assert "Nothing was appended, or the latency is not known." in (await get(on.app, "/", x_part="latency")).text
         await started(lockstep_cluster, "a")
         await lockstep_cluster.advance(seconds=12)
         part = await get(on.app, "/", x_part="latency")
-        counts = [int(count) for count in re.findall(r"<p>(\d+) appends: half of them ≤ [^.]*, all of them ≤ ", part.text)]
+        counts = [int(count) for count in re.findall(r"<p>(\d+) appends: p50 ≤ [^.]*, maximum ≤ ", part.text)]
         assert len(counts) == 2
         assert min(counts) > 0
         assert part.text.count('class="heat-') >= 2

@@ -107,7 +107,7 @@ async def test_group_whose_dead_letters_were_replayed_needs_no_attention(lockste
         for queue in queues:
             await commit_replayed(admin, queue, GROUP, queue.offsets.max_offset)
         await cluster.advance(seconds=12)
-        assert "No group fails" in await shown(on, "/")
+        assert "No group is failing" in await shown(on, "/")
         assert "Dead letters:" not in await shown(on, f"/groups/{GROUP}")
 
 

@@ -69,7 +69,7 @@ async def test_json_of_a_group_that_stands_explains_it_as_the_command_does(
     async with dashboard(cluster) as on:
         expected = await printed(capsys, why._why(GROUP, None, None, None, cluster.nameserver, True))
         found = parsed(await get(on.app, f"/groups/{GROUP}/why?format=json"))
-        assert found["counts"] == {"stands": 2}
+        assert found["counts"] == {"stalled": 2}
         assert ageless(found) == ageless(expected)
 
 

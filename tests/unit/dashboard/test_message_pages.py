@@ -244,7 +244,7 @@ async def test_body_is_shown_with_its_checksum_and_can_be_downloaded(lockstep_cl
     (sent,) = await stored(lockstep_cluster, Message(TOPIC, body))
     async with dashboard(lockstep_cluster) as on:
         page = await get(on.app, f"/messages/{sent}")
-        assert f"34 bytes, stored as 34 with the CRC-32 {crc32(body) & 0x7FFFFFFF:08x} that are no text" in checked(page).text
+        assert f"34 bytes, stored as 34 with the CRC-32 {crc32(body) & 0x7FFFFFFF:08x} that are not text" in checked(page).text
         assert "00000000  fa fb fc fd fe ff 3c 73 63 72 69 70 74 3e 00 00  ......&lt;script&gt;..\n" in page.text
         assert f"/messages/{sent}/body" in checked(page).links
         got = await get(on.app, f"/messages/{sent}/body")
@@ -366,8 +366,8 @@ async def test_message_is_shown_with_its_body_and_what_became_of_it(lockstep_clu
         assert f"{GROUP} CONSUMED" in pages[0]
         assert "<script>alert(1)" in pages[0]
         assert "<script>alert(1)</script> \\u202e" in pages[1]
-        assert re.search(r"3 bytes, .* that are no text · Download 00000000 ff 00 01 \.\.\.", pages[2])
-        assert re.search(r"100,000 bytes, .*; what follows is the beginning", pages[3])
+        assert re.search(r"3 bytes, .* that are not text · Download 00000000 ff 00 01 \.\.\.", pages[2])
+        assert re.search(r"100,000 bytes, .*; only the beginning is shown", pages[3])
         assert "x" * 65_536 in pages[3]
         assert "x" * 65_537 not in pages[3]
         async with Producer("shop", nameserver=cluster.nameserver) as producer:

@@ -31,10 +31,10 @@ async def test_page_of_a_queue_explains_it_alone_and_is_linked_from_the_group(lo
         link = f"{WHY}?queue={quote(f'{TOPIC}@broker-b:1', safe='')}"
         assert link in group.links
         page = checked(await get(on.app, link))
-        assert f"{TOPIC}@broker-b:1 stands" in page.text
+        assert f"{TOPIC}@broker-b:1 stalled" in page.text
         assert f"{TOPIC}@broker-a" not in page.text
         assert "Because the listener" in page.text
-        assert f"{TOPIC}@broker-a:1 stands" in checked(await get(on.app, WHY)).text
+        assert f"{TOPIC}@broker-a:1 stalled" in checked(await get(on.app, WHY)).text
 
 
 async def test_json_of_a_question_is_what_the_command_prints(lockstep_cluster: TestCluster, capsys: pytest.CaptureFixture[str]) -> None:

@@ -44,7 +44,7 @@ def why_command(
     nameserver: NameserverOption = DEFAULT_NAMESERVER,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain why a group does not get on: the cause first, then what adds to it, then the next step.
+    """Explain why a group makes no progress: the cause first, then what adds to it, then the next step.
 
     The facts come from the brokers, which are looked at twice a second apart, and from the member that holds the queue, which its broker
     asks: what its listener is doing, and where. A member that does not respond within 3 s is itself the finding.

@@ -17,7 +17,7 @@ from lockstep.runtime.daemon import Tasks
 RATE_MAX = 100_000
 ENDED_KEPT = 20
 TO = ("", *(each.value for each in ReplayTarget))
-TO_HINT = "retry: only this group gets them; topic: all groups of their topics; empty: as the group reads"
+TO_HINT = "retry: only this group gets them; topic: all groups of their topics; empty: topic if the group is ordered, else retry"
 INCLUDED = ("not replayed yet", "all")
 
 
