@@ -1,4 +1,4 @@
-"""A connection of a browser: closed when it keeps the dashboard waiting for a request, or makes way for others."""
+"""A connection of a browser: closed when it keeps the dashboard waiting for a request or with a response, or makes way for others."""
 
 import asyncio
 from typing import Any
@@ -9,15 +9,20 @@ CONNECTIONS_MAX = 256
 REQUEST_S = 5
 """How long a connection may take until the whole header of a request is there."""
 
+READ_S = 30
+"""How long a client may leave a response unread that fills the buffers."""
+
 
 class Connection(H11Protocol):
-    """uvicorn's connection, which waits without a limit for a request that was begun, with limits. Those that wait cost no request."""
+    """uvicorn's connection, with limits: it waits without any for a request that was begun, and for a client that reads nothing. Those that
+    wait for a request cost none."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.waits_since: float | None = None
         """When it began to wait for a request, by the loop's clock; None while a request is served."""
         self._limit: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -41,7 +46,16 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._serve()
+        self._read()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread = self.loop.call_later(READ_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._read()
+        super().resume_writing()
 
     def _wait(self) -> None:
         self.waits_since = self.loop.time()
@@ -53,6 +67,12 @@ class Connection(H11Protocol):
         if self._limit is not None:
             self._limit.cancel()
             self._limit = None
+
+    def _read(self) -> None:
+        """End the time in which the client has to read."""
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _make_room(self) -> None:
         """Close the connection that has waited longest for a request. If all others have one, that is this one."""

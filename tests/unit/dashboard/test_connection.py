@@ -9,10 +9,11 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from lockstep.dashboard.connection import CONNECTIONS_MAX, REQUEST_S, Connection
+from lockstep.dashboard.connection import CONNECTIONS_MAX, READ_S, REQUEST_S, Connection
 
 pytestmark = pytest.mark.simulated
 
+CHUNK = 64 * 1024
 HOST, PORT = "127.0.0.1", 9880
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OPENED: list[asyncio.StreamWriter] = []
@@ -20,15 +21,18 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class App:
-    """Answers at once, or when it is allowed to."""
+    """Answers at once, or when it is allowed to. `unread`: bytes before the body that the tests read."""
 
-    def __init__(self) -> None:
+    def __init__(self, unread: int = 0) -> None:
+        self.unread = unread
         self.free = asyncio.Event()
         self.free.set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await self.free.wait()
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % (self.unread + 2))]})
+        for _ in range(0, self.unread, CHUNK):
+            await send({"type": "http.response.body", "body": b"x" * CHUNK, "more_body": True})
         await send({"type": "http.response.body", "body": b"ok"})
 
 
@@ -142,3 +146,20 @@ async def test_new_connection_is_closed_if_all_others_have_a_request() -> None:
         assert len(state.connections) == CONNECTIONS_MAX
         app.free.set()
         assert all([await answered(each) for each in served])
+
+
+async def test_client_that_does_not_read_its_response_is_closed_and_a_slow_one_is_not() -> None:
+    size = 400 * CHUNK
+    async with serving(App(size)) as state:
+        began, deaf, slow = now(), await opened(REQUEST), await opened(REQUEST)
+        await slow[0].readuntil(b"\r\n\r\n")
+        assert len(state.connections) == 2
+        read = 0
+        while len(state.connections) == 2:
+            read += len(await slow[0].read(CHUNK))
+            await asyncio.sleep(1)
+        assert READ_S <= now() - began <= READ_S + 2
+        assert read < size
+        deaf[1].close()
+        assert await slow[0].readexactly(size - read) == b"x" * (size - read)
+        assert await slow[0].readexactly(2) == b"ok"
