@@ -83,6 +83,8 @@ PULLED = (
 )
 TIMEOUT_MS = 5_000
 """As RocketMQ's admin tools."""
+REDIAL_MS = 1_000
+"""For how long an address that could not be dialled is not dialled again: requests that waited for the dial do not dial in turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +110,22 @@ class CachedConnection:
         self._endpoint: Endpoint | None = None
         self._failed: TransportError | None = None
         """Why the address can't be dialled: further requests fail at once instead of waiting as long again."""
+        self._failed_ms = 0
         self._dialling = asyncio.Lock()
 
     async def request(self, code: int, fields: dict[str, Any] | None, body: bytes, timeout_ms: int) -> Command:
         """Return the response, whatever its code. Raise TransportError or RequestTimeoutError."""
         async with self._dialling:
-            if self._failed is not None and not self._redial:
+            now_ms = self._host.clock.monotonic_ms()
+            if self._failed is not None and not (self._redial and now_ms - self._failed_ms >= REDIAL_MS):
                 raise self._failed
             if self._endpoint is None or self._endpoint.closed:
                 try:
                     self._endpoint = await connect(self._host, self._address, timeout_ms=min(timeout_ms, CONNECT_MS))
                 except TransportError as error:
-                    self._failed = error
+                    self._failed, self._failed_ms = error, self._host.clock.monotonic_ms()
                     raise
+                self._failed = None
         return await self._endpoint.request(code, fields, body, timeout_ms=timeout_ms)
 
     async def close(self) -> None:
@@ -141,6 +146,8 @@ class AdminClient:
         self.nameservers = nameserver_addresses(nameserver)
         self._connections: dict[str, CachedConnection] | None = None
         self._redial = False
+        self._responded: str | None = None
+        """The nameserver that has responded last, which is asked first."""
         self._kept_by = 0
         """The number of `keep_connections` blocks that are running."""
 
@@ -149,7 +156,7 @@ class AdminClient:
         """Use one connection per address inside the block. It is dialled by the first request, and again after it was lost. The last of
         several blocks that run at the same time closes the connections.
 
-        An address that can't be dialled is not tried again, unless `redial` is true, for a block that does not end.
+        An address that can't be dialled is not tried again, or with `redial`, for a block that does not end, not for REDIAL_MS.
         """
         self._kept_by += 1
         self._redial |= redial
@@ -207,16 +214,17 @@ class AdminClient:
             return None
 
     async def _request_nameserver(self, code: RequestCode, header: object | None = None) -> Command:
-        """Return the response of the first nameserver that can be reached and knows a broker."""
+        """Return the response of a nameserver that can be reached and knows a broker: of the one that has responded last, or the first."""
         fields = None if header is None else to_plain(header)
         failed: list[LockstepError] = []
-        for address in self.nameservers:
+        for address in sorted(self.nameservers, key=lambda each: each != self._responded):
             try:
                 response = await self._call(address, code, fields, b"")
             except TransportError as error:
                 failed.append(error)
                 continue
             if response.code == ResponseCode.SUCCESS:
+                self._responded = address
                 return response
             if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise not_a_nameserver(address, code)

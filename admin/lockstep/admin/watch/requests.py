@@ -28,15 +28,16 @@ class Requests(Generic[T]):
         if name not in self._running:
             self._running[name] = self._tasks.spawn(_attempt(request), f"look at {name}")
 
-    async def responses(self, names: Collection[str]) -> dict[str, T | LockstepError]:
+    async def responses(self, names: Collection[str], *, patience_ms: int | None = None) -> dict[str, T | LockstepError]:
         """Wait for the requests to these names. Return what they have returned or raised, and what others have by now."""
+        patience_ms = self._patience_ms if patience_ms is None else patience_ms
         waited = [task for name, task in self._running.items() if name in names]
         if waited:
-            await asyncio.wait(waited, timeout=self._patience_ms / 1000)
+            await asyncio.wait(waited, timeout=patience_ms / 1000)
         found: dict[str, T | LockstepError] = {}
         for name, task in list(self._running.items()):
             if not task.done():
-                found[name] = RequestTimeoutError(f"it has not responded for {self._patience_ms / 1000:g} s")
+                found[name] = RequestTimeoutError(f"it has not responded for {patience_ms / 1000:g} s")
                 continue
             del self._running[name]
             failure = task.exception()  # the owner of the task has logged it

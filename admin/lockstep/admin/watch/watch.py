@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 
-from lockstep.admin.client import AdminClient
+from lockstep.admin.client import AdminClient, by_name
 from lockstep.admin.rates import ClusterRates, Looks, TopicRates, appends, rates, rates_with_topics
 from lockstep.admin.watch.absence import AWAITED_MS, Absence, Answers, Why
 from lockstep.admin.watch.events import EventHistory
@@ -19,6 +19,9 @@ from lockstep.runtime.host import Host
 INTERVAL_MS = 5_000
 RESPONSE_MS = 4_000
 """A broker that has not responded by then is told to be silent; its response is taken when it comes."""
+LISTED_MS = 500
+"""A nameserver that has not responded by then delays no broker: those that are known are asked. 0.5 s and 4 s are less than INTERVAL_MS."""
+NAMESERVERS = "nameservers"
 OLDER = "it is older than this dashboard: no rates, no history"
 NOT_REGISTERED = TransportError("it is not registered")
 
@@ -55,6 +58,7 @@ class Watch:
         self._following: dict[str, asyncio.Lock] = {}
         """Broker → held while its events are read."""
         self._requests: Requests[Overview] = Requests(tasks, RESPONSE_MS)
+        self._listing: Requests[tuple[BrokerAddress, ...]] = Requests(tasks, RESPONSE_MS)
         self._began_ms = host.clock.monotonic_ms()
 
     async def run(self) -> None:
@@ -66,17 +70,12 @@ class Watch:
                 await asyncio.sleep((INTERVAL_MS - passed_ms % INTERVAL_MS) / 1000)
 
     async def look(self) -> None:
-        """Look at the cluster once. A broker that does not respond in time delays no other one.
+        """Look at the cluster once. A broker or nameserver that does not respond in time delays no other one.
 
         A broker that is not registered any more is asked for as long as it responds: it may have lost the nameservers alone.
         """
         recent = self._answers.within(AWAITED_MS, self._clock.monotonic_ms())
-        try:
-            listed = {broker.name: broker for broker in await self.admin.brokers()}
-            self.brokers = {name: broker for name, broker in self.brokers.items() if name in recent} | listed
-            self.problem = None
-        except LockstepError as error:
-            self.problem = str(error)
+        await self._list_brokers(recent)
         asked = {name: broker for name, broker in self.brokers.items() if broker.registered or name in recent}
         for name, broker in asked.items():
             self._requests.start(name, partial(self._ask, broker))
@@ -96,6 +95,17 @@ class Watch:
             awaited = self._answers.within(AWAITED_MS, now_ms)
             self.series.add(tick, figures(self.rates, self.topics, [awaited[name] for name in self.absent if name in awaited]))
             self.ticked_ms = self._clock.wall_ms()
+
+    async def _list_brokers(self, recent: Collection[str]) -> None:
+        """Bring the brokers up to date, of which those that have responded recently remain."""
+        self._listing.start(NAMESERVERS, self.admin.brokers)
+        patience_ms = LISTED_MS if self.brokers else RESPONSE_MS
+        found = (await self._listing.responses((NAMESERVERS,), patience_ms=patience_ms))[NAMESERVERS]
+        if not isinstance(found, LockstepError):
+            self.brokers = {name: broker for name, broker in self.brokers.items() if name in recent} | by_name(found)
+            self.problem = None
+        elif NAMESERVERS not in self._listing or not self.brokers:  # else it may still respond
+            self.problem = str(found)
 
     def _absence(self, name: str, error: LockstepError) -> Absence:
         older = isinstance(error, RequestCodeNotSupportedError)

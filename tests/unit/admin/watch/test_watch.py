@@ -1,6 +1,7 @@
 """A watch of a cluster: rates, brokers that come and go, silence, and no nameserver at the start."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -8,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from lockstep.admin import client
+from lockstep.admin.client import REDIAL_MS, AdminClient
 from lockstep.admin.group_history import hand_overs
 from lockstep.admin.ownership import lanes
 from lockstep.admin.watch.absence import AWAITED_MS, Why
@@ -16,7 +19,7 @@ from lockstep.client import Message, Producer
 from lockstep.client.errors import QueueUnavailableError
 from lockstep.protocol.bodies import BrokerAddress, Overview
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import RequestCodeNotSupportedError
+from lockstep.protocol.errors import RequestCodeNotSupportedError, TransportError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
@@ -103,6 +106,54 @@ async def test_silent_broker_delays_no_other_one(lockstep_cluster: TestCluster) 
         await cluster.resume("broker-b")
         await cluster.advance(seconds=30)
         assert not isinstance(watch.looks["broker-b"], str)
+
+
+async def test_silent_nameserver_delays_no_broker(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await started(cluster)
+    async with watching(cluster.nameserver) as watch:
+        await cluster.advance(seconds=30)
+        await cluster.pause("nameserver-1")
+        await cluster.advance(seconds=60)
+        assert watch.problem is not None
+        assert "no nameserver responds" in watch.problem
+        assert all(known(watch.series.last("in", 11)))
+        await cluster.resume("nameserver-1")
+        await cluster.advance(seconds=12)
+        assert watch.problem is None
+
+
+async def test_nameserver_that_responds_is_asked_first(lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = lockstep_cluster
+    unreachable, dialled, connect = "10.9.9.9:9876", Counter[str](), client.connect
+
+    async def counted(host: Host, address: str, **options: Any) -> Any:
+        dialled[address] += 1
+        if address != unreachable:
+            return await connect(host, address, **options)
+        await asyncio.sleep(3)
+        raise TransportError("no route to host")
+
+    monkeypatch.setattr(client, "connect", counted)
+    admin = AdminClient(Host.current(), f"{unreachable};{cluster.nameserver}")
+    async with admin.keep_connections(redial=True):
+        found = await asyncio.gather(*(admin.brokers() for _ in range(50)))
+        assert {len(each) for each in found} == {2}
+        assert dialled == {unreachable: 1, cluster.nameserver: 1}, "those that waited for the dial do not dial in turn"
+        await admin.brokers()
+        assert dialled[unreachable] == 1
+        await cluster.kill("nameserver-1")
+        for _ in range(3):
+            with pytest.raises(TransportError, match="no nameserver responds"):
+                await admin.brokers()
+        assert dialled[unreachable] == 1, "the failure is remembered for a moment"
+        await cluster.advance(seconds=REDIAL_MS / 1000)
+        with pytest.raises(TransportError, match="no nameserver responds"):
+            await admin.brokers()
+        assert dialled[unreachable] == 2
+        await cluster.restart("nameserver-1")
+        await cluster.advance(seconds=REDIAL_MS / 1000)
+        await admin.brokers()
 
 
 async def test_sums_wait_for_a_broker_that_is_gone_for_a_while_and_then_go_on_without_it(lockstep_cluster: TestCluster) -> None:
