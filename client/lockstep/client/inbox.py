@@ -193,10 +193,10 @@ class Seen:
         self.table = _table_name(table)
         self.schema: tuple[str, ...] = (
             f"CREATE TABLE IF NOT EXISTS {table} (consumer_group TEXT NOT NULL, message_id TEXT NOT NULL, seen_ms BIGINT NOT NULL,"
-            " PRIMARY KEY (consumer_group, message_id))",
-            f"CREATE INDEX IF NOT EXISTS {table.rpartition('.')[2]}_by_time ON {table} (consumer_group, seen_ms)",
+            # By the second index old rows are removed. It has no name, because SQLite and PostgreSQL qualify that differently.
+            " PRIMARY KEY (consumer_group, message_id), UNIQUE (consumer_group, seen_ms, message_id))",
         )
-        """The statements that create the table and its index."""
+        """The statements that create the table."""
         self._clock = Host.current().clock
         self._keep_ms = int(keep / timedelta(milliseconds=1))
         self._noted = 0

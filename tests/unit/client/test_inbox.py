@@ -299,6 +299,17 @@ def test_message_of_a_concurrent_group_takes_effect_once() -> None:
         assert len(list(seen.new(db, [at(7, message_id="x" * 20_000), at(8, message_id="x" * 20_001)]))) == 2
 
 
+def test_tables_may_be_named_with_their_schema() -> None:
+    with closing(sqlite3.connect(":memory:")) as db:
+        inbox, seen = Inbox("test", table="main.box"), Seen("test", keep=timedelta(days=7), table="main.ids")
+        for statement in (*inbox.schema, *seen.schema, *seen.schema):
+            db.execute(statement)
+        db.execute("BEGIN")
+        batch = [at(0), at(1)]
+        assert len([*inbox.new(db, batch, orderly_context(batch))]) == 2
+        assert len([*seen.new(db, batch)]) == len([*seen.new(db, batch)]) + 2
+
+
 def test_old_ids_are_removed_and_others_kept() -> None:
     seen = Seen("mailing", keep=timedelta(days=7))
     with closing(sqlite3.connect(":memory:")) as db:
