@@ -84,6 +84,8 @@ def test_picture_has_an_area_for_eight_members_and_one_for_all_others() -> None:
     assert ("c2", "<script>\\u202e") in areas
     said = [each.text for each in root.iter(f"{SVG}text")]
     assert {"<script>\\u202e: 90 now", "m3: 0 now", "5 more members: 0 now", "nobody: 10 now"} <= {*said}
+    times = {each.text: each.get("data-ms") for each in root.iter(f"{SVG}text") if each.get("data-ms")}
+    assert times == {"UTC": "0"} | {f"00:0{ms // 60_000}:{ms // 1_000 % 60:02}": str(ms) for ms in range(0, 90_001, 15_000)}
     (unknown,) = [each for each in root.iter(f"{SVG}rect") if each.get("class") == "unknown"]
     assert unknown.get("x") == "442"
     for path in root.iter(f"{SVG}path"):

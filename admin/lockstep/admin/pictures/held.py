@@ -7,7 +7,7 @@ from itertools import groupby
 from lockstep.admin.holdings import Holdings
 from lockstep.admin.ownership import Period
 from lockstep.admin.pictures.owners import COLOURS, LABEL, RIGHT, WIDTH
-from lockstep.admin.pictures.svg import clock_time, document, element, text, time_marks, titled
+from lockstep.admin.pictures.svg import document, element, text, time_axis, titled
 
 HEIGHT, TOP, LINE = 160, 10, 16
 
@@ -53,10 +53,11 @@ def _rows(found: Holdings, members: Iterable[str]) -> list[Row]:
 
 def _axis(found: Holdings, period: Period) -> Iterator[str]:
     first, last = period
-    for at_ms in time_marks(first, last, 8):
-        x = LABEL + (at_ms - first) / max(1, last - first) * (WIDTH - LABEL - RIGHT)
-        yield element("line", x1=x, x2=x, y1=TOP, y2=TOP + HEIGHT + 4, class_="axis")
-        yield text(clock_time(at_ms, with_ms=False), x, TOP + HEIGHT + 18, class_="faint", text_anchor="middle")
+
+    def x(at_ms: int) -> float:
+        return LABEL + (at_ms - first) / max(1, last - first) * (WIDTH - LABEL - RIGHT)
+
+    yield from time_axis(period, x, TOP, TOP + HEIGHT + 4)
     yield text(f"{found.queue_count:,} queues", 4, TOP + 10, class_="faint") + text("0", 4, TOP + HEIGHT, class_="faint")
 
 

@@ -9,7 +9,7 @@ from lockstep.admin.group_report import QueueLine
 from lockstep.admin.ownership import Lane, Period, Queue, Span
 from lockstep.admin.pictures.condensed import Moves, condensed, least_length
 from lockstep.admin.pictures.marks import Mark, marks
-from lockstep.admin.pictures.svg import STYLE, clock_time, document, element, text, time_marks, titled
+from lockstep.admin.pictures.svg import STYLE, document, element, text, time_axis, titled
 from lockstep.admin.presence import MemberLane
 from lockstep.admin.render import format_time
 
@@ -143,7 +143,8 @@ def _picture(
     scale = _Scale(period, STATE if any(row.state for row in rows) else RIGHT)
     colours = member_colours(letters)
     bottom = TOP + LANE * len(rows)
-    content = [_hatch(), *_axis(scale, bottom), *_marks(scale, marks(events, starts or {}, letters, period), bottom)]
+    marked = marks(events, starts or {}, letters, period)
+    content = [_hatch(), *time_axis(period, scale.x, TOP - 4, bottom + 4), *_marks(scale, marked, bottom)]
     length_ms = max(1, period[1] - period[0])
     least_ms = least_length([row.spans for row in rows], length_ms, LEAST * length_ms / scale.width, PARTS_MAX)
     for index, row in enumerate(rows):
@@ -169,16 +170,6 @@ def member_colours(letters: Mapping[str, str]) -> dict[str, str]:
 def _hatch() -> str:
     line = element("path", d="M0 6L6 0", class_="hatch", stroke_width=2)
     return element("defs", element("pattern", line, id="hatch", width=6, height=6, patternUnits="userSpaceOnUse"))
-
-
-def _axis(scale: _Scale, bottom: int) -> Iterator[str]:
-    first, last = scale.period
-    with_ms = last - first < 10_000
-    yield text("UTC", 4, bottom + 18, class_="faint zone", data_ms=first)
-    for at_ms in time_marks(first, last, 8):
-        x = scale.x(at_ms)
-        yield element("line", x1=x, x2=x, y1=TOP - 4, y2=bottom + 4, class_="axis")
-        yield text(clock_time(at_ms, with_ms=with_ms), x, bottom + 18, class_="faint", text_anchor="middle", data_ms=at_ms)
 
 
 def _marks(scale: _Scale, found: Iterable[Mark], bottom: int) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """Elements of SVG as text, and what all pictures share: escaping, an axis of time, a style sheet for files."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from xml.sax.saxutils import escape, quoteattr
 
@@ -75,6 +75,16 @@ def time_marks(from_ms: int, until_ms: int, count_max: int) -> Iterator[int]:
     length = max(1, until_ms - from_ms)
     step = next((step for step in STEPS_MS if length <= step * count_max), None) or -(-length // count_max)
     yield from range(-(-from_ms // step) * step, until_ms + 1, step)
+
+
+def time_axis(period: tuple[int, int], x: Callable[[int], float], top: float, bottom: float) -> Iterator[str]:
+    """Draw marks of the time, in UTC, and say so: a browser shows them in its own time zone by `data-ms`."""
+    first, last = period
+    with_ms = last - first < 10_000
+    yield text("UTC", 4, bottom + 14, class_="faint zone", data_ms=first)
+    for at_ms in time_marks(first, last, 8):
+        yield element("line", x1=x(at_ms), x2=x(at_ms), y1=top, y2=bottom, class_="axis")
+        yield text(clock_time(at_ms, with_ms=with_ms), x(at_ms), bottom + 14, class_="faint", text_anchor="middle", data_ms=at_ms)
 
 
 def clock_time(at_ms: int, *, with_ms: bool) -> str:
