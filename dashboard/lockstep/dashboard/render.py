@@ -109,7 +109,14 @@ class Templates:
         template = made.get_template(name)
         blocks = {**made.get_template(BASE).blocks, **template.blocks}
         root = request.scope.get("root_path", "")
-        context = {"root": root, "path": request.url.path, "query": _query(request), "language": language, "languages": LANGUAGES, **values}
+        context = {
+            "root": root,
+            "path": quote(request.scope["path"]),
+            "query": _query(request),
+            "language": language,
+            "languages": LANGUAGES,
+            **values,
+        }
         part = request.headers.get(PART)
         if part is None:
             text = template.render(context)

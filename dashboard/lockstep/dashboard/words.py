@@ -317,7 +317,8 @@ CHINESE: dict[str, str] = {
     "No group subscribes to its topic, or has read it.": "没有消费组订阅该主题，或读取过该消息。",
     "Text in the body": "消息体包含",
     "Since": "开始时间",
-    "Until": "结束时间",
+    "Since (UTC)": "开始时间（UTC）",
+    "Until (UTC)": "结束时间（UTC）",
     "A page searches for 3 s, and looks at 20,000 messages or 8 MiB at most: this one has looked at %(searched)s. Older ones may match; "
     "<code>lockstep message find</code> has no such limit.": (
         "页面最多查找 3 秒，最多查看 20,000 条消息或 8 MiB：本页查看了 %(searched)s。更早的消息可能匹配；"

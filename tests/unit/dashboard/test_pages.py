@@ -4,8 +4,9 @@ import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote
 
+import pytest
 from fastapi import FastAPI
 
 from lockstep.admin.topic_change import delete_topic
@@ -230,6 +231,18 @@ async def test_browsers_keep_no_page_and_a_static_file_for_as_long_as_it_is_the_
                 assert got.headers["cache-control"] == "no-store", url
         tag = (await get(on.app, "/groups")).headers["etag"]
         assert (await get(on.app, "/groups", if_none_match=tag)).headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("root", ["", "/lockstep"])
+@pytest.mark.parametrize("topic", ["%DLQ%dead", "%RETRY%cart", "%DLQ%billing"])
+async def test_forms_lead_to_the_page_itself(lockstep_cluster: TestCluster, topic: str, root: str) -> None:
+    """A name may have what looks like a byte that is percent-encoded."""
+    async with dashboard(lockstep_cluster) as on:
+        for page in ("", "/messages", "/tail"):
+            url = f"/topics/{quote(topic, safe='')}{page}"
+            forms = re.findall(r'<form class="tools" method="get" action="([^"]*)"', (await get(on.app, url, root=root)).text)
+            assert {*forms} <= {f"{root}{url}"}
+            assert forms or not page, url
 
 
 async def test_links_keep_the_filters_of_the_page(lockstep_cluster: TestCluster) -> None:
