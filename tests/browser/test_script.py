@@ -164,7 +164,15 @@ def test_stop_of_a_replay_leads_to_the_list_which_goes_on(browser: Browser, pane
     made.page.wait_for_selector(f"tbody tr:nth-child({LETTERS_COUNT})", timeout=LIMIT_MS)
     change(made, "/changes/dlq-replay", {"group": FAILING, "to": "retry", "rate": "1"}, FAILING)
     made.open("/changes")
-    made.page.click("text=Stop")
+    stop = made.page.locator("button:has-text('Stop')")
+    stop.focus()
+    before = made.page.inner_text("[data-part=replays]")
+    for _ in range(LIMIT_MS // 500):
+        made.page.wait_for_timeout(500)
+        if made.page.inner_text("[data-part=replays]") != before:
+            break
+    assert made.page.evaluate("document.activeElement.id") == f"stop-{FAILING}", "a refresh keeps the keyboard on the button of its row"
+    stop.click()
     made.page.wait_for_url("**/changes", timeout=LIMIT_MS)
     made.page.wait_for_selector("text=stopped", timeout=LIMIT_MS)
     made.until_refreshed(3)

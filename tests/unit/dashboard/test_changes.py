@@ -509,7 +509,9 @@ async def test_dead_letters_are_replayed_with_progress(lockstep_cluster: TestClu
         await asyncio.sleep(3)
         got = await on.sent("dlq-replay", {**form, "typed": GROUP})
         assert (got.status, "is running: stop it first" in words(got)) == (409, True)
-        running = words(await get(on.dashboard.app, "/changes"))
+        page = await get(on.dashboard.app, "/changes")
+        assert f'<button id="stop-{GROUP}">' in page.text, "the script finds it again when rows have moved"
+        running = words(page)
         found = re.search(r"retry 30 (\d+) Stop", running)
         assert found is not None, running
         assert 0 < int(found[1]) < 30

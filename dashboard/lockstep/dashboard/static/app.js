@@ -9,7 +9,7 @@ const times = document.getElementById("times");
 const theme = document.getElementById("theme");
 const help = document.getElementById("help");
 const PLACES = { c: "cluster", t: "topics", g: "groups", m: "messages", w: "delays", s: "settings", d: "doctor" }; // after a g
-const FOCUSABLE = "a, button, summary, .scroll, .chart, pre[tabindex]"; // in parts that are refreshed
+const FOCUSABLE = "a, button[id], summary, .scroll, .chart, pre[tabindex]"; // in parts that are refreshed
 let paused = false;
 let failures = 0;
 let went = -Infinity; // when g was pressed
@@ -108,6 +108,7 @@ async function refresh(part) {
   if (part.element.contains(document.activeElement) && document.activeElement.matches("input, select")) return;
   const scrolled = [...part.element.querySelectorAll(".scroll")].map((box) => [box.scrollLeft, box.scrollTop]);
   const focused = [...part.element.querySelectorAll(FOCUSABLE)].indexOf(document.activeElement);
+  const id = document.activeElement?.id; // rows move: a button acts on one of them, and is found by its id, not by its place
   const at = read;
   part.element.innerHTML = text;
   part.tag = response.headers.get("etag");
@@ -115,7 +116,7 @@ async function refresh(part) {
     [box.scrollLeft, box.scrollTop] = scrolled[index] || [0, 0];
   });
   showTimes(part.element);
-  if (focused >= 0) part.element.querySelectorAll(FOCUSABLE)[focused]?.focus({ preventScroll: true });
+  if (focused >= 0) (id ? document.getElementById(id) : part.element.querySelectorAll(FOCUSABLE)[focused])?.focus({ preventScroll: true });
   if (read !== at) readCharts(at);
   gone = part.element.querySelector("[data-gone]") !== null;
 }
