@@ -6,7 +6,7 @@ from itertools import groupby
 
 from lockstep.admin.holdings import Holdings
 from lockstep.admin.ownership import Period
-from lockstep.admin.pictures.owners import COLOURS, LABEL, RIGHT, WIDTH
+from lockstep.admin.pictures.owners import COLOURS, LABEL, RIGHT, WIDTH, Scale
 from lockstep.admin.pictures.svg import document, element, text, time_axis, titled
 
 HEIGHT, TOP, LINE = 160, 10, 16
@@ -22,7 +22,8 @@ def held_picture(group: str, found: Holdings, members: Iterable[str], period: Pe
     Those of all further members are one, and what nobody held is on top.
     """
     rows = _rows(found, members)
-    content = [*_axis(found, period), *_areas(found, rows)]
+    scale = Scale(period, RIGHT)
+    content = [*_axis(found, scale), *_areas(found, scale.width, rows)]
     y = TOP + HEIGHT + 40
     for name, colour, series in rows:
         now = series[-1]
@@ -51,19 +52,14 @@ def _rows(found: Holdings, members: Iterable[str]) -> list[Row]:
     return [*rows, ("nobody", "free", free)] if any(free) else rows
 
 
-def _axis(found: Holdings, period: Period) -> Iterator[str]:
-    first, last = period
-
-    def x(at_ms: int) -> float:
-        return LABEL + (at_ms - first) / max(1, last - first) * (WIDTH - LABEL - RIGHT)
-
-    yield from time_axis(period, x, TOP, TOP + HEIGHT + 4)
+def _axis(found: Holdings, scale: Scale) -> Iterator[str]:
+    yield from time_axis(scale.period, scale.x, TOP, TOP + HEIGHT + 4)
     yield text(f"{found.queue_count:,} queues", 4, TOP + 10, class_="faint") + text("0", 4, TOP + HEIGHT, class_="faint")
 
 
-def _areas(found: Holdings, rows: Sequence[Row]) -> Iterator[str]:
-    """Draw the areas, in steps, and the times of which nothing is known."""
-    width = (WIDTH - LABEL - RIGHT) / len(found.counts)
+def _areas(found: Holdings, whole: int, rows: Sequence[Row]) -> Iterator[str]:
+    """Draw the areas, in steps, over the `whole` width, and the times of which nothing is known."""
+    width = whole / len(found.counts)
     for known, columns in groupby(range(len(found.counts)), key=lambda index: found.counts[index] is not None):
         run = list(columns)
         left, right = LABEL + run[0] * width, LABEL + (run[-1] + 1) * width

@@ -38,7 +38,9 @@ MARK_LENGTH = 48
 
 
 @dataclass(frozen=True, slots=True)
-class _Scale:
+class Scale:
+    """Where a time is, between the labels on the left and the margin or column on the right."""
+
     period: Period
     right: int
 
@@ -140,7 +142,7 @@ def _picture(
     starts: Mapping[str, Sequence[int]] | None,
     style: str | None,
 ) -> str:
-    scale = _Scale(period, STATE if any(row.state for row in rows) else RIGHT)
+    scale = Scale(period, STATE if any(row.state for row in rows) else RIGHT)
     colours = member_colours(letters)
     bottom = TOP + LANE * len(rows)
     marked = marks(events, starts or {}, letters, period)
@@ -172,7 +174,7 @@ def _hatch() -> str:
     return element("defs", element("pattern", line, id="hatch", width=6, height=6, patternUnits="userSpaceOnUse"))
 
 
-def _marks(scale: _Scale, found: Iterable[Mark], bottom: int) -> Iterator[str]:
+def _marks(scale: Scale, found: Iterable[Mark], bottom: int) -> Iterator[str]:
     """Draw marks, those in the same place as one. Labels take turns on two levels; one that would overlap is left out."""
     places: dict[int, list[Mark]] = {}
     for mark in found:
@@ -193,7 +195,7 @@ def _marks(scale: _Scale, found: Iterable[Mark], bottom: int) -> Iterator[str]:
             yield text(label, start + 2, TOP - 12 - 15 * level, class_="faint")
 
 
-def _lane(scale: _Scale, row: _Row, y: int, least_ms: float, letters: Mapping[str, str], colours: Mapping[str, str]) -> Iterator[str]:
+def _lane(scale: Scale, row: _Row, y: int, least_ms: float, letters: Mapping[str, str], colours: Mapping[str, str]) -> Iterator[str]:
     name = row.name
     room = (LABEL - 8) // CHARACTER
     label = f"{letters.get(name, '')} {name.split('#')[0]}".strip() if row.of_member else name
@@ -254,7 +256,7 @@ def _gap(span: Span, name: str, x: float, y: int, width: float) -> str:
     return element("g", content)
 
 
-def _bar(scale: _Scale, span: Span, row: _Row, y: int, letter: str, colour: str) -> str:
+def _bar(scale: Scale, span: Span, row: _Row, y: int, letter: str, colour: str) -> str:
     client_id = span.client_id or ""
     x, end = scale.x(span.from_ms), scale.x(span.until_ms)
     alive_ms = span.until_ms if span.alive_until_ms is None else min(max(span.alive_until_ms, span.from_ms), span.until_ms)
