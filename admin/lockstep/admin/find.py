@@ -138,8 +138,8 @@ async def find_key(
         headers = {name: replace(header, cursor=position) for name, position in begun.items()}
 
         async def search(broker: BrokerAddress) -> None:
-            search = _search_broker(admin, broker, found, headers[broker.name], criteria, patience_s)
-            found.failed.update((await gather_results({broker.name: search})).failed)
+            searched = _search_broker(admin, broker, found, headers[broker.name], criteria, patience_s)
+            found.failed.update((await gather_results({broker.name: searched})).failed)
 
         await asyncio.gather(*map(search, brokers))
     found.complete = not found.failed
