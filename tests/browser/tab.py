@@ -101,6 +101,14 @@ class Tab:
             self.page.wait_for_timeout(50)
             waited_ms += 50
 
+    def until_changed(self, shown: str) -> None:
+        """Return when this JavaScript expression has another value on the page that is open."""
+        before, waited_ms = self.page.evaluate(shown), 0
+        while self.page.evaluate(shown) == before:
+            assert waited_ms < LIMIT_MS, (self.page.url, shown, before)
+            self.page.wait_for_timeout(500)
+            waited_ms += 500
+
     def send_form(self, path: str, fields: Mapping[str, str], button: str) -> None:
         """Open a form, fill it in, and send it."""
         self.open(path)

@@ -12,7 +12,7 @@ import pytest
 
 from browser.pages import GROUP, MESSAGE, PAGES, TOPIC
 from browser.proxy import below
-from browser.tab import EVENTS, HOSTILE, LIMIT_MS, Tab, serving, tab
+from browser.tab import EVENTS, HOSTILE, LIMIT_MS, serving, tab
 from support.processes import Program
 
 if "LOCKSTEP_TEST_BROWSER" not in os.environ:
@@ -82,20 +82,10 @@ def test_other_language_keeps_the_filters_and_is_kept(browser: Browser, panel: P
     made.close()
 
 
-def until_changed(made: Tab, shown: str) -> None:
-    """Wait until the page shows something else there."""
-    before = made.page.evaluate(shown)
-    for _ in range(LIMIT_MS // 500):
-        made.page.wait_for_timeout(500)
-        if made.page.evaluate(shown) != before:
-            return
-    raise AssertionError(f"{shown} is still {before}")
-
-
 def test_figures_go_on_without_a_reload_and_stop_while_paused(browser: Browser, panel: Program) -> None:
     made = tab(browser, panel)
     made.open(f"/groups/{GROUP}")
-    until_changed(made, "[...document.querySelectorAll('[aria-label=Queues] td')].map(each => each.textContent).join()")
+    made.until_changed("[...document.querySelectorAll('[aria-label=Queues] td')].map(each => each.textContent).join()")
     made.page.keyboard.press("p")
     made.page.wait_for_timeout(1_000)
     count = len(made.requests)
@@ -108,7 +98,7 @@ def test_live_tail_grows_without_a_reload(browser: Browser, panel: Program) -> N
     made = tab(browser, panel)
     made.open(f"/topics/{TOPIC}/tail")
     made.page.wait_for_selector("[data-part=rows] tbody tr:nth-child(5)", timeout=LIMIT_MS)
-    until_changed(made, "document.querySelector('[data-part=rows] tbody tr').textContent")
+    made.until_changed("document.querySelector('[data-part=rows] tbody tr').textContent")
     assert sum(url.endswith("/tail") for url in made.requests) > 1
     assert made.said == []
     made.close()

@@ -166,11 +166,7 @@ def test_stop_of_a_replay_leads_to_the_list_which_goes_on(browser: Browser, pane
     made.open("/changes")
     stop = made.page.locator("button:has-text('Stop')")
     stop.focus()
-    before = made.page.inner_text("[data-part=replays]")
-    for _ in range(LIMIT_MS // 500):
-        made.page.wait_for_timeout(500)
-        if made.page.inner_text("[data-part=replays]") != before:
-            break
+    made.until_changed("document.querySelector('[data-part=replays]').textContent")
     assert made.page.evaluate("document.activeElement.id") == f"stop-{FAILING}", "a refresh keeps the keyboard on the button of its row"
     stop.click()
     made.page.wait_for_url("**/changes", timeout=LIMIT_MS)

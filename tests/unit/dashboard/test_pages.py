@@ -1,4 +1,4 @@
-"""The pages over a simulated cluster: what they show, brokers that come and go, hostile names, parts that refresh."""
+"""What all pages have in common: they are sound, hostile names are only words, parts refresh, links and forms lead where they should."""
 
 import re
 from collections.abc import Callable, Sequence
