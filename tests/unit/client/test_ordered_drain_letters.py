@@ -15,8 +15,9 @@ QUEUES = [MessageQueue("orders", "broker-a", queue_id) for queue_id in range(2)]
 
 
 def test_queue_is_consumed_again_if_its_drain_limit_passes_while_a_dead_letter_is_written(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """No call runs meanwhile: neither the log nor `health` says for how long one has run."""
     requested, response = asyncio.Event(), asyncio.Event()
     call = BrokerLink.call
 
@@ -47,11 +48,12 @@ def test_queue_is_consumed_again_if_its_drain_limit_passes_while_a_dead_letter_i
 
         async with TestCluster(brokers=1) as cluster:
             await cluster.create_topic("orders", queues=2)
-            async with Producer("shop", nameserver=cluster.nameserver) as producer, member(cluster):
+            async with Producer("shop", nameserver=cluster.nameserver) as producer, member(cluster) as first:
                 await cluster.advance(seconds=1)
                 for queue in QUEUES:
                     await producer.send(Message("orders", b"poison"), queue=queue)
                 await requested.wait()
+                assert [queue.running_ms for queue in first.health().queues] == [None, None]
                 async with member(cluster):
                     await cluster.advance(seconds=3)
                 response.set()
@@ -62,3 +64,6 @@ def test_queue_is_consumed_again_if_its_drain_limit_passes_while_a_dead_letter_i
             assert {b"0", b"1"} <= set(done)
 
     simulate(main)
+    given_up = [record.getMessage() for record in caplog.records if "call.given_up" in record.getMessage()]
+    assert given_up
+    assert not any("started_ms_ago" in each for each in given_up)

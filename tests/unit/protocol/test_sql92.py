@@ -151,6 +151,21 @@ def test_expression_that_can_not_be_used_is_refused_with_the_place(expression: s
     assert isinstance(refused.value, LocalProtocolError)
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "(" * DEPTH_MAX + "a > 1" + ")" * DEPTH_MAX,
+        "NOT " * (DEPTH_MAX - 1) + "(a > 1)",
+        "NOT (" * (DEPTH_MAX // 2) + "a > 1" + ")" * (DEPTH_MAX // 2),
+        "a > " + "+" * DEPTH_MAX + "1",
+    ],
+)
+def test_expression_may_have_as_many_levels_as_the_limit_says(expression: str) -> None:
+    parse_sql(expression)
+    with pytest.raises(SqlError, match=f"nested more than {DEPTH_MAX} levels"):
+        parse_sql(f"({expression})")
+
+
 def test_canonical_text_that_is_nested_too_deeply_is_refused_when_it_is_declared() -> None:
     """Each NOT has parentheses there. The broker parses this form."""
     expression = "NOT " * 18 + "(a = 1)"

@@ -23,8 +23,8 @@ class HeldQueue(QueueHandler, Protocol):
     session: QueueSession
     calls: dict[OrderlyContext | ConcurrentlyContext, int]
     """The contexts of the calls of the listener that work on the queue → the boot times at which they began."""
-    polled_ms: int
-    """The boot time at which a poll returned the messages that are at hand."""
+    polled_ms: int | None
+    """The boot time at which a poll returned the messages that are at hand; None before the first poll, and in push consumers."""
     reached: int
     """The offset that this member had reached under an earlier grant; 0 once a response has shown whether the queue still goes so far."""
 

@@ -52,7 +52,7 @@ class QueueWorker:
         self.grant: Grant | None = None
         self.calls: dict[OrderlyContext | ConcurrentlyContext, int] = {}
         """The contexts of the calls that work on the queue, under any grant → when they began."""
-        self.polled_ms = 0
+        self.polled_ms: int | None = None
         self.reached = 0
         self._model = model
         self._group = group
@@ -142,16 +142,17 @@ class QueueWorker:
             ownership.committed_offset,
             ownership.attempts,
             0 if grant is None else grant.messages.count,
-            now_ms - self._oldest_call_ms if ownership.running else None,
+            self.ran_ms(now_ms) if ownership.running else None,
             self.ctx.config.retry.is_blocked(attempts),
             **self.ownership.names,
             lanes=lanes,
         )
 
-    @property
-    def _oldest_call_ms(self) -> int:
-        """Return when the oldest running call began, or when the messages at hand were polled."""
-        return next(iter(self.calls.values()), self.polled_ms)
+    def ran_ms(self, now_ms: int) -> int | None:
+        """Return for how long the oldest call has run, or the messages at hand have been polled. None if the listener does not run: the
+        result of the last call is being stored, or its task has failed."""
+        began_ms = next(iter(self.calls.values()), self.polled_ms)
+        return None if began_ms is None else now_ms - began_ms
 
     def running_tasks(self) -> "list[asyncio.Task[None]]":
         """Return the tasks in which the listener works on this queue, or may."""
@@ -209,7 +210,8 @@ class QueueWorker:
 
     def drain_limit_passed(self) -> None:
         self.cancel_calls()
-        facts = {"listener": self.ctx.listener_name, "started_ms_ago": self.ctx.host.clock.boot_ms() - self._oldest_call_ms}
+        ran_ms = self.ran_ms(self.ctx.host.clock.boot_ms())
+        facts = {"listener": self.ctx.listener_name} | ({} if ran_ms is None else {"started_ms_ago": ran_ms})
         log.warning("call.given_up", group=self.ctx.group, queue=str(self.queue), **self.ownership.names, **facts)
         if self._runner is not None:
             self._runner.give_up()

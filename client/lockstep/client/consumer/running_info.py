@@ -15,7 +15,7 @@ def running_queue(worker: QueueWorker, now_ms: int) -> RunningQueue:
     """Return what the consumer knows of one queue."""
     status, grant, ownership = worker.runner_status, worker.grant, worker.ownership
     health, lanes = worker.health(now_ms, status), status.lanes
-    polled = ownership.running and not worker.calls and status.uncommitted > 0
+    polled = worker.polled_ms is not None and ownership.running and not worker.calls and status.uncommitted > 0
     return RunningQueue(
         topic=health.queue.topic,
         queue_id=health.queue.queue_id,
@@ -25,7 +25,7 @@ def running_queue(worker: QueueWorker, now_ms: int) -> RunningQueue:
         fetched=health.fetched_count,
         full=grant is not None and not grant.messages.room(),
         uncommitted=status.uncommitted,
-        polled_ms=now_ms - worker.polled_ms if polled else None,
+        polled_ms=worker.ran_ms(now_ms) if polled else None,
         attempts=health.attempts if lanes is None else max(health.attempts, lanes.attempts),
         blocked=status.blocked and lanes is None,
         blocked_keys=() if lanes is None else lanes.blocked_keys,

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from lockstep.protocol.bodies import SQL92, Subscription
-from lockstep.protocol.sql92 import canonical_sql
-from lockstep.protocol.tags import MATCH_ALL, TagFilter, check_expression
+from lockstep.protocol.sql92 import SqlError, canonical_sql
+from lockstep.protocol.tags import EXPRESSION_LENGTH_MAX, MATCH_ALL, TagFilter
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,17 @@ def sql(condition: str) -> SqlExpression:
         consumer.subscribe("orders", sql("amount > 100 AND region IN ('eu', 'uk')"))
 
     Raises:
-        LocalProtocolError: The condition is invalid or has more than 8,192 characters. The text of an SqlError shows the place.
+        SqlError: The condition is invalid, or has more than 8,192 characters, as it is or in the canonical form that the broker receives.
+            Its text shows the place.
     """
-    check_expression(condition)
-    return SqlExpression(canonical_sql(condition))
+    if len(condition) <= EXPRESSION_LENGTH_MAX:
+        declared = canonical_sql(condition)
+        if len(declared) <= EXPRESSION_LENGTH_MAX:
+            return SqlExpression(declared)
+        reason = f"the condition has {len(declared)} characters in its canonical form: at most {EXPRESSION_LENGTH_MAX}"
+        raise SqlError(declared, EXPRESSION_LENGTH_MAX, reason)
+    reason = f"the condition has {len(condition)} characters: at most {EXPRESSION_LENGTH_MAX}"
+    raise SqlError(condition, EXPRESSION_LENGTH_MAX, reason)
 
 
 def subscription_of(topic: str, expression: Expression, sub_version: int = 0) -> Subscription:

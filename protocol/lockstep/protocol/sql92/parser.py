@@ -38,12 +38,14 @@ COMPARISONS_MAX = 64
 TEXTS_MAX = 256
 """Texts in the lists of one expression."""
 DEPTH_MAX = 32
-"""How deeply parentheses and signs may be nested."""
+"""How many levels of parentheses, signs and NOT may be nested."""
 INTEGER_DIGITS_MAX = 18
 
 _VALUES = (Name, Text, Number, Boolean)
 _OPERANDS = frozenset(("name", "text", "number", "TRUE", "FALSE", "NULL", "+", "-", "("))
 """The words with which a value begins."""
+_NESTING = frozenset(("NOT", "+", "-", "("))
+"""The words that begin one more level."""
 
 
 class _Null:
@@ -205,15 +207,16 @@ class _Parser:
 
     def _unary(self) -> Part:
         token = self._token
+        if token.kind not in _NESTING:
+            return self._primary(token)
         self._depth += 1
         if self._depth > DEPTH_MAX:
             self._fail(f"the expression is nested more than {DEPTH_MAX} levels deep")
-        try:
-            return self._sign_or_primary(token)
-        finally:
-            self._depth -= 1
+        part = self._nested(token)
+        self._depth -= 1
+        return part
 
-    def _sign_or_primary(self, token: Token) -> Part:
+    def _nested(self, token: Token) -> Part:
         if self._take("NOT"):
             at = self._token.at
             return Not(self._condition(self._unary(), at))
@@ -223,10 +226,12 @@ class _Parser:
             if not isinstance(operand, Number):
                 self._fail(f"expected a number after {token.text!r}", at)
             return Number(-operand.value) if token.kind == "-" else operand
-        if self._take("("):
-            inner = self._or()
-            self._need(")", "AND, OR or ')'")
-            return inner
+        self._take("(")
+        inner = self._or()
+        self._need(")", "AND, OR or ')'")
+        return inner
+
+    def _primary(self, token: Token) -> Part:
         if self._take("text"):
             return Text(_text(token))
         if self._take("number"):
