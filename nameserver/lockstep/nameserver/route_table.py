@@ -35,9 +35,13 @@ a restored backup, or the original of a copy that has run since. The owner is co
 A learning broker lacks layouts that this table has. It adopts them before it is routed, so that a client that finds it here also finds
 every topic of the cluster there. A broker that accepts no more topics registers as `full` and is routed without them. A registration of
 many layouts comes in parts, each a request; it takes effect with its last part. topic_quota.py limits the topics that a broker may bring.
+
+A layout that ends a topic (a deletion, or the layout of a later creation) is left out if it comes from a broker that never had a queue of
+the topic, while a broker that has some is registered: an operator's deletion reaches the brokers with queues too, and takes effect with the
+registration of the first of them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from lockstep.nameserver.broker_record import (
@@ -81,6 +85,8 @@ INCOMPLETE_MS = 30_000
 """A registration that is incomplete this long after its connection sent the first part 0 is dropped."""
 REFUSED_MAX = 1_024
 """The maximum number of left-out layouts of one registration that the response names. Further ones are counted."""
+OWNERS_NAMED_MAX = 8
+"""The maximum number of brokers that the reason of a deletion that is left out names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +348,7 @@ class RouteTable:
             known_layout = self.layouts.get(layout.topic)
             if self.layouts.is_newer(layout):
                 try:
-                    self._check_layout(layout, registration.name)
+                    self._check_layout(layout, known_layout, registration.name, registered)
                 except LocalProtocolError as error:
                     if parts.refused_count < REFUSED_MAX:
                         refused.append(RefusedLayout(layout.topic[:TOPIC_BYTES_MAX], str(error)))
@@ -372,9 +378,16 @@ class RouteTable:
         self.layouts.forget(topics)
         self._quota.forget(topics)
 
-    def _check_layout(self, layout: TopicLayout, name: str) -> None:
+    def _check_layout(self, layout: TopicLayout, known: TopicLayout | None, name: str, registered: Collection[str]) -> None:
         check_layout(layout)
-        if self.layouts.get(layout.topic) is None and not self._quota.has_room(name):
+        if known is not None and layout.ends(known) and not known.has_named(name):
+            owners = [owner for owner in known.brokers if owner in registered]
+            if owners:
+                raise LocalProtocolError(
+                    f"topic {layout.topic}: broker {name!r} never had a queue of it, so its deletion takes effect when a broker that has "
+                    f"queues registers it too, or when none of them is registered: {', '.join(owners[:OWNERS_NAMED_MAX])}"
+                )
+        if known is None and not self._quota.has_room(name):
             # Without numbers that change: the broker logs each reason once.
             raise LocalProtocolError(
                 f"topic {layout.topic}: this nameserver keeps {LAYOUTS_MAX} topics, deleted ones included, and broker {name!r} has used "

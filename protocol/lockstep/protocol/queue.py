@@ -190,6 +190,14 @@ class TopicLayout:
         """Broker name → for each of its ranges, the end (exclusive) of the range as an index in `queues_of`."""
         return {name: list(accumulate(each.count for each in ranges)) for name, ranges in self.queue_ranges.items()}
 
+    def ends(self, known: "TopicLayout") -> bool:
+        """Return whether this layout ends the topic of a lower layout: it deletes the topic, or is of a later creation of it."""
+        return not known.deleted and (self.deleted or self.began > known.began)
+
+    def has_named(self, broker_name: str) -> bool:
+        """Return whether the broker has queues of the topic, or had some that an operator removed."""
+        return any(entry.broker_name == broker_name for entry in self.entries)
+
     @cached_property
     def brokers(self) -> tuple[str, ...]:
         """Return the brokers that have queues, to write or to read, sorted."""

@@ -35,7 +35,7 @@ HOST = Host.real()
 
 
 def layout(topic: str, counter: int = 1, broker: str = "broker-a") -> TopicLayout:
-    return TopicLayout(topic, LayoutVersion(counter, 7), (LayoutEntry(broker, 4, 4, counter),))
+    return TopicLayout(topic, LayoutVersion(counter, 7), (LayoutEntry(broker, 4, 4, 1),))
 
 
 class Broker:
