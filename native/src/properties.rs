@@ -2,7 +2,8 @@
 
 const TAGS: &[u8] = b"TAGS\x01";
 const OWN_PREFIX: &[u8] = b"__LS_";
-const REFUSED: [&[u8]; 4] = [b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01", b"RETRY_TOPIC\x01"];
+const REFUSED: [&[u8]; 7] =
+    [b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01", b"PGROUP\x01", b"RETRY_TOPIC\x01", b"REAL_TOPIC\x01", b"REAL_QID\x01"];
 pub const STAMP_HEAD: &[u8] = b"__LS_SEQ\x01";
 const SEQUENCE_DIGITS: usize = 87;
 const COUNT_AT: usize = 72;
@@ -36,7 +37,7 @@ pub fn scan(properties: &[u8]) -> Option<Scan> {
                 found.tag = java_hash(std::str::from_utf8(pair.get(TAGS.len()..)?).ok()?);
             }
             Some(b'_') if pair.starts_with(OWN_PREFIX) => found.marks = found.marks.checked_add(1)?,
-            Some(b'D' | b'T' | b'R') if REFUSED.iter().any(|name| pair.starts_with(name)) => found.allowed = false,
+            Some(b'D' | b'P' | b'R' | b'T') if REFUSED.iter().any(|name| pair.starts_with(name)) => found.allowed = false,
             _ => {}
         }
     }

@@ -122,6 +122,11 @@ def split_properties(text: str) -> dict[str, str]:
     return properties
 
 
+def has_property(text: str, name: str) -> bool:
+    """Return whether the text of properties has this name, with a value."""
+    return name in text and name in split_properties(text)
+
+
 def sent_bytes(properties: bytes) -> int:
     """Return how many bytes of stored properties count for SENT_PROPERTIES_BYTES_MAX: all but those with reserved space.
 

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from lockstep.broker.app import Broker
 from lockstep.protocol.bodies import (
     LockItem,
@@ -160,6 +162,26 @@ async def test_non_numeric_delay_level_is_rejected(tmp_path: Path) -> None:
         refused = await client.send_request(RequestCode.SEND_MESSAGE, SendMessageHeader("p", TOPIC, 0, properties="DELAY\x01soon"), b"x")
         assert refused.code == ResponseCode.MESSAGE_ILLEGAL
         assert refused.remark == "property DELAY is 'soon': expected the number of a delay level"
+
+
+@pytest.mark.parametrize("delay", ["", "DELAY\x011\x02"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("REAL_TOPIC", "property REAL_TOPIC is set by the broker"),
+        ("REAL_QID", "property REAL_QID is set by the broker"),
+        ("PGROUP", "property PGROUP is set by the broker"),
+        ("TRAN_MSG", "transactions are not supported"),
+        ("RETRY_TOPIC", "the properties RETRY_TOPIC, ORIGIN_MESSAGE_ID, RECONSUME_TIME are set by the broker"),
+        ("__LS_REASON", "property names beginning with __LS_ are lockstep's own"),
+    ],
+)
+async def test_property_that_only_the_broker_sets_is_refused_in_a_send(tmp_path: Path, name: str, words: str, delay: str) -> None:
+    async with running(settings(tmp_path)) as broker, dialled(broker) as client:
+        await client.create()
+        header = SendMessageHeader("p", TOPIC, 0, properties=f"{delay}{name}\x01orders")
+        refused = await client.send_request(RequestCode.SEND_MESSAGE, header, b"x")
+        assert (refused.code, words in str(refused.remark)) == (ResponseCode.MESSAGE_ILLEGAL, True), refused
 
 
 async def test_message_with_the_longest_properties_is_delayed_retried_and_dead_lettered(tmp_path: Path) -> None:

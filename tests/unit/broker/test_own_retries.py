@@ -62,8 +62,8 @@ def test_limit_is_the_clients_or_16(properties: str, times: int, named: int | No
 
 
 def test_stored_message_has_the_count_and_nothing_that_brokers_and_consumers_had_added() -> None:
-    added = "RECONSUME_TIME\x012\x02MAX_RECONSUME_TIMES\x0116\x02REAL_TOPIC\x01x\x02REAL_QID\x010\x02DELAY\x015\x02MIN_OFFSET\x010\x02"
-    added += "MAX_OFFSET\x019\x02CONSUME_START_TIME\x017\x02__LS_SEQ\x01x\x02__LS_QUEUE\x013\x02WAIT\x01true\x02"
+    added = "RECONSUME_TIME\x012\x02MAX_RECONSUME_TIMES\x0116\x02REAL_TOPIC\x01x\x02REAL_QID\x010\x02PGROUP\x01p\x02DELAY\x015\x02"
+    added += "MIN_OFFSET\x010\x02MAX_OFFSET\x019\x02CONSUME_START_TIME\x017\x02__LS_SEQ\x01x\x02__LS_QUEUE\x013\x02WAIT\x01true\x02"
     stored = as_stored(header(added + "RETRY_TOPIC\x01orders\x02ORIGIN_MESSAGE_ID\x01id\x02TAGS\x01a\x02k\x01v"))
     assert stored.reconsume_times == 2
     assert split_properties(stored.properties) == {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": "id", "TAGS": "a", "k": "v"}

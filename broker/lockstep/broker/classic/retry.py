@@ -16,6 +16,7 @@ from lockstep.protocol.properties import (
     MAX_RECONSUME_TIMES,
     ORIGIN_MESSAGE_ID,
     OWN_PREFIX,
+    PGROUP,
     REAL_QID,
     REAL_TOPIC,
     RECONSUME_TIME,
@@ -29,7 +30,7 @@ VERSION_WITH_LIMIT = 121
 MARKS = (RETRY_TOPIC, ORIGIN_MESSAGE_ID, RECONSUME_TIME)
 """Properties that only a retry has."""
 _DROPPED = frozenset(
-    {RECONSUME_TIME, MAX_RECONSUME_TIMES, REAL_TOPIC, REAL_QID, DELAY, "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "WAIT"}
+    {RECONSUME_TIME, MAX_RECONSUME_TIMES, REAL_TOPIC, REAL_QID, PGROUP, DELAY, "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "WAIT"}
 )
 _DIGITS_MAX = 10
 """The digits of the largest int32, which Java's ordered consumers name as a limit."""

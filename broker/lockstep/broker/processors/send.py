@@ -13,7 +13,7 @@ from functools import lru_cache, partial
 from itertools import accumulate
 
 from lockstep.broker.classic.batch import joined_properties, read_batch
-from lockstep.broker.classic.retry import as_stored, check_retry_topic, is_retry, retries_used_up
+from lockstep.broker.classic.retry import MARKS, as_stored, check_retry_topic, is_retry, retries_used_up
 from lockstep.broker.delayed_delivery import DelayedDelivery
 from lockstep.broker.failed_messages import FailedMessages
 from lockstep.broker.message_copy import MessageCopy
@@ -44,6 +44,9 @@ from lockstep.protocol.properties import (
     DELAY,
     LS_SEQ,
     OWN_PREFIX,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
     REASON,
     SENT_PROPERTIES_BYTES_MAX,
     TIMER_PREFIX,
@@ -52,6 +55,7 @@ from lockstep.protocol.properties import (
     WAIT,
     check_sent_bytes,
     encode_properties,
+    has_property,
     sent_bytes,
     split_properties,
 )
@@ -81,6 +85,8 @@ BATCH_PROPERTIES_MAX = 1_024
 """Characters of the properties of a batch, which each of its messages gets. Java's have WAIT and UNIQ_KEY."""
 TRANSACTION_BITS = 0xC
 """RocketMQ: MessageSysFlag.TRANSACTION_ROLLBACK_TYPE, the mask of a message's transaction state."""
+KEPT_FOR_LATER = (REAL_TOPIC, REAL_QID, PGROUP)
+"""Properties with which a broker keeps a message for later: where it belongs, and whose transaction it is."""
 REGION = "DefaultRegion"
 
 NOT_STORED = StoredFrame(-1, -1, 0)
@@ -229,8 +235,9 @@ class SendProcessor:
         check_topic(header.topic)
         if not is_sendable_topic(header.topic):
             raise NoPermissionError(f"topic {header.topic} is written by the broker alone")
-        self._check_supported(request, header)
-        if not request.is_native and is_retry(header):
+        retry = is_retry(header)
+        self._check_supported(request, header, retry=retry)
+        if retry:
             return self._retry(request, header, check_retry_topic(header))
         before = self._topics.find_layout(header.topic)
         layout = self._creator.find_or_create(header.topic, header.default_topic_queue_nums, header.queue_id)
@@ -252,18 +259,22 @@ class SendProcessor:
         result = PendingResponse(request.reply(reply), UNTIL[requested_durability(header)])
         return self._creator.respond_when_known(request, result) if is_new else result
 
-    def _check_supported(self, request: Request, header: SendMessageHeader) -> None:
-        """Raise MessageIllegalError for what the broker can't do with a message. It is refused even if it names a delay level as well."""
+    def _check_supported(self, request: Request, header: SendMessageHeader, *, retry: bool) -> None:
+        """Raise MessageIllegalError for what the broker can't do with a message, and for what only a broker may set. It is refused even if
+        the message names a delay level as well. `retry`: whether the send has anything that only a retry may have."""
         if TIMER_PREFIX in header.properties:
             name = next((each for each in split_properties(header.properties) if each.startswith(TIMER_PREFIX)), None)
             if name is not None:
                 raise MessageIllegalError(f"property {name}: only delay levels are supported, choose one of {self._delays.levels}")
-        if request.is_native:
-            return
-        is_half = TRAN_MSG in header.properties and split_properties(header.properties).get(TRAN_MSG) == "true"
-        if header.sys_flag & TRANSACTION_BITS or is_half:
+        if header.sys_flag & TRANSACTION_BITS or has_property(header.properties, TRAN_MSG):
             raise MessageIllegalError("transactions are not supported: send the message without one")
-        if header.batch and header.topic.startswith(RETRY_PREFIX):
+        if retry and request.is_native:
+            raise MessageIllegalError(f"reconsume times and the properties {', '.join(MARKS)} are set by the broker: leave them out")
+        if not retry:  # clients repeat what the message had that they consumed
+            for name in KEPT_FOR_LATER:
+                if has_property(header.properties, name):
+                    raise MessageIllegalError(f"property {name} is set by the broker, for messages that it keeps for later: leave it out")
+        if header.batch and not request.is_native and header.topic.startswith(RETRY_PREFIX):
             raise BrokerSystemError(f"a batch for {header.topic}: send messages to a topic of retries one by one")
 
     def _retry(self, request: Request, header: SendMessageHeader, group: str) -> HandlerResult:
@@ -319,7 +330,7 @@ class SendProcessor:
         """Raise MessageIllegalError, which names the message, for what a message of a batch can't be."""
         if delay_level(message.properties) > 0 or is_retry(message):
             raise MessageIllegalError(f"batch: message {number} is delayed or a retry: send it alone")
-        self._check_supported(request, message)
+        self._check_supported(request, message, retry=False)
 
     def _send_reply(
         self, request: Request, header: SendMessageHeader, queue_id: int, appended: Appended, starts: Sequence[int]

@@ -25,7 +25,7 @@ STAMPED = STAMP.pack(b"\x7f\0\0\1\0\0\x1f\x90", 1_700_000_000_123, b"\x0a\0\0\2\
 DEFAULT: dict[str, Any] = {"queue_offset": 40, "position": 1000, "stamp": STAMPED, "size_max": 5000, "trusted": False, "sequenced": True}
 
 names = st.sampled_from(
-    [b"TAGS", b"KEYS", b"UNIQ_KEY", b"DELAY", b"TIMER_", b"TRAN_MSG", b"RETRY_TOPIC", b"__LS_", b"__LS_SEQ", b"XTAGS", b""]
+    [*b"TAGS KEYS UNIQ_KEY DELAY TIMER_ TRAN_MSG PGROUP RETRY_TOPIC REAL_TOPIC REAL_QID __LS_ __LS_SEQ XTAGS".split(), b""]
 )
 values = st.binary(max_size=6) | st.text(max_size=6).map(str.encode) | st.sampled_from([b"red", "注文".encode(), "😀".encode()])
 pairs = st.tuples(names, st.sampled_from([b"\x01", b""]), values).map(b"".join)
