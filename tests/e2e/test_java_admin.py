@@ -285,6 +285,7 @@ async def test_settings_are_shown_and_never_changed(wires: tuple[JavaWire, JavaW
         "ASYNC_FLUSH",
     )
     assert (values["disconnect_grace_ms"], values["fileReservedTime"], values["autoCreateTopicEnable"]) == ("1000", "72", "false")
+    assert (values["listenPort"], values["traceTopicEnable"]) == (str(a.writer.get_extra_info("peername")[1]), "false")
     assert values["messageDelayLevel"].startswith("1s 5s")
     assert not [name for name in values if "proof" in name or "store_id" in name]
     for body in (b"flushDiskType=SYNC_FLUSH\n", b"retention_hours=1\n", b"filterServerNums=1\nrocketmqHome=;id\n", b""):
@@ -296,6 +297,20 @@ async def test_settings_are_shown_and_never_changed(wires: tuple[JavaWire, JavaW
     own = (await names.call(319)).body.decode()
     assert own.splitlines()[1:] == ["connectionsMax=10000", "orderMessageEnable=false"]
     assert own.startswith("listen=127.0.0.1:")
+
+
+EXPORTED = """
+    bootTimestamp brokerVersion brokerVersionDesc commitLogDirCapacity commitLogDiskRatio commitLogMaxOffset commitLogMinOffset
+    consumeQueueDiskRatio dispatchBehindBytes dispatchMaxBuffer earliestMessageTimeStamp getFoundTps getMessageEntireTimeMax getMissTps
+    getTotalTps getTransferredTps msgGetTotalTodayMorning msgGetTotalTodayNow msgGetTotalYesterdayMorning msgPutTotalTodayMorning
+    msgPutTotalTodayNow msgPutTotalYesterdayMorning pageCacheLockTimeMills pullThreadPoolQueueCapacity pullThreadPoolQueueHeadWaitTimeMills
+    pullThreadPoolQueueSize putMessageAverageSize putMessageDistributeTime putMessageEntireTimeMax putMessageSizeTotal putMessageTimesTotal
+    putTps queryThreadPoolQueueCapacity queryThreadPoolQueueHeadWaitTimeMills queryThreadPoolQueueSize remainHowManyDataToFlush
+    remainTransientStoreBufferNumbs runtime sendThreadPoolQueueCapacity sendThreadPoolQueueHeadWaitTimeMills sendThreadPoolQueueSize
+    startAcceptSendRequestTimeStamp
+"""
+"""What rocketmq-exporter reads. It shows nothing of a broker that leaves one of them out."""
+RANGES = "[<=0ms] [0~10ms] [10~50ms] [50~100ms] [100~200ms] [200~500ms] [500ms~1s] [1~2s] [2~3s] [3~4s] [4~5s] [5~10s] [10s~]"
 
 
 async def test_runtime_information_is_text_that_tools_can_read(wires: tuple[JavaWire, JavaWire, JavaWire]) -> None:
@@ -311,6 +326,11 @@ async def test_runtime_information_is_text_that_tools_can_read(wires: tuple[Java
     assert (table["brokerVersionDesc"], table["brokerVersion"], table["brokerActive"]) == ("V4_9_8", "409", "true")
     assert 0 <= float(table["commitLogDiskRatio"]) <= 1
     assert int(table["bootTimestamp"]) > 1_700_000_000_000
+    assert not set(EXPORTED.split()) - set(table)
+    assert 0 == int(table["commitLogMinOffset"]) < int(table["commitLogMaxOffset"])
+    assert 1_700_000_000_000 < int(table["earliestMessageTimeStamp"]) <= int(table["bootTimestamp"])
+    ranges = [each.partition(":") for each in table["putMessageDistributeTime"].split(" ")]
+    assert [name for name, _, count in ranges if count.isdecimal()] == RANGES.split()
     assert table["runtime"].startswith("[ 0 days, 0 hours, ")
 
 
@@ -318,9 +338,10 @@ async def test_statistics_have_the_text_that_tools_read(wires: tuple[JavaWire, J
     _, a, b = wires
     await a.call(17, put("orders", 1, 1))
     await send(a, "orders")
-    for fields in ({"statsName": "TOPIC_PUT_NUMS", "statsKey": "missing"}, {"statsName": "BROKER_PUT_NUMS", "statsKey": "orders"}):
+    names = "TOPIC_PUT_NUMS, TOPIC_PUT_SIZE, GROUP_GET_NUMS, GROUP_GET_SIZE, SNDBCK_PUT_NUMS, BROKER_PUT_NUMS, BROKER_GET_NUMS"
+    for fields in ({"statsName": "TOPIC_PUT_NUMS", "statsKey": "missing"}, {"statsName": "BROKER_ACK_NUMS", "statsKey": "orders"}):
         code, remark = await refused(b, 315, fields)
-        assert (code, "there are TOPIC_PUT_NUMS, TOPIC_PUT_SIZE, GROUP_GET_NUMS, GROUP_GET_SIZE" in remark) == (1, True)
+        assert (code, f"there are {names}" in remark) == (1, True)
     counted = await a.call(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "orders"})
     async with asyncio.timeout(WAIT_S):
         while counted.code:  # a sample is taken every 10 s
@@ -329,7 +350,13 @@ async def test_statistics_have_the_text_that_tools_read(wires: tuple[JavaWire, J
     found = json.loads(counted.body)
     assert list(found) == ["statsDay", "statsHour", "statsMinute"]
     assert counted.body.startswith(b'{"statsDay":{"sum":1,"tps":0.')
-    assert json.loads((await a.call(28)).body)["table"]["msgPutTotalTodayNow"] == "1"
+    whole = await a.call(315, {"statsName": "BROKER_PUT_NUMS", "statsKey": "DefaultCluster"})
+    assert json.loads(whole.body)["statsMinute"]["sum"] == 1
+    table = json.loads((await a.call(28)).body)["table"]
+    assert (table["msgPutTotalTodayNow"], table["putMessageTimesTotal"]) == ("1", "1")
+    assert (table["putMessageSizeTotal"], table["putMessageAverageSize"]) == (size := table["putMessageSizeTotal"], f"{int(size):.3f}")
+    assert int(size) > 100
+    assert sum(int(each.rpartition(":")[2]) for each in table["putMessageDistributeTime"].split()) >= 1
 
 
 async def test_key_value_settings_have_one_namespace(wires: tuple[JavaWire, JavaWire, JavaWire]) -> None:

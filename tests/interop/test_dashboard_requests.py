@@ -1,4 +1,7 @@
-"""What the pages of RocketMQ's dashboard ask. The dashboard is in no repository of packages: a Java program asks by the same libraries."""
+"""What the pages of RocketMQ's dashboard ask, and its exporter of metrics.
+
+Both are in no repository of packages: a Java program asks by the same libraries.
+"""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,8 +16,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 BROKERS, QUEUES, MESSAGES = ("broker-a", "broker-b"), 2, 3
 PAGES = (
-    *("cluster", "topics", "route", "stats", "rates", "groups", "group-of-topic", "connection", "producers", "messages", "message"),
-    *("topic-changes", "reset"),
+    *("cluster", "topics", "route", "stats", "rates", "exporter", "groups", "group-of-topic", "connection", "producers"),
+    *("messages", "message", "topic-changes", "reset"),
 )
 
 

@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from lockstep.broker.adoption import adopt, cluster_layouts
 from lockstep.broker.advertise import advertise
 from lockstep.broker.background import EffectRunner, LeaseTimer, StoreMaintenance
-from lockstep.broker.classic.admin_broker import BrokerAdminProcessor, Statistics, runtime_info
+from lockstep.broker.classic.admin_broker import BrokerAdminProcessor
 from lockstep.broker.classic.admin_groups import GroupAdminProcessor
 from lockstep.broker.classic.admin_topics import TopicAdminProcessor
 from lockstep.broker.classic.connections import ClientConnections
@@ -22,6 +22,8 @@ from lockstep.broker.classic.groups import GroupsProcessor
 from lockstep.broker.classic.relay import RELAY_LANE, RelayProcessor
 from lockstep.broker.classic.replies import ReplyProcessor
 from lockstep.broker.classic.resets import ResetProcessor
+from lockstep.broker.classic.runtime_info import runtime_info
+from lockstep.broker.classic.statistics import Statistics
 from lockstep.broker.classic.topic_changes import TopicChanges
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.coordination import next_term
@@ -112,11 +114,12 @@ class Broker:
         self._topics: TopicProcessor | None = None
         self._leases: LeaseTimer | None = None
         self._copies: ParkedCopies | None = None
+        self._failures: FailedMessages | None = None
         self._maintenance: StoreMaintenance | None = None
         self._maintenance_tasks: list[asyncio.Task[None]] = []
         self._delivering: asyncio.Task[None] | None = None
         self._metrics: BrokerMetrics | None = None
-        self._statistics = Statistics()
+        self._statistics = Statistics(config.cluster)
         self.admin_port: AdminPort | None = None
         """The admin port, if the settings have one. It opens first and closes last, so that a probe learns why the broker is not ready."""
         for listen in config.admin_listener().values():
@@ -213,7 +216,7 @@ class Broker:
         budget = TurnBudget(LANE_ITEMS_PER_TURN)
         connections = ClientConnections(coordination)
         self._delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
-        failed = FailedMessages(store, coordination, delays, group_topics)
+        self._failures = failed = FailedMessages(store, coordination, delays, group_topics)
         self._copies = copies = ParkedCopies(store, coordination, failed, self._gate)
         sends = delays, holds, failed, config.cluster
         status = StatusProcessor(coordination, self.status)
@@ -241,7 +244,10 @@ class Broker:
             ),
             GroupAdminProcessor(status, coordination, host.clock, budget),
             BrokerAdminProcessor(
-                self.settings, self._statistics, lambda: runtime_info(self.status(), self._statistics.rates, state, store, self.config)
+                self.settings,
+                self._statistics,
+                lambda: runtime_info(self.status(), self._statistics, state, store, self.config),
+                lambda: self.address,
             ),
             LockProcessor(host, coordination, store),
             OffsetProcessor(host, coordination, store),
@@ -364,7 +370,8 @@ class Broker:
         self._delivering = self._tasks.spawn(self._delays.run(), "broker.delays")
         assert self._store is not None
         assert self._pulls is not None
-        self._tasks.spawn(self._statistics.run(self._store, self._pulls, self._host.clock), "broker.statistics")
+        assert self._failures is not None
+        self._tasks.spawn(self._statistics.run(self._store, self._pulls, self._failures, self._host.clock), "broker.statistics")
 
     # --------------------------------------------------------------------------------------------------------------- running
 

@@ -12,15 +12,19 @@ from lockstep.broker.store import Appended, Store
 COPY_HEAD_BYTES_MAX = 64 << 10
 """Bytes of a copy's record in addition to the body: its properties take 32 KiB at most."""
 
+COUNTED_MAX = 10_000
+
 
 class FailedMessages:
-    """Stores copies. Callers have made all checks that can refuse the request."""
+    """Stores and counts copies. Callers have made all checks that can refuse the request."""
 
     def __init__(self, store: Store, coordination: Coordination, delays: DelayedDelivery, group_topics: GroupTopics) -> None:
         self._store = store
         self._coordination = coordination
         self._delays = delays
         self._group_topics = group_topics
+        self.counts: dict[tuple[str, str], int] = {}
+        """Copies stored since the start, by (topic of the message, group), of at most COUNTED_MAX pairs."""
 
     def store(self, group: str, copy: MessageCopy, level: int = 0) -> Appended:
         """Store the copy in its topic, which is one of the group; with a level, after its delay."""
@@ -28,6 +32,9 @@ class FailedMessages:
         self._coordination.state.limits.check_group_room(group)
         self._group_topics.create(copy.topic)
         self._coordination.state.register_group(group)
+        pair = copy.origin_topic, group
+        if pair in self.counts or len(self.counts) < COUNTED_MAX:
+            self.counts[pair] = self.counts.get(pair, 0) + 1
         return self._delays.append(copy, level) if level > 0 else store_copy(self._store, copy)
 
     def is_missing(self, topic: str) -> bool:

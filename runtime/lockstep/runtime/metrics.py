@@ -25,17 +25,19 @@ BUCKETS_US = (50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 10
 class DurationHistogram:
     """A histogram of durations. `bounds` are the upper bounds of its buckets, in µs."""
 
-    __slots__ = ("bounds", "counts", "total_us")
+    __slots__ = ("bounds", "counts", "max_us", "total_us")
 
     def __init__(self, bounds: Sequence[int] = BUCKETS_US) -> None:
         self.bounds = bounds
         self.counts = [0] * (len(bounds) + 1)
         """The count per bucket; the last one is for longer durations."""
-        self.total_us = 0
+        self.total_us = self.max_us = 0
 
     def observe(self, took_us: int) -> None:
         self.counts[bisect_left(self.bounds, took_us)] += 1
         self.total_us += took_us
+        if took_us > self.max_us:
+            self.max_us = took_us
 
 
 def load() -> None:

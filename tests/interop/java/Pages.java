@@ -5,6 +5,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeSet;
+import java.util.regex.Pattern;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -16,11 +17,24 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * Asks what the pages of RocketMQ's dashboard ask, by the calls of RocketMQ's tools that its services use: NAMESERVER GROUP TOPIC MESSAGES.
+ * Asks what the pages of RocketMQ's dashboard ask, and rocketmq-exporter, by the calls of RocketMQ's tools that they use: NAMESERVER GROUP
+ * TOPIC MESSAGES.
  * The group has one running member and has consumed the topic. Prints a line "ok PAGE" or "failed PAGE: WHY" for each.
  */
 public class Pages {
     static final long LIMIT_MS = 60_000;
+    static final int QUEUE_MESSAGES = 3;
+    static final String[] EXPORTED_NUMBERS = (
+        "bootTimestamp brokerVersion commitLogDiskRatio commitLogMaxOffset commitLogMinOffset consumeQueueDiskRatio dispatchBehindBytes "
+            + "dispatchMaxBuffer earliestMessageTimeStamp getMessageEntireTimeMax msgGetTotalTodayMorning msgGetTotalTodayNow "
+            + "msgGetTotalYesterdayMorning msgPutTotalTodayMorning msgPutTotalTodayNow msgPutTotalYesterdayMorning pageCacheLockTimeMills "
+            + "pullThreadPoolQueueCapacity pullThreadPoolQueueHeadWaitTimeMills pullThreadPoolQueueSize putMessageAverageSize "
+            + "putMessageEntireTimeMax putMessageSizeTotal putMessageTimesTotal queryThreadPoolQueueCapacity "
+            + "queryThreadPoolQueueHeadWaitTimeMills queryThreadPoolQueueSize remainTransientStoreBufferNumbs sendThreadPoolQueueCapacity "
+            + "sendThreadPoolQueueHeadWaitTimeMills sendThreadPoolQueueSize startAcceptSendRequestTimeStamp").split(" ");
+    static final String[] EXPORTED_RATES = "getFoundTps getMissTps getTotalTps getTransferredTps putTps".split(" ");
+    static final String[] RANGES = (
+        "[<=0ms] [0~10ms] [10~50ms] [50~100ms] [100~200ms] [200~500ms] [500ms~1s] [1~2s] [2~3s] [3~4s] [4~5s] [5~10s] [10s~]").split(" ");
     static DefaultMQAdminExt admin;
     static String nameserver;
     static String group;
@@ -46,6 +60,7 @@ public class Pages {
         pages.put("route", Pages::route);
         pages.put("stats", Pages::stats);
         pages.put("rates", Pages::rates);
+        pages.put("exporter", Pages::exporter);
         pages.put("groups", Pages::groups);
         pages.put("group-of-topic", Pages::groupOfTopic);
         pages.put("connection", Pages::connection);
@@ -133,6 +148,29 @@ public class Pages {
                     }
                 }
             }
+        }
+    }
+
+    /** Reads what rocketmq-exporter reads of each broker: if one of the names is missing or is no number, it shows nothing of the broker. */
+    static void exporter() throws Exception {
+        for (String address : brokers()) {
+            Map<String, String> shown = admin.fetchBrokerRuntimeStats(address).getTable();
+            for (String name : EXPORTED_NUMBERS) {
+                check(shown.containsKey(name) && Double.parseDouble(shown.get(name)) >= 0, name + " of " + shown.keySet());
+            }
+            for (String name : EXPORTED_RATES) {
+                check(shown.get(name).split(" ").length == 3 && Double.parseDouble(shown.get(name).split(" ")[2]) >= 0, shown.get(name));
+            }
+            for (String range : RANGES) {
+                String counts = shown.get("putMessageDistributeTime");
+                check(counts.matches("(.* )?" + Pattern.quote(range) + ":[0-9]+( .*)?"), counts);
+            }
+            check(shown.get("commitLogDirCapacity").matches("Total : [0-9.]+ GiB, Free : [0-9.]+ GiB\\."), shown.get("commitLogDirCapacity"));
+            check(shown.get("remainHowManyDataToFlush").matches("[0-9]+ B"), shown.get("remainHowManyDataToFlush"));
+            for (String name : new String[] {"BROKER_PUT_NUMS", "BROKER_GET_NUMS"}) {
+                check(admin.viewBrokerStatsData(address, name, "DefaultCluster").getStatsDay().getSum() >= QUEUE_MESSAGES, name);
+            }
+            check(address.endsWith(":" + admin.getBrokerConfig(address).getProperty("listenPort")), admin.getBrokerConfig(address));
         }
     }
 

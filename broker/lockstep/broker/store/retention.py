@@ -138,6 +138,10 @@ class Retention:
             each = self._log.segment_of(each.end)  # a file that was missing has no record
         return sys.maxsize
 
+    async def oldest_ms(self) -> int:
+        """Return the store time of the log's first record, in ms since 1970; 0 if its file has none."""
+        return await self._first_stamp_ms(self._log.segments[0]) if self._log.segments else 0
+
     async def _first_stamp_ms(self, segment: Segment) -> int:
         data = self._log.from_tail(segment.start, RECORD_BYTES_MIN)
         if data is None:

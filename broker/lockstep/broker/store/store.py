@@ -513,6 +513,15 @@ class Store:
         queue = self._queues.get((topic, queue_id))
         return 0 if queue is None else queue.next
 
+    @property
+    def log_bounds(self) -> tuple[int, int]:
+        """Return (position of the first byte, end) of the log."""
+        return self._log.start, self._log.end
+
+    async def oldest_ms(self) -> int:
+        """Return the store time of the log's first record, in ms since 1970; 0 if there is none."""
+        return await self._retention.oldest_ms()
+
     def young_queue(self, topic: str, queue_id: int) -> bool:
         """Return whether nothing was removed and the first message is still a recent one, so that a group without progress begins at 0.
 
