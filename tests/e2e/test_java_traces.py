@@ -31,6 +31,23 @@ async def test_each_broker_that_takes_traces_has_a_queue_and_asks_for_them(clust
                 assert [body for _, body, _ in records((await broker.call(11, pull(0, topic=TRACES))).body)] == [b"Pub\x01\x02"]
 
 
+async def test_java_consumers_receive_what_their_traces_need_from_whomever_the_message_comes(cluster: Cluster) -> None:
+    await cluster.nameserver()
+    await cluster.broker("broker-a", "--trace-topic")
+    await cluster.command("topic", "create", "orders", "--queues", "1")
+    await cluster.command("send", "orders", "native", "--property", "shop=7")
+    async with java_wire(cluster.addresses["broker-a"], JSON) as broker:
+        for properties in ("KEYS\x01k", "KEYS\x01k\x02TRACE_ON\x01false\x02", "A\x01" + 30_700 * "a"):
+            assert (await broker.call(310, send(properties=properties), b"java")).code == 0
+        found = records((await broker.call(11, pull(0))).body)
+    assert [(each["MSG_REGION"], each["TRACE_ON"]) for _, _, each in found] == 4 * [("DefaultRegion", "true")]
+    assert [offset for offset, _, _ in found] == [0, 1, 2, 3]
+    assert [body for _, body, _ in found] == [b"native", b"java", b"java", b"java"]
+    assert (found[0][2]["shop"], found[1][2]["KEYS"], len(found[3][2]["A"])) == ("7", "k", 30_700)
+    stored = await cluster.command("tail", "orders", "--from-start", "--count", "4", "--json")
+    assert "MSG_REGION" not in stored
+
+
 async def test_nobody_else_creates_or_deletes_the_topic_for_traces(cluster: Cluster) -> None:
     await cluster.nameserver()
     await cluster.broker("broker-a", "--auto-create-topics")

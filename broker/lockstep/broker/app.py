@@ -211,7 +211,7 @@ class Broker:
             may_begin=store.check_new_state,
         )
         limits = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
-        self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **limits)
+        self._pulls = pulls = PullProcessor(host, self._tasks, store, state.topics, coordination, **limits, traced=config.trace_topic)
         group_topics = GroupTopics(state.topics, store.check_new_state, lambda topic: holds.holds(topic, host.clock.boot_ms()))
         budget = TurnBudget(LANE_ITEMS_PER_TURN)
         connections = ClientConnections(coordination)

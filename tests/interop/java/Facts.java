@@ -10,6 +10,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -156,11 +157,23 @@ public class Facts {
         throw new IllegalStateException("a query by key has found something");
     }
 
+    /** A producer and a consumer trace a message: what was sent, and the begin and the end of the call. */
     static void trace(String topic) throws Exception {
         DefaultMQProducer traced = producer("producers-" + topic, true);
+        List<MessageExt> got = Collections.synchronizedList(new ArrayList<>());
+        var strategy = new AllocateMessageQueueAveragely();
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("group-" + topic, null, strategy, true, null);
+        prepare(consumer, topic, got).start();
         SendResult sent = send(traced, topic, "1");
-        List<MessageExt> traces = consume("RMQ_SYS_TRACE_TOPIC", "group-of-traces", 1);
-        require(text(traces.get(0)).contains(sent.getMsgId()), text(traces.get(0)));
+        await(() -> got.size() == 1, got);
+        List<MessageExt> traces = Collections.synchronizedList(new ArrayList<>());
+        DefaultMQPushConsumer reader = consumer("RMQ_SYS_TRACE_TOPIC", "group-of-traces", traces);
+        reader.start();
+        for (String kind : List.of("Pub", "SubBefore", "SubAfter")) {
+            await(() -> List.copyOf(traces).stream().anyMatch(each -> text(each).contains(kind) && text(each).contains(sent.getMsgId())), kind);
+        }
+        reader.shutdown();
+        consumer.shutdown();
         traced.shutdown();
     }
 
@@ -188,7 +201,10 @@ public class Facts {
     }
 
     static DefaultMQPushConsumer consumer(String topic, String group, List<MessageExt> got) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        return prepare(new DefaultMQPushConsumer(group), topic, got);
+    }
+
+    static DefaultMQPushConsumer prepare(DefaultMQPushConsumer consumer, String topic, List<MessageExt> got) throws Exception {
         consumer.setNamesrvAddr(nameserver);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");

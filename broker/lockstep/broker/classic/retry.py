@@ -29,8 +29,8 @@ VERSION_WITH_LIMIT = 121
 """RocketMQ's version 3.4.9, from which the header names the limit of retries."""
 MARKS = (RETRY_TOPIC, ORIGIN_MESSAGE_ID, RECONSUME_TIME)
 """Properties that only a retry has."""
-_DROPPED = frozenset(
-    {RECONSUME_TIME, MAX_RECONSUME_TIMES, REAL_TOPIC, REAL_QID, PGROUP, DELAY, "MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "WAIT"}
+_DROPPED = frozenset({RECONSUME_TIME, MAX_RECONSUME_TIMES, REAL_TOPIC, REAL_QID, PGROUP, DELAY}) | frozenset(
+    {"MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "WAIT", "MSG_REGION", "TRACE_ON"}
 )
 _DIGITS_MAX = 10
 """The digits of the largest int32, which Java's ordered consumers name as a limit."""

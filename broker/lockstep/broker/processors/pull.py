@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
+from lockstep.broker.classic.traces import with_trace_marks
 from lockstep.broker.coordination import Coordination
 from lockstep.broker.effects import StalePulls
 from lockstep.broker.processors.cold_reads import ColdReads
@@ -113,7 +114,9 @@ class PullProcessor:
         *,
         held_max: int = HELD_MAX,
         held_per_group_max: int = HELD_PER_GROUP_MAX,
+        traced: bool = False,
     ) -> None:
+        """`traced`: the broker takes the traces of RocketMQ's consumers."""
         self._clock = host.clock
         self._tasks = tasks
         self._store = store
@@ -138,6 +141,7 @@ class PullProcessor:
         self.found_count = self.empty_count = 0
         """Pulls that were answered with messages, and without, since the start."""
         self._stopping = False
+        self._traced = traced
 
     @property
     def held_count(self) -> int:
@@ -472,14 +476,17 @@ class PullProcessor:
         if pull.gap is not None:
             reply = PullReply(result.next_offset, result.min_offset, result.max_offset, 0, *pull.gap)
         command = request.reply(reply, code=code, remark=None if code == ResponseCode.SUCCESS else result.status.value)
-        if result.parts:
-            self._turn_bytes += sum(map(len, result.parts))
+        parts = result.parts
+        if parts:
+            if self._traced and not request.is_native:
+                parts = with_trace_marks(parts)
+            self._turn_bytes += sum(map(len, parts))
             self.found_count += 1
         else:
             self.empty_count += 1
         if result.status in _READ and not pull.inspects:
             self._count(request.header, result)
-        request.respond(command, result.parts)
+        request.respond(command, parts)
 
     def _count(self, header: PullHeader, result: ReadResult) -> None:
         """Count what was returned, and what the subscription did not match between the requested offset and the next one."""

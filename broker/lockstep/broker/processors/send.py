@@ -14,6 +14,7 @@ from itertools import accumulate
 
 from lockstep.broker.classic.batch import joined_properties, read_batch
 from lockstep.broker.classic.retry import MARKS, as_stored, check_retry_topic, is_retry, retries_used_up
+from lockstep.broker.classic.traces import REGION
 from lockstep.broker.delayed_delivery import DelayedDelivery
 from lockstep.broker.failed_messages import FailedMessages
 from lockstep.broker.message_copy import MessageCopy
@@ -87,7 +88,6 @@ TRANSACTION_BITS = 0xC
 """RocketMQ: MessageSysFlag.TRANSACTION_ROLLBACK_TYPE, the mask of a message's transaction state."""
 KEPT_FOR_LATER = (REAL_TOPIC, REAL_QID, PGROUP)
 """Properties with which a broker keeps a message for later: where it belongs, and whose transaction it is."""
-REGION = "DefaultRegion"
 
 NOT_STORED = StoredFrame(-1, -1, 0)
 
