@@ -177,6 +177,7 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.DELETE_EXPIRED_COMMITLOG: (None, None),
     R.GET_TOPIC_CONFIG: (offsets.TopicHeader, None),
     R.GET_SUBSCRIPTIONGROUP_CONFIG: (admin.GroupConfigHeader, None),
+    R.QUERY_ASSIGNMENT: (None, None),
 }
 """Header and body of every request. The bodies of RocketMQ's tools, which are JSON, are in tests/e2e/test_java_admin.py."""
 

@@ -16,6 +16,7 @@ from lockstep.broker.background import EffectRunner, LeaseTimer, StoreMaintenanc
 from lockstep.broker.classic.admin_broker import BrokerAdminProcessor
 from lockstep.broker.classic.admin_groups import GroupAdminProcessor
 from lockstep.broker.classic.admin_topics import TopicAdminProcessor
+from lockstep.broker.classic.assignment import AssignmentProcessor
 from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.classic.consume_stats import ConsumeStatsProcessor
 from lockstep.broker.classic.groups import GroupsProcessor
@@ -53,10 +54,10 @@ from lockstep.broker.store import Recovery, Store
 from lockstep.broker.store.foreign_scope import adopted_topics
 from lockstep.broker.tables.topic_table import TOMBSTONES_MAX
 from lockstep.broker.tables.write_holds import WriteHolds
-from lockstep.protocol.bodies import BrokerStatus
+from lockstep.protocol.bodies import BrokerStatus, TopicRoute
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import format_delay
-from lockstep.protocol.errors import StateError
+from lockstep.protocol.errors import StateError, TransportError
 from lockstep.protocol.ids import store_host_of
 from lockstep.protocol.names import INTERNAL_LISTENER, SCHEDULE_TOPIC, TRACE_TOPIC
 from lockstep.protocol.native import implementation
@@ -237,6 +238,7 @@ class Broker:
             GroupEventsProcessor(coordination, host.clock, budget),
             ResetProcessor(coordination, connections, store, state.topics, budget),
             ReplyProcessor(connections, host.clock),
+            AssignmentProcessor(coordination, self._route),
             status,
             SettingsProcessor(self.settings),
             TopicAdminProcessor(
@@ -277,6 +279,12 @@ class Broker:
         """Adopt the layouts that other brokers have registered before, within a short time at most."""
         if self._registration is not None:
             await self._registration.learn()
+
+    async def _route(self, topic: str) -> TopicRoute | None:
+        """Return a topic's route as clients get it from the nameservers."""
+        if self._registration is None:
+            raise TransportError("this broker has no nameserver")
+        return await self._registration.route(topic)
 
     async def _enter_term(self, store: Store, state: BrokerState, recovery: Recovery) -> None:
         """Begin a new term, durable before the first response under it. Then store the boot id: a second crash must not hide the first."""

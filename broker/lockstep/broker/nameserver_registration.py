@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar
 
-from lockstep.protocol.bodies import DataVersion, NameserverStanding, RefusedLayout, RegisterBody, RegisterReply
+from lockstep.protocol.bodies import DataVersion, NameserverStanding, RefusedLayout, RegisterBody, RegisterReply, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, LockstepError, RemoteProtocolError, TransportError
 from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
 from lockstep.protocol.layouts import split_layouts
 from lockstep.protocol.names import INTERNAL_LISTENER
@@ -205,6 +206,28 @@ class NameserverRegistration:
         """Register at once, and adopt the layouts that other brokers have registered before. Return then, or after KNOWN_MS."""
         self.register_soon()
         await self.wait_until_known()
+
+    async def route(self, topic: str) -> TopicRoute | None:
+        """Return a topic's route as one of the nameservers knows it, or None if the topic does not exist there.
+
+        Raise TransportError if none of them responds, RemoteProtocolError for a response that is no route.
+        """
+        fields = to_plain(TopicHeader(topic))
+        failure = TransportError("no nameserver is connected")
+        for peer in self._peers:
+            if peer.endpoint is None:
+                continue
+            try:
+                response = await peer.endpoint.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, timeout_ms=KNOWN_MS)
+            except TransportError as error:
+                failure = error
+                continue
+            if response.code == ResponseCode.SUCCESS:
+                return decode_body(TopicRoute, response.body)
+            if response.code == ResponseCode.TOPIC_NOT_EXIST:
+                return None
+            failure = TransportError(f"nameserver {peer.address} responded with {response.code}: {response.remark}")
+        raise failure
 
     async def stop(self) -> None:
         """Unregister from the nameservers that know this broker (at most 1 s), then close. The caller's Tasks end the loops."""

@@ -7,8 +7,8 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * A member of a group: NAMESERVER GROUP TOPIC INSTANCE. It prints "started CLIENT-ID", and "handled QUEUE-OFFSET BODY" for each message, and
- * ends at the end of its input.
+ * A member of a group: NAMESERVER GROUP TOPIC INSTANCE [asks]. It prints "started CLIENT-ID", and "handled QUEUE-OFFSET BODY" for each
+ * message, and ends at the end of its input. With "asks" the broker assigns its queues (clientRebalance=false, from 5.0 on).
  */
 public class Member {
     public static void main(String[] arguments) throws Exception {
@@ -17,6 +17,9 @@ public class Member {
         consumer.setInstanceName(arguments[3]);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setPersistConsumerOffsetInterval(500);
+        if (arguments.length > 4) {
+            DefaultMQPushConsumer.class.getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         consumer.subscribe(arguments[2], "TagA || TagB");
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             for (MessageExt message : messages) {
