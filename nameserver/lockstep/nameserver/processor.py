@@ -26,7 +26,7 @@ from lockstep.protocol.headers.routes import (
     UnregisterBrokerHeader,
 )
 from lockstep.protocol.layouts import split_layouts
-from lockstep.protocol.names import check_broker_name, check_cluster_name
+from lockstep.protocol.names import check_broker_name, check_cluster_name, how_to_create
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import handles
@@ -116,7 +116,7 @@ class RouteProcessor:
         elif route is not None:
             return request.reply(body=route)
         self._check_ready(request)
-        remark = f"no topic {header.topic!r}: create it with `lockstep topic create {header.topic}`"
+        remark = f"no topic {header.topic!r}: {how_to_create(header.topic)}"
         deleted = self._table.layouts.get(header.topic)
         if deleted is not None and request.is_native:
             # A client that knows a lower layout learns that the topic is deleted, not that this nameserver does not know it yet.

@@ -8,6 +8,7 @@ broker name  1 … 127 bytes   a-z A-Z 0-9 . _ -   (also of a cluster); a broker
 """
 
 import re
+from shlex import quote
 
 from lockstep.protocol.errors import LocalProtocolError
 
@@ -91,6 +92,23 @@ def _topic_of(prefix: str, group: str) -> str:
             f"group {group[:40]}… has {len(group)} characters: {prefix} before it makes a topic, so at most {TOPIC_BYTES_MAX - len(prefix)}"
         )
     return topic
+
+
+def how_to_create(topic: str, or_else: str = "") -> str:
+    """Return how a topic that does not exist comes to exist: the command, with what else helps (`or_else`), or who creates it instead."""
+    group = group_of_topic(topic)
+    if topic == TRACE_TOPIC:
+        return "a broker that is started with --trace-topic creates it"
+    if is_system_topic(topic):
+        return "it is one of RocketMQ's or of the brokers' own, and nobody creates it here"
+    if group is not None:
+        first = "first member" if topic.startswith(RETRY_PREFIX) else "first message on which it gives up"
+        return f"a broker creates it for group {group} with its {first}"
+    try:
+        check_topic(topic)
+    except LocalProtocolError as error:
+        return str(error)
+    return f"create it with `lockstep topic create {quote(topic)}`{or_else}"
 
 
 def check_topic(topic: str) -> None:

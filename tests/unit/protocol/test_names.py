@@ -11,6 +11,7 @@ from lockstep.protocol.names import (
     check_cluster_name,
     check_group,
     check_topic,
+    how_to_create,
     is_sendable_topic,
     is_system_topic,
 )
@@ -89,3 +90,19 @@ def test_internal_topics_are_not_sendable() -> None:
     assert not is_sendable_topic(STATE_TOPIC)
     assert not is_sendable_topic("SCHEDULE_TOPIC_XXXX")
     assert is_sendable_topic("BenchmarkTest")
+
+
+@pytest.mark.parametrize(
+    ("topic", "advice"),
+    [
+        ("orders", "create it with `lockstep topic create orders`"),
+        ("a|b", "create it with `lockstep topic create 'a|b'`"),
+        ("RMQ_SYS_TRACE_TOPIC", "a broker that is started with --trace-topic creates it"),
+        ("%RETRY%billing", "a broker creates it for group billing with its first member"),
+        ("%DLQ%billing", "a broker creates it for group billing with its first message on which it gives up"),
+        ("SCHEDULE_TOPIC_XXXX", "it is one of RocketMQ's or of the brokers' own, and nobody creates it here"),
+        ("a.b", "topic 'a.b' contains illegal characters: allowing only % | a-z A-Z 0-9 _ -"),
+    ],
+)
+def test_advice_about_a_missing_topic_can_be_followed(topic: str, advice: str) -> None:
+    assert how_to_create(topic) == advice

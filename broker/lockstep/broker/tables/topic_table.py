@@ -51,7 +51,7 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.layout_counts import with_counts
 from lockstep.protocol.layouts import COUNTER_MAX, ENTRIES_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
-from lockstep.protocol.names import check_topic, is_sendable_topic, is_system_topic
+from lockstep.protocol.names import check_topic, how_to_create, is_sendable_topic, is_system_topic
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
@@ -452,9 +452,7 @@ class TopicTable:
 
 def topic_missing(topic: str) -> TopicNotExistError:
     """Return the error for a topic that does not exist."""
-    return TopicNotExistError(
-        f"topic {topic} does not exist: create it with `lockstep topic create {topic}`, or start the broker with --auto-create-topics"
-    )
+    return TopicNotExistError(f"topic {topic} does not exist: {how_to_create(topic, ', or start the broker with --auto-create-topics')}")
 
 
 def _created_again(asked: TopicLayout, gone: TopicLayout) -> TopicLayout:

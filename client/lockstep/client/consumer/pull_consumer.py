@@ -35,6 +35,7 @@ from lockstep.protocol.errors import BrokerError, LocalProtocolError, StaleEpoch
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader
 from lockstep.protocol.message import MessageExt
+from lockstep.protocol.names import how_to_create
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import MATCH_ALL, TagFilter
 from lockstep.runtime.log import get_logger
@@ -141,7 +142,7 @@ class PullConsumer(BaseConsumer):
         """
         layout = await self._running().watch.route(topic)
         if layout is None:
-            raise TopicNotExistError(f"no topic {topic}: create it with `lockstep topic create {topic}`")
+            raise TopicNotExistError(f"no topic {topic}: {how_to_create(topic)}")
         return layout.read_queues
 
     def assignment(self) -> tuple[MessageQueue, ...]:
@@ -514,6 +515,6 @@ async def _check_queues(instance: Instance, queues: Iterable[MessageQueue]) -> N
     for queue in queues:
         layout = instance.routes.layout(queue.topic) or await instance.watch.route(queue.topic)
         if layout is None or layout.deleted:
-            raise TopicNotExistError(f"no topic {queue.topic}: create it with `lockstep topic create {queue.topic}`")
+            raise TopicNotExistError(f"no topic {queue.topic}: {how_to_create(queue.topic)}")
         if queue not in layout.number_of:
             raise LocalProtocolError(f"{queue} is not a readable queue of {queue.topic}: `await consumer.queues(topic)` returns them")

@@ -10,6 +10,7 @@ from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.topics import create_topic
 from lockstep.protocol.errors import LockstepError, RouteNotReadyError, StateError, TopicNotExistError, TransportError
+from lockstep.protocol.names import how_to_create
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 
@@ -158,7 +159,7 @@ class Topics:
         if layout is not None:
             return layout
         if not shell.config.auto_create_topics:
-            raise TopicNotExistError(f"topic {name} does not exist: create it with `lockstep topic create {name}`")
+            raise TopicNotExistError(f"topic {name} does not exist: {how_to_create(name)}")
         return await create_topic(shell.instance, name, shell.config.topic_queue_count, auto=True)
 
     def link_changed(self, link: BrokerLink) -> None:
