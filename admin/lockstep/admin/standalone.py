@@ -19,6 +19,8 @@ DEFAULT_PORT = 9876
 BROKER_PORT_AFTER = 1_035
 """Difference between the nameserver's port and the first broker's: 9876 and 10911 as in RocketMQ."""
 BROKER_PORT_STEP = 10
+VIP_PORT_BEFORE = 2
+"""Where RocketMQ's Java clients before 4.4, and its dashboard, send most requests: at the broker's port minus 2."""
 DASHBOARD_PORT_AFTER = 4
 
 
@@ -47,12 +49,22 @@ def load_dashboard() -> MakeDashboard:
 class StandaloneCluster:
     """Starts the nameserver, then one broker after the other, then the dashboard, and stops them in reverse order."""
 
-    def __init__(self, host: Host, *, store: str, port: int, broker_count: int, make_dashboard: MakeDashboard | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        *,
+        store: str,
+        port: int,
+        broker_count: int,
+        trace_topic: bool = False,
+        make_dashboard: MakeDashboard | None = None,
+    ) -> None:
         self.on_fatal: Callable[[BaseException], None] | None = None
         self._host = host
         self._store = store
         self._port = port
         self._broker_count = broker_count
+        self._trace_topic = trace_topic
         self._nameserver = Nameserver(NameserverConfig(listen=(f"127.0.0.1:{port}",)), host)
         self._brokers: list[Broker] = []
         self._make_dashboard = make_dashboard
@@ -101,10 +113,11 @@ class StandaloneCluster:
             raise ConfigError(f"{name} would listen on port {port}, above 65535: choose a lower --port, or 0 for free ports")
         return BrokerConfig(
             name=name,
-            listen=(f"127.0.0.1:{port}",),
+            listen=(f"127.0.0.1:{port}", *((f"vip=127.0.0.1:{port - VIP_PORT_BEFORE}",) if port else ())),
             nameserver=nameserver,
             store=f"{self._store}/{name}",
             auto_create_topics=True,
+            trace_topic=self._trace_topic,
         )
 
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.standalone import BROKER_PORT_AFTER, StandaloneCluster, next_steps
+from lockstep.admin.standalone import BROKER_PORT_AFTER, VIP_PORT_BEFORE, StandaloneCluster, next_steps
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.host import Host
 from support.http import raw
+from support.java_requests import send
+from support.java_wire import JSON, java_wire
 from support.ports import END, FIRST, is_free
 from support.processes import clean_environment, program, run_program
 
@@ -56,6 +58,21 @@ def test_cluster_of_two_brokers_stores_and_keeps_messages(tmp_path: Path) -> Non
         assert again.stop() == 0
 
 
+def free_ports(*after: int) -> int:
+    """Return a free port, with free ones after it."""
+    return next(port for port in range(FIRST, END, 100) if all(is_free(port + each) for each in (0, *after)))
+
+
+@pytest.mark.e2e
+async def test_java_clients_with_their_defaults_reach_each_broker_at_its_port_minus_2_and_may_trace(tmp_path: Path) -> None:
+    port = free_ports(BROKER_PORT_AFTER, BROKER_PORT_AFTER - VIP_PORT_BEFORE)
+    with program(CLI, "up", "--port", str(port), "--trace-topic", "--store", str(tmp_path), event="up.started") as running:
+        async with java_wire(f"127.0.0.1:{port + BROKER_PORT_AFTER - VIP_PORT_BEFORE}", JSON) as wire:
+            sent = await wire.call(310, send(), b"x")
+        assert (sent.code, sent.fields["TRACE_ON"]) == (0, "true"), sent.remark
+        assert running.stop(signal.SIGINT) == 0
+
+
 async def read(url: str, path: str) -> tuple[int, str]:
     address = url.removeprefix("http://").rstrip("/")
     return await raw(address, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
@@ -77,7 +94,7 @@ async def test_dashboard_runs_with_the_cluster_and_stops_with_it_although_browse
 
 @pytest.mark.e2e
 def test_taken_port_of_the_dashboard_ends_up_with_one_line(tmp_path: Path) -> None:
-    port = next(port for port in range(FIRST, END, 100) if is_free(port) and is_free(port + 4) and is_free(port + BROKER_PORT_AFTER))
+    port = free_ports(4, BROKER_PORT_AFTER)
     with socket.create_server(("127.0.0.1", port + 4)):
         ended = run_program(CLI, "up", "--port", str(port), "--dashboard", "--store", str(tmp_path))
     assert (ended.returncode, ended.stderr.count("\n")) == (1, 1), ended.stderr
@@ -105,10 +122,12 @@ def test_brokers_have_their_own_ports_and_directories() -> None:
     laptop = StandaloneCluster(Host.real(), store="dir", port=9876, broker_count=2)
     configs = [laptop.broker_config(index, "127.0.0.1:9876") for index in range(2)]
     assert [(c.name, c.listen, c.store) for c in configs] == [
-        ("broker-a", ("127.0.0.1:10911",), "dir/broker-a"),
-        ("broker-b", ("127.0.0.1:10921",), "dir/broker-b"),
+        ("broker-a", ("127.0.0.1:10911", "vip=127.0.0.1:10909"), "dir/broker-a"),
+        ("broker-b", ("127.0.0.1:10921", "vip=127.0.0.1:10919"), "dir/broker-b"),
     ]
-    assert all(config.auto_create_topics for config in configs)
+    assert all(config.auto_create_topics and not config.trace_topic for config in configs)
+    traced = StandaloneCluster(Host.real(), store="dir", port=9876, broker_count=1, trace_topic=True)
+    assert traced.broker_config(0, "127.0.0.1:9876").trace_topic
 
 
 def test_port_0_gives_each_broker_a_free_port() -> None:
@@ -118,6 +137,7 @@ def test_port_0_gives_each_broker_a_free_port() -> None:
 def test_broker_port_above_65535_is_rejected() -> None:
     assert StandaloneCluster(Host.real(), store="d", port=64_500, broker_count=1).broker_config(0, "127.0.0.1:64500").listen == (
         "127.0.0.1:65535",
+        "vip=127.0.0.1:65533",
     )
     with pytest.raises(ConfigError, match="broker-a would listen on port 65536"):
         StandaloneCluster(Host.real(), store="dir", port=64_501, broker_count=1).broker_config(0, "127.0.0.1:64501")

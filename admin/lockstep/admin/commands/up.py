@@ -28,6 +28,9 @@ def up_command(
         bool,
         typer.Option("--dashboard", help="Show the cluster in the browser too, on the nameserver's port + 4. Needs the extra [dashboard]."),
     ] = False,
+    trace_topic: Annotated[
+        bool, typer.Option("--trace-topic", help="Take the message traces of RocketMQ's clients: create RMQ_SYS_TRACE_TOPIC.")
+    ] = False,
     log_level: Annotated[str, typer.Option("--log-level", help="Least severe events to log: debug, info, warning or error.")] = "warning",
 ) -> None:
     """Run a nameserver and brokers in this process, for development.
@@ -43,5 +46,7 @@ def up_command(
     # A terminal gets the text on stderr only; a program that reads stdout waits for the JSON events.
     log.configure(log_level, announcing=not sys.stdout.isatty())
     DESCRIPTORS.prepare()
-    cluster = StandaloneCluster(Host.real(), store=store, port=port, broker_count=brokers, make_dashboard=make_dashboard)
+    cluster = StandaloneCluster(
+        Host.real(), store=store, port=port, broker_count=brokers, trace_topic=trace_topic, make_dashboard=make_dashboard
+    )
     raise typer.Exit(Daemon("lockstep up").run(cluster))
