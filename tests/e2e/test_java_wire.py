@@ -254,3 +254,11 @@ async def test_text_that_is_no_text_fails_its_request_and_not_the_broker(cluster
     body = heartbeat().replace(b'"orders"', b'"\\ud83d"')
     assert (await broker.call(34, None, body)).code == 1
     assert (await broker.call(310, send(), b"x")).code == 0
+
+
+async def test_properties_of_30720_bytes_are_stored_and_one_byte_more_is_refused(wires: tuple[JavaWire, JavaWire]) -> None:
+    _, broker = wires
+    longest = "A\x01" + "a" * (30_720 - 2)
+    assert (await broker.call(310, send(properties=longest), b"x")).code == 0
+    refused = await broker.call(310, send(properties=longest + "a"), b"x")
+    assert (refused.code, "have 30721 bytes: at most 30720" in (refused.remark or "")) == (13, True), refused
