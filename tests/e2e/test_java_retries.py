@@ -24,7 +24,9 @@ async def test_clients_own_retry_is_delivered_to_its_group(cluster: Cluster, kin
         await broker.call(34, None, heartbeat())
         at_once = await broker.call(310, own(), b"at once")
         assert (at_once.code, at_once.fields["queueId"], at_once.fields["queueOffset"]) == (0, "0", "0")
-        delayed = await broker.call(310, own("\x02DELAY\x011\x02__LS_SEQ\x01x\x02CLUSTER\x01other"), b"after a second")
+        delayed = await broker.call(
+            310, own("\x02DELAY\x011\x02__LS_SEQ\x01x\x02CLUSTER\x01other\x02MSG_REGION\x01r\x02TRACE_ON\x01true"), b"after a second"
+        )
         assert delayed.code == 0, delayed.remark
         first = await broker.call(11, pull(0, topic=RETRY, suspend=True))
         second = await broker.call(11, pull(1, topic=RETRY, suspend=True))
