@@ -177,6 +177,30 @@ def test_broad_except_is_used_only_where_an_error_ends_one_unit() -> None:
                     )
 
 
+def _text_of_a_name(node: ast.AST) -> str:
+    """Return the name whose text an expression takes: `str(name)`, `repr(name)`, `f"{name}"`; or nothing."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"str", "repr"}:
+        node = node.args[0] if node.args else node
+    elif isinstance(node, ast.FormattedValue):
+        node = node.value
+    else:
+        return ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def test_text_of_an_error_of_any_type_is_made_in_one_place() -> None:
+    """What users' code raises may have a text that raises: `text_of` (protocol/object_text.py)."""
+    for path in sources():
+        if place(path).partition("/")[0] not in {"client", "otel", "protocol", "runtime", "taskiq"} or path.name == "object_text.py":
+            continue
+        for handler in ast.walk(tree(path)):
+            if not isinstance(handler, ast.ExceptHandler) or handler.type is None or handler.name is None:
+                continue
+            if {name.id for name in ast.walk(handler.type) if isinstance(name, ast.Name)} & {"Exception", "BaseException"}:
+                shown = {_text_of_a_name(node) for node in ast.walk(handler)}
+                assert handler.name not in shown, f"{place(path)}:{handler.lineno} shows an error without text_of"
+
+
 def test_no_todo_is_left() -> None:
     for path in sources():
         for number, line in enumerate(path.read_text().splitlines(), 1):

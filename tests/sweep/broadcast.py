@@ -143,7 +143,7 @@ class BroadcastRunner(GroupRunner):
             await asyncio.sleep(max(plan.takes_s, self._universe.apply_call_fault(self._process)))
             result = plan.result
             if result is CallResult.ERROR:
-                raise ListenerError("as planned")
+                raise ListenerError("as planned \udcff")
             return plan
         finally:
             self._record_member_return(called, result)
@@ -154,7 +154,7 @@ class BroadcastRunner(GroupRunner):
         self._universe.apply_call_fault(self._process)
         self._record_member_return(called, plan.result)
         if plan.result is CallResult.ERROR:
-            raise ListenerError("as planned")
+            raise ListenerError("as planned \udcff")
         return plan
 
     async def _handle_concurrently(self, messages: Sequence[MessageExt], context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:

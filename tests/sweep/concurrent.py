@@ -100,7 +100,7 @@ class ConcurrentRunner(GroupRunner):
             await asyncio.sleep(plan.takes_s)
             done, result = plan.done, plan.result
             if result is CallResult.ERROR:
-                raise ListenerError("as planned")
+                raise ListenerError("as planned \udcff")
             return self._status(plan, context)
         finally:
             self._record_concurrent_end(began, done, result)
@@ -110,5 +110,5 @@ class ConcurrentRunner(GroupRunner):
         plan, began = self._plan_call(messages), self._record_concurrent_call(messages, context)
         self._record_concurrent_end(began, plan.done, plan.result)
         if plan.result is CallResult.ERROR:
-            raise ListenerError("as planned")
+            raise ListenerError("as planned \udcff")
         return self._status(plan, context)

@@ -241,7 +241,7 @@ class GroupRunner(Runner[PushConsumer]):
                 return S.SUCCESS
             if plan.fails:
                 result = CallResult.ERROR
-                raise ListenerError("as planned")
+                raise ListenerError("as planned \udcff")
             result = RESULTS[context.auto_commit, plan.status]
             return plan.status
         finally:
@@ -263,7 +263,7 @@ class GroupRunner(Runner[PushConsumer]):
         self._universe.apply_call_fault(self._process)
         if plan.fails:
             self._record_ordered_end(began, CallResult.ERROR)
-            raise ListenerError("as planned")
+            raise ListenerError("as planned \udcff")
         self._record_ordered_end(began, RESULTS[context.auto_commit, plan.status])
         return plan.status
 

@@ -29,6 +29,7 @@ from lockstep.protocol.errors import (
     SystemBusyError,
 )
 from lockstep.protocol.names import SCHEDULE_TOPIC, group_of_topic
+from lockstep.protocol.object_text import text_of
 from lockstep.protocol.record import RecordView, split_records
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
@@ -276,7 +277,7 @@ class DelayedDelivery:
         self._failed[queue_id] = offset, count
         is_skipped = count >= ATTEMPTS_MAX
         then = "it is lost: no attempt has succeeded" if is_skipped else f"it is retried in {RETRY_MS} ms"
-        facts = {"delay_ms": queue_delay_ms(queue_id), "offset": offset, "try_count": count, "error": repr(error)}
+        facts = {"delay_ms": queue_delay_ms(queue_id), "offset": offset, "try_count": count, "error": text_of(error)}
         log_limited(log, "error", "delay.failed", **facts, then=then, exc_info=error)
         if is_skipped:
             del self._failed[queue_id]

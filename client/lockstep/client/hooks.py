@@ -7,6 +7,7 @@ order in which they were added before a send or call, and in the opposite order 
 from collections.abc import Iterable
 from typing import Protocol
 
+from lockstep.protocol.object_text import name_of, text_of
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.hooks")
@@ -18,15 +19,16 @@ class Watched(Protocol):
     group: str
 
 
-def hook_failed(group: str, hook: object, step: str, error: Exception) -> None:
-    named = f"{type(hook).__module__}.{type(hook).__qualname__}"
-    log.warning("hook.failed", group=group, hook=named, step=step, error=f"{type(error).__name__}: {error}", exc_info=error)
+def hook_failed(group: str, hook: object, step: str, error: BaseException) -> None:
+    log.warning("hook.failed", group=group, hook=name_of(type(hook)), step=step, error=text_of(error), exc_info=error)
 
 
 def call_hooks(what: Watched, hooks: Iterable[object], step: str) -> None:
-    """Call this method of each hook."""
+    """Call this method of each hook. Only KeyboardInterrupt and SystemExit are raised, as by `call_isolated`."""
     for hook in hooks:
         try:
             getattr(hook, step)(what)
-        except Exception as error:  # listener: a hook only observes
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # listener: a hook only observes
             hook_failed(what.group, hook, step, error)

@@ -40,6 +40,7 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHeader
 from lockstep.protocol.headers.tools import RunningInfoHeader
+from lockstep.protocol.object_text import text_of
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
@@ -476,6 +477,6 @@ class Instance:
         )
 
     def _failed(self, error: BaseException) -> None:
-        log.error("client.failed", error=repr(error))
+        log.error("client.failed", error=text_of(error))
         for consumer in list(self._consumers.values()):
             consumer.hooks.on_failed(error)

@@ -8,7 +8,7 @@ from types import FrameType
 
 from lockstep.client.consumer.base_consumer import BaseConsumer
 from lockstep.protocol.errors import ConfigError, LockstepError, StateError
-from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.daemon import Tasks, describe
 from lockstep.runtime.event_loop import new_event_loop, runs_event_loop
 from lockstep.runtime.garbage_collector import collect_less_often
 from lockstep.runtime.log import get_logger
@@ -52,7 +52,7 @@ def run(*services: AbstractAsyncContextManager[object]) -> None:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_serve(services, consumers))
     except LockstepError as error:
-        raise SystemExit(f"lockstep: {printable(' '.join(str(error).split()))}") from error
+        raise SystemExit(f"lockstep: {printable(' '.join(describe(error).split()))}") from error
 
 
 async def _serve(services: Sequence[AbstractAsyncContextManager[object]], consumers: Sequence[BaseConsumer]) -> None:

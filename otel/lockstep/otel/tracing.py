@@ -17,8 +17,17 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.metrics import Histogram, Meter, MeterProvider
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer, TracerProvider
 
-from lockstep.client import Consuming, Message, MessageExt, OrderlyContext, Sending
+from lockstep.client import (
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyStatus,
+    Consuming,
+    Message,
+    MessageExt,
+    OrderlyContext,
+    Sending,
+)
 from lockstep.otel import names
+from lockstep.protocol.object_text import name_of, text_of, traceback_of
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.extras import DISTRIBUTION
 from lockstep.runtime.host import Host
@@ -175,11 +184,12 @@ def _end(span: Span, error: BaseException | None, refusal: object = None) -> Att
     kind = None
     if error is not None:
         kind = type(error).__qualname__
-        span.record_exception(error)
-        span.set_status(Status(StatusCode.ERROR, str(error)))
+        shown = {names.EXCEPTION_TYPE: name_of(type(error)), names.EXCEPTION_MESSAGE: text_of(error)}
+        span.add_event("exception", {**shown, names.EXCEPTION_STACKTRACE: traceback_of(error)})
+        span.set_status(Status(StatusCode.ERROR, text_of(error)))
     elif refusal is not None:
-        kind = str(getattr(refusal, "name", type(refusal).__qualname__))
-        span.set_status(Status(StatusCode.ERROR, f"the listener returned {refusal!r:.100}"))
+        kind = refusal.name if isinstance(refusal, ConsumeOrderlyStatus | ConsumeConcurrentlyStatus) else type(refusal).__qualname__
+        span.set_status(Status(StatusCode.ERROR, f"the listener returned {text_of(refusal):.100}"))
     failed: Attributes = {} if kind is None else {names.ERROR_TYPE: kind}
     span.set_attributes(failed)
     span.end()

@@ -25,6 +25,7 @@ from hashlib import md5
 from typing import TypeVar
 
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
+from lockstep.protocol.object_text import text_of
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 
 BY_BROKER = "by_broker"
@@ -245,8 +246,10 @@ def _nearby(strategy: MachineRoomNearby, queues: Iterable[MessageQueue], members
 def _room(of: Callable[[T], str], what: T) -> str:
     try:
         room = of(what)
-    except Exception as error:  # listener: a user's function
-        raise LocalProtocolError(f"can't get the room of {what}: {type(error).__name__}: {error}") from error
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # listener: a user's function
+        raise LocalProtocolError(f"can't get the room of {what}: {text_of(error)}") from error
     if not isinstance(room, str) or not room:
         raise LocalProtocolError(f"the room of {what} is {room!r}: expected a name")
     return room

@@ -119,7 +119,12 @@ class Message(_Draft):
             raise _body_size(len(body))
         if type(flag) is not int or not -_INT32 <= flag < _INT32:
             raise LocalProtocolError(f"flag {flag!r} is not an int32")
-        stored_properties = b"" if sharding_key is None else _stored_sharding_key(sharding_key)
+        stored_properties = b""
+        if sharding_key is not None:
+            if type(sharding_key) is not str:
+                check_text("sharding_key", sharding_key)
+                sharding_key = str.__str__(sharding_key)  # a subclass, such as an enum, may hash, compare and encode as it likes
+            stored_properties = _stored_sharding_key(sharding_key)
         if tags is not None or keys or properties:
             keys = tuple(keys.split()) if isinstance(keys, str) else tuple(keys)
             properties = MappingProxyType(dict(properties))
@@ -255,14 +260,8 @@ def encode_messages(
     return b"".join(records), list(map(len, records))
 
 
-def _stored_sharding_key(sharding_key: str) -> bytes:
-    if type(sharding_key) is not str:
-        check_text("sharding_key", sharding_key)
-    return _cached_sharding_key(sharding_key)
-
-
 @lru_cache(maxsize=4096)
-def _cached_sharding_key(sharding_key: str) -> bytes:
+def _stored_sharding_key(sharding_key: str) -> bytes:
     """Return the key as it is stored without other properties. Raise LocalProtocolError if it is invalid."""
     check_text("sharding_key", sharding_key)
     stored = _SHARDING_KEY_HEAD + sharding_key.encode()

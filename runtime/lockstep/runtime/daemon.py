@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.object_text import text_of
 from lockstep.runtime.address import os_reason
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.event_loop import new_event_loop
@@ -60,19 +61,25 @@ class Tasks:
         error = task.exception()
         if error is None:
             return
-        log_limited(log, "error", "task.failed", task=task.get_name(), error=repr(error), exc_info=error)
+        log_limited(log, "error", "task.failed", task=task.get_name(), error=text_of(error), exc_info=error)
         if self.failure is None:
             self.failure = error
             if self._on_failure is not None:
                 self._on_failure(error)
 
 
-def call_isolated(event: str, function: Callable[..., object], *args: object) -> None:
-    """Call one of several independent callbacks. An exception is logged as `event`, so that the others are called too."""
+def call_isolated(event: str, function: Callable[..., object], *args: object, **facts: object) -> None:
+    """Call one of several independent callbacks. An error is logged as `event` with these facts, so that the others are called too.
+
+    Only KeyboardInterrupt and SystemExit are raised. A CancelledError is the callback's own, such as that of a future that it looked at: no
+    task is cancelled while it runs code that does not wait.
+    """
     try:
         function(*args)
-    except Exception as error:
-        log_limited(log, "error", event, error=repr(error), exc_info=error)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # listener: the callback has failed, and nothing else
+        log_limited(log, "error", event, **facts, error=text_of(error), exc_info=error)
 
 
 class Service(Protocol):
@@ -198,7 +205,8 @@ class Daemon:
 
 def describe(error: BaseException) -> str:
     """Return one line: the text of lockstep's errors, and type and text of others."""
-    return str(error) if isinstance(error, LockstepError) and str(error) else f"{type(error).__name__}: {error}"
+    text = text_of(error)
+    return text.removeprefix(f"{type(error).__name__}: ") if isinstance(error, LockstepError) else text
 
 
 class LoopErrors:
@@ -212,7 +220,7 @@ class LoopErrors:
         if "socket" in context and isinstance(error, OSError) and error.errno in SHORTAGE:
             self._accept_paused(loop, error)
         else:
-            log_limited(log, "error", "loop.failed", message=context.get("message"), error=repr(error), exc_info=error)
+            log_limited(log, "error", "loop.failed", message=context.get("message"), error=text_of(error), exc_info=error)
 
     def _accept_paused(self, loop: asyncio.AbstractEventLoop, error: OSError) -> None:
         """Log that asyncio accepts nothing for a second. asyncio reports it once for each connection that it may accept in a turn.

@@ -22,6 +22,7 @@ from typing import Any, cast
 from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RESPONSE_FLAG, Command
 from lockstep.protocol.errors import RemoteProtocolError, TransportError
 from lockstep.protocol.frame import FrameBuffer, encode_frame, encode_frame_parts
+from lockstep.protocol.object_text import text_of
 from lockstep.runtime.address import format_address, os_reason
 from lockstep.runtime.daemon import call_isolated
 from lockstep.runtime.host import Host
@@ -314,7 +315,7 @@ class Endpoint(asyncio.Protocol):
 
     def _failed(self, error: Exception) -> None:
         """Close after an error whose effect on reading or writing is unknown: the peer sees the end of the connection and retries."""
-        self.abort(f"an error at this end: {type(error).__name__}")
+        self.abort(f"an error at this end: {text_of(error)}")
 
     def _closed_error(self) -> TransportError:
         return TransportError(f"{self.peer}: connection closed: {self.reason}")
@@ -339,7 +340,7 @@ class Endpoint(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._linger_timer is not None:
             self._linger_timer.cancel()
-        self._end("closed by the peer" if exc is None else os_reason(exc) if isinstance(exc, OSError) else repr(exc))
+        self._end("closed by the peer" if exc is None else os_reason(exc) if isinstance(exc, OSError) else text_of(exc))
         self._notify_closed()
         if not self._closed_future.done():
             self._closed_future.set_result(None)

@@ -14,6 +14,7 @@ from typing import Any, TextIO, cast
 import structlog
 from structlog.typing import FilteringBoundLogger
 
+from lockstep.protocol.object_text import text_of, traceback_object, traceback_of
 from lockstep.runtime.host import running_host
 from lockstep.runtime.safe_text import printable, printable_lines
 
@@ -31,11 +32,26 @@ def _to_record(logger: object, method: str, facts: MutableMapping[str, Any]) -> 
     """
     event = str(facts.pop("event"))
     extra: dict[str, Any] = {"extra": {"event": event, "facts": facts}}
-    if (exc_info := facts.pop("exc_info", None)) is not None:
-        extra["exc_info"] = exc_info
+    if (error := facts.pop("exc_info", None)) is not None:
+        extra["exc_info"] = (type(error), error, traceback_object(error)) if isinstance(error, BaseException) else error
     if not facts:
         return (event,), extra
     return (f"{event} %s", " ".join(f"{key}={printable(str(value))}" for key, value in facts.items())), extra
+
+
+class _Logger(structlog.stdlib.BoundLogger):
+    """Logs an error without its traceback if the handlers can't show that: it may be a user's, and so may its attributes."""
+
+    def _proxy_to_logger(self, method_name: str, event: str | None = None, *event_args: str, **event_kw: Any) -> Any:
+        try:
+            return super()._proxy_to_logger(method_name, event, *event_args, **event_kw)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as failed:  # listener: what is logged must not end what logs it
+            if event_kw.pop("exc_info", None) is None:
+                raise
+            event_kw["traceback_not_shown"] = text_of(failed)
+            return super()._proxy_to_logger(method_name, event, *event_args, **event_kw)
 
 
 def get_logger(name: str) -> Logger:
@@ -45,7 +61,7 @@ def get_logger(name: str) -> Logger:
         structlog.wrap_logger(
             logging.getLogger(name if name == ROOT or name.startswith(f"{ROOT}.") else f"{ROOT}.{name}"),
             processors=[structlog.stdlib.filter_by_level, _to_record],
-            wrapper_class=structlog.stdlib.BoundLogger,
+            wrapper_class=_Logger,
             context_class=dict,
         ),
     )
@@ -71,8 +87,8 @@ class _Lines(logging.Formatter):
             "logger": record.name,
             **(facts if self._json else {key: printable(value) if isinstance(value, str) else value for key, value in facts.items()}),
         }
-        if record.exc_info:
-            trace = self.formatException(record.exc_info)
+        if record.exc_info and record.exc_info[1] is not None:
+            trace = traceback_of(record.exc_info[1])
             line["exception"] = trace if self._json else printable_lines(trace)
         return cast(str, self._render(None, record.levelname.lower(), line))
 

@@ -27,6 +27,7 @@ from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RETRY_AFTER_FIELD, VERSION_5_0, Command, response
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, SystemBusyError
+from lockstep.protocol.object_text import text_of
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
@@ -119,7 +120,7 @@ class Request:
         After the response nothing more is sent.
         """
         if not isinstance(error, BrokerError | RemoteProtocolError | LocalProtocolError):
-            facts = {"code": code_name(self.code), "peer": self.endpoint.peer, "error": repr(error)}
+            facts = {"code": code_name(self.code), "peer": self.endpoint.peer, "error": text_of(error)}
             log_limited(log, "error", "request.failed", **facts, exc_info=error)
         if not self.is_done:
             self.respond(self._error_response(error))

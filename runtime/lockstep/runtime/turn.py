@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from lockstep.protocol.object_text import text_of
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
 
@@ -67,7 +68,7 @@ class Turn:
         try:
             self._work()
         except Exception as error:
-            log_limited(log, "error", "turn.failed", turn=self._name, error=repr(error), exc_info=error)
+            log_limited(log, "error", "turn.failed", turn=self._name, error=text_of(error), exc_info=error)
             self._failed(error)
 
 

@@ -9,6 +9,7 @@ import pytest
 from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.listener import (
     STEPS,
+    ConcurrentlyContext,
     ConsumeConcurrentlyStatus,
     ConsumeOrderlyStatus,
     Fence,
@@ -17,8 +18,8 @@ from lockstep.client.consumer.listener import (
     check_listener,
     is_async,
     listener_name,
-    read_concurrent_result,
-    read_result,
+    read_call,
+    read_concurrent_call,
 )
 from lockstep.client.consumer.retry import Backoff, OrderedRetry, clamp_suspend_ms
 from lockstep.protocol.bodies import ConsumeFromWhere, MessageModel
@@ -67,35 +68,58 @@ def test_any_callable_with_two_positional_arguments_is_a_valid_listener(fine: ob
     check_listener(fine)
 
 
+def concurrent() -> ConcurrentlyContext:
+    return ConcurrentlyContext(MessageQueue("t", "broker-a", 3), 1, lambda: False)
+
+
 @pytest.mark.parametrize("wrong", ["SUCCESS", 0, True, object(), ConsumeConcurrentlyStatus.CONSUME_SUCCESS])
 def test_invalid_listener_result_fails_the_batch_with_an_error_that_shows_it(wrong: object) -> None:
-    status, why = read_result(wrong)
+    status, why = read_call(context(), wrong, None)
     assert status is SUSPEND
-    assert why is not None
+    assert isinstance(why, str)
     assert repr(wrong)[:20] in why
     assert "expected None or a ConsumeOrderlyStatus" in why
-    assert read_concurrent_result(S.SUCCESS) == (
+    assert read_concurrent_call(concurrent(), S.SUCCESS, None) == (
         ConsumeConcurrentlyStatus.RECONSUME_LATER,
         f"the listener returned {S.SUCCESS!r}, expected None or a ConsumeConcurrentlyStatus",
     )
 
 
 def test_listener_result_none_means_success() -> None:
-    assert read_result(None) == (S.SUCCESS, None)
-    assert read_concurrent_result(None) == (ConsumeConcurrentlyStatus.CONSUME_SUCCESS, None)
+    assert read_call(context(), None, None) == (S.SUCCESS, None)
+    assert read_concurrent_call(concurrent(), None, None) == (ConsumeConcurrentlyStatus.CONSUME_SUCCESS, None)
+
+
+def test_error_of_a_listener_counts_whatever_its_context_says() -> None:
+    error, ordered = ValueError("no"), context()
+    ordered.auto_commit = 2  # type: ignore[assignment]
+    assert read_call(ordered, None, error) == (SUSPEND, error)
+    assert read_concurrent_call(concurrent(), None, error) == (ConsumeConcurrentlyStatus.RECONSUME_LATER, error)
+
+
+@pytest.mark.parametrize("wrong", [1, 0, None, "no"])
+def test_auto_commit_is_a_bool_and_ack_index_an_int_or_the_call_has_failed(wrong: object) -> None:
+    """Otherwise a listener that acknowledges a part of its batch would acknowledge all of it."""
+    ordered, other = context(), concurrent()
+    ordered.auto_commit = wrong  # type: ignore[assignment]
+    other.ack_index = float("nan") if isinstance(wrong, int) else wrong  # type: ignore[assignment]
+    expected = f"the listener set auto_commit to {wrong!r}, expected True or False"
+    assert read_call(ordered, S.SUCCESS, None) == (SUSPEND, expected)
+    expected = f"the listener set ack_index to {other.ack_index!r}, expected an int"
+    assert read_concurrent_call(other, None, None) == (ConsumeConcurrentlyStatus.RECONSUME_LATER, expected)
 
 
 def test_coroutine_as_listener_result_is_invalid_and_emits_no_warning() -> None:
     async def inner() -> None: ...
 
-    status, why = read_result(inner())
+    status, why = read_call(context(), inner(), None)
     assert status is SUSPEND
-    assert why is not None
+    assert isinstance(why, str)
     assert "async def" in why
 
 
 def test_status_result_is_returned_unchanged() -> None:
-    assert [read_result(status) for status in S] == [(status, None) for status in S]
+    assert [read_call(context(), status, None) for status in S] == [(status, None) for status in S]
 
 
 def test_fence_is_immutable_and_its_numbers_are_strings_in_json() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import sysconfig
 import threading
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 
@@ -185,3 +186,51 @@ def test_generator_based_coroutine_is_walked() -> None:
         loop.run_until_complete(task)
     finally:
         loop.close()
+
+
+class Proxy:
+    """An awaitable of the user's that answers for each attribute, as a mock does, or fails."""
+
+    def __init__(self, answer: object) -> None:
+        self._answer = answer
+
+    def __getattr__(self, name: str) -> object:
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    def __await__(self) -> "Proxy":
+        return self
+
+    def __iter__(self) -> "Proxy":
+        return self
+
+    def __next__(self) -> None:
+        return None
+
+    def throw(self, error: BaseException) -> None:
+        raise error
+
+
+@pytest.mark.parametrize("answer", [object(), RuntimeError("no attribute")], ids=["anything", "raises"])
+async def test_stack_ends_at_an_awaitable_that_is_no_coroutine(answer: object) -> None:
+    async def waits_for_it() -> None:
+        await Proxy(answer)
+
+    task = asyncio.create_task(waits_for_it())
+    await asyncio.sleep(0)
+    assert names(stack_of_task(task)) == ["waits_for_it"]
+    task.cancel()
+
+
+async def test_stack_can_be_sent_whatever_its_files_and_modules_are_called() -> None:
+    """A file name that is not UTF-8 has half surrogate pairs."""
+    source = "async def waits(ended):\n    await ended.wait()\n"
+    space: dict[str, Any] = {"__name__": 5}
+    exec(compile(source, "shop/b\udcff.py", "exec"), space)
+    ended = asyncio.Event()
+    task = asyncio.create_task(space["waits"](ended))
+    await asyncio.sleep(0)
+    assert stack_of_task(task).own == "shop/b\\udcff.py:2 in waits"
+    ended.set()
+    await task

@@ -31,6 +31,7 @@ from lockstep.client.consumer.hooks import watched
 from lockstep.otel import context_of
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster, message, orderly_context
+from support.bad_objects import ERRORS
 from support.telemetry import Telemetry, id_of, trace_of
 
 GROUP, TOPIC = "billing", "orders"
@@ -262,7 +263,7 @@ async def test_trace_continues_over_attempts_a_dead_letter_and_its_replay(servic
     assert [(span.attributes or {})["lockstep.attempt"] for span in (first, second, again)] == [0, 1, 0]
     assert [span.status.status_code for span in (first, second, again)] == [StatusCode.ERROR, StatusCode.ERROR, StatusCode.UNSET]
     assert (first.attributes or {})["error.type"] == "ValueError"
-    assert first.status.description == "no such account"
+    assert first.status.description == "ValueError: no such account"
     assert [event.name for event in first.events] == ["exception"]
 
 
@@ -318,6 +319,25 @@ def test_context_of_a_call_ends_with_it(telemetry: Telemetry) -> None:
     other = message(TOPIC, b"2")
     call([other], orderly_context([other]))
     assert telemetry.spans("process orders")[-1].parent is None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ERRORS if kind != "no name"])
+def test_span_of_a_call_ends_whatever_its_error_is(telemetry: Telemetry, kind: str) -> None:
+    """And its attributes can be exported, which are UTF-8."""
+    (first,) = received(Message(TOPIC, b"1"), telemetry=telemetry)
+
+    def listen(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+        raise ERRORS[kind]()
+
+    call: Any = watched(listen, GROUP, [telemetry.consuming])
+    with pytest.raises(BaseException):  # noqa: B017, PT011
+        call([first], orderly_context([first]))
+    (span,) = telemetry.spans("process orders")
+    (event,) = span.events
+    shown = event.attributes or {}
+    assert {"exception.type", "exception.message", "exception.stacktrace"} == set(shown)
+    assert all(str(value).encode() for value in shown.values())
+    assert (span.status.description or "").encode()
 
 
 def test_plain_listener_has_the_context_in_its_thread(telemetry: Telemetry) -> None:

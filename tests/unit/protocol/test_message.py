@@ -4,6 +4,7 @@ import pickle
 import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime
+from enum import StrEnum
 from struct import pack_into
 
 import pytest
@@ -177,6 +178,27 @@ def test_invalid_sharding_key_is_rejected(key: str, match: str, tags: str | None
 
 def test_blank_keys_are_not_stored() -> None:
     assert Message("t", b"x", keys="  ", sharding_key="k").stored_properties == Message("t", b"x", sharding_key="k").stored_properties
+
+
+def test_sharding_key_of_a_subclass_of_str_is_kept_as_a_str() -> None:
+    """Its own methods, such as those of an enum, decide neither the queue nor what is stored."""
+
+    class Key(str):
+        __slots__ = ()
+
+        def __hash__(self) -> int:
+            raise RuntimeError("no hash")
+
+        def encode(self, *_: str) -> bytes:
+            return b"another"
+
+    class Level(StrEnum):
+        LOW = "low"
+
+    for kind, key in ((Key("1001"), "1001"), (Level.LOW, "low")):
+        message = Message("t", b"x", sharding_key=kind)
+        assert type(message.sharding_key) is str
+        assert message.stored_properties == Message("t", b"x", sharding_key=key).stored_properties
 
 
 def test_sharding_key_counts_toward_the_property_limit_and_properties_of_the_sdk_do_not() -> None:

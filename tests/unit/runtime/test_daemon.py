@@ -200,7 +200,8 @@ def test_exit_code_and_text_are_taken_from_the_error() -> None:
     assert exit_code_of(DiskFailedError("x")) == 3
     assert exit_code_of(ValueError("x")) == 1
     assert describe(DiskFailedError("what happened")) == "what happened"
-    assert describe(DiskFailedError()) == "DiskFailedError: "
+    assert describe(DiskFailedError()) == "DiskFailedError"
+    assert describe(ValueError("x")) == "ValueError: x"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,12 @@
 import io
 import json
 import logging
+from collections.abc import Callable
 
 import pytest
 
 from lockstep.runtime import log
+from support.bad_objects import ERRORS
 
 pytestmark = pytest.mark.usefixtures("logging_as_it_was")
 
@@ -86,6 +88,39 @@ def test_values_without_a_json_type_and_percent_signs_are_logged_as_text() -> No
     log.get_logger("x").info("thing.happened", share="100%s", error=ValueError("x"), raw=b"\x00")
     (line,) = lines(stream)
     assert (line["share"], line["error"]) == ("100%s", "x")
+
+
+class Particular(logging.Handler):
+    """A handler of an application that can't show some errors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            raise RecursionError("too many groups of errors")
+        self.shown.append(record.getMessage())
+
+
+def test_error_that_a_handler_can_not_show_is_logged_without_its_traceback() -> None:
+    handler = Particular()
+    logging.getLogger("lockstep").addHandler(handler)
+    log.get_logger("x").error("thing.failed", error="odd", exc_info=ValueError("odd"))
+    assert handler.shown == ["thing.failed error=odd traceback_not_shown=RecursionError: too many groups of errors"]
+
+
+@pytest.mark.parametrize("make", ERRORS.values(), ids=ERRORS)
+def test_error_of_any_kind_is_logged_with_a_traceback(make: Callable[[], BaseException]) -> None:
+    stream = io.StringIO()
+    log.configure(stream=stream)
+    try:
+        raise make()
+    except BaseException as error:
+        log.get_logger("x").error("thing.failed", exc_info=error)
+    (line,) = lines(stream)
+    assert line["event"] == "thing.failed"
+    assert line["exception"]
 
 
 def test_second_configure_replaces_the_first() -> None:

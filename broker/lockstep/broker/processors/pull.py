@@ -45,6 +45,7 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.names import check_group, check_topic
+from lockstep.protocol.object_text import text_of
 from lockstep.protocol.tags import EXPRESSION_LENGTH_MAX
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.dispatch import handles
@@ -258,7 +259,7 @@ class PullProcessor:
             return otherwise
 
     def _fail_held(self, error: Exception, except_for: Pull | None = None) -> None:
-        log_limited(log, "error", "pulls.failed", error=repr(error), exc_info=error, then="each held pull fails with SYSTEM_ERROR")
+        log_limited(log, "error", "pulls.failed", error=text_of(error), exc_info=error, then="each held pull fails with SYSTEM_ERROR")
         for held in self._holds.clear():
             if held.item is not except_for:
                 held.item.failure = error

@@ -30,8 +30,9 @@ from lockstep.protocol.bodies import ConsumerGroup, RunningInfo
 from lockstep.protocol.errors import StateError, SubscriptionConflictError, TransportError
 from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.names import check_group, check_topic
+from lockstep.protocol.object_text import text_of
 from lockstep.protocol.queue import MessageQueue
-from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.daemon import Tasks, call_isolated
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
@@ -307,7 +308,7 @@ class BaseConsumer(ABC):
             instance.unregister_consumer(self.group)
             await self._release_instance(instance)
             self.state = ConsumerState.STOPPED if self.failure is None else ConsumerState.FAILED
-            log.info("consumer.stopped", group=self.group, failure=None if self.failure is None else str(self.failure))
+            log.info("consumer.stopped", group=self.group, failure=None if self.failure is None else text_of(self.failure))
             self.ended.set()
 
     async def _release_instance(self, instance: Instance) -> None:
@@ -343,7 +344,7 @@ class BaseConsumer(ABC):
         """Stop because of an error: drain, then `wait_closed()` raises the error."""
         if self.failure is None and self.state in (ConsumerState.STARTING, ConsumerState.RUNNING):
             self.failure = error
-            log.error("consumer.failed", group=self.group, error=f"{type(error).__name__}: {error}")
+            log.error("consumer.failed", group=self.group, error=text_of(error))
             self._stop_soon()
 
     async def wait_closed(self) -> None:
@@ -375,12 +376,9 @@ class BaseConsumer(ABC):
             brokers, queues = self._membership.broker_health(now_ms), self._membership.queue_health(now_ms)
         client_id = None if self._instance is None else self._instance.client_id
         paused = self._ctx is not None and self._ctx.paused
-        failure = None if self.failure is None else f"{type(self.failure).__name__}: {self.failure}"
+        failure = None if self.failure is None else text_of(self.failure)
         return ConsumerHealth(self.group, client_id, self.state, paused, failure, brokers, queues)
 
     def _report(self, event: ConsumerEvent) -> None:
         for callback in self._callbacks:
-            try:
-                callback(event)
-            except Exception:  # listener: a user's callback must not end consumption
-                log.exception("callback.failed", group=self.group, reported=type(event).__name__)
+            call_isolated("callback.failed", callback, event, group=self.group, reported=type(event).__name__)

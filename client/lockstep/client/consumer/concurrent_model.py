@@ -18,7 +18,7 @@ from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.crew import Call, Crew
 from lockstep.client.consumer.events import MessageDeadLettered
 from lockstep.client.consumer.grant import Grant, RunnerStatus
-from lockstep.client.consumer.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_result
+from lockstep.client.consumer.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_call, reason_of
 from lockstep.client.consumer.listener_calls import ListenerCalls
 from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.protocol.bodies import ReplayKey
@@ -27,6 +27,7 @@ from lockstep.protocol.delays import FIRST_RETRY_LEVEL
 from lockstep.protocol.errors import BrokerError, TransportError
 from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.message import MessageExt
+from lockstep.protocol.object_text import text_of
 from lockstep.protocol.properties import REASON_LENGTH_MAX
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
@@ -37,6 +38,8 @@ CALL_AGAIN_MS = 5_000
 """The listener is called again with a message that can't be sent back after this time. RocketMQ: submitConsumeRequestLater."""
 SEND_BACK_TIMEOUT_MS = 5_000
 """RocketMQ: consumerSendMessageBack's timeout."""
+LEVEL_MAX = (1 << 31) - 1
+"""The field of a send back is an int32. A broker takes its highest level for a higher one."""
 OFFSETS_LOGGED = 10
 """The number of offsets that are logged when messages are dropped together."""
 SWEEPS = 4
@@ -164,8 +167,8 @@ class ConcurrentRunner:
         return ConcurrentCall(self, batch, context, now_ms, bool(again) or grant.messages.waiting > 0)
 
     def succeeded(self, call: ConcurrentCall, result: object, *, last: bool) -> bool:
-        batch = call.batch
-        if (result is not _SUCCESS and result is not None) or call.context.ack_index != len(batch) - 1:
+        batch, acked = call.batch, call.context.ack_index
+        if (result is not _SUCCESS and result is not None) or type(acked) is not int or acked != len(batch) - 1:
             return False
         if not self.grant.alive or call.expired:
             return False
@@ -178,16 +181,16 @@ class ConcurrentRunner:
         if not self.grant.alive or call.expired:
             log.warning("result.was_stale", listener=self._ctx.listener_name, **place, expired=call.expired)
             return
-        status, wrong = (ConsumeConcurrentlyStatus.RECONSUME_LATER, None) if error is not None else read_concurrent_result(result)
+        status, wrong = read_concurrent_call(context, result, error)
         why = "the listener returned RECONSUME_LATER"
-        if error is not None or wrong is not None:
-            why = f"{type(error).__name__}: {error}" if error is not None else str(wrong)
+        if wrong is not None:
+            why = reason_of(wrong)
             facts = {"count": len(batch), "error": why}
             log.warning("call.failed", listener=self._ctx.listener_name, **place, **facts, exc_info=self._traceback(error))
         done = len(batch)
         if status is ConsumeConcurrentlyStatus.RECONSUME_LATER:
             done = 0
-        elif type(context.ack_index) is int:
+        elif context.ack_index != done - 1:
             done = min(max(context.ack_index + 1, 0), len(batch))
             why = f"the listener acknowledged {done} of {len(batch)} messages (ack_index)"
         self.finish(batch[:done])
@@ -206,8 +209,9 @@ class ConcurrentRunner:
             self.finish(failed)
             return True
         if type(level) is not int:
-            log.warning("result.bad_delay_level", listener=self._ctx.listener_name, level=repr(level)[:40], taken_as=0)
+            log.warning("result.bad_delay_level", listener=self._ctx.listener_name, level=text_of(level)[:40], taken_as=0)
             level = 0
+        level = max(-1, min(level, LEVEL_MAX))
         taken = await asyncio.gather(*(self._send_back(message, level, why, error) for message in failed))
         self.finish([message for message, ok in zip(failed, taken, strict=True) if ok])
         left = [message for message, ok in zip(failed, taken, strict=True) if not ok]

@@ -3,12 +3,13 @@
 import asyncio
 from collections import OrderedDict
 from enum import Enum
+from typing import cast
 
 from lockstep.client.consumer.consume_model import HeldQueue
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import KeyParked, MessageDeadLettered, QueueBlocked
 from lockstep.client.consumer.grant import Grant
-from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, OrderlyContext, QueueAction, read_result
+from lockstep.client.consumer.listener import STEPS, OrderlyContext, QueueAction, read_call, reason_of
 from lockstep.client.consumer.listener_calls import ends_the_consumer
 from lockstep.client.consumer.retry import clamp_suspend_ms
 from lockstep.protocol.codes import RequestCode
@@ -16,6 +17,7 @@ from lockstep.protocol.errors import BrokerError, ParkRefusedError, StaleEpochEr
 from lockstep.protocol.headers.park import ParkHeader
 from lockstep.protocol.headers.send import DeadLetterHeader
 from lockstep.protocol.message import MessageExt
+from lockstep.protocol.object_text import text_of
 from lockstep.protocol.properties import REASON_LENGTH_MAX
 from lockstep.runtime.log import get_logger
 
@@ -136,8 +138,8 @@ class FailedCalls:
     @staticmethod
     def _why_given_up(context: OrderlyContext, result: object, error: BaseException | None) -> str | None:
         """Return why the call failed; None if it did not, or the consumer ends with its error."""
-        status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
-        if STEPS[context.auto_commit, status] is not QueueAction.PUT_BACK or (error is not None and ends_the_consumer(error)):
+        status, wrong = read_call(context, result, error)
+        if STEPS[context.auto_commit is not False, status] is not QueueAction.PUT_BACK or (error is not None and ends_the_consumer(error)):
             return None
         return _reason(wrong)
 
@@ -162,8 +164,12 @@ class FailedCalls:
 
     def suspend_ms(self, context: OrderlyContext) -> int:
         """Return the pause that the listener asked for, or the consumer's setting, in milliseconds."""
-        asked_ms = context.suspend_current_queue_time_ms
-        return clamp_suspend_ms(self._ctx.config.suspend_current_queue_time_ms if asked_ms is None else asked_ms)
+        asked_ms: object = context.suspend_current_queue_time_ms
+        if type(asked_ms) in (int, float) and asked_ms == asked_ms:  # not NaN
+            return clamp_suspend_ms(cast(float, asked_ms))
+        if asked_ms is not None:
+            log.warning("result.bad_pause", listener=self._ctx.listener_name, pause_ms=text_of(asked_ms)[:40], taken_as="the setting")
+        return clamp_suspend_ms(self._ctx.config.suspend_current_queue_time_ms)
 
     def _traceback(self, offset: int, wrong: BaseException | str) -> BaseException | None:
         """Return the error if its traceback is to be logged: for the first of its type at this offset under this grant."""
@@ -179,4 +185,4 @@ def _reason(wrong: BaseException | str | None) -> str:
     """Return why a call failed, in words."""
     if wrong is None:
         return "the listener returned SUSPEND_CURRENT_QUEUE_A_MOMENT"
-    return wrong if isinstance(wrong, str) else f"{type(wrong).__name__}: {wrong}"
+    return reason_of(wrong)

@@ -17,7 +17,7 @@ from lockstep.client.consumer.failed_calls import FailedCalls, ParkOutcome
 from lockstep.client.consumer.grant import Grant, RunnerStatus
 from lockstep.client.consumer.health import LaneHealth
 from lockstep.client.consumer.lanes import Lane, Lanes
-from lockstep.client.consumer.listener import ConsumeOrderlyStatus, OrderlyContext, read_result
+from lockstep.client.consumer.listener import ConsumeOrderlyStatus, OrderlyContext, read_call
 from lockstep.client.consumer.listener_calls import ListenerCalls
 from lockstep.client.consumer.ownership import OwnershipState
 from lockstep.client.consumer.parking import ParkedKeys, Replay
@@ -219,7 +219,7 @@ class LaneRunner:
         return self._ctx.host.clock.boot_ms() >= self.queue.session.proof.deadline_ms
 
     def succeeded(self, call: LaneCall, result: object, *, last: bool) -> bool:
-        if (result is not _SUCCESS and result is not None) or not call.context.auto_commit or not self.grant.alive:
+        if (result is not _SUCCESS and result is not None) or call.context.auto_commit is not True or not self.grant.alive:
             return False
         self._finish(call)
         if not last:
@@ -232,13 +232,14 @@ class LaneRunner:
         if not grant.alive:
             log.warning("result.was_stale", listener=self._ctx.listener_name, epoch=grant.token, queue=str(self.queue.queue), offset=offset)
             return
-        if not call.context.auto_commit:
+        manual = call.context.auto_commit is False
+        if manual:
             what = 'order_by="sharding_key"' if self._by_key else 'on_exhausted="park"'
             self._ctx.fail(ConfigError(f"{self._ctx.group}: auto_commit=False can't be used with {what}: keys commit alone"))
-        status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
-        if wrong is None and not call.context.auto_commit:
+        status, wrong = read_call(call.context, result, error)
+        if wrong is None and manual:
             wrong = "the listener set auto_commit=False"
-        if status is not ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT and call.context.auto_commit:
+        if status is not ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT and not manual:
             if status is not _SUCCESS:
                 log.warning("result.needs_manual_commit", listener=self._ctx.listener_name, status=status.value, taken_as="SUCCESS")
             self._finish(call)

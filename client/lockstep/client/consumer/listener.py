@@ -7,10 +7,12 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import CoroutineType
 from typing import Literal
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
+from lockstep.protocol.object_text import name_of, text_of
 from lockstep.protocol.queue import MessageQueue
 
 
@@ -226,41 +228,65 @@ def is_async(listener: Listener) -> bool:
 def check_listener(listener: object) -> None:
     """Raise ConfigError if the listener can't be called with (messages, context): every call would fail."""
     if not callable(listener):
-        raise ConfigError(f"listener {listener!r:.100}: expected a function of (messages, context)")
+        raise ConfigError(f"listener {text_of(listener):.100}: expected a function of (messages, context)")
     try:
         inspect.signature(listener).bind(None, None)
     except TypeError as error:
-        raise ConfigError(f"listener {listener_name(listener)}: expected a function of (messages, context): {error}") from None
+        raise ConfigError(f"listener {listener_name(listener)}: expected a function of (messages, context): {text_of(error)}") from None
     except ValueError:
         pass  # built-in callables have no signature
 
 
 def listener_name(listener: Callable[..., object]) -> str:
     """Return its name in logs: module and qualified name."""
-    named = listener if hasattr(listener, "__qualname__") else type(listener)
-    return f"{named.__module__}.{named.__qualname__}"
+    return name_of(listener if hasattr(listener, "__qualname__") else type(listener))
 
 
-def read_result(result: object) -> tuple[ConsumeOrderlyStatus, str | None]:
-    """Return the status, and why the result is invalid if it counts as SUSPEND for that reason."""
-    if result is None:
+def read_call(
+    context: OrderlyContext, result: object, error: BaseException | None
+) -> tuple[ConsumeOrderlyStatus, BaseException | str | None]:
+    """Return the status of a call that ended with this result or error, and why it counts as SUSPEND: the error, or what is invalid.
+
+    The result is any object. So its type is compared: `isinstance` and `==` ask the object itself.
+    """
+    if error is not None:
+        return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error
+    if type(context.auto_commit) is not bool:
+        wrong = f"the listener set auto_commit to {text_of(context.auto_commit):.100}, expected True or False"
+    elif result is None:
         return ConsumeOrderlyStatus.SUCCESS, None
-    if isinstance(result, ConsumeOrderlyStatus):
+    elif type(result) is ConsumeOrderlyStatus:
         return result, None
-    return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, _describe_wrong_result(result, ConsumeOrderlyStatus)
+    else:
+        wrong = _describe_wrong_result(result, ConsumeOrderlyStatus)
+    return ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, wrong
 
 
-def read_concurrent_result(result: object) -> tuple[ConsumeConcurrentlyStatus, str | None]:
-    """Return the status, and why the result is invalid if it counts as RECONSUME_LATER for that reason."""
-    if result is None:
+def read_concurrent_call(
+    context: ConcurrentlyContext, result: object, error: BaseException | None
+) -> tuple[ConsumeConcurrentlyStatus, BaseException | str | None]:
+    """Return the status of a call that ended with this result or error, and why it counts as RECONSUME_LATER, as `read_call` does."""
+    if error is not None:
+        return ConsumeConcurrentlyStatus.RECONSUME_LATER, error
+    if type(context.ack_index) is not int:
+        wrong = f"the listener set ack_index to {text_of(context.ack_index):.100}, expected an int"
+    elif result is None:
         return ConsumeConcurrentlyStatus.CONSUME_SUCCESS, None
-    if isinstance(result, ConsumeConcurrentlyStatus):
+    elif type(result) is ConsumeConcurrentlyStatus:
         return result, None
-    return ConsumeConcurrentlyStatus.RECONSUME_LATER, _describe_wrong_result(result, ConsumeConcurrentlyStatus)
+    else:
+        wrong = _describe_wrong_result(result, ConsumeConcurrentlyStatus)
+    return ConsumeConcurrentlyStatus.RECONSUME_LATER, wrong
+
+
+def reason_of(wrong: BaseException | str) -> str:
+    """Return why a call failed, in words."""
+    return wrong if isinstance(wrong, str) else text_of(wrong)
 
 
 def _describe_wrong_result(result: object, expected: type[Enum]) -> str:
-    if inspect.iscoroutine(result):
-        result.close()
+    if type(result) is CoroutineType:
+        if inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
+            result.close()  # it was never awaited, which Python would report; closing one that has begun would run it
         return "the listener returned a coroutine: declare the listener itself `async def`"
-    return f"the listener returned {result!r:.100}, expected None or a {expected.__name__}"
+    return f"the listener returned {text_of(result):.100}, expected None or a {expected.__name__}"

@@ -15,7 +15,7 @@ from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue, Listener
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.failed_calls import FailedCalls
 from lockstep.client.consumer.grant import Grant, RunnerStatus
-from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, OrderlyContext, QueueAction, read_result
+from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, OrderlyContext, QueueAction, read_call
 from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer, ends_the_task
 from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.ownership import OwnershipState
@@ -161,7 +161,7 @@ class OrderedRunner:
                 del calls[context]
                 if self._given_up:
                     self._cancel_handled()
-            if (result is _SUCCESS or (result is None and error is None)) and context.auto_commit and grant.alive:
+            if (result is _SUCCESS or (result is None and error is None)) and context.auto_commit is True and grant.alive:
                 ownership.call_ended(grant.token, messages.commit(), messages.committed_attempts)
                 session.changed(ownership)
                 pause_ms = 0
@@ -234,11 +234,11 @@ class OrderedRunner:
             self._session.trigger()
             self._queue.forget_if_done()
             return 0
-        status, wrong = read_result(result) if error is None else (ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT, error)
-        step = STEPS[context.auto_commit, status]
+        status, wrong = read_call(context, result, error)
+        step = STEPS[context.auto_commit is not False, status]
         pause_ms = 0
         if step is QueueAction.COMMIT:
-            if context.auto_commit and status is not _SUCCESS:
+            if context.auto_commit is True and status is not _SUCCESS:
                 log.warning("result.needs_manual_commit", listener=self._ctx.listener_name, status=status.value, taken_as="SUCCESS")
             messages.commit()
         elif step is QueueAction.ROLL_BACK:

@@ -9,7 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, cast
+
+from lockstep.protocol.object_text import encodable
 
 FRAMES_MAX = 12
 """Frames that are returned: the first one, the innermost one of the application, and the innermost ones."""
@@ -39,11 +41,11 @@ def stack_of_task(task: "asyncio.Task[Any]") -> Stack:
     places: list[Place] = []
     awaited: object = task.get_coro()
     while awaited is not None and len(places) < WALKED_MAX:
-        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None) or getattr(awaited, "ag_frame", None)
-        if frame is None:
+        frame = _attribute(awaited, "cr_frame", "gi_frame", "ag_frame")
+        if type(frame) is not FrameType:
             break
         places.append(_place(frame))
-        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None) or getattr(awaited, "ag_await", None)
+        awaited = _attribute(awaited, "cr_await", "gi_yieldfrom", "ag_await")
     return _shown(places)
 
 
@@ -57,8 +59,23 @@ def stack_of_thread(ident: int) -> Stack:
     return _shown(reversed(places))
 
 
+def _attribute(awaited: object, *names: str) -> object:
+    """Return the first of these attributes that is there. What a task awaits may be an object of the user's."""
+    for name in names:
+        try:
+            found = getattr(awaited, name, None)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # listener: the stack ends where it can't be read
+            return None
+        if found is not None:
+            return cast(object, found)
+    return None
+
+
 def _place(frame: FrameType) -> Place:
-    return frame.f_code, frame.f_lineno, frame.f_globals.get("__name__", "")
+    module = frame.f_globals.get("__name__")
+    return frame.f_code, frame.f_lineno, module if isinstance(module, str) else ""
 
 
 def _shown(places: Iterable[Place]) -> Stack:
@@ -110,4 +127,4 @@ def _package(place: Place) -> str:
 
 def _text(place: Place) -> str:
     code, line, _ = place
-    return f"{'/'.join(PurePath(code.co_filename).parts[-2:])}:{line} in {code.co_qualname}"
+    return encodable(f"{'/'.join(PurePath(code.co_filename).parts[-2:])}:{line} in {code.co_qualname}")

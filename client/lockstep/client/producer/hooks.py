@@ -8,7 +8,6 @@ from typing import Any, Literal, Protocol
 
 from lockstep.client.hooks import call_hooks, hook_failed
 from lockstep.client.producer.result import SendResult
-from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
 
 
@@ -90,6 +89,6 @@ def _with_properties(sending: Sending) -> Sequence[Message]:
     """Return the messages with the added properties, or the original messages if the properties are invalid."""
     try:
         return [message.with_properties(sending.properties) for message in sending.messages]
-    except (LocalProtocolError, TypeError, AttributeError) as error:
+    except Exception as error:  # listener: what a hook has put there
         hook_failed(sending.group, sending.properties, "properties", error)
         return sending.messages

@@ -12,6 +12,7 @@ from lockstep.client.producer.pending import QUEUE_WIDE, Pick
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
+from lockstep.protocol.object_text import text_of
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
@@ -62,9 +63,14 @@ def queue_of_key(layout: TopicLayout, sharding_key: str) -> MessageQueue:
 def queue_of_selector(layout: TopicLayout, selector: Selector, message: Message) -> MessageQueue:
     """Call the selector and return its queue. Raise LocalProtocolError if it returned something else than a queue of the
     layout."""
-    queue = selector(layout.write_queues, message)
-    if not isinstance(queue, MessageQueue) or queue not in layout.write_number_of:
+    try:
+        queue = selector(layout.write_queues, message)
+    except BaseException as error:  # re-raised
+        if isinstance(error, StopIteration) or not isinstance(error, Exception | KeyboardInterrupt | SystemExit):
+            raise LocalProtocolError(f"the selector failed: {text_of(error)}") from error  # a future can't have such an error
+        raise
+    if not issubclass(type(queue), MessageQueue) or queue not in layout.write_number_of:
         raise LocalProtocolError(
-            f"the selector returned {queue!r}: expected one of the {len(layout.write_queues)} queues that it was given"
+            f"the selector returned {text_of(queue)}: expected one of the {len(layout.write_queues)} queues that it was given"
         )
     return queue
