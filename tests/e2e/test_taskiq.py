@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.admin.client import AdminClient
-from lockstep.client import LocalProtocolError, MessageIllegalError
+from lockstep.client import LocalProtocolError
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.compression import SYS_ZLIB
 from lockstep.protocol.headers.send import SendMessageHeader
@@ -88,7 +88,8 @@ async def workers(cluster: Cluster) -> AsyncIterator[Workers]:
 async def client(workers: Workers) -> AsyncIterator[LockstepBroker]:
     """Yield the broker in the process that sends tasks."""
     broker = LockstepBroker("tasks", "workers", workers.cluster.nameservers)
-    for task in (shop.mail, shop.fail, shop.forget):
+    broker.local_task_registry = shop.broker.local_task_registry
+    for task in broker.local_task_registry.values():
         task.broker = broker
     await broker.startup()
     yield broker
@@ -165,15 +166,39 @@ async def test_body_that_can_not_be_decompressed_fails_its_delivery_and_not_the_
     await workers.stop("worker-1")
 
 
+async def test_task_that_raises_is_retried_by_the_middleware_until_it_succeeds(workers: Workers) -> None:
+    """Its delay, a second and a random part of one, is no delay level: the next longer one is taken, and logged once."""
+    await workers.start("worker-1")
+    async with client(workers):
+        await shop.retried.kiq("order-1")
+        await workers.cluster.until("it has succeeded", lambda: workers.count("booked order-1") == 1)
+        await workers.cluster.until_lag(0, "workers")
+    assert workers.count("tries order-1") == 3
+    await workers.stop("worker-1")
+    log = (workers.cluster.folder / "worker-1.log").read_text()
+    assert log.count("delay.rounded_up task=support.taskiq_shop:retried") == 1
+
+
+async def test_task_whose_retry_can_not_be_sent_runs_again_and_the_reason_is_logged(workers: Workers) -> None:
+    await workers.start("worker-1")
+    async with client(workers):
+        await shop.hopeless.kiq("order-1")
+        await workers.cluster.until("it runs again", lambda: workers.count("gives up order-1") == 2)
+    log = (workers.cluster.folder / "worker-1.log").read_text()
+    assert "the longest delay level is 2h" in log
+    assert "call.failed" in log
+    await workers.kill("worker-1")
+
+
 async def test_label_delay_delays_and_a_wrong_one_is_refused(workers: Workers) -> None:
     await workers.start("worker-1")
     async with client(workers):
         await shop.mail.kicker().with_labels(delay=1).kiq("later")
         await workers.cluster.until("it ran", lambda: workers.count("mailed later") == 1)
-        for wrong, error in (("soon", LocalProtocolError), (7.5, MessageIllegalError)):
+        for wrong in ("soon", 7201):
             with pytest.raises(SendTaskError) as raised:
                 await shop.mail.kicker().with_labels(delay=wrong).kiq("never")
-            assert isinstance(raised.value.__cause__, error)
+            assert isinstance(raised.value.__cause__, LocalProtocolError)
     assert not workers.count("begins never")
 
 

@@ -5,12 +5,13 @@ import os
 from pathlib import Path
 from typing import Annotated
 
-from taskiq import Context, TaskiqDepends, TaskiqEvents, TaskiqState
+from taskiq import Context, SmartRetryMiddleware, TaskiqDepends, TaskiqEvents, TaskiqState
 
 from lockstep.taskiq import LockstepBroker
 
 timeout_ms = int(os.environ.get("TASKS_TIMEOUT_MS", "900000"))
 broker = LockstepBroker("tasks", "workers", os.environ.get("TASKS_NAMESERVER"), consume_timeout_ms=timeout_ms)
+broker.add_middlewares(SmartRetryMiddleware(default_delay=1, use_jitter=True))
 FILE = os.environ.get("TASKS_FILE", "")
 
 
@@ -34,6 +35,21 @@ async def mail(order: str, seconds: float = 0) -> None:
 @broker.task
 async def fail(order: str) -> None:
     note(f"fails {order}")
+    raise ValueError(order)
+
+
+@broker.task(retry_on_error=True)
+async def retried(order: str) -> None:
+    note(f"tries {order}")
+    if Path(FILE).read_text().count(f"tries {order}\n") < 3:  # noqa: ASYNC240
+        raise ValueError(order)
+    note(f"booked {order}")
+
+
+@broker.task(retry_on_error=True, delay=3 * 3600)
+async def hopeless(order: str) -> None:
+    """Its retries have a delay that is longer than every level."""
+    note(f"gives up {order}")
     raise ValueError(order)
 
 

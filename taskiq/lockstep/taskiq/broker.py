@@ -2,11 +2,12 @@
 
 A call of the consumer's listener lasts until the task is acknowledged: by default when its result is saved, whether it failed or not. So a
 task whose worker dies, or that is not acknowledged within `consume_timeout_ms`, is delivered again; one that raises is not (Taskiq's retry
-middlewares send it again).
+middlewares send it again). If Taskiq's handling itself fails before that, such as a middleware that can't send the retry, the call fails
+with its error: it is logged, and the task is delivered again after a second.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -21,11 +22,16 @@ from lockstep.client import (
     PushConsumer,
 )
 from lockstep.client.config import Nameserver
+from lockstep.protocol.delays import DELAY_LEVELS, format_delay, parse_levels
+from lockstep.protocol.object_text import text_of
 from lockstep.runtime.daemon import Tasks
-from taskiq import AckableMessage, AsyncBroker, BrokerMessage
+from lockstep.runtime.log import get_logger
+from taskiq import AckableMessage, AsyncBroker, BrokerMessage, TaskiqMessage, TaskiqMiddleware
 
-DELAY, SHARDING_KEY = "delay", "sharding_key"
-"""The labels that `kick` reads."""
+log = get_logger("taskiq")
+
+DELAY, SHARDING_KEY, RETRIES, RETRY_ON_ERROR = "delay", "sharding_key", "_retries", "retry_on_error"
+"""The labels that `kick` reads. The last two are those of Taskiq's retry middlewares: RETRIES is set in what they send."""
 RETRY_SOON = 1
 """The delay level of a message that this worker gives back: a second."""
 
@@ -37,7 +43,9 @@ class _Delivery:
     message: MessageExt
     context: ConcurrentlyContext
     done: "asyncio.Future[bool]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """True: the task was acknowledged. False: the message is given back."""
+    """True: the task was acknowledged. False: the message is given back. An error: Taskiq failed to handle it, and it is given back."""
+    begun: bool = False
+    """Taskiq handles it."""
 
     def end(self, acknowledged: bool) -> None:
         if not self.done.done():
@@ -46,12 +54,36 @@ class _Delivery:
     def ack(self) -> None:
         self.end(True)
 
+    def handled(self, handler: "asyncio.Task[object]") -> None:
+        """Called when the task of Taskiq that handles the message has ended."""
+        if handler.cancelled():
+            self.end(False)
+        elif (error := handler.exception()) is None:
+            pass  # the task is acknowledged, or will be (ack_type "manual")
+        elif not self.done.done():
+            self.done.set_exception(error)
+        else:  # it was acknowledged before (ack_type "when_received")
+            log.error("task.failed", task=" ".join(self.message.keys), error=text_of(error), exc_info=error)
+
+
+class _HandlerWatch(TaskiqMiddleware):
+    """Tells which of asyncio's tasks handles a message: Taskiq neither acknowledges nor reports one whose handling fails."""
+
+    def __init__(self, begun: Callable[[str], None]) -> None:
+        super().__init__()
+        self._begun = begun
+
+    def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
+        self._begun(message.task_id)
+        return message
+
 
 class LockstepBroker(AsyncBroker):
     """A Taskiq broker whose tasks are the messages of one topic.
 
-    Labels of a task: `delay`, in seconds, which must be one of the brokers' delay levels; and `sharding_key`, which chooses the queue. The
-    workers are a concurrent group: tasks run in no order, also those of one key.
+    Labels of a task: `delay`, in seconds, for which the next longer delay level is taken; and `sharding_key`, which chooses the queue. The
+    `delay` that a retried task declares is that of its retries. The workers are a concurrent group: tasks run in no order, also those of
+    one key.
 
     Args:
         topic: The topic, which must exist, or brokers must be allowed to create it.
@@ -60,10 +92,11 @@ class LockstepBroker(AsyncBroker):
         concurrency: Tasks that a worker process has at a time, running or prefetched. Taskiq limits those that run (`--max-async-tasks`).
         consume_timeout_ms: A task that is not acknowledged by then is delivered again.
         max_reconsume_times: How often a message is delivered again after that, or after a worker gave it back; then it is dead-lettered.
+        message_delay_level: The brokers' table of delay levels, if it is not RocketMQ's.
 
     Raises:
         ConfigError: A setting has the wrong type or is out of range, or an address is invalid.
-        LocalProtocolError: The name of the group or of the topic is invalid.
+        LocalProtocolError: The name of the group or of the topic, or the table of levels is invalid.
     """
 
     def __init__(
@@ -75,8 +108,13 @@ class LockstepBroker(AsyncBroker):
         concurrency: int = 100,
         consume_timeout_ms: int = 900_000,
         max_reconsume_times: int = 16,
+        message_delay_level: str = DELAY_LEVELS,
     ) -> None:
         super().__init__()
+        self._levels_ms = sorted(parse_levels(message_delay_level))
+        self._rounded: set[tuple[str, int]] = set()
+        """The names of tasks, and the levels that were taken for delays that are none: each is logged once."""
+        self.add_middlewares(_HandlerWatch(self._begun))
         self.topic = topic
         self.producer = Producer(group, nameserver=nameserver)
         self.consumer = PushConsumer(
@@ -118,12 +156,49 @@ class LockstepBroker(AsyncBroker):
         """Send a task.
 
         Raises:
-            LocalProtocolError: The label `delay` is no number.
-            SendError, BrokerError: As `Producer.send` does. MessageIllegalError: no level has this delay.
+            LocalProtocolError: The label `delay` is no number, or longer than every delay level.
+            SendError, BrokerError: As `Producer.send` does. MessageIllegalError: the broker has another table of delay levels.
         """
         key = message.labels.get(SHARDING_KEY)
         sent = Message(self.topic, message.message, keys=message.task_id, sharding_key=None if key is None else str(key))
-        await self.producer.send(sent, delay=_delay_of(message))
+        delay_ms = self._delay_ms(message)
+        await self.producer.send(sent, delay=timedelta(milliseconds=delay_ms) if delay_ms else None)
+
+    def _delay_ms(self, message: BrokerMessage) -> int:
+        """Return the delay level for the label `delay`, in milliseconds; 0 without a delay."""
+        given = message.labels.get(DELAY)
+        if given is None or given == str(None) or not self._is_for_this_send(message, given):
+            return 0
+        try:
+            asked_ms = -(-timedelta(seconds=float(given)) // timedelta(milliseconds=1))
+        except (ValueError, OverflowError):
+            raise LocalProtocolError(f"task {message.task_name}: label {DELAY} is {given!r}, expected seconds") from None
+        if asked_ms <= 0:
+            return 0
+        taken_ms = next((level_ms for level_ms in self._levels_ms if level_ms >= asked_ms), None)
+        if taken_ms is None:
+            longest = format_delay(self._levels_ms[-1])
+            raise LocalProtocolError(f"task {message.task_name}: label {DELAY} is {given} s, and the longest delay level is {longest}")
+        if taken_ms != asked_ms and (message.task_name, taken_ms) not in self._rounded:
+            self._rounded.add((message.task_name, taken_ms))
+            log.warning("delay.rounded_up", task=message.task_name, asked=format_delay(asked_ms), taken=format_delay(taken_ms))
+        return taken_ms
+
+    def _is_for_this_send(self, message: BrokerMessage, given: object) -> bool:
+        """Return whether the label `delay` of a message delays it.
+
+        Taskiq's retry middlewares take the label that a task declares as the delay of its retries, and send each retry with the label of
+        its own delay; with a schedule source it has passed when the retry is sent.
+        """
+        retried = message.labels.get(RETRY_ON_ERROR)
+        if retried is None:
+            retried = any(getattr(each, "default_retry_label", False) for each in self.middlewares)
+        if str(retried).lower() != "true":
+            return True
+        if RETRIES in message.labels:
+            return all(getattr(each, "schedule_source", None) is None for each in self.middlewares)
+        task = self.find_task(message.task_name)
+        return task is None or str(task.labels.get(DELAY)) != str(given)
 
     async def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
         """Join the group, and yield tasks until the consumer ends.
@@ -141,6 +216,17 @@ class LockstepBroker(AsyncBroker):
                 yield AckableMessage(data=delivery.message.body, ack=delivery.ack)
         await ended
 
+    def _begun(self, task_id: str) -> None:
+        """Give the message of this task back if the task of asyncio that handles it, the current one, fails.
+
+        A retry has the id of its task, and may be here before that is acknowledged: Taskiq begins them in the order of `listen`.
+        """
+        handler, keys = asyncio.current_task(), tuple(task_id.split())
+        delivery = next((each for each in self._open if each.message.keys == keys and not each.begun), None)
+        if handler is not None and delivery is not None:
+            delivery.begun = True
+            handler.add_done_callback(delivery.handled)
+
     async def _wait_closed(self) -> None:
         try:
             await self.consumer.wait_closed()
@@ -155,26 +241,17 @@ class LockstepBroker(AsyncBroker):
         """
         (message,) = messages
         _ = message.body
+        context.delay_level_when_next_consume = RETRY_SOON
         delivery = _Delivery(message, context)
         self._open[delivery] = None
         self._waiting.put_nowait(delivery)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s) as limit:
                 if await delivery.done:
                     return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
         except TimeoutError:
-            pass
+            if not limit.expired():
+                raise
         finally:
             del self._open[delivery]
-        context.delay_level_when_next_consume = RETRY_SOON
         return ConsumeConcurrentlyStatus.RECONSUME_LATER
-
-
-def _delay_of(message: BrokerMessage) -> timedelta | None:
-    given = message.labels.get(DELAY)
-    if given is None:
-        return None
-    try:
-        return timedelta(seconds=float(given))
-    except (ValueError, OverflowError):
-        raise LocalProtocolError(f"task {message.task_name}: label {DELAY} is {given!r}, expected seconds") from None

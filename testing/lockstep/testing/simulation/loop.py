@@ -359,7 +359,7 @@ def _discard(task: "asyncio.Task[Any]") -> None:
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine: Any = task.get_coro()
     for _ in range(CLOSE_ROUNDS):
-        if coroutine.cr_frame is None:
+        if getattr(coroutine, "cr_frame", None) is None:  # ended, or a step of an asynchronous generator
             return
         with suppress(BaseException):
             coroutine.throw(_Over())
