@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -147,6 +147,7 @@ def consumer_of(cluster: TestCluster, kind: str, calls: dict[str, Callable[[Any]
 
     async def listen(messages: Sequence[MessageExt], context: Any) -> Any:
         name = messages[0].body.decode()
+        cast(list[MessageExt], messages).clear()  # it is the listener's own
         seen[name] += 1
         return calls[name](context) if name != LAST and (gives_up or seen[name] <= ATTEMPTS) else None
 

@@ -149,9 +149,9 @@ class Crew(Generic[CallT]):
                 listener.running += 1
                 try:
                     if in_loop:
-                        result, error = await function(batch, context), None
+                        result, error = await function(batch[:], context), None
                     else:
-                        result, error = await listener.in_thread(queue.queue, batch, context)
+                        result, error = await listener.in_thread(queue.queue, batch[:], context)
                 except BaseException as raised:  # listener: any error means that the call failed
                     if call not in given_up and ends_the_task(raised):
                         raise

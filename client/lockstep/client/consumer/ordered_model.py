@@ -148,9 +148,9 @@ class OrderedRunner:
             listener.running += 1
             try:  # without a coroutine of its own, which would be created for each message
                 if in_loop:
-                    result, error = await call(batch, context), None
+                    result, error = await call(batch[:], context), None
                 else:
-                    result, error = await listener.in_thread(queue.queue, batch, context)
+                    result, error = await listener.in_thread(queue.queue, batch[:], context)
             except BaseException as raised:  # listener: any error means that the call failed
                 if not self._given_up and ends_the_task(raised):  # the consumer ends and does not wait for the result
                     ownership.running = False
