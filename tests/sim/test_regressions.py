@@ -27,6 +27,7 @@ FOUND = {
         "park",
         20571,
     ),
+    "a checker did not let a broadcasting member handle new messages at offsets that it had reported as lost": ("swarm", 831830727),
     "the done ranges of a commit were dropped because a dead letter had moved the progress past its offset": ("lanes", 25),
 }
 """Bug → (world, seed)."""

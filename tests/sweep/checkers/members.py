@@ -19,7 +19,6 @@ from sweep.events import (
     PauseEnded,
     ProcessEnded,
     PullReceived,
-    QueueGapSeen,
 )
 from sweep.history import CallResult, History, QueueKey
 
@@ -41,21 +40,26 @@ class _MemberRun:
     epoch: int
     group: MemberStarted
     done: int
-    """Every message below is handled, or removed."""
+    """Every message below is handled, or was passed over."""
+    given: int
+    """The offset after the highest one that was given to the listener. What is between it and the next call is passed over: B2 and B4 check
+    whether that is allowed."""
     finished: set[int] = field(default_factory=set)
     times: list[float] = field(default_factory=list)
     dones: list[int] = field(default_factory=list)
     settled: int = 0
     """With commit="each", the offset in the file when the last call began."""
 
-    def handled(self, t: float, offsets: list[int], gaps: list[tuple[int, int]]) -> None:
+    def called(self, first: int, last: int) -> None:
+        self.finished.update(range(self.given, first))
+        self.given = max(self.given, last + 1)
+
+    def handled(self, t: float, offsets: list[int]) -> None:
         self.finished.update(offset for offset in offsets if offset >= self.done)
-        before, moved = self.done, True
-        while moved:
-            end = max((end for first, end in gaps if first <= self.done < end), default=self.done)
-            moved = end > self.done or self.done in self.finished
+        before = self.done
+        while self.done in self.finished:
             self.finished.discard(self.done)
-            self.done = end if end > self.done else self.done + moved
+            self.done += 1
         if self.done > before:
             self.times.append(t)
             self.dones.append(self.done)
@@ -84,7 +88,6 @@ class Repeats:
         self.users: dict[tuple[str, str], int] = {}
         """(machine, group) → the process that uses the file."""
         self.stopping: dict[int, MemberStopBegan] = {}
-        self.gaps: dict[MemberQueue, list[tuple[int, int]]] = {}
         self.pauses: dict[int, list[list[float]]] = {}
         self.failures: dict[str, list[list[float]]] = {}
         """Machine → [from, until] of its disk's failures."""
@@ -108,8 +111,6 @@ class Repeats:
                 self._ended(event, None)
             elif isinstance(event, PullReceived):
                 self._pulled(event)
-            elif isinstance(event, QueueGapSeen):
-                self.gaps.setdefault((event.machine, event.queue), []).append((event.first, event.end))
             elif isinstance(event, PauseBegan):
                 self.pauses.setdefault(event.process, []).append([event.t, float("inf")])
             elif isinstance(event, PauseEnded):
@@ -138,7 +139,7 @@ class Repeats:
             text = f"{process_name(event)} has {event.queue}: process {user} uses the file of this machine's member"
             self.found.append(Violation("B3", event.t, text))
         group = self.members[event.process]
-        run = self.runs[event.process, event.queue] = _MemberRun(place, event.process, event.epoch, group, event.offset)
+        run = self.runs[event.process, event.queue] = _MemberRun(place, event.process, event.epoch, group, event.offset, event.offset)
         run.times.append(event.t)
         run.dones.append(event.offset)
         self.floors[place] = max(self.floors.get(place, 0), event.offset)
@@ -148,6 +149,7 @@ class Repeats:
         if run is None or run.epoch != event.epoch:
             return
         self.calls[event.call] = (event, run)
+        run.called(event.messages[0][0], event.messages[-1][0])
         floor, first = self.floors.get(run.place, 0), event.messages[0][0]
         if first < floor:
             what = f"call {event.call} of {event.queue} in {process_name(event)}"
@@ -163,7 +165,7 @@ class Repeats:
         if stop is not None and event.t - stop.t > STOP_SHARE * run.group.stop_ms / 1000:
             return
         if event.result is CallResult.SUCCESS or not (run.group.ordered or event.result is CallResult.CANCELLED):
-            run.handled(event.t, [offset for offset, _ in call.messages], self.gaps.get(run.place, []))
+            run.handled(event.t, [offset for offset, _ in call.messages])
 
     def _pulled(self, event: PullReceived) -> None:
         """Note that the queue ends before the member's offset: all messages may be repeated."""

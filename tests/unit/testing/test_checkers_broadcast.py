@@ -5,7 +5,7 @@ import pytest
 from support.broadcast_histories import AGAIN, BroadcastHistoryBuilder, N
 from support.histories import C1, C2, B, Q
 from sweep.checkers.broadcast import check
-from sweep.events import LockSent, PowerCut, ProcessEnded, QueueGapSeen, SendBackSent
+from sweep.events import CalmBegan, LockSent, PowerCut, ProcessEnded, QueueGapSeen, SendBackSent
 from sweep.history import CallResult
 
 ERROR, CANCELLED = CallResult.ERROR, CallResult.CANCELLED
@@ -58,10 +58,10 @@ def test_message_that_a_concurrent_listener_fails_counts_as_handled(ordered: boo
     assert BroadcastHistoryBuilder().joined(1, ordered=ordered).ended(b"m0").called(2, 3, 0, result=result).broken(check) == laws
 
 
-def test_broadcast_message_in_a_reported_gap_may_be_skipped() -> None:
-    reported = builder().ended(b"m0", b"m1").called(2, 3, 1)
-    assert reported.broken(check) == ["B2"]
-    assert reported.add(QueueGapSeen, 1.5, C1, queue=N, first=0, end=1).broken(check) == []
+def test_message_of_the_final_log_must_be_handled_even_if_its_offset_was_in_a_reported_gap() -> None:
+    reported = builder().add(QueueGapSeen, 1.5, C1, queue=N, first=0, end=1).called(2, 3, 1).add(CalmBegan, 50, ("", 0))
+    assert reported.read(500, b"m1", first=1).broken(check) == [], "retention has removed m0"
+    assert builder().ended(b"m0", b"m1").add(QueueGapSeen, 1.5, C1, queue=N, first=0, end=1).called(2, 3, 1).broken(check) == ["B2"]
 
 
 @pytest.mark.parametrize(("first", "offset", "laws"), [(True, 0, []), (True, 1, ["B2"]), (False, 1, []), (False, 0, ["B2"])])
@@ -161,6 +161,27 @@ def test_any_message_may_be_repeated_if_the_broker_lost_messages() -> None:
     assert cut(reported).broken(check) == []
 
 
+def began_again() -> BroadcastHistoryBuilder:
+    """Return a history in which messages 1 and 2 are lost after a member handled them: it is told, and begins the queue again."""
+    reported = cut(builder().called(2, 2.1, 0, 1, 2)).pulled(11, 3, 1, moved=True)
+    return reported.add(QueueGapSeen, 11, C1, queue=N, first=1, end=3).assigned(11.1, 0, grant=2).called(12, 12.1, 0, grant=2)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_message_with_an_offset_of_a_lost_one_is_no_repetition(orderly: bool) -> None:
+    reported = began_again().stopped(20) if orderly else began_again().killed(20)
+    assert reported.joined(21, 1, AGAIN).called(22, 23, 1, where=AGAIN).broken(check) == []
+    reported = began_again().called(13, 13.1, 1, grant=2)
+    reported = reported.stopped(20) if orderly else reported.killed(20)
+    assert reported.joined(21, 1, AGAIN).called(22, 23, 1, where=AGAIN).broken(check) == ["B3"]
+
+
+def test_message_before_a_gap_that_the_member_passed_over_is_a_repetition() -> None:
+    reported = builder().called(2, 2.1, 0).add(QueueGapSeen, 3, C1, queue=N, first=1, end=4).called(4, 4.1, 4).stopped(6)
+    assert reported.joined(7, 5, AGAIN).called(8, 9, 5, where=AGAIN).broken(check) == []
+    assert reported.joined(7, 4, AGAIN).called(8, 9, 4, where=AGAIN).broken(check) == ["B3"]
+
+
 def test_two_concurrent_users_of_an_offset_file_are_a_violation() -> None:
     assert builder().joined(5, 0, AGAIN).broken(check) == ["B3"]
     assert builder().stopped(4).joined(5, 0, AGAIN).broken(check) == []
@@ -188,6 +209,14 @@ def test_ordered_broadcast_listener_may_skip_only_a_reported_gap() -> None:
     reported = ordered().called(2, 2.1, 0).called(3, 3.1, 4)
     assert reported.broken(check) == ["B4"]
     assert reported.add(QueueGapSeen, 2.5, C1, queue=N, first=1, end=4).broken(check) == []
+    assert reported.called(4, 4.1, 6).broken(check) == ["B4"]
+
+
+def test_ordered_broadcast_listener_may_be_given_new_messages_where_a_gap_was_reported() -> None:
+    reported = ordered().called(2, 2.1, 0).add(QueueGapSeen, 2.5, C1, queue=N, first=1, end=4).called(3, 3.1, 1)
+    assert reported.broken(check) == []
+    assert reported.called(4, 4.1, 2).broken(check) == []
+    assert reported.called(5, 5.1, 2).broken(check) == ["B4"]
 
 
 def test_redelivery_of_a_message_that_a_concurrent_broadcast_listener_failed_is_a_violation() -> None:
