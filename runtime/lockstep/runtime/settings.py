@@ -46,7 +46,7 @@ class Setting:
     """The declaration of a setting."""
 
     kinds: tuple[Any, ...]
-    """The types that a value may have: int, float, bool, str, None's, a Literal, a tuple of one type, any class."""
+    """The types that a value may have: int, float, bool, str, None's, a Literal, a list or a tuple of one type, any class."""
     limits: Range | None
     help: str
     default: Any
@@ -100,10 +100,10 @@ def _accepts(kind: Any, limits: Range | None, value: object) -> bool:
     origin = typing.get_origin(kind)
     if origin is Literal:
         return value in typing.get_args(kind)
-    if origin is tuple:
-        item, _ = typing.get_args(kind)
-        return isinstance(value, tuple) and all(isinstance(each, item) for each in value) and (limits is None or len(value) in limits)
-    return kind is Any or isinstance(value, origin or kind)
+    if origin in (list, tuple):
+        item = typing.get_args(kind)[0]
+        return isinstance(value, origin) and all(isinstance(each, item) for each in value) and (limits is None or len(value) in limits)
+    return kind is Any or isinstance(value, kind)
 
 
 def _words(kind: Any, limits: Range | None) -> list[str]:
@@ -113,8 +113,8 @@ def _words(kind: Any, limits: Range | None) -> list[str]:
     origin = typing.get_origin(kind)
     if origin is Literal:
         return [f'"{each}"' for each in typing.get_args(kind)]
-    if origin is tuple:
-        return [f"a tuple of {typing.get_args(kind)[0].__name__}" + ("" if limits is None else f" with a length {limits}")]
+    if origin in (list, tuple):
+        return [f"a {origin.__name__} of {typing.get_args(kind)[0].__name__}" + ("" if limits is None else f" with a length {limits}")]
     if kind is types.NoneType:
         return ["None"]
     if issubclass(kind, bool):
