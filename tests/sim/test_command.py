@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,15 @@ def test_figures_of_many_seeds_are_summed_and_written_as_json(capsys: pytest.Cap
     assert (figures["seeds"], figures["worlds"], figures["violations"]) == (2, {"single": 2}, [])
     assert figures["simulated_s"] > 2 * 4
     assert "seeds        2 (single 2)" in capsys.readouterr().out
+
+
+def test_error_of_a_universe_counts_as_a_violation_of_its_seed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweep.seeds.ProcessPoolExecutor", lambda workers, mp_context: ThreadPoolExecutor(workers))
+    monkeypatch.setattr("sweep.seeds.run_one", lambda seed, world: {}[seed])
+    assert main(["--seeds", "7", "--world", "single", "--workers", "1"]) == 1
+    reported = capsys.readouterr().out
+    assert "seed 7 in single; replay: scripts/sweep --world single --seed 7 -v" in reported
+    assert "KeyError(7)" in reported
 
 
 def test_hours_limits_the_number_of_runs(capsys: pytest.CaptureFixture[str]) -> None:

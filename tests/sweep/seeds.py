@@ -14,7 +14,7 @@ from sweep.mutants import MUTANTS, switched_off
 from sweep.owners import pictures
 from sweep.report import Summary, Total, crashed, summary, violation_lines
 from sweep.run import Run, RunResult
-from sweep.worlds import draw
+from sweep.worlds import draw, world_of
 
 WORKERS = 2
 CLOCK = Clock()
@@ -87,9 +87,9 @@ def run_mutants(names: list[str], seeds_max: int, *, workers: int, print_line: C
 
 
 def run_sweep(seeds: Iterator[int], world: str | None, *, workers: int, until: float | None, print_line: Callable[[str], None]) -> Total:
-    """Run all seeds, or as many as begin before `until` (seconds of the monotonic clock)."""
+    """Run all seeds, or as many as begin before `until` (seconds of the monotonic clock). A universe that raises has violated a law."""
     total, printed_at = Total(), now_s()
-    running: set[Future[Summary]] = set()
+    running: dict[Future[Summary], int] = {}
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         left = True
         while left or running:
@@ -98,9 +98,11 @@ def run_sweep(seeds: Iterator[int], world: str | None, *, workers: int, until: f
                 if seed is None:
                     left = False
                 else:
-                    running.add(pool.submit(run_summary, seed, world))
-            done, running = wait(running, return_when=FIRST_COMPLETED)
-            for one in sorted((future.result() for future in done), key=lambda one: one.seed):
+                    running[pool.submit(run_summary, seed, world)] = seed
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in sorted(done, key=running.__getitem__):
+                seed, error = running.pop(future), future.exception()
+                one = future.result() if error is None else crashed(seed, world or world_of(seed), repr(error))
                 total.add(one)
                 for line in violation_lines(one.seed, one.world, one.violations) if one.violations else []:
                     print_line(line)
