@@ -1,6 +1,7 @@
 # Sourced by the other scripts: makes .venv (or the folder $environment) and installs the project with the extra $1 into it, and the
-# requirements file $2 if there is one, unless that is done already.
-# Needs Python 3.11 or newer and its venv module, nothing else.
+# requirements file $2 if there is one, unless that is done already. $venv is its path.
+# Needs Python 3.11 or newer and its venv module, nothing else. PYTHON names another interpreter than python3: if .venv was made by another
+# version of Python, .venv-3.13 or the like is used instead.
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python="${PYTHON:-python3}"
@@ -11,6 +12,12 @@ command -v "$python" >/dev/null 2>&1 || fail "python3 is missing: install the pa
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "$("$python" --version 2>&1) is too old: lockstep needs Python 3.11 or newer. Name another one with PYTHON=/path/to/python3."
 "$python" -c 'import venv, ensurepip' 2>/dev/null || fail "Python's venv module is missing: install the package python3-venv, then run this again."
+
+version_of() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])'; }
+venv="$root/${environment:-.venv}"
+if [ -n "${PYTHON:-}" ] && [ -x "$venv/bin/python" ] && [ "$(version_of "$venv/bin/python")" != "$(version_of "$python")" ]; then
+    venv="$venv-$(version_of "$python")"
+fi
 
 # Returns whether there is a Java on which Spark runs.
 found_java() {
@@ -33,7 +40,7 @@ END
 }
 
 install_project() {
-    local extra="$1" requirements="${2:-}" venv="$root/${environment:-.venv}" library="$root/protocol/lockstep/protocol/_native.abi3.so"
+    local extra="$1" requirements="${2:-}" library="$root/protocol/lockstep/protocol/_native.abi3.so"
     local digest stamp other
     digest="$(installation_digest "$requirements")"
     stamp="$venv/installed-$extra-$digest"

@@ -50,8 +50,8 @@ def python3(checkout: Path, program: str) -> None:
     path.chmod(0o755)
 
 
-def run(checkout: Path, script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    environment = {"PATH": str(checkout / "bin"), "HOME": str(checkout)}
+def run(checkout: Path, script: str, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    environment = {"PATH": str(checkout / "bin"), "HOME": str(checkout), **variables}
     return subprocess.run(
         [str(checkout / "scripts" / script), *arguments],
         env=environment,
@@ -80,6 +80,20 @@ def test_missing_program_is_named_with_exit_code_1(checkout: Path, script: str, 
         done = run(checkout, script)
         assert (done.returncode, done.stdout) == (1, "")
         assert named in done.stderr
+
+
+def test_interpreter_that_is_named_gets_an_environment_of_its_version(checkout: Path) -> None:
+    """If .venv has the same version, or was made by python3, whatever that is now, it is used."""
+    python3(checkout, VENV_FAILS)
+    mine = "{}.{}".format(*sys.version_info)
+    for version, named, environment in (("3.9", True, f".venv-{mine}"), ("3.9", False, ".venv"), (mine, True, ".venv")):
+        other = checkout / ".venv" / "bin" / "python"
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.write_text(f"#!{checkout}/bin/bash\necho {version}\n")
+        other.chmod(0o755)
+        done = run(checkout, "test", PYTHON="python3" if named else "")
+        assert f"making {checkout / environment} …" in done.stderr
+        assert done.returncode == 1
 
 
 def test_tests_in_a_browser_name_what_they_lack(checkout: Path) -> None:
