@@ -43,7 +43,7 @@ async def run_until_kill(machine: Machine, *, committed: int = 20) -> Billing:
 
 async def wait_until_free(client: Native) -> None:
     """Wait until QUEUE_FREE names the queue."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             command = await client.inbound.get()
             if command.code == RequestCode.QUEUE_FREE:

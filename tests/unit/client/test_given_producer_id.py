@@ -23,10 +23,12 @@ def frame(*bodies: bytes) -> tuple[bytes, list[int]]:
 
 
 @asynccontextmanager
-async def a_job(given_id: GivenId | None = JOB) -> AsyncIterator[tuple[FakeBroker, Producer]]:
+async def a_job(given_id: GivenId | None = JOB, *, attempt_timeout_ms: int = 60_000) -> AsyncIterator[tuple[FakeBroker, Producer]]:
     async with (
         fake_cluster("a", topics={"t": 2}) as cluster,
-        Producer("job", nameserver=cluster.nameserver, given_id=given_id, keyed_send_timeout_ms=1_200, attempt_timeout_ms=40) as producer,
+        Producer(
+            "job", nameserver=cluster.nameserver, given_id=given_id, keyed_send_timeout_ms=60_000, attempt_timeout_ms=attempt_timeout_ms
+        ) as producer,
     ):
         yield cluster.brokers["a"], producer
 
@@ -42,7 +44,7 @@ async def test_frames_of_a_given_id_keep_their_records_and_sequences() -> None:
 
 @pytest.mark.parametrize("trouble", [store_without_response, ignore, store_and_disconnect, refuse(SystemBusyError("later"))])
 async def test_unacknowledged_frame_is_resent_unchanged_and_stored_once(trouble: object) -> None:
-    async with a_job() as (broker, producer):
+    async with a_job(attempt_timeout_ms=40) as (broker, producer):
         broker.script.append(trouble)  # type: ignore[arg-type]
         await producer.send_records(QUEUE, *frame(b"1"))
         assert len({one.body for one in broker.sends}) == 1
