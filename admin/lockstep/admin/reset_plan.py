@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from lockstep.admin.group_report import QueueLine
-from lockstep.admin.targets import Target
+from lockstep.admin.targets import Target, time_hint
 from lockstep.protocol.bodies import OffsetRange
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.queue import MessageQueue
@@ -92,8 +92,8 @@ def plan_moves(
         after = {"beginning": held.min_offset, "end": held.max_offset, "offset": target.value, "time": by_time.get(queue, 0)}[target.kind]
         if target.kind == "offset" and not held.min_offset <= after <= held.max_offset:
             raise StateError(
-                f"nothing was changed: {queue} has offsets {held.min_offset} to {held.max_offset}, not {after}. "
-                "To reset one queue only, add --queue BROKER:NUMBER"
+                f"nothing was changed: {queue} has offsets {held.min_offset} to {held.max_offset}, not {after}"
+                + (time_hint(after) or ". To reset one queue only, add --queue BROKER:NUMBER")
             )
         after = max(held.min_offset, min(after, held.max_offset))
         before, parked = known.get(queue, (None, 0))

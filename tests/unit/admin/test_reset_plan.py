@@ -80,6 +80,15 @@ def test_planned_offset_is_always_within_the_queue(first: int, length: int, at_t
     assert first <= move.after <= first + length
 
 
+def test_time_in_milliseconds_that_is_taken_for_an_offset_is_explained() -> None:
+    with pytest.raises(StateError) as refused:
+        plan(Target("offset", 1_795_897_648_356), first=0, end=9)
+    assert str(refused.value) == (
+        "nothing was changed: orders@broker-a:0 has offsets 0 to 9, not 1795897648356; digits alone are an offset: "
+        "if 1795897648356 is a time in milliseconds since 1970, write it as 2026-11-28T20:27:28.356Z"
+    )
+
+
 def test_queue_unknown_to_its_broker_is_reported() -> None:
     with pytest.raises(StateError, match=r"nothing was changed: broker broker-a does not know orders@broker-a:0 yet.*Run the command"):
         plan_moves([Q], (), {}, Target("end"), {})

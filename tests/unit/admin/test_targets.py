@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.admin.targets import Target, parse_period, parse_queue, parse_since, parse_target
+from lockstep.admin.targets import Target, parse_period, parse_queue, parse_since, parse_target, time_hint
 from lockstep.protocol.errors import ConfigError
 
 NOW = 1_700_000_000_000
@@ -26,6 +26,8 @@ NOW = 1_700_000_000_000
         ("20231114", Target("offset", 20_231_114)),
         ("1700000000s", Target("time", 0)),
         ("1970-01-01", Target("time", 0)),
+        ("22:13", Target("time", NOW - 20_000)),
+        ("22:14", Target("time", NOW + 40_000 - 86_400_000)),
     ],
 )
 def test_target_has_one_of_five_forms(text: str, target: Target) -> None:
@@ -67,6 +69,32 @@ def test_queue_is_written_as_broker_and_number(text: str) -> None:
 def test_since_is_a_time_or_a_duration_ago() -> None:
     assert parse_since("2h", NOW) == Target("time", NOW - 7_200_000)
     assert parse_since("2023-11-14T22:13:20Z", NOW) == Target("time", NOW)
+    assert parse_since("21:13:20", NOW) == Target("time", NOW - 3_600_000)
+
+
+@pytest.mark.parametrize(
+    ("number", "hint"),
+    [
+        (
+            1_795_897_648_356,
+            "; digits alone are an offset: if 1795897648356 is a time in milliseconds since 1970, write it as 2026-11-28T20:27:28.356Z",
+        ),
+        (
+            1_795_897_648,
+            "; digits alone are an offset: if 1795897648 is a time in seconds since 1970, write it as 2026-11-28T20:27:28.000Z",
+        ),
+        (999_999_999, ""),
+        (4_000_000_000, ""),
+        (999_999_999_999, ""),
+        (4_000_000_000_000, ""),
+    ],
+)
+def test_number_that_is_as_high_as_a_time_is_explained(number: int, hint: str) -> None:
+    assert time_hint(number) == hint
+    assert parse_target(str(number), NOW) == Target("offset", number)
+    with pytest.raises(ConfigError) as refused:
+        parse_since(str(number), NOW)
+    assert str(refused.value).endswith(f"or a duration ago (90s, 30m, 2h, 7d){hint}")
 
 
 @pytest.mark.parametrize("text", ["", "1500", "beginning", "end", "yesterday"])

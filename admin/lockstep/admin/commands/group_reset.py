@@ -27,7 +27,8 @@ def reset_command(
         typer.Option(
             "--to",
             metavar="WHERE",
-            help="beginning, end, an offset, a time (ISO 8601; UTC if without a zone), or a duration ago: 90s, 30m, 2h, 7d.",
+            help="beginning, end, an offset, a time (ISO 8601; UTC if without a zone), a time of day (15:00, UTC), or a duration ago: 90s, "
+            "30m, 2h, 7d.",
         ),
     ],
     topic: Annotated[

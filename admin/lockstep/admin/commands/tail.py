@@ -28,8 +28,8 @@ def tail_command(
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="Begin with the first message that was stored at this time or later: ISO 8601 (UTC if without a zone), or a duration "
-            "ago: 90s, 30m, 2h, 7d.",
+            help="Begin with the first message that was stored at this time or later: ISO 8601 (UTC if without a zone), a time of day "
+            "(15:00, UTC), or a duration ago: 90s, 30m, 2h, 7d.",
         ),
     ] = None,
     offset: Annotated[
