@@ -74,7 +74,8 @@ class Message(_Draft):
         body: 1 byte to 4 MiB.
         tags: One tag, by which consumers can filter.
         keys: For finding the message later (`lockstep tail --key`): a str, which is split at blanks, or several str without blanks.
-        properties: The user's properties; reserved names are rejected.
+        properties: The user's properties; reserved names are rejected. A subscription by SQL92 can only select by names of letters of
+            ASCII, digits, `_` and `$`, which begin with no digit: a producer logs others, once each.
         sharding_key: Messages of a topic with the same key go to the same queue and are consumed in the order in which they were sent.
             None: the producer may choose any queue.
         flag: An int32 that the broker stores and lockstep does not interpret.

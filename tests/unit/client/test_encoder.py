@@ -1,6 +1,8 @@
 """Messages are encoded when their frame is sealed."""
 
-from lockstep.client.producer.encoder import FrameEncoder
+import pytest
+
+from lockstep.client.producer.encoder import NAMES_MAX, FrameEncoder
 from lockstep.client.producer.pending import EncodedRecords, PendingSend
 from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.message import Message, encode_message
@@ -66,3 +68,24 @@ def test_encoded_records_are_sent_as_they_are() -> None:
     assert given.alone
     encoded = encoder().encode([given], 9, 300)
     assert (encoded.records, encoded.sizes) == (record * 2, [len(record)] * 2)
+
+
+def named(*names: str) -> PendingSend:
+    return PendingSend([Message("t", b"x", properties=dict.fromkeys(names, "1"))], 1, Caller(), 100, 1_100)
+
+
+def test_name_of_a_property_that_no_condition_can_name_is_sent_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    made = encoder()
+    for _ in range(2):
+        (record,) = views(made.encode([named("amount", "a.b", "order-id", "in", "größe")], 0, 300).records)
+        assert split_properties(record.properties.decode())["a.b"] == "1"
+    logged = [line for line in caplog.text.splitlines() if "property.not_for_conditions" in line]
+    assert len(logged) == 4
+    assert all(any(repr(name)[1:-1] in line for line in logged) for name in ("a.b", "order-id", "in"))
+
+
+def test_names_of_properties_are_remembered_up_to_a_limit(caplog: pytest.LogCaptureFixture) -> None:
+    made = encoder()
+    for first in range(0, 2 * NAMES_MAX, 128):
+        made.encode([named(*(f"n-{number}" for number in range(first, first + 128)))], 0, 300)
+    assert caplog.text.count("property.not_for_conditions") == NAMES_MAX

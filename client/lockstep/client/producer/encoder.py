@@ -1,12 +1,18 @@
 """Encodes the messages of a frame as records when the frame is sealed: a send that waits keeps the user's own objects, and no copy."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from lockstep.client.producer.pending import PendingSend
 from lockstep.protocol.ids import UniqueKeys
 from lockstep.protocol.message import Message, encode_messages
+from lockstep.protocol.sql92 import can_be_named
+from lockstep.runtime.log import get_logger
 
+log = get_logger("lockstep.client.producer")
+
+NAMES_MAX = 4_096
+"""Names of properties that a producer remembers, so that each is examined once. Of more the first ones are."""
 NO_IDS: Sequence[str] = ("",)
 """The id of the result of a `send_records`: its records carry their own ids."""
 
@@ -24,13 +30,15 @@ class EncodedFrame(NamedTuple):
 class FrameEncoder:
     """Gives messages their ids and encodes them."""
 
-    __slots__ = ("_compress_over", "_keys", "_wall_ms")
+    __slots__ = ("_compress_over", "_keys", "_names", "_wall_ms")
 
     def __init__(self, keys: UniqueKeys, wall_ms: Callable[[], int], compress_over: int | None) -> None:
         """`compress_over`: a body of so many bytes or more is compressed; None disables compression."""
         self._keys = keys
         self._wall_ms = wall_ms
         self._compress_over = compress_over
+        self._names: set[str] = set()
+        """Names of properties that were examined."""
 
     def encode(self, sends: Sequence[PendingSend], queue_id: int, now_ms: int) -> EncodedFrame:
         """Return the records of these sends in their order. A message that was in a frame before keeps its id."""
@@ -52,9 +60,21 @@ class FrameEncoder:
                 born_ms += [born] * pending.count
             if pending.message_ids is not None:
                 repeated = True
+        for message in messages:
+            if message.properties and not self._names.issuperset(message.properties):
+                self._examine_names(message.properties)
         ids = self._repeated_ids(sends, wall_ms) if repeated else self._keys.next_many(wall_ms, len(messages))
         data, sizes = encode_messages(messages, queue_id, ids, born_ms, self._compress_over)
         return EncodedFrame(data, sizes, ids)
+
+    def _examine_names(self, names: Iterable[str]) -> None:
+        """Log each name that no condition of a subscription can name: it is sent all the same, as RocketMQ's clients do."""
+        for name in names:
+            if name not in self._names and len(self._names) < NAMES_MAX:
+                self._names.add(name)
+                if not can_be_named(name):
+                    why = "a name in a condition has letters of ASCII, digits, _ and $, begins with no digit, and is no keyword"
+                    log.warning("property.not_for_conditions", name=name, effect="no subscription by SQL92 can select by it", why=why)
 
     def _repeated_ids(self, sends: Sequence[PendingSend], wall_ms: int) -> list[str]:
         ids: list[str] = []

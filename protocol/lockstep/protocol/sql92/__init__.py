@@ -9,6 +9,6 @@ true. docs/guide.md has the operators, and what differs from those of RocketMQ.
 from lockstep.protocol.sql92.nodes import count_comparisons
 from lockstep.protocol.sql92.parser import canonical_sql, parse_sql
 from lockstep.protocol.sql92.predicate import SqlPredicate, compile_sql
-from lockstep.protocol.sql92.tokens import SqlError
+from lockstep.protocol.sql92.tokens import SqlError, can_be_named
 
-__all__ = ["SqlError", "SqlPredicate", "canonical_sql", "compile_sql", "count_comparisons", "parse_sql"]
+__all__ = ["SqlError", "SqlPredicate", "can_be_named", "canonical_sql", "compile_sql", "count_comparisons", "parse_sql"]
