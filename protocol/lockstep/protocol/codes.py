@@ -103,6 +103,7 @@ class RequestCode(IntEnum):
     PARK_CONTROL = 30013
     OVERVIEW = 30014
     GROUP_EVENTS = 30015
+    FORGET_PROGRESS = 30016
 
 
 class ResponseCode(IntEnum):

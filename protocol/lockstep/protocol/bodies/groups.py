@@ -45,6 +45,9 @@ class QueueStatus:
     """How long ago they were removed, to the second; None if that was before the broker's start."""
     disk_pulls: int | None = None
     """The number of pulls of the group that wait for the disk; None from an earlier version."""
+    begins_at: int | None = None
+    """The lowest offset at which the group may begin: messages before it are removed, or were there before the queue was added to the
+    topic. None if the group has progress, or from an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +114,9 @@ class GroupStatus:
     """Grants of queues since the broker's start."""
     suspended_ms: int | None = None
     """How long no queue is granted yet, because the last start may have lost grants (ordering.md 8)."""
+    consumed: tuple[str, ...] | None = None
+    """The topics that the members consume (ordering.md 11.6). None if that is not known: the group has no member here, a member names no
+    topic, or the broker is of an earlier version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +129,7 @@ class GroupSummary:
     broadcasting: bool | None
     members: int
     lag: int
-    """Messages that are stored in the queues of this broker and not committed."""
+    """Messages that are stored in the queues of this broker and not committed, without those of topics that the group has left."""
     has_settings: bool | None = None
     """Whether settings of the group are stored here; None if the broker is of an earlier version."""
 

@@ -49,7 +49,7 @@ class FlowFigures:
     topic: str
     group: str
     lag: int | None
-    """Messages that are stored and not finished; None if the group has no progress in the topic."""
+    """Messages that are stored and not finished; None if the group has no progress in the topic, or has left it (ordering.md 11.6)."""
     oldest_ms: int | None
     """Milliseconds since the oldest of them was stored, as far as it was looked up, which may be 15 s ago; None if it was not."""
     given: int

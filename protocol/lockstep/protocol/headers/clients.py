@@ -54,6 +54,20 @@ class DeleteGroupHeader:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetProgressHeader:
+    """FORGET_PROGRESS (30016): end a group's progress in one topic. Refused while a member consumes the topic, or holds a queue of it."""
+
+    consumer_group: str
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetProgressReply:
+    queues: int
+    """The number of queues in which the group had progress."""
+
+
+@dataclass(frozen=True, slots=True)
 class NotifyHeader:
     """NOTIFY_CONSUMER_IDS_CHANGED (40), broker → client, one-way."""
 

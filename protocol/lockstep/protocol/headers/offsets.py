@@ -73,6 +73,15 @@ class OffsetReply:
 
 
 @dataclass(frozen=True, slots=True)
+class MinOffsetReply:
+    """The response to GET_MIN_OFFSET."""
+
+    offset: int
+    added: int | None = None
+    """Lockstep's own: the offset of the first message after the queue was added to the topic. None if that is 0."""
+
+
+@dataclass(frozen=True, slots=True)
 class StoreTimeReply:
     """The response to GET_EARLIEST_MSG_STORETIME."""
 
