@@ -96,6 +96,8 @@ def test_every_command_of_operations_md_works_as_described(tmp_path: Path) -> No
     )
     assert "messages to consume again: 0, messages to skip: 0" in responses["group reset-offset billing --to 30m"]
     assert "may NOT consume" in responses["group update billing --no-consume"]
+    assert "the progress of group billing in payments would end" in responses["group forget billing --topic payments --dry-run"]
+    assert "the progress of group billing in payments has ended" in responses["group forget billing --topic payments"]
     assert "group billing is deleted at broker-a" in responses["group delete billing"]
 
 

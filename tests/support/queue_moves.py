@@ -56,3 +56,23 @@ def ordered_worker(
             await consumer.wait_closed()
 
     return worker
+
+
+def consuming(cluster: TestCluster, group: str, version: int, *topics: str) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Return a program for `TestCluster.start`: a member of an ordered group, whose contract of this version names the topics."""
+
+    async def worker() -> None:
+        consumer = PushConsumer(
+            group, nameserver=cluster.nameserver, contract_version=version, consume_from_where=ConsumeFromWhere.FIRST_OFFSET
+        )
+        for topic in topics:
+            consumer.subscribe(topic)
+
+        async def handle(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
+            await asyncio.sleep(0)
+
+        consumer.orderly(handle)
+        async with consumer:
+            await consumer.wait_closed()
+
+    return worker

@@ -107,8 +107,8 @@ async def kill(broker: Broker) -> None:
     await broker.stop()
 
 
-async def heartbeat(client: Client, client_id: str, session: str, connection: int = 1) -> HeartbeatReply:
-    group = ConsumerGroup("g", (Subscription(TOPIC),), consume_from_where=ConsumeFromWhere.FIRST_OFFSET, ordered=True)
+async def heartbeat(client: Client, client_id: str, session: str, connection: int = 1, topic: str = TOPIC) -> HeartbeatReply:
+    group = ConsumerGroup("g", (Subscription(topic),), consume_from_where=ConsumeFromWhere.FIRST_OFFSET, ordered=True)
     body = HeartbeatBody(client_id, (group,), session=session, connection=connection)
     return decode_body(HeartbeatReply, (await client.done(RequestCode.HEART_BEAT, body=encode_body(body))).body)
 

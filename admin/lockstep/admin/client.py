@@ -49,7 +49,13 @@ from lockstep.protocol.errors import (
     broker_error,
 )
 from lockstep.protocol.fields import from_plain, to_plain
-from lockstep.protocol.headers.clients import DeleteGroupHeader, GroupEventsHeader, GroupStatusHeader
+from lockstep.protocol.headers.clients import (
+    DeleteGroupHeader,
+    ForgetProgressHeader,
+    ForgetProgressReply,
+    GroupEventsHeader,
+    GroupStatusHeader,
+)
 from lockstep.protocol.headers.offsets import (
     OffsetReply,
     QueryMessageHeader,
@@ -319,6 +325,11 @@ class AdminClient:
     async def delete_group(self, broker: BrokerAddress, group: str) -> None:
         """Remove a group and its progress at one broker. Does nothing if the broker does not know the group."""
         await self.request(broker, RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader(group, clean_offset=True))
+
+    async def forget_progress(self, broker: BrokerAddress, group: str, topic: str) -> int:
+        """End a group's progress in one topic at one broker. Return the number of queues in which it had progress."""
+        response = await self.request(broker, RequestCode.FORGET_PROGRESS, ForgetProgressHeader(group, topic))
+        return from_plain(ForgetProgressReply, response.fields).queues
 
     async def running_info(self, broker: BrokerAddress, header: RunningInfoHeader) -> RunningInfo:
         """Return what a member reports of itself, whom its broker asks. Raise MemberTimeoutError if it does not respond within 3 s."""

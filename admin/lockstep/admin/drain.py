@@ -26,17 +26,29 @@ REPORT_S = 5.0
 async def close_queues(admin: AdminClient, topic: str, source: str, target: str | None = None) -> None:
     """Close the queues of `source` to writers, and give `target` as many instead; if none is named, a substitute if the topic needs one.
 
+    Wait, without a hold of the writes, while groups lag that can't catch up as they are: until they run, or their progress is ended.
+
     Raises:
         CommandError: Groups lag too much (put_in_order), or there is no substitute.
     """
-    layout = await admin.find_layout(topic)
-    count = 0 if layout is None else layout.write_count(source)
-    if layout is None or not count:
-        return
-    target = target or await find_substitute(admin, layout, source)
-    after = alter_layout(layout, counts_without(layout, source, layout.read_count(source), target), writer=new_writer(admin))
-    held_ms = await put_in_order(admin, layout, after)
-    moved = f"{count} queues of {topic} on {source} are closed to writers" + (f", {count} added on {target}" if target else "")
+    report = WaitReport(admin)
+    while True:
+        layout = await admin.find_layout(topic)
+        count = 0 if layout is None else layout.write_count(source)
+        if layout is None or not count:
+            return
+        to = target or await find_substitute(admin, layout, source)
+        after = alter_layout(layout, counts_without(layout, source, layout.read_count(source), to), writer=new_writer(admin))
+        try:
+            held_ms = await put_in_order(admin, layout, after)
+        except NotConsumedError as error:
+            if not error.lag.standing:
+                raise
+            report.say(f"waiting for the groups of {source}: {error.waits_for}")
+            await asyncio.sleep(STEP_S)
+        else:
+            break
+    moved = f"{count} queues of {topic} on {source} are closed to writers" + (f", {count} added on {to}" if to else "")
     print_error(moved if held_ms is None else f"{moved}; order per key is kept: writes were held for {held_ms} ms")
 
 

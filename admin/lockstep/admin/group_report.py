@@ -27,6 +27,7 @@ class QueueLine:
     """None if the group has no progress in this queue."""
     max_offset: int | None
     lag: int | None
+    """None too for a topic that the group has left."""
     committed_ago_ms: int | None
     attempts: int | None
     generation: str | None
@@ -52,6 +53,8 @@ class QueueLine:
     """How long ago they were removed; None if that is not known."""
     disk_pulls: int | None = None
     """The number of pulls of the group that wait for the disk."""
+    left: bool = False
+    """Whether the group has left the topic: it has members, and none of them consumes it (ordering.md 11.6)."""
 
     @property
     def queue(self) -> MessageQueue:
@@ -113,10 +116,17 @@ class GroupReport:
     """Broker → grants of the group's queues since its start."""
     suspended_ms: Mapping[str, int] = field(default_factory=dict)
     """Broker → how long it does not grant any queue yet, because its last start may have lost grants."""
+    consumed: tuple[str, ...] = ()
+    """The topics to which a contract that is in force at some broker subscribes, or a member by its own declaration."""
+
+    @property
+    def left(self) -> tuple[str, ...]:
+        """Return the topics that the group has left and has progress in."""
+        return tuple(dict.fromkeys(queue.topic for queue in self.queues if queue.left))
 
     @property
     def lag(self) -> int | None:
-        """Return the lag over the queues that were reached, or None for a broadcasting group."""
+        """Return the lag over the queues that were reached, without topics that the group has left, or None for a broadcasting group."""
         return None if self.broadcasting else sum(queue.lag or 0 for queue in self.queues)
 
     @property
@@ -155,7 +165,8 @@ def report(
     first = next(iter(contracts.values()), None)
     expected = [name for name in dict.fromkeys(queue.broker_name for queue in layout_queues) if name in statuses or name in without_group]
     broadcasting = first is not None and first.broadcasting
-    known = [_queue(broker, queue, broadcasting) for broker, status in statuses.items() for queue in status.queues]
+    left = _left_topics(statuses, unreached)
+    known = [_queue(broker, queue, broadcasting, queue.topic in left) for broker, status in statuses.items() for queue in status.queues]
     unknown = [_unreached_queue(queue) for queue in layout_queues if queue.broker_name in unreached]
     listed: dict[str, dict[str, MemberStatus]] = {}
     for broker, status in statuses.items():
@@ -176,7 +187,29 @@ def report(
         _refusals(statuses.values()),
         {broker: status.grants for broker, status in statuses.items() if status.grants is not None},
         {broker: status.suspended_ms for broker, status in statuses.items() if status.suspended_ms is not None},
+        _consumed(statuses.values()),
     )
+
+
+def _consumed(statuses: Collection[GroupStatus]) -> tuple[str, ...]:
+    """Return every topic that a broker knows to be consumed."""
+    topics = {topic for status in statuses for topic in status.consumed or ()}
+    topics |= {each.topic for status in statuses if status.contract is not None for each in status.contract.subscriptions}
+    return tuple(sorted(topics | {each.topic for status in statuses for member in status.members for each in member.subscriptions or ()}))
+
+
+def _left_topics(statuses: Mapping[str, GroupStatus], unreached: Collection[str]) -> frozenset[str]:
+    """Return the topics that the group has left: it has members, every broker that lists some knows what they consume, and none of them
+    consumes the topic or holds a queue of it. None is known to be left if a broker did not respond.
+
+    The members of a broker that has no queue of what they consume are at other brokers (ordering.md 11.6).
+    """
+    consumed = [status.consumed for status in statuses.values() if status.members]
+    if unreached or not consumed or any(each is None for each in consumed):
+        return frozenset()
+    queues = [queue for status in statuses.values() for queue in status.queues]
+    kept = {topic for each in consumed for topic in each or ()} | {queue.topic for queue in queues if queue.owner is not None}
+    return frozenset(queue.topic for queue in queues) - kept
 
 
 def group_json(found: GroupReport, failed: Mapping[str, str]) -> dict[str, Any]:
@@ -184,7 +217,7 @@ def group_json(found: GroupReport, failed: Mapping[str, str]) -> dict[str, Any]:
     settings = None
     if found.settings is not None:
         settings = {"subscription_policy": found.settings.subscription_policy.value, "consume": found.settings.consume_enable}
-    return {**asdict(found), "settings": settings, "lag": found.lag, "failed": dict(failed)}
+    return {**asdict(found), "settings": settings, "lag": found.lag, "left": list(found.left), "failed": dict(failed)}
 
 
 def _refusals(statuses: Collection[GroupStatus]) -> tuple[JoinRefusal, ...]:
@@ -205,6 +238,11 @@ def update_command(settings: GroupSettings) -> str:
     return f"lockstep group update {quote(settings.group)} --subscription-policy {settings.subscription_policy.value} {consume}{announced}"
 
 
+def forget_command(group: str, topic: str) -> str:
+    """Return the shell command that ends the group's progress in a topic."""
+    return f"lockstep group forget {quote(group)} --topic {quote(topic)}"
+
+
 def topics_of(statuses: Iterable[GroupStatus]) -> tuple[str, ...]:
     """Return every topic that the group subscribes to or has progress in, sorted."""
     topics: dict[str, None] = {}
@@ -219,7 +257,7 @@ def _sort_key(line: QueueLine) -> tuple[str, str, int]:
     return line.topic, line.broker, line.queue_id
 
 
-def _queue(broker: str, queue: QueueStatus, broadcasting: bool) -> QueueLine:
+def _queue(broker: str, queue: QueueStatus, broadcasting: bool, left: bool) -> QueueLine:
     committed = queue.committed_offset if queue.committed_offset >= 0 and not broadcasting else None
     return QueueLine(
         queue.topic,
@@ -231,7 +269,7 @@ def _queue(broker: str, queue: QueueStatus, broadcasting: bool) -> QueueLine:
         queue.classic_lease_left_ms,
         committed,
         queue.max_offset,
-        None if broadcasting else max(0, queue.max_offset - (committed or 0) - count(queue.done or ())),
+        None if broadcasting or left else max(0, queue.max_offset - (queue.begins_at or committed or 0) - count(queue.done or ())),
         queue.committed_ago_ms,
         queue.attempts,
         str(queue.generation),
@@ -246,6 +284,7 @@ def _queue(broker: str, queue: QueueStatus, broadcasting: bool) -> QueueLine:
         queue.gap_end,
         queue.gap_ago_ms,
         queue.disk_pulls,
+        left,
     )
 
 

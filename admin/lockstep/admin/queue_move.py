@@ -4,7 +4,8 @@
     ─▶ put the new layout into force ─▶ end the hold
 
 Sends wait meanwhile: those of a key for as long as `keyed_send_timeout_ms` (30 s), so the hold is shorter. If the groups do not get there
-in time, the hold ends and nothing has changed. Queues that are removed must have been consumed by every group.
+in time, the hold ends and nothing has changed. It is not begun for a group that can't catch up: one without a member, or that may not
+consume. Queues that are removed must have been consumed by every group.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from lockstep.admin.client import AdminClient, broker_reasons, by_name
+from lockstep.admin.group_report import forget_command
 from lockstep.admin.layout_publish import publish_layout
 from lockstep.admin.options import CommandError
 from lockstep.admin.parked import list_parked
@@ -112,7 +114,7 @@ async def _lag_below(admin: AdminClient, topic: str, needs: Needs, lost: Collect
         reasons = broker_reasons(unknown)
         text = f"the lag of groups in {topic} is unknown ({reasons}), and if a group lags, {needs.why}. Start the broker again"
         raise NotConsumedError(text, lag, f"{topic}: {reasons}")
-    if lag.broadcasting or lag.total > lag_max:
+    if lag.broadcasting or lag.standing or lag.total > lag_max:
         raise _lagging(topic, lag, needs)
     if waiting:
         places = ", ".join(f"{count} at {name}" for name, count in waiting.items())
@@ -152,5 +154,8 @@ async def waiting_count(admin: AdminClient, broker: BrokerAddress) -> int:
 
 
 def _lagging(topic: str, lag: TopicLag, needs: Needs) -> NotConsumedError:
-    text = f"some groups have not consumed all of {topic} (lag of {lag}), and {needs.why}. Wait until they have"
-    return NotConsumedError(text, lag, f"{topic}: {lag}")
+    step, waits_for = "Wait until they have", f"{topic}: {lag}"
+    if (group := next(iter(lag.standing), None)) is not None:
+        ends = f"`{forget_command(group, topic)}` ends the progress of a group that will not come back"
+        step, waits_for = f"Let them consume it ({ends})", f"{waits_for} ({ends})"
+    return NotConsumedError(f"some groups have not consumed all of {topic} (lag of {lag}), and {needs.why}. {step}", lag, waits_for)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from shlex import quote
 
-from lockstep.admin.group_report import GroupReport, MemberLine, QueueLine
+from lockstep.admin.group_report import GroupReport, MemberLine, QueueLine, forget_command
 from lockstep.admin.render import format_duration
 from lockstep.admin.why_filter import Unmatched
 from lockstep.protocol.bodies import ParkedKey, ParkState, RunningCall, RunningInfo, RunningQueue
@@ -43,6 +43,8 @@ class QueueState(Enum):
     """Its progress has risen between two looks."""
     STALLED = "stalled"
     """Its progress has not risen, or it is not known from where."""
+    LEFT = "left"
+    """The group has left the topic: no member consumes it."""
     UNKNOWN = "unknown"
     """Its broker could not be reached, or does not know the progress."""
 
@@ -119,7 +121,7 @@ class Explanation:
     @property
     def explained(self) -> bool:
         """Return whether it is known why the queue does not move, or it need not be."""
-        return self.because is not None or self.state in (QueueState.IDLE, QueueState.PROGRESSING)
+        return self.because is not None or self.state in (QueueState.IDLE, QueueState.PROGRESSING, QueueState.LEFT)
 
 
 def asked_member(report: GroupReport, line: QueueLine) -> str | None:
@@ -138,6 +140,8 @@ def has_progress(line: QueueLine) -> bool:
 
 def state_of(line: QueueLine, before: QueueLine | None) -> QueueState:
     """Return the state of a queue from two looks at it. `before`: None if the first one has not found its progress."""
+    if line.left:
+        return QueueState.LEFT
     if not line.reached or line.lag is None:
         return QueueState.UNKNOWN
     if line.lag == 0:
@@ -154,6 +158,8 @@ def explain(report: GroupReport, facts: Facts) -> Explanation:
     causes = [*_unknown(report, facts)] if state is QueueState.UNKNOWN else [*_obstacles(report, facts)]
     if state in (QueueState.IDLE, QueueState.PROGRESSING):
         causes = []
+    if state is QueueState.LEFT:
+        causes = [_left(report, line)]
     remarks = tuple(_remarks(report, facts, state))
     summary = f"{line.queue} of group {report.group} {_summary(facts, state)}"
     because = causes[0] if causes else None
@@ -170,6 +176,9 @@ def _summary(facts: Facts, state: QueueState) -> str:
         case QueueState.IDLE:
             rest = f", except {line.lag:,} that its subscription does not match, which a commit will pass" if line.lag else ""
             return f"has nothing to do: all messages below offset {line.max_offset:,} are consumed{rest}"
+        case QueueState.LEFT:
+            behind = (line.max_offset or 0) - _finished(line)
+            return f"is not consumed any more: the {behind:,} messages after offset {line.committed_offset or 0:,} don't count as its lag"
         case QueueState.PROGRESSING:
             done = _finished(line) - (0 if facts.before is None else _finished(facts.before))
             rate = done * 1000 / max(1, facts.between_ms)
@@ -203,6 +212,14 @@ def _only_filtered(facts: Facts) -> bool:
 
 def _finished(line: QueueLine) -> int:
     return (line.committed_offset or 0) + count(line.done)
+
+
+def _left(report: GroupReport, line: QueueLine) -> Cause:
+    return Cause(
+        "topic_left",
+        f"no contract in force of group {report.group} subscribes to {line.topic}: the group has left that topic",
+        f"subscribe to {line.topic} in its consumers, or end its progress there with `{forget_command(report.group, line.topic)}`",
+    )
 
 
 def _member(report: GroupReport, client_id: str | None) -> MemberLine | None:

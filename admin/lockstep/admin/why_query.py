@@ -119,7 +119,7 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
 def _choose(lines: Sequence[QueueLine], states: Mapping[MessageQueue, QueueState]) -> list[QueueLine]:
     """Return the queues that are examined in detail: those that are stalled come first, and of these those without a commit for the
     longest time. Of the others those with parked keys are added."""
-    urgency = [QueueState.STALLED, QueueState.UNKNOWN, QueueState.PROGRESSING, QueueState.IDLE]
+    urgency = [QueueState.STALLED, QueueState.UNKNOWN, QueueState.PROGRESSING, QueueState.LEFT, QueueState.IDLE]
 
     def rank(line: QueueLine) -> tuple[int, float]:
         return urgency.index(states[line.queue]), -inf if line.committed_ago_ms is None else -line.committed_ago_ms

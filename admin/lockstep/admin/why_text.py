@@ -15,9 +15,11 @@ _COUNTED = {
     QueueState.STALLED: "stalled queues",
     QueueState.UNKNOWN: "queues of which nothing is known",
     QueueState.PROGRESSING: "queues that make progress",
+    QueueState.LEFT: "queues of topics that it has left",
     QueueState.IDLE: "queues with nothing to do",
 }
-_SHOWN = (QueueState.STALLED, QueueState.UNKNOWN)
+_STANDING = (QueueState.STALLED, QueueState.UNKNOWN)
+_SHOWN = (*_STANDING, QueueState.LEFT)
 
 
 def diagnosis_lines(group: str, found: Diagnosis) -> Iterator[str]:
@@ -35,7 +37,7 @@ def diagnosis_lines(group: str, found: Diagnosis) -> Iterator[str]:
         if cause.text not in told:
             yield from _cause_lines("also", cause, "" if cause.name in GROUP_WIDE else f" ({_queue_names(queues)})")
             yield from _step_lines([cause])
-    left = sum(state in _SHOWN for state in found.states.values()) - sum(each.state in _SHOWN for each in found.explanations)
+    left = sum(state in _STANDING for state in found.states.values()) - sum(each.state in _STANDING for each in found.explanations)
     if left > 0:
         yield f"{left} more queues are stalled and were not examined: name one, as in `lockstep why {quote(group)} TOPIC@BROKER:QUEUE`"
 

@@ -58,14 +58,15 @@ class Figures:
         return found
 
     async def _lag(self, groups: Sequence[str]) -> tuple[dict[Flow, int], dict[Flow, int]]:
-        """Return the lag of each flow, and of those with lag how many queues have it."""
+        """Return the lag of each flow, and of those with lag how many queues have it. A group has no lag in a topic that it has left."""
         progress, bounds = self._state.coordination.state.progress, self._store.bounds
         lag: dict[Flow, int] = {}
         behind: dict[Flow, int] = {}
         slices = Slices()
         for group in groups:
             await slices.step()
-            for topic in progress.topics_of_group(group):
+            left = dict.fromkeys(self._state.coordination.state.left_topics(group))
+            for topic in [topic for topic in progress.topics_of_group(group) if topic not in left]:
                 queues = progress.progress_in_topic(group, topic)
                 total = count = 0
                 for first in range(0, len(queues), QUEUES_PER_STEP):

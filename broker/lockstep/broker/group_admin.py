@@ -4,7 +4,7 @@ from lockstep.broker.group_state import GroupState
 from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.bodies import GroupSettings, QueueOffset, ResetBody, ResetReply
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, StaleEpochError, TopicNotExistError
-from lockstep.protocol.names import check_group
+from lockstep.protocol.names import check_group, check_topic, group_of_topic
 
 NAMED_MAX = 8
 """Number of clients that a refusal names."""
@@ -41,6 +41,49 @@ class GroupAdmin:
             state.settings.record_removal(group)
             state.forget_if_empty(group)
         return 0
+
+    def forget_progress(self, group: str, topic: str) -> int:
+        """Handle FORGET_PROGRESS: end the group's progress in one topic, with its locks there, in one turn (ordering.md 11.6).
+
+        Return the number of queues in which it had progress. If the group comes back to the topic, it begins by its start policy.
+
+        Raises NoPermissionError while a member consumes the topic or holds a queue of it, and ParkRefusedError while keys are parked there.
+        """
+        check_group(group)
+        check_topic(topic)
+        if group_of_topic(topic) == group:
+            raise NoPermissionError(f"{topic} has the retries of group {group}: its progress there ends with the group, by its deletion")
+        state = self._state
+        queues = state.progress.progress_in_topic(group, topic)
+        if not queues:
+            return 0
+        self._check_left(group, topic)
+        keys = [(group, topic, queue_id) for queue_id, _ in queues]
+        for key in keys:
+            state.check_not_parked(key)
+        for key in keys:
+            state.parks.clear(key)
+            state.pending.end_held_pulls(key, 0)
+        state.locks.forget(group, topic)
+        state.progress.forget(group, topic)
+        state.forget_if_empty(group)
+        return len(keys)
+
+    def _check_left(self, group: str, topic: str) -> None:
+        """Raise NoPermissionError if a member may consume the topic, or a client holds a queue of it."""
+        state = self._state
+        known = state.groups.get(group)
+        if known is not None and known.members and not state.has_left(group, topic):
+            names = ", ".join(known.member_ids[:NAMED_MAX]) + (" …" if len(known.members) > NAMED_MAX else "")
+            what = f"may consume it: {names}. Let them stop, or subscribe to other topics"
+        elif state.locks.is_any_held(group, topic):
+            what = "hold queues of it, and finish their last calls. Wait until they have"
+        else:
+            return
+        raise NoPermissionError(
+            f"the progress of group {group} in {topic} was not ended: clients at {state.config.broker_name} {what}, and run "
+            f"`lockstep group forget {group} --topic {topic}` again"
+        )
 
     def reset_progress(self, body: ResetBody) -> ResetReply:
         """Handle RESET_OFFSETS: set the group's progress in all named queues, or in none (ordering.md 7.6, 7.7).

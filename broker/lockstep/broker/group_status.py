@@ -45,6 +45,8 @@ class GroupStatusReader:
         state = self._state
         if name not in state.activity:
             return None
+        known = state.groups.get(name)
+        consumed = None if known is None else known.consumed_topics
         return GroupStatus(
             group=name,
             version=state.version(name),
@@ -56,6 +58,7 @@ class GroupStatusReader:
             refusals=state.refusals.of(name, now_ms) or None,
             grants=state.locks.grant_counts[name],
             suspended_ms=self._suspended_ms(now_ms),
+            consumed=None if consumed is None else tuple(sorted(consumed)),
         )
 
     def _suspended_ms(self, now_ms: int) -> int | None:
@@ -64,7 +67,7 @@ class GroupStatusReader:
         return max(0, ends_ms - now_ms) if self._state.grants_suspended and ends_ms is not None else None
 
     def summary(self, name: str, lag: int) -> GroupSummary:
-        """Return the summary of a group. `lag`: the sum of `lag_of` its queues."""
+        """Return the summary of a group. `lag`: the sum of `lag_of` the queues that count."""
         contract = self.contract(name)
         ordered, broadcasting = (None, None) if contract is None else (contract.ordered, contract.broadcasting)
         has_settings = self._state.settings.get(name) is not None
@@ -74,7 +77,11 @@ class GroupStatusReader:
         """Return the number of messages of one queue that are stored and not finished by one group."""
         progress = self._state.progress.get(key)
         end = self._state.bounds.end_offset(key[1], key[2])
-        return end if progress is None else progress.lag(end)
+        return max(0, end - self._begins_at(key)) if progress is None else progress.lag(end)
+
+    def _begins_at(self, key: QueueKey) -> int:
+        """Return the lowest offset at which a group without progress may begin in a queue."""
+        return max(self._state.progress.first_offset(key[1], key[2]), self._state.bounds.bounds(key[1], key[2])[0])
 
     def member_ids(self, group: str) -> tuple[str, ...]:
         """Return the client ids of the members, sorted."""
@@ -133,6 +140,11 @@ class GroupStatusReader:
             for queue_id in sorted(ids.union(state.locks.queue_ids(name, topic))):
                 yield name, topic, queue_id
 
+    def counted_queue_keys(self, name: str) -> Iterator[QueueKey]:
+        """Yield the same queues without those of topics that the group has left: what is stored there is not its lag (ordering.md 11.6)."""
+        left = dict.fromkeys(self._state.left_topics(name))
+        return (key for key in self.queue_keys_of(name) if key[1] not in left)
+
     def read_queue(self, key: QueueKey, now_ms: int, held_offset: int | None = None, disk_pulls: int | None = None) -> QueueStatus:
         """Return the status of one queue of one group. `held_offset`: that of the pull which waits for its next message. `disk_pulls`:
         the number of those that wait for the disk."""
@@ -163,4 +175,5 @@ class GroupStatusReader:
             gap_first=None if loss is None else loss.first,
             gap_end=None if loss is None else loss.end,
             gap_ago_ms=None if loss is None or loss.seen_ms is None else max(0, now_ms - loss.seen_ms),
+            begins_at=self._begins_at(key) if progress is None else None,
         )

@@ -1,6 +1,6 @@
 """The coordination tables of one broker, and the queries that need several of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -142,6 +142,22 @@ class GroupTables:
         The result is never too low; it is too high only if the group has progress in queues that were removed.
         """
         return self.progress.missing_count(group, topic, self.own_queue_count(topic))
+
+    def has_left(self, group: str, topic: str) -> bool:
+        """Return whether members of the group are here, none of them consumes the topic, and no client holds a queue of it.
+
+        What is stored in such a topic does not count as the group's lag, and no change of the topic waits for it (ordering.md 11.6).
+        """
+        return bool(self.left_topics(group, (topic,)))
+
+    def left_topics(self, group: str, topics: Iterable[str] | None = None) -> list[str]:
+        """Return those of the topics, by default of all in which it has progress, that the group has left."""
+        known = self.groups.get(group)
+        consumed = None if known is None else known.consumed_topics
+        if consumed is None:
+            return []
+        candidates = self.progress.topics_of_group(group) if topics is None else topics
+        return [topic for topic in candidates if topic not in consumed and not self.locks.is_any_held(group, topic)]
 
     def decides_owners(self, group: Group) -> bool:
         """Return whether this broker's member list decides the owners of its queues, not one list for all brokers (ordering.md 5.5)."""

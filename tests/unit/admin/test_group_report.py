@@ -70,6 +70,48 @@ def test_messages_that_are_finished_above_the_committed_offset_are_no_lag() -> N
     assert [(line.committed_offset, line.lag, line.done) for line in made.queues] == [(2, 4, (4, 7, 8, 9))]
 
 
+def running(*topics: str, queues: tuple[QueueStatus, ...] = (), known: bool = True) -> GroupStatus:
+    """Return the status at a broker with a member that consumes these topics."""
+    return replace(status(member("x"), queues=queues), consumed=topics if known else None)
+
+
+def free(topic: str) -> QueueStatus:
+    return replace(queue(topic), owner=None)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "left"),
+    [
+        pytest.param({"a": running("bills", queues=(free("orders"), free("bills")))}, ("orders",), id="no member consumes it"),
+        pytest.param({"a": running("bills", queues=(queue("orders"),))}, (), id="a member that left still holds it"),
+        pytest.param({"a": running("bills", queues=(free("orders"),)), "b": running("orders")}, (), id="a member at another broker does"),
+        pytest.param({"a": running("bills"), "b": status(queues=(free("orders"),))}, ("orders",), id="no member where its queues are"),
+        pytest.param({"a": status(queues=(free("orders"),))}, (), id="the group is stopped"),
+        pytest.param({"a": running(queues=(free("orders"),), known=False)}, (), id="a member may assign queues by hand"),
+    ],
+)
+def test_topic_that_no_member_consumes_is_left_and_is_no_lag(statuses: dict[str, GroupStatus], left: tuple[str, ...]) -> None:
+    made = report("g", statuses, queues_at("a"))
+    assert made.left == left
+    assert [line.lag for line in made.queues if line.topic in left] == [None] * len(left)
+    assert made.lag == 7 * sum(line.topic not in left for line in made.queues)
+
+
+def test_topics_of_an_older_contract_in_force_are_consumed_too() -> None:
+    newest = ConsumerGroup("g", (Subscription("bills"),), ordered=True, contract_version=1)
+    assert report("g", {"a": replace(running("bills", "orders"), contract=newest)}, ()).consumed == ("bills", "orders")
+
+
+def test_no_topic_is_known_to_be_left_while_a_broker_does_not_respond() -> None:
+    made = report("g", {"a": running("bills", queues=(free("orders"),))}, queues_at("a"), {"b": "refused"})
+    assert (made.left, made.lag) == ((), 7)
+
+
+def test_queue_in_which_the_group_has_not_begun_lags_by_what_it_may_receive() -> None:
+    made = report("g", {"a": status(queues=(replace(queue(committed=-1, end=10), begins_at=8),))}, queues_at("a"))
+    assert [(line.committed_offset, line.lag) for line in made.queues] == [(None, 2)]
+
+
 def test_parked_keys_are_counted_for_brokers_that_were_reached() -> None:
     """A broker of an earlier version parks none."""
     queues = (replace(queue(), parked=2), queue(queue_id=1))

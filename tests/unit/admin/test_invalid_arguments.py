@@ -53,6 +53,7 @@ ARGUMENTS = {
     ("group", "create"): ["billing"],
     ("group", "update"): ["billing", "--consume"],
     ("group", "delete"): ["billing"],
+    ("group", "forget"): ["billing", "--topic", "orders", "--dry-run"],
     ("group", "clone"): ["nothing", "billing", "--dry-run"],
     ("group", "history"): ["billing"],
     ("group", "export"): ["nothing"],

@@ -5,14 +5,15 @@ import pytest
 from lockstep.admin.client import AdminClient
 from lockstep.admin.layout_change import alter_layout
 from lockstep.admin.layout_publish import create_and_wait
-from lockstep.admin.queue_move import put_in_order
+from lockstep.admin.queue_move import NotConsumedError, put_in_order
 from lockstep.admin.topic_lag import read_lag
+from lockstep.admin.write_hold import WriteHold
 from lockstep.client import Message, MessageQueue, Producer
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange
 from lockstep.protocol.names import retry_topic
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
-from support.queue_moves import layout_of, ordered_worker
+from support.queue_moves import consuming, layout_of, ordered_worker
 
 TOPIC = "orders"
 
@@ -67,3 +68,42 @@ async def test_group_lags_in_its_retries_before_it_has_progress_there(lockstep_c
         await cluster.settled("billing")
         retries = (await layout_of(admin, retry_topic("billing"))).read_queues
         assert (await read_lag(admin, (), retries)).lags == {"billing": 1}
+
+
+async def left_topic(cluster: TestCluster) -> AdminClient:
+    """Let an ordered group leave the topic by a rolling update, with 5 messages unconsumed. Its other topic is at broker-b alone."""
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    await create_and_wait(cluster.nameserver, TOPIC, 1, ["broker-a"])
+    await create_and_wait(cluster.nameserver, "bills", 1, ["broker-b"])
+    await cluster.start("old", consuming(cluster, "billing", 0, TOPIC, "bills"))
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        await producer.send(Message(TOPIC, b"consumed", sharding_key="k"))
+        await cluster.settled("billing")
+        await cluster.start("new", consuming(cluster, "billing", 1, "bills"))
+        await cluster.stop("old")
+        for number in range(5):
+            await producer.send(Message(TOPIC, b"%d" % number, sharding_key="k"))
+    return admin
+
+
+async def test_topic_that_the_group_has_left_changes_without_it(lockstep_cluster: TestCluster) -> None:
+    """broker-a, which has its queues, has no member of the group: that it runs, and what it consumes, only broker-b knows."""
+    admin = await left_topic(lockstep_cluster)
+    before = await layout_of(admin, TOPIC)
+    assert not (await read_lag(admin, before.read_queues, before.read_queues)).lags
+    after = alter_layout(before, {"broker-a": (3, 3)}, writer=7)
+    assert await put_in_order(admin, before, after) is not None
+    assert (await layout_of(admin, TOPIC)).write_queues == after.write_queues
+
+
+async def test_writes_are_not_held_for_a_group_that_can_not_catch_up(
+    lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await lag_after_queues_were_added(lockstep_cluster, "broker-b", 1) == {"billing": 5}
+    admin = AdminClient(Host.current(), lockstep_cluster.nameserver)
+    monkeypatch.setattr(WriteHold, "__aenter__", lambda self: pytest.fail("the writes are held"))
+    before = await layout_of(admin, TOPIC)
+    with pytest.raises(NotConsumedError) as refused:
+        await put_in_order(admin, before, alter_layout(before, {"broker-a": (3, 3)}, writer=7))
+    assert "lag of billing: 5, and it has no member" in str(refused.value)
+    assert "`lockstep group forget billing --topic orders` ends the progress of a group that will not come back" in str(refused.value)

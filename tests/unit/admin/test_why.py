@@ -114,6 +114,17 @@ def test_each_situation_has_its_cause(name: str, status: GroupStatus, facts: dic
     assert found.summary == f"{QUEUE} of group {GROUP} is stalled at offset 5: 20 messages wait; the last commit was 9.0 s ago"
 
 
+def test_queue_of_a_topic_that_the_group_has_left_is_neither_stalled_nor_idle() -> None:
+    left = replace(with_queue(replace(FREE, listed_owner=None)), consumed=("bills",))
+    found = explained(left)
+    assert (found.state, found.explained) == (QueueState.LEFT, True)
+    assert list(diagnosis_lines(GROUP, Diagnosis((found,), {QUEUE: found.state}))) == [
+        "orders@broker-a:0 of group billing is not consumed any more: the 20 messages after offset 5 don't count as its lag",
+        "  because  no contract in force of group billing subscribes to orders: the group has left that topic",
+        "  next     subscribe to orders in its consumers, or end its progress there with `lockstep group forget billing --topic orders`",
+    ]
+
+
 def test_queue_is_not_explained_without_a_fact() -> None:
     found = explained(STATUS, info=INFO)
     assert (found.state, found.because, found.explained) == (QueueState.STALLED, None, False)
@@ -122,7 +133,7 @@ def test_queue_is_not_explained_without_a_fact() -> None:
     printed = "\n".join(diagnosis_lines(GROUP, Diagnosis((found,), {QUEUE: found.state})))
     for words in (
         "fact     broker: topic orders, broker broker-a, queue_id 0, reached True, owner a, epoch 7, committed_offset 5, max_offset 25, ",
-        "committed_ago 9.0 s, attempts 0, generation 1, parked 0, listed_owner a\n",
+        "committed_ago 9.0 s, attempts 0, generation 1, parked 0, listed_owner a, left False\n",
         "fact     the looks: between 0.0 s, granted 0, silent False\n",
         "fact     member: client_id a, group billing, state running, paused False, listener shop.bill, calls 0, proof_left 2.0 s\n",
         "fact     its queue: topic orders, queue_id 0, state held, offset 5, committed_offset 5, fetched 10, full False, ",

@@ -76,6 +76,22 @@ async def test_message_lag_and_member_metrics_equal_the_tables(tmp_path: Path) -
         assert found['rocketmq_consumer_lag_messages{consumer_group="g",topic="orders"}'] == 3
 
 
+async def test_topic_that_a_group_has_left_has_no_lag(tmp_path: Path) -> None:
+    async with running(settings(tmp_path, admin_listen="127.0.0.1:0")) as broker, dialled(broker) as client:
+        await client.create()
+        header, data, _ = frame(0, 2)
+        await client.done(RequestCode.SEND_RECORDS, header, data)
+        await client.done(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("g", TOPIC, 0, 1))
+        lags = ("rocketmq_consumer_lag_messages", "rocketmq_consumer_lag_latency")
+        assert {name for name in await scrape(broker) if name.startswith(lags)} == {
+            f'{name}{{consumer_group="g",topic="orders"}}' for name in lags
+        }
+        await heartbeat(client, "b", "2" * 32, topic="bills")
+        found = await scrape(broker)
+        assert found['rocketmq_consumer_connections{consumer_group="g"}'] == 1
+        assert not [name for name in found if name.startswith(lags)]
+
+
 async def test_group_without_unread_messages_has_a_lag_of_zero(tmp_path: Path) -> None:
     async with running(settings(tmp_path, admin_listen="127.0.0.1:0")) as broker, dialled(broker) as client:
         await client.create()

@@ -74,6 +74,14 @@ def test_group_without_progress_in_a_removed_queue_has_all_of_its_messages_to_co
         world.put(2, 2)
 
 
+def test_group_that_has_left_the_topic_holds_up_no_change() -> None:
+    world = World(layout(), layout("bills"))
+    Client(world.bench, "a", ordered(topics=("bills",))).connect()
+    world.commit(GROUP, 0, 1, 2, 3, offset=998)
+    assert world.put(6, 6) == (6, 6)
+    assert world.put(2, 2) == (2, 2)
+
+
 def test_queues_of_a_broadcasting_group_are_not_removed() -> None:
     world = World()
     Client(world.bench, "a", ordered(ordered=False, message_model=MessageModel.BROADCASTING)).connect()

@@ -8,12 +8,13 @@ import typer
 from lockstep.admin.client import AdminClient
 from lockstep.admin.commands.group_clone import clone_command, export_command, import_command
 from lockstep.admin.commands.group_delete import delete_command
+from lockstep.admin.commands.group_forget import forget_command as forget_progress_command
 from lockstep.admin.commands.group_history import history_command
 from lockstep.admin.commands.group_reset import reset_command
 from lockstep.admin.commands.group_settings import create_command, update_command
 from lockstep.admin.group_list import groups_json
 from lockstep.admin.group_query import list_groups, read_group, unknown_group
-from lockstep.admin.group_report import GroupReport, group_json
+from lockstep.admin.group_report import GroupReport, forget_command, group_json
 from lockstep.admin.group_settings import describe_settings
 from lockstep.admin.options import GroupArgument, JsonOption, NameserverOption, raise_if_incomplete, run
 from lockstep.admin.render import format_duration, print_json, print_line, print_table
@@ -30,6 +31,7 @@ app.command("import")(import_command)
 app.command("create")(create_command)
 app.command("update")(update_command)
 app.command("delete")(delete_command)
+app.command("forget")(forget_progress_command)
 
 
 @app.command("list")
@@ -110,6 +112,11 @@ def print_report(report: GroupReport) -> None:
         why = line.error or "its consumer did not report why"
         where = f"{line.topic} {line.broker} queue {line.queue_id}: offset {line.committed_offset}"
         print_line(f"{where} has been failing for {format_duration(line.failing_ms)}, {line.attempts} times: {why}")
+    for topic in report.left:
+        print_line(
+            f"no contract in force subscribes to {topic}: the group has left it, so what is stored there does not count as its lag; "
+            f"`{forget_command(report.group, topic)}` ends its progress there"
+        )
     for line in (line for line in report.queues if line.loss is not None):
         print_line(f"{line.topic} {line.broker} queue {line.queue_id}: {line.loss}")
     if any_parked:

@@ -20,7 +20,6 @@ from lockstep.protocol.headers.tools import (
     CorrectionOffsetHeader,
     TopicGroupHeader,
 )
-from lockstep.protocol.names import RETRY_PREFIX
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
 from lockstep.runtime.request import HandlerResult, Request
@@ -175,13 +174,10 @@ class ConsumeStatsProcessor:
         return self._coordination.membership.subscription(header.consumer_group, header.topic)
 
     def _consumed_topics(self, name: str) -> list[str]:
-        """Return the topics in which the group has progress, without those to which its members no longer subscribe."""
-        group = self._coordination.state.groups.get(name)
-        topics = [each for each in sorted(self._coordination.state.progress.topics_of_group(name)) if self._topics.find_layout(each)]
-        if group is None or not group.members:
-            return topics
-        subscribed = {**group.topics, **group.classic_subscriptions, RETRY_PREFIX + name: None}
-        return [topic for topic in topics if topic in subscribed]
+        """Return the topics in which the group has progress, without those that it has left."""
+        state = self._coordination.state
+        left = state.left_topics(name)
+        return [topic for topic in sorted(state.progress.topics_of_group(name)) if topic not in left and self._topics.find_layout(topic)]
 
     def _queue_ids(self, topic: str) -> range:
         """Return the ids of this broker's readable queues. Raise TopicNotExistError for an unknown topic."""

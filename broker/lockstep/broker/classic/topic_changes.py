@@ -223,11 +223,12 @@ class TopicChanges:
                 )
 
     def _consumers(self, topic: str) -> Iterator[str]:
-        """Yield the groups that subscribe to the topic here, and those with progress in it."""
+        """Yield the groups that subscribe to the topic here, and those with progress in it that have not left it."""
         state = self._coordination.state
         subscribed = [group.name for group in state.groups.groups_subscribed_to(topic)]
+        begun = [group for group in state.progress.groups_in_topic(topic) if not state.has_left(group, topic)]
         own = group_of_topic(topic)
-        yield from dict.fromkeys([*subscribed, *state.progress.groups_in_topic(topic), *([] if own is None else [own])])
+        yield from dict.fromkeys([*subscribed, *begun, *([] if own is None else [own])])
 
     def _lag(self, group: str, topic: str, queue_ids: Iterable[int]) -> int:
         """Return the number of messages of these queues that the group has not consumed."""

@@ -153,7 +153,7 @@ class ClientProcessor:
         for name in names:
             await self._budget.take()
             lag = 0
-            for key in status.queue_keys_of(name):
+            for key in status.counted_queue_keys(name):
                 await self._budget.take()
                 lag += status.lag_of(key)
             found.append(to_plain(status.summary(name, lag)))

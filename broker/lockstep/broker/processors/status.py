@@ -6,7 +6,7 @@ from lockstep.broker.coordination import Coordination
 from lockstep.protocol.bodies import BrokerStatus, GroupSettings, ResetBody, ResetReply
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerSystemError, NoPermissionError
-from lockstep.protocol.headers.clients import DeleteGroupHeader
+from lockstep.protocol.headers.clients import DeleteGroupHeader, ForgetProgressHeader, ForgetProgressReply
 from lockstep.runtime.dispatch import handles
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.log import get_logger
@@ -52,6 +52,14 @@ class StatusProcessor:
         if count is not None:
             log.info("group.deleted", group=header.group, peer=request.endpoint.peer, with_progress=with_progress, queues=count)
         return PendingResponse(request.reply())
+
+    @handles(RequestCode.FORGET_PROGRESS, ForgetProgressHeader)
+    def forget_progress(self, request: Request) -> HandlerResult:
+        header: ForgetProgressHeader = request.header
+        count = self._coordination.admin.forget_progress(header.consumer_group, header.topic)
+        if count:
+            log.info("progress.forgotten", group=header.consumer_group, topic=header.topic, peer=request.endpoint.peer, queues=count)
+        return PendingResponse(request.reply(ForgetProgressReply(count)))
 
     @handles(RequestCode.RESET_OFFSETS, None, ResetBody, body_bytes_max=MEMBER_BYTES_MAX)
     def reset(self, request: Request) -> HandlerResult:

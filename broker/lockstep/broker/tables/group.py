@@ -97,6 +97,23 @@ class Group:
         """Return the topics to which the contracts subscribe."""
         return {topic: None for known in self._subscriptions.values() for topic in known}
 
+    @property
+    def consumed_topics(self) -> dict[str, None] | None:
+        """Return the topics that the members consume: those to which a contract in force or a classic member subscribes, and that of the
+        group's retries. Return None if that is not known (ordering.md 11.6).
+
+        It is not known without members, nor while a contract or a classic member names no other topic than that of the retries: such
+        members assign queues by hand, or the broker has started and has not received their HEART_BEAT yet.
+        """
+        retries = RETRY_PREFIX + self.name
+        named = [list(known) for known in self._subscriptions.values()]
+        if self.classic_count:
+            classic = (client_id for client_id, session in self.members.items() if session is None)
+            named += [[each.topic for each in self.member_subscriptions.get(client_id, ())] for client_id in classic]
+        if not self.members or any(set(topics) <= {retries} for topics in named):
+            return None
+        return dict.fromkeys([retries, *(topic for topics in named for topic in topics)])
+
     def subscribes(self, contract: ConsumerGroup, topic: str) -> bool:
         """Return whether a contract that is in force subscribes to the topic."""
         return topic in self._subscriptions[contract.contract_version]

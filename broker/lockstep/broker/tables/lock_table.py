@@ -82,6 +82,7 @@ class LockTable:
             "lock.group_ended",
             "lock.all_ended",
             "lock.topic_dropped",
+            "lock.forgotten",
         }
     )
 
@@ -135,6 +136,10 @@ class LockTable:
         """Return the queues of the topic for which the group has a lock, held or not."""
         return list(self._groups.get(group, {}).get(topic, ()))
 
+    def is_any_held(self, group: str, topic: str) -> bool:
+        """Return whether a client holds a queue of the topic for the group."""
+        return any(lock.held for lock in self._groups.get(group, {}).get(topic, {}).values())
+
     def any_session_holds(self, group: str) -> bool:
         """Return whether a session holds a queue of the group. Called for each queue that is freed, so it must be cheap."""
         return group in self._session_held
@@ -185,6 +190,10 @@ class LockTable:
     def drop_topic(self, topic: str) -> None:
         self._record(("lock.topic_dropped", topic))
 
+    def forget(self, group: str, topic: str) -> None:
+        """Remove the locks of one group in one topic. The caller ends its progress there in the same turn."""
+        self._record(("lock.forgotten", group, topic))
+
     def apply(self, change: Change) -> None:
         """Apply one change, made now or read from the log."""
         match change:
@@ -207,7 +216,9 @@ class LockTable:
                 for key, _ in list(self):
                     self._put(key, Lock(epoch, None, None, False))
             case ("lock.topic_dropped", topic):
-                self._drop_topic(topic)
+                self._drop_all(self.keys_in_topic(topic))
+            case ("lock.forgotten", group, topic):
+                self._drop_all([(group, topic, queue_id) for queue_id in self.queue_ids(group, topic)])
             case _:
                 raise StoreError(f"state change {change[:1]} is unknown to the lock table")
 
@@ -258,14 +269,13 @@ class LockTable:
         if lock is not None:
             self._put(key, replace(lock, held=held, superseded=lock.superseded and held))
 
-    def _drop_topic(self, topic: str) -> None:
-        for key in self.keys_in_topic(topic):
+    def _drop_all(self, keys: Iterable[QueueKey]) -> None:
+        for key in keys:
             self._drop(key)
 
     def drop_group(self, group: str) -> None:
         """Remove a group. This is not recorded as a change: `group.forgotten` of activity_table.py implies it."""
-        for key, _ in list(self.locks_of_group(group)):
-            self._drop(key)
+        self._drop_all([key for key, _ in self.locks_of_group(group)])
         self.grant_counts.pop(group, None)
 
     def _drop(self, key: QueueKey) -> None:

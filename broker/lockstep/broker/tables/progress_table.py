@@ -4,7 +4,7 @@ Within a generation the offset never falls. A generation is a fencing number, dr
 loss of a suffix of the log, real or assumed, or because the topic was created again). It is never used twice, not even after such a loss.
 
 `since` of (group, topic) is the layout counter at which the group's start policy was resolved for all queues of this broker. A queue that
-a later layout adds begins at its first message after it was added (ordering.md 7.2): at 0, or at `first_offset` if it was removed before.
+a later layout adds begins at its first message after it was added (ordering.md 7.2): at 0, or at `first_offset` if it had messages before.
 
 A reset by an operator is `untold` until the classic members know of it: their requests carry no generation (ordering.md 12.5).
 """
@@ -84,6 +84,7 @@ class ProgressTable:
             "progress.renewed",
             "progress.reopened",
             "progress.topic_dropped",
+            "progress.forgotten",
         }
     )
 
@@ -97,7 +98,7 @@ class ProgressTable:
         self._since: dict[str, dict[str, int]] = {}
         """Topic → group → layout counter. By topic first: deleting a topic looks at its own entries only."""
         self._first: dict[str, dict[int, int]] = {}
-        """Topic → queue id → where it ended when it was last added again after its removal."""
+        """Topic → queue id → the offset of its first message after it was last added, if it had messages before."""
         self._committed_ms: dict[QueueKey, int] = {}
         self._failing: dict[QueueKey, FailingBatch] = {}
         self._losses: dict[QueueKey, Loss] = {}
@@ -154,11 +155,11 @@ class ProgressTable:
         return self._first.get(topic, {}).get(queue_id, 0)
 
     def has_reopened(self, topic: str) -> bool:
-        """Return whether queues of the topic were added again after their removal."""
+        """Return whether queues of the topic that had messages before were added."""
         return topic in self._first
 
     def first_offsets(self) -> list[tuple[str, int, int]]:
-        """Return (topic, queue id, `first_offset`) of the queues that were added again after their removal."""
+        """Return (topic, queue id, `first_offset`) of the queues that had messages before they were added."""
         return [(topic, *pair) for topic, offsets in sorted(self._first.items()) for pair in sorted(offsets.items())]
 
     def committed_ms(self, key: QueueKey) -> int | None:
@@ -217,11 +218,16 @@ class ProgressTable:
         self._record(("progress.renewed", generation))
 
     def record_reopened(self, topic: str, offsets: Iterable[tuple[int, int]]) -> None:
-        """Record (queue id, first offset) of queues that were removed, and are added again now."""
+        """Record (queue id, first offset) of queues that are added now, and had messages before: they were removed, or their topic was
+        deleted."""
         self._record(("progress.reopened", topic, [list(pair) for pair in offsets]))
 
     def drop_topic(self, topic: str) -> None:
         self._record(("progress.topic_dropped", topic))
+
+    def forget(self, group: str, topic: str) -> None:
+        """End the progress of one group in one topic: if it comes back, its start policy is resolved again."""
+        self._record(("progress.forgotten", group, topic))
 
     def apply(self, change: Change) -> None:
         """Apply one change, made now or read from the log."""
@@ -249,6 +255,8 @@ class ProgressTable:
                 self._first.setdefault(topic, {}).update(offsets)
             case ("progress.topic_dropped", topic):
                 self._drop_topic(topic)
+            case ("progress.forgotten", group, topic):
+                self._forget(group, topic)
             case _:
                 raise StoreError(f"state change {change[:1]} is unknown to the progress table")
 
@@ -312,11 +320,14 @@ class ProgressTable:
     def drop_group(self, group: str) -> None:
         """Remove a group. This is not recorded as a change: `group.forgotten` of activity_table.py implies it."""
         for topic in self.topics_of_group(group):
-            self._drop(group, topic)
-            groups = self._since.get(topic, {})
-            groups.pop(group, None)
-            if not groups:
-                self._since.pop(topic, None)
+            self._forget(group, topic)
+
+    def _forget(self, group: str, topic: str) -> None:
+        self._drop(group, topic)
+        groups = self._since.get(topic, {})
+        groups.pop(group, None)
+        if not groups:
+            self._since.pop(topic, None)
 
     def _drop(self, group: str, topic: str) -> None:
         for queue_id in self._groups[group].pop(topic):
