@@ -228,7 +228,7 @@ class Broker:
             SendBackProcessor(host, store, coordination, failed, self._gate),
             ParkProcessor(store, coordination, copies),
             pulls,
-            QueryProcessor(store, state.topics, delays.waits, host.clock),
+            QueryProcessor(store, state.topics, delays.waits, state.coordination.state.progress.first_offset, host.clock),
             topic,
             ClientProcessor(host, coordination, group_topics, topic, budget, connections, pulls.held_offset, pulls.disk_count),
             GroupsProcessor(coordination, connections, budget),

@@ -14,7 +14,7 @@ values through `PendingEffects.drain` (effects.py). Durable changes go to the Jo
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -251,11 +251,16 @@ class Coordination:
         for group in state.groups.groups_subscribed_to(topic):
             state.pending.notify_topic_free(group, topic)
 
-    def queues_reopened(self, topic: str, queue_ids: Iterable[int]) -> None:
-        """Record where groups begin in queues that were removed and are added again: not at the messages from before (ordering.md 7.2)."""
-        ends = [(queue_id, self.state.bounds.end_offset(topic, queue_id)) for queue_id in queue_ids]
-        if any(end for _, end in ends):
-            self.state.progress.record_reopened(topic, ends)
+    def queues_added(self, topic: str, added: Mapping[int, bool]) -> None:
+        """Record where groups begin in queues that a layout has added: not at messages from before (ordering.md 7.2).
+
+        `added`: queue id → whether an operator has removed the queue before. If so, its messages are stored, and the group begins after
+        them. Else those of an earlier topic of the same name are deleted: the group begins at the first offset that the queue still has.
+        """
+        end, bounds = self.state.bounds.end_offset, self.state.bounds.bounds
+        begins = [(number, end(topic, number) if removed else bounds(topic, number)[0]) for number, removed in added.items()]
+        if any(begin for _, begin in begins):
+            self.state.progress.record_reopened(topic, begins)
 
     def skip_removed(self, minimums: Mapping[tuple[str, int], int]) -> Iterator[None]:
         """Move groups forward to the new minimum of (topic, queue id) if retention removed messages that they have not consumed.

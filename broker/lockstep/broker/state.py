@@ -44,7 +44,7 @@ class BrokerState:
             self._topic_changed,
             stored_queue_ids=store.stored_queue_ids,
             new_writer=self.new_writer,
-            on_reopened=lambda topic, queue_ids: self.coordination.queues_reopened(topic, queue_ids),
+            on_added=lambda topic, added: self.coordination.queues_added(topic, added),
             topics_max=topics_max,
         )
         self.sequences = SequenceTable()

@@ -81,9 +81,13 @@ class Broker:
         self.until_ms = self.clock.now_ms + 3_000
         self.store.asked = []
         self.waiting: set[bytes] = set()
-        query = QueryProcessor(self.store, self.topics, self.waiting.__contains__, self.clock)  # type: ignore[arg-type]
+        self.begins: dict[tuple[str, int], int] = {}
+        query = QueryProcessor(self.store, self.topics, self.waiting.__contains__, self.begins_at, self.clock)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher([query, creator], None, lanes)
         self.endpoint = FakeEndpoint()
+
+    def begins_at(self, topic: str, queue_id: int) -> int:
+        return self.begins.get((topic, queue_id), 0)
 
     async def send_request(self, code: RequestCode, header: object, body: bytes = b"") -> Command:
         self.dispatcher(request(code, header, body), self.endpoint)  # type: ignore[arg-type]

@@ -88,7 +88,7 @@ def test_queue_added_again_after_its_removal_starts_where_it_ended_then(restarts
     a.connect()
     if knows_the_broker:
         assert a.lock(0)[0].offset == 0
-    bench.c.queues_reopened(TOPIC, [1])
+    bench.c.queues_added(TOPIC, {1: True})
     bench.layouts.adopt(TopicLayout(TOPIC, LayoutVersion(6, 7), (LayoutEntry("broker-a", 1, 1, 1), LayoutEntry("broker-a", 1, 1, 6))))
     bench.c.layout_changed(TOPIC)
     if restarts:
@@ -103,10 +103,29 @@ def test_queue_added_again_after_its_removal_starts_where_it_ended_then(restarts
 
 def test_start_in_a_queue_that_was_added_again_is_set_back_if_the_log_lost_its_end() -> None:
     bench = Bench(layout(queues=1, counter=5))
-    bench.c.queues_reopened(TOPIC, [0])
+    bench.c.queues_added(TOPIC, {0: True})
     bench.ends.queues[TOPIC, 0] = (0, 400)
     bench.restart(assumed_loss=True)
     assert bench.c.state.progress.first_offset(TOPIC, 0) == 400
+
+
+def test_queue_of_a_deleted_topic_starts_at_its_first_offset_and_what_retention_removes_then_is_lost() -> None:
+    bench = Bench(layout(queues=1, counter=5))
+    a = Client(bench, "a")
+    a.connect()
+    assert a.lock(0)[0].offset == 0
+    bench.ends.queues[TOPIC, 1] = (11, 11)
+    bench.layouts.adopt(TopicLayout(TOPIC, LayoutVersion(6, 7), (LayoutEntry("broker-a", 1, 1, 1), LayoutEntry("broker-a", 1, 1, 6))))
+    bench.c.queues_added(TOPIC, {1: False})
+    bench.c.layout_changed(TOPIC)
+    bench.ends.queues[TOPIC, 1] = (11, 20)
+    assert a.lock(1)[1].offset == 11
+    bench.ends.queues[TOPIC, 1] = (15, 20)
+    bench.retention_moved({(TOPIC, 1): 15})
+    a.close()
+    a.connect()
+    result = a.lock()[1]
+    assert (result.offset, result.gap_first, result.gap_end) == (15, 11, 15)
 
 
 def test_start_policy_applies_only_to_queues_without_an_offset() -> None:

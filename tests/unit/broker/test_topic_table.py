@@ -147,34 +147,44 @@ def own(*entries: tuple[int, int], counter: int) -> TopicLayout:
 
 GONE = own((0, 1), (0, 2), counter=2)
 BACK = own((0, 1), (0, 2), (3, 3), counter=3)
+AGAIN = TopicLayout("t", LayoutVersion(5, 7), (LayoutEntry("broker-a", 3, 3, 5),))
+"""Of a later creation than the others."""
 
 
 @pytest.mark.parametrize(
-    ("here", "after", "reopened"),
+    ("here", "after", "added"),
     [
-        pytest.param(GONE, BACK, [0, 1, 2], id="all were removed"),
-        pytest.param(own((1, 1), (0, 2), counter=2), own((1, 1), (0, 2), (2, 3), counter=3), [1, 2], id="some were removed"),
-        pytest.param(own((3, 1), counter=1), BACK, [0, 1, 2], id="removed while this broker was away"),
-        pytest.param(own((3, 1), counter=1), own((1, 1), (0, 2), (2, 3), counter=3), [1, 2], id="some while it was away"),
-        pytest.param(BACK, own((0, 1), (3, 3), (0, 4), counter=4), [], id="others are removed again"),
-        pytest.param(own((2, 1), counter=1), own((2, 1), (2, 2), counter=2), [], id="new ones"),
-        pytest.param(own((1, 1), (0, 2), counter=2), own((1, 1), (0, 2), counter=3), [], id="none"),
-        pytest.param(own((2, 1), counter=1), own(counter=2), [], id="lost to another layout"),
+        pytest.param(GONE, BACK, {0: True, 1: True, 2: True}, id="all were removed"),
+        pytest.param(own((1, 1), (0, 2), counter=2), own((1, 1), (0, 2), (2, 3), counter=3), {1: True, 2: True}, id="some were removed"),
+        pytest.param(own((3, 1), counter=1), BACK, {0: True, 1: True, 2: True}, id="removed while this broker was away"),
+        pytest.param(own((3, 1), counter=1), own((1, 1), (0, 2), (2, 3), counter=3), {1: True, 2: True}, id="some while it was away"),
+        pytest.param(BACK, own((0, 1), (3, 3), (0, 4), counter=4), {}, id="others are removed again"),
+        pytest.param(own((2, 1), counter=1), own((2, 1), (2, 2), counter=2), {2: False, 3: False}, id="new ones"),
+        pytest.param(own((1, 1), (0, 2), counter=2), own((1, 1), (0, 2), counter=3), {}, id="none"),
+        pytest.param(own((2, 1), counter=1), own(counter=2), {}, id="lost to another layout, and kept"),
+        pytest.param(AGAIN, own((4, 1), counter=9), {}, id="an older one has lost"),
+        pytest.param(layout(4, queues=0), AGAIN, {0: False, 1: False, 2: False}, id="created again"),
+        pytest.param(own((2, 1), counter=1), AGAIN, {0: False, 1: False, 2: False}, id="deleted and created again while it was away"),
+        pytest.param(layout(4, queues=0), own((2, 1), counter=9), {}, id="deleted again"),
+        pytest.param(own((2, 1), counter=1), layout(3, queues=0), {}, id="deleted"),
     ],
 )
-def test_queues_that_are_added_again_after_their_removal_are_reported(here: TopicLayout, after: TopicLayout, reopened: list[int]) -> None:
-    seen: list[int] = []
+def test_queues_that_a_layout_adds_are_reported_with_whether_they_were_removed_before(
+    here: TopicLayout, after: TopicLayout, added: dict[int, bool]
+) -> None:
+    """That decides where groups begin in a queue that had messages before (ordering.md 7.2)."""
+    seen: dict[int, bool] = {}
     topics = TopicTable(
         LayoutTable(),
         Journal(),
         "broker-a",
         stored_queue_ids=lambda _topic: [0, 1],
-        on_reopened=lambda _topic, queue_ids: seen.extend(queue_ids),
+        on_added=lambda _topic, queues: seen.update(queues),
     )
     topics.adopt([here])
-    assert seen == []
+    seen.clear()
     topics.adopt([after])
-    assert seen == reopened
+    assert seen == added
 
 
 def test_unknown_topic_is_reported_with_the_next_step() -> None:

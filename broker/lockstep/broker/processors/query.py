@@ -11,6 +11,7 @@ from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, QueryNotFoundError, RemoteProtocolError
 from lockstep.protocol.headers.offsets import (
+    MinOffsetReply,
     OffsetReply,
     QueryMessageHeader,
     QueryMessageReply,
@@ -45,11 +46,15 @@ UNIQUE_KEY_WINDOW_MS = 601_000
 class QueryProcessor:
     """Handles reads of the store that do not depend on a group."""
 
-    def __init__(self, store: Store, topics: TopicTable, waits: Callable[[bytes], bool], clock: Clock) -> None:
-        """`waits` returns whether the message of a record of a delay queue will still be delivered."""
+    def __init__(
+        self, store: Store, topics: TopicTable, waits: Callable[[bytes], bool], added: Callable[[str, int], int], clock: Clock
+    ) -> None:
+        """`waits` returns whether the message of a record of a delay queue will still be delivered, `added(topic, queue id)` the offset of
+        the first message after the queue was added to the topic."""
         self._store = store
         self._topics = topics
         self._waits = waits
+        self._added = added
         self._clock = clock
 
     @handles(RequestCode.GET_MAX_OFFSET, QueueHeader, classic=True)
@@ -60,9 +65,15 @@ class QueryProcessor:
 
     @handles(RequestCode.GET_MIN_OFFSET, QueueHeader, classic=True)
     def min_offset(self, request: Request) -> HandlerResult:
-        """Return the first offset that is still stored. As in RocketMQ, −1 if the queue does not exist."""
+        """Return the first offset that is still stored. As in RocketMQ, −1 if the queue does not exist.
+
+        Lockstep's clients also learn where a broadcasting member begins in a queue that was added after its start (ordering.md 7.2).
+        """
         header: QueueHeader = request.header
-        return request.reply(OffsetReply(self._store.bounds(header.topic, header.queue_id)[0] if self._has(header) else -1))
+        if not self._has(header):
+            return request.reply(MinOffsetReply(-1))
+        added = self._added(header.topic, header.queue_id) if request.is_native else 0
+        return request.reply(MinOffsetReply(self._store.bounds(header.topic, header.queue_id)[0], added or None))
 
     @handles(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader, lane=QUERY_LANE, classic=True)
     async def earliest_store_time(self, request: Request) -> HandlerResult:

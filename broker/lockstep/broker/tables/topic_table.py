@@ -35,7 +35,7 @@ broker that has the older one deletes its messages and progress. A broker that r
 counter above that of the other.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from lockstep.broker.journal import Journal
@@ -92,17 +92,17 @@ class TopicTable:
         *,
         stored_queue_ids: Callable[[str], Iterable[int]] = lambda _topic: (),
         new_writer: Callable[[], int] = lambda: 0,
-        on_reopened: Callable[[str, Sequence[int]], None] | None = None,
+        on_added: Callable[[str, Mapping[int, bool]], None] | None = None,
         topics_max: int = TOPICS_MAX,
     ) -> None:
         """`stored_queue_ids(topic)` returns the queues that hold messages here, `new_writer()` 32 random bits.
 
-        `on_reopened(topic, queue ids)` is called before `on_changed` if a layout has queues of this broker again that an operator has
-        removed before.
+        `on_added(topic, {queue id: removed})` is called before `on_changed` if a layout has queues of this broker that were not there
+        before. `removed`: an operator has removed the queue, so its messages from before are stored.
         """
         self.layouts = layouts
         self.on_changed = on_changed
-        self.on_reopened = on_reopened
+        self.on_added = on_added
         self.topics_max = topics_max
         self._stored_queue_ids = stored_queue_ids
         self._new_writer = new_writer
@@ -330,21 +330,24 @@ class TopicTable:
         last = layout.version.counter >= COUNTER_MAX  # no layout can follow it
         if here is None:
             self._put(layout)
+            self._report_added(None, layout)
         elif here.deleted:
             # The deletion here remains in force: it deletes a layout that was made without knowledge of it, and is merged with another one.
             known = here.deletes_up_to
             repeated = layout.deletes_up_to < known if layout.deleted else layout.began <= known
             self._put(layout.deletion_up_to(known) if repeated and not last else layout)
+            self._report_added(None, layout)
         elif here.began > (layout.deletes_up_to if layout.deleted else layout.began) and not last:
             self._put(TopicLayout(here.topic, LayoutVersion(layout.version.counter + 1, self._new_writer()), here.entries))
         elif layout.deleted:
             self._put(layout)
         elif layout.began > here.began:
             self._put_created_again(layout)
+            self._report_added(None, layout)
         else:
             self._put(layout)
             self._append_queues(layout, self._id_count_to_keep(here, layout), here.write_count(self._broker_name))
-            self._report_reopened(here, layout)
+            self._report_added(here, layout)
         self._changed(layout.topic)
         return True
 
@@ -369,22 +372,23 @@ class TopicTable:
             return 0
         return last + 1
 
-    def _report_reopened(self, here: TopicLayout, layout: TopicLayout) -> None:
-        """Call `on_reopened` for the queues of this broker that were removed, and that `layout`, which follows `here`, has again.
+    def _report_added(self, before: TopicLayout | None, layout: TopicLayout) -> None:
+        """Call `on_added` for the queues of this broker that `layout` has, and `before`, which it follows, had not. None: a new topic.
 
-        An operator removed them before `here`, or between the two if this broker was away meanwhile.
+        They are new, or an operator removed them before `before`, or between the two if this broker was away meanwhile. Queues that
+        `_append_queues` has kept are not among them: they hold messages of this topic.
         """
-        removed_in = layout.last_removal_counter(self._broker_name)
-        if not removed_in or self.on_reopened is None:
+        if self.on_added is None or self.find_layout(layout.topic) is None:
             return
-        before = dict(here.each_added(self._broker_name))
-        again = [
-            queue_id
+        removed_in = layout.last_removal_counter(self._broker_name)
+        known = {} if before is None else dict(before.each_added(self._broker_name))
+        added = {
+            queue_id: bool(removed_in)
             for queue_id, added_in in layout.each_added(self._broker_name)
-            if queue_id not in before or (added_in > before[queue_id] and removed_in > before[queue_id])
-        ]
-        if again:
-            self.on_reopened(layout.topic, again)
+            if queue_id not in known or (added_in > known[queue_id] and removed_in > known[queue_id])
+        }
+        if added:
+            self.on_added(layout.topic, added)
 
     def _append_queues(self, layout: TopicLayout, id_count: int, write_count: int) -> None:
         """Append queues of this broker to the layout in force, up to `id_count` ids, all of them readable.

@@ -20,7 +20,7 @@ from lockstep.protocol.bodies import ConsumeFromWhere, LockResult, LockVerdict
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, ConfigError, RemoteProtocolError, TransportError
 from lockstep.protocol.fields import from_plain
-from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader, SearchOffsetHeader
+from lockstep.protocol.headers.offsets import MinOffsetReply, OffsetReply, QueueHeader, SearchOffsetHeader
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.log import get_logger
@@ -136,7 +136,15 @@ class LocalProgress:
         if layout is None or queue not in layout.number_of:
             raise TransportError(f"{queue} is no longer in any layout")
         since = self._offsets.since(queue.topic, layout.version.counter)
-        return SavedProgress(0 if layout.added_in(queue) > since else await self._by_policy(queue, link), 0)
+        return SavedProgress(await (self._added if layout.added_in(queue) > since else self._by_policy)(queue, link), 0)
+
+    async def _added(self, queue: MessageQueue, link: BrokerLink) -> int:
+        """Return the offset of the first message after the queue was added to the topic (ordering.md 7.2)."""
+        response = await link.call(RequestCode.GET_MIN_OFFSET, QueueHeader(queue.topic, queue.queue_id))
+        found = from_plain(MinOffsetReply, response.fields)
+        if found.offset < 0:
+            raise RemoteProtocolError(f"{link.name} does not have {queue} yet")
+        return found.added or 0
 
     async def _by_policy(self, queue: MessageQueue, link: BrokerLink) -> int:
         where, at_ms = self._config.consume_from_where, self._config.consume_timestamp_ms
