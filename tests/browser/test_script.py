@@ -138,6 +138,7 @@ FORMS: dict[str, dict[str, str]] = {
     "topic-delete": {"topic": TOPIC},
     "send": {"topic": TOPIC, "body": "x"},
     "group-reset": {"group": GROUP, "to": "end"},
+    "group-forget": {"group": GROUP, "topic": TOPIC},
     "group-settings": {"group": GROUP, "consume": "no"},
     "dlq-replay": {"group": FAILING},
     "park-replay": {"group": GROUP},

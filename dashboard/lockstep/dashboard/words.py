@@ -227,6 +227,10 @@ CHINESE: dict[str, str] = {
     "Subscription": "订阅",
     "Missing at": "缺失于",
     "It has no member.": "没有成员。",
+    "No contract in force subscribes to %(topic)s: the group has left it, so what is stored there is not counted.": (
+        "没有生效的订阅包含主题 %(topic)s：消费组已不再消费它，其中的消息不计入堆积。"
+    ),
+    "End its progress there": "结束其消费进度",
     "%(member)s was refused %(time)s ago: %(reason)s": "%(member)s 在 %(time)s 前被拒绝：%(reason)s",
     "Messages behind, of each queue, in the order of the topics and of their numbers.": "每个队列的堆积，按主题和队列编号排列。",
     "Owner": "持有者",
@@ -428,6 +432,8 @@ CHINESE: dict[str, str] = {
     "Delete a topic": "删除主题",
     "Send a message": "发送消息",
     "Reset the offsets of a group": "重置消费位点",
+    "End the progress of a group in a topic": "结束消费组在某个主题中的消费进度",
+    "which its members do not consume any more": "其成员不再消费的主题",
     "Change the settings of a group": "修改消费组配置",
     "Replay parked keys": "重新消费搁置的键",
     "Drop parked keys": "放弃搁置的键",

@@ -24,6 +24,7 @@ from lockstep.testing import TestCluster
 from support.asgi import Got, get, post
 from support.command_lines import check_command
 from support.parked_group import Group, until_parked
+from support.queue_moves import consuming
 from support.why_kit import GROUP, TOPIC, Member, send
 
 CHANGES: Mapping[str, Change] = {each.name: each for each in (*topics.CHANGES, *groups.CHANGES, Replays(Tasks()).change)}
@@ -429,6 +430,30 @@ async def test_group_is_reset_while_it_consumes_and_the_reset_can_be_undone(lock
             check_command(line)
         await cluster.settled(GROUP)
         assert sorted(got) == sorted([*range(40)] * 4)
+
+
+async def test_progress_of_a_group_in_a_topic_that_it_has_left_is_ended(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    await cluster.create_topic("bills", queues=1)
+    await cluster.start("old", consuming(cluster, GROUP, 0, TOPIC, "bills"))
+    await send(cluster, 10)
+    await cluster.settled(GROUP)
+    async with panel(cluster) as on:
+        assert f"members of group {GROUP} may consume {TOPIC}" in await on.planned("group-forget", group=GROUP, topic=TOPIC)
+        await cluster.start("new", consuming(cluster, GROUP, 1, "bills"))
+        await cluster.stop("old")
+        await cluster.advance(seconds=5)
+        page = await get(on.dashboard.app, f"/groups/{GROUP}")
+        assert f"No contract in force subscribes to {TOPIC}: the group has left it" in words(page)
+        assert f"/changes/group-forget?group={GROUP}&amp;topic={TOPIC}" in page.text
+        form = fields(await get(on.dashboard.app, "/changes/group-forget"))
+        planned = await on.sent("group-forget", {**form, "group": GROUP, "topic": TOPIC})
+        assert f"The progress of group {GROUP} in {TOPIC} ends, in 2 queues" in words(planned)
+        check_command(html.unescape(re.search(r'<pre tabindex="0">(lockstep .*?)</pre>', planned.text, re.DOTALL)[1]))  # type: ignore[index]
+        done = await on.done("group-forget", typed=GROUP, group=GROUP, topic=TOPIC)
+        assert f"The progress of group {GROUP} in {TOPIC} has ended." in done
+        assert f"group {GROUP} has no progress in {TOPIC}" in await on.planned("group-forget", group=GROUP, topic=TOPIC)
 
 
 async def test_settings_of_a_group_are_changed(lockstep_cluster: TestCluster) -> None:

@@ -4,6 +4,8 @@ from collections import Counter
 from shlex import join
 
 from lockstep.admin.client import AdminClient, broker_reasons
+from lockstep.admin.group_forget import carry_out as carry_out_forget
+from lockstep.admin.group_forget import plan_forget
 from lockstep.admin.group_query import read_group
 from lockstep.admin.group_reset import carry_out as carry_out_reset
 from lockstep.admin.group_reset import check_parked, plan_reset
@@ -65,6 +67,25 @@ def _undo(group: str, move: Move) -> str:
     queue = f"{move.queue.broker_name}:{move.queue.queue_id}"
     options = (*option("--topic", move.queue.topic), *option("--queue", queue), *option("--to", str(move.before)))
     return join(("lockstep", *command(("group", "reset-offset"), (group,), options)))
+
+
+async def _plan_forget(admin: AdminClient, values: Values) -> Plan:
+    group, topic = required(values, "group"), required(values, "topic")
+    async with admin.keep_connections():
+        lines = await plan_forget(admin, group, topic)
+    effect = (
+        f"The progress of group {group} in {topic} ends, in {len(lines)} queues: it does not lag there any more.",
+        "If it comes back to the topic, it begins by its start policy. This can't be undone: note the offsets.",
+    )
+
+    async def carry_out() -> tuple[str, ...]:
+        await carry_out_forget(admin, group, topic, lines)
+        return (f"The progress of group {group} in {topic} has ended.",)
+
+    rows = [(line.topic, line.broker, line.queue_id, line.committed_offset, line.max_offset) for line in lines]
+    table = Table(("topic", "broker", ">queue", ">offset", ">end offset"), rows)
+    agreed = tuple((str(line.queue), line.committed_offset) for line in lines)
+    return Plan(effect, command(("group", "forget"), (group,), option("--topic", topic)), carry_out, agreed, table)
 
 
 async def _plan_settings(admin: AdminClient, values: Values) -> Plan:
@@ -153,6 +174,13 @@ CHANGES = (
             Field("drop_parked", "Forget parked keys", "no", choices=YES_NO),
         ),
         _plan_reset,
+        confirmed="group",
+    ),
+    Change(
+        "group-forget",
+        "End the progress of a group in a topic",
+        (GROUP, Field("topic", "Topic", hint="which its members do not consume any more")),
+        _plan_forget,
         confirmed="group",
     ),
     Change(
