@@ -28,7 +28,7 @@ from lockstep.protocol.bodies import (
     SyncBody,
     SyncItem,
 )
-from lockstep.protocol.errors import BrokerError
+from lockstep.protocol.errors import BrokerError, NoPermissionError
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
 
@@ -131,6 +131,7 @@ class World:
             lambda: self.bench.retention_moved({(TOPIC, queue_id % QUEUES): number % 40}),
             lambda: self.restart(number),
             lambda: self.recreate(number),
+            self.forget,
         )
         needs_connection = kind in (2, 3, 4, 5, 6, 7, 8, 10, 11)
         if client.connection or not needs_connection:
@@ -291,6 +292,20 @@ class World:
         for running in self.running.values():
             running.epochs = {}
 
+    def forget(self) -> None:
+        """End the group's progress in the topic, which is refused while a client may consume it."""
+        group = self.bench.c.state.groups.get(GROUP)
+        in_use = (group is not None and bool(group.members)) or self.bench.c.state.locks.held_count(GROUP) > 0
+        begun = bool(self.bench.c.state.progress.topics_of_group(GROUP))
+        try:
+            self.bench.c.admin.forget_progress(GROUP, TOPIC)
+        except NoPermissionError:
+            assert begun, "there was nothing to end"
+            assert in_use, "nobody consumes the topic"
+            return
+        assert not (begun and in_use), "the progress of a queue that may be consumed was ended"
+        assert not self.bench.c.state.progress.topics_of_group(GROUP)
+
     # ------------------------------------------------------------------------------------------------------------------ laws
 
     def check(self) -> None:
@@ -360,7 +375,7 @@ class World:
         return self.bench.config, self.bench.layouts, self.bench.ends, Journal()
 
 
-KINDS = [kind for kind in range(19) for _ in range(1 + 2 * (kind in (0, 4, 7, 12)))] + [19, 20]
+KINDS = [kind for kind in range(19) for _ in range(1 + 2 * (kind in (0, 4, 7, 12)))] + [19, 20, 21, 21]
 """Restarts and deletions are rare; otherwise most runs would reach little else."""
 OPS = st.tuples(st.sampled_from(KINDS), st.integers(0, 3), st.integers(0, 7), st.integers(0, 1_200))
 

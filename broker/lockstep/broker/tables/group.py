@@ -110,7 +110,7 @@ class Group:
         if self.classic_count:
             classic = (client_id for client_id, session in self.members.items() if session is None)
             named += [[each.topic for each in self.member_subscriptions.get(client_id, ())] for client_id in classic]
-        if not self.members or any(set(topics) <= {retries} for topics in named):
+        if not self.members or not named or any(set(topics) <= {retries} for topics in named):
             return None
         return dict.fromkeys([retries, *(topic for topics in named for topic in topics)])
 

@@ -256,7 +256,8 @@ class ProgressTable:
             case ("progress.topic_dropped", topic):
                 self._drop_topic(topic)
             case ("progress.forgotten", group, topic):
-                self._forget(group, topic)
+                if topic in self._groups.get(group, ()):
+                    self._forget(group, topic)
             case _:
                 raise StoreError(f"state change {change[:1]} is unknown to the progress table")
 
