@@ -1,4 +1,4 @@
-"""Clocks for tests: one that the test sets, and one that shows a loop's time."""
+"""Clocks for tests: one that the test sets, one that each reading advances, and one that shows a loop's time."""
 
 import asyncio
 
@@ -24,6 +24,21 @@ class SetClock(Clock):
 
     def wall_ms(self) -> int:
         return self.now_ms + self.ahead_ms
+
+
+class WorkClock(SetClock):
+    """Clocks for work that reads `monotonic_us` after each step: a step takes `step_us`. Only the test moves the others."""
+
+    __slots__ = ("step_us", "worked_us")
+
+    def __init__(self, step_us: int) -> None:
+        super().__init__(0)
+        self.step_us = step_us
+        self.worked_us = 0
+
+    def monotonic_us(self) -> int:
+        self.worked_us += self.step_us
+        return self.worked_us
 
 
 class LoopClock(Clock):

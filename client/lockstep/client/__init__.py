@@ -64,6 +64,7 @@ from lockstep.client.errors import (
     QueueUnavailableError,
     SendError,
     SendTimeoutError,
+    TooManySendsError,
 )
 from lockstep.client.producer.config import (
     ProducerConfig,
@@ -235,6 +236,7 @@ __all__ = [
     "SubscriptionNotLatestError",
     "SubscriptionParseError",
     "SystemBusyError",
+    "TooManySendsError",
     "TopicNotExistError",
     "TransportError",
     "run",

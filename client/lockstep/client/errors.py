@@ -41,6 +41,14 @@ class SendTimeoutError(SendError, TimeoutError):
         super().__init__(f"topic {topic}: {why}; the message is {_words(outcome)}")
 
 
+class TooManySendsError(SendError):
+    """So many sends wait that this one could not be sent before its deadline: it is refused at once, and not stored."""
+
+    def __init__(self, topic: str, why: str) -> None:
+        self.topic = topic
+        super().__init__(f"topic {topic}: {why}; the message is {_words(Outcome.NOT_STORED)}")
+
+
 class PrecedingSendError(SendError):
     """An earlier send of the same key failed while this one waited for it. It was not sent, because that would break the order of the key.
 

@@ -4,23 +4,31 @@ import asyncio
 import itertools
 
 from lockstep.client.errors import PrecedingSendError
-from lockstep.client.producer.expiry import EXPIRED_PER_TURN, Expiry
-from lockstep.client.producer.failures import FAILURES_PER_TURN, Failures
+from lockstep.client.producer.ends import Ends
+from lockstep.client.producer.expiry import Expiry
 from lockstep.client.producer.flow_control import InFlightLimit
 from lockstep.client.producer.pending import QUEUE_WIDE
+from lockstep.client.producer.turn_share import SHARE_US_MIN
+from lockstep.client.producer.waiting_room import WaitingRoom
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.clock import Clock
-from support.clocks import SetClock
+from support.clocks import SetClock, WorkClock
 from support.counting import Steps
 from support.loops import turns
 
+PER_TURN = SHARE_US_MIN // 100
+"""The number of sends that end in a loop turn if the end of each takes 100 µs."""
 QUEUE = MessageQueue("t", "a", 0)
 OTHER = MessageQueue("u", "a", 0)
 
 
 def make_limit(count_max: int, clock: Clock | None = None) -> InFlightLimit:
-    gate = InFlightLimit(count_max, 100)
-    gate.begin(Expiry(clock or SetClock(0)), Failures())
+    clock = SetClock(0) if clock is None else clock
+    gate = InFlightLimit(count_max, 100, WaitingRoom(100_000, 100_000))
+    ends = Ends(clock)
+    expiry = Expiry(clock, ends)
+    gate.begin(expiry, ends)
+    gate.waiting.begin(expiry, clock.monotonic_ms)
     return gate
 
 
@@ -32,8 +40,8 @@ async def enter(
 
 
 def refuse(gate: InFlightLimit, *keys: str) -> None:
-    assert gate._failures is not None
-    gate._failures.add(gate.refuse_later(QUEUE, keys))
+    assert gate._ends is not None
+    gate._ends.add(gate.refuse_later(QUEUE, keys))
 
 
 async def test_in_flight_limit_is_reached_at_its_count_or_its_bytes() -> None:
@@ -113,8 +121,8 @@ async def test_key_failure_applies_across_queues_and_queue_wide_failure_to_one_q
     rows = [("k", before), (QUEUE_WIDE, before), (QUEUE_WIDE, after)]
     sends = [asyncio.ensure_future(enter(gate, str(n), order, key, queue=queue)) for n, (key, queue) in enumerate(rows)]
     await turns(2)
-    assert gate._failures is not None
-    gate._failures.add(gate.refuse_later(after, ["k", QUEUE_WIDE]))
+    assert gate._ends is not None
+    gate._ends.add(gate.refuse_later(after, ["k", QUEUE_WIDE]))
     gate.release(1, 1)
     await turns(3)
     assert await outcomes(*sends) == [PrecedingSendError, None, PrecedingSendError]
@@ -123,7 +131,7 @@ async def test_key_failure_applies_across_queues_and_queue_wide_failure_to_one_q
 async def test_idle_waits_until_refused_waiters_have_failed() -> None:
     gate = make_limit(1)
     gate.add(1, 1)
-    sends = [asyncio.ensure_future(enter(gate, "", [], "k")) for _ in range(2 * FAILURES_PER_TURN)]
+    sends = [asyncio.ensure_future(enter(gate, "", [], "k")) for _ in range(500)]
     await turns(2)
     idle = asyncio.ensure_future(gate.idle())
     refuse(gate, "k")
@@ -190,23 +198,24 @@ async def test_expired_waiter_fails_later_waiters_of_its_key_and_releases_no_slo
     assert order == ["before", "other"]
 
 
-async def test_expired_waiters_fail_in_deadline_order_with_a_limit_per_loop_turn() -> None:
-    clock = SetClock(0)
+async def test_expired_waiters_fail_in_deadline_order_and_a_turn_ends_as_many_as_it_has_time_for() -> None:
+    clock = WorkClock(100)
     gate = make_limit(1, clock)
     gate.add(1, 1)
-    count = 4 * EXPIRED_PER_TURN + 1
+    count = 4 * PER_TURN
     sends = [asyncio.ensure_future(enter(gate, "", [], deadline_ms=1 + n % 2)) for n in range(count)]
     await turns(1)
     waiters = list(gate._waiters.values())
     clock.now_ms = 5
     assert gate._expiry is not None
-    ended = [0]
+    gate._expiry._expire()
+    ended = [sum(waiter.done() for waiter in waiters)]
     while ended[-1] < count:
-        gate._expiry._expire()
+        await turns(1)
         ended.append(sum(waiter.done() for waiter in waiters))
         early, late = (sum(waiter.done() for waiter in waiters[parity::2]) for parity in (0, 1))
         assert late == 0 or early == len(waiters[::2])
-    assert [after - before for before, after in itertools.pairwise(ended)] == [EXPIRED_PER_TURN] * 4 + [1]
+    assert all(0 < after - before <= PER_TURN for before, after in itertools.pairwise([0, *ended]))
     assert set(await outcomes(*sends)) == {TimeoutError}
     assert not gate._waiters
     gate.release(1, 1)
@@ -256,10 +265,10 @@ async def test_admitted_waiter_that_has_not_run_is_refused_if_an_earlier_send_of
     assert (gate.count, gate.byte_count, gate.must_wait, gate._by_place) == (0, 0, False, {})
 
 
-async def test_waiters_for_a_failed_key_fail_in_order_with_a_limit_per_loop_turn_and_none_is_admitted() -> None:
-    gate = make_limit(1)
+async def test_waiters_for_a_failed_key_fail_in_order_as_turns_have_time_and_none_is_admitted() -> None:
+    gate = make_limit(1, WorkClock(100))
     gate.add(1, 1)
-    count = 3 * FAILURES_PER_TURN + 1
+    count = 3 * PER_TURN
     order: list[str] = []
     sends = [asyncio.ensure_future(enter(gate, "behind", order, "k")) for _ in range(count)]
     sends.append(asyncio.ensure_future(enter(gate, "other", order, "j")))
@@ -270,14 +279,14 @@ async def test_waiters_for_a_failed_key_fail_in_order_with_a_limit_per_loop_turn
     assert spent.count < 20, "the work of the turn in which the key fails does not grow with the waiters"
     later = asyncio.ensure_future(enter(gate, "later", order, "k"))
     gate.release(1, 1)
-    assert gate._failures is not None
-    gate._failures.add(ending)
+    assert gate._ends is not None
+    gate._ends.add(ending)
     ended = []
     while not waiters[-1].done():
         ended.append(sum(waiter.done() for waiter in waiters))
         assert all(waiter.done() for waiter in waiters[: ended[-1]])
         await turns(1)
-    assert ended == [FAILURES_PER_TURN, 2 * FAILURES_PER_TURN, 3 * FAILURES_PER_TURN]
+    assert all(0 < after - before <= PER_TURN for before, after in itertools.pairwise([0, *ended]))
     await turns(3)
     gate.release(1, 1)
     assert await outcomes(*sends, later) == [PrecedingSendError] * count + [None, None]

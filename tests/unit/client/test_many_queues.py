@@ -15,8 +15,10 @@ from lockstep.client import LatencyFaults, MessageQueue, Producer, SendResult
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.queue_machine import Connection, QueueMachine
 from lockstep.client.producer.topic_machine import SPREAD, TopicMachine
-from lockstep.client.producer.write_scheduler import QUEUES_PER_TURN, WriteScheduler
+from lockstep.client.producer.turn_share import SHARE_US_MIN
+from lockstep.client.producer.write_scheduler import WriteScheduler
 from lockstep.protocol.errors import SystemBusyError
+from support.clocks import WorkClock
 from support.counting import Steps
 from support.fake_broker import FakeCluster, fake_cluster, ignore, make_layout, refuse
 from support.loops import until
@@ -175,7 +177,7 @@ async def test_queue_state_is_created_at_its_first_send() -> None:
         assert len(producer._topics.open_topics["t"]._by_queue) == 1
 
 
-async def test_loop_turn_serves_a_limited_number_of_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_loop_turn_serves_as_many_queues_as_it_has_time_for(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[int] = []
     run, turn = TopicMachine.run, WriteScheduler._run_due
 
@@ -187,13 +189,15 @@ async def test_loop_turn_serves_a_limited_number_of_queues(monkeypatch: pytest.M
         served.append(0)
         turn(self)
 
-    count = 3 * QUEUES_PER_TURN
+    step_us, count = 500, 300
     async with sent_once(count) as case:
+        assert case.producer._shell is not None
+        case.producer._shell._writes._now_us = WorkClock(step_us).monotonic_us
         monkeypatch.setattr(TopicMachine, "run", counted)
         monkeypatch.setattr(WriteScheduler, "_run_due", turned)
         await restart_while_each_queue_has_a_frame_in_flight(case, keyed=True)
     assert sum(served) >= 3 * count
-    assert max(served) == QUEUES_PER_TURN
+    assert max(served) == SHARE_US_MIN // step_us
 
 
 async def test_many_sends_in_flight_fill_frames_on_a_topic_of_many_queues() -> None:

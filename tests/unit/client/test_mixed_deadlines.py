@@ -10,10 +10,11 @@ import pytest
 from lockstep.client import BatchSendError, Outcome, PrecedingSendError, Producer, QueueUnavailableError, SendResult, SendTimeoutError
 from lockstep.client.errors import SendError
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.failures import FAILURES_PER_TURN
 from lockstep.client.producer.routing import number_of_key
+from lockstep.client.producer.turn_share import SHARE_US_MIN
 from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.testing.simulation.loop import SimLoop
+from support.clocks import WorkClock
 from support.fake_broker import FakeBroker, fake_cluster, ignore, refuse, respond_later
 from support.loops import turns, until
 from support.producing import keyed, message, one_queue, producing
@@ -141,20 +142,22 @@ async def test_frame_ends_once_all_of_its_sends_have_ended() -> None:
         assert (await send(producer, "next", "k")).status
 
 
-async def test_sends_after_a_failed_one_fail_in_order_with_a_limit_per_loop_turn() -> None:
+async def test_sends_after_a_failed_one_fail_in_order_as_turns_have_time() -> None:
     async with one_queue(SLOW) as (broker, producer):
         broker.script.extend([ignore] * 100)
         seen = len(broker.sends)
         late = send(producer, "late", "k", 1_000)
         await until(lambda: len(broker.sends) > seen)
         behind = [send(producer, "behind", "k") for _ in range(3_000)]
+        assert producer._shell is not None
+        producer._shell._ends._now_us = WorkClock(100).monotonic_us
         assert await outcome(late) == (QueueUnavailableError, Outcome.UNKNOWN)
         ended = [sum(sending.done() for sending in behind)]
         while ended[-1] < len(behind):
             await turns(1)
             ended.append(sum(sending.done() for sending in behind))
             assert all(sending.done() for sending in behind[: ended[-1]])
-        assert max(after - before for before, after in itertools.pairwise(ended)) <= FAILURES_PER_TURN
+        assert max(after - before for before, after in itertools.pairwise(ended)) <= SHARE_US_MIN // 100
         assert {await outcome(sending) for sending in behind} == {(PrecedingSendError, Outcome.NOT_STORED)}
 
 

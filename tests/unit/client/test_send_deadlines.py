@@ -202,7 +202,7 @@ async def test_cost_of_many_expiring_sends_is_linear(keys: int) -> None:
     assert await steps(400) <= 5 * await steps(100)
 
 
-async def test_expired_sends_of_a_queue_fail_with_a_limit_per_loop_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expired_sends_of_a_queue_fail_with_a_limit_per_run(monkeypatch: pytest.MonkeyPatch) -> None:
     failed: list[int] = []
     fail = QueueMachine._fail
 
@@ -216,7 +216,7 @@ async def test_expired_sends_of_a_queue_fail_with_a_limit_per_loop_turn(monkeypa
         unkeyed = [asyncio.ensure_future(producer.send(message())) for _ in range(4_000)]
         await asyncio.gather(*sends, *unkeyed, return_exceptions=True)
     assert sum(failed) >= 4_000
-    assert max(failed) <= queue_machine.SENDS_PER_TURN
+    assert max(failed) <= queue_machine.SENDS_PER_RUN
 
 
 async def test_keyed_send_that_expires_at_the_in_flight_limit_fails_only_later_sends_of_its_key() -> None:

@@ -47,6 +47,11 @@ class ProducerConfig:
     """Messages that are sent and not acknowledged; `send` waits while there are as many."""
     in_flight_bytes_max: Annotated[int, Range(1)] = 32 * 1024 * 1024
     """The same limit in bytes. One batch may exceed it."""
+    waiting_count_max: Annotated[int, Range(1)] = 10_000
+    """Messages that may wait for the in-flight limit, or for their topic's route, when sends have waited for a second: more than this, and
+    more than are stored before the deadline at the rate of the last second, are refused. RocketMQ: backPressureForAsyncSendNum."""
+    waiting_bytes_max: Annotated[int, Range(1)] = 32 * 1024 * 1024
+    """The same limit in bytes."""
     unsent_bytes_max: Annotated[int, Range(1)] = 1024 * 1024
     """One-way sends wait while the connection has more unsent bytes than this."""
     auto_create_topics: bool = True

@@ -32,12 +32,12 @@ class Fail:
 
     queue: MessageQueue
     failed: list[PendingSend]
-    """They fail at once, because earlier calls fail before later ones of the same key."""
+    """They fail first, because earlier calls fail before later ones of the same key."""
     outcome: Outcome
     cause: Exception | None
     connected: bool
     later: list[PendingSend] = field(default_factory=list)
-    """Later sends with one of their keys. They fail in this loop turn or a later one, in order."""
+    """Later sends with one of their keys. They fail next, in order."""
     keys: frozenset[str] = frozenset()
     """The keys of the failed sends."""
     released: list[PendingSend] = field(default_factory=list)

@@ -1,14 +1,15 @@
-"""A timer for many deadlines. Each loop turn handles a limited number of them, however many are due at once."""
+"""A timer for many deadlines. Those that have come go before everything else that ends sends."""
 
 import asyncio
+from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
+from lockstep.client.producer.ends import Ends
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.limits import DEFAULT_LIMITS
 from lockstep.runtime.timer import Timer
 
-EXPIRED_PER_TURN = 256
 COMPACT_MIN = 256
 """From this number of entries on, those that have ended are removed each time that the number has doubled."""
 
@@ -28,10 +29,12 @@ class Expiring(Protocol):
 class Expiry:
     """A heap of deadlines and one timer. Adding and ending an entry take log n steps."""
 
-    __slots__ = ("_alarm", "_clock", "_compact_at", "_heap", "_loop", "_number")
+    __slots__ = ("_alarm", "_clock", "_compact_at", "_ends", "_expiring", "_heap", "_loop", "_number")
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, ends: Ends) -> None:
         self._clock = clock
+        self._ends = ends
+        self._expiring = False
         self._loop = asyncio.get_running_loop()
         self._alarm = Timer(self._loop, self._expire, DEFAULT_LIMITS.late_ms)
         self._heap: list[tuple[int, int, Expiring]] = []
@@ -54,17 +57,22 @@ class Expiry:
         self._alarm.cancel()
 
     def _expire(self) -> None:
-        now_ms = self._clock.monotonic_ms()
-        for _ in range(EXPIRED_PER_TURN):
-            if not self._heap or self._heap[0][0] > now_ms:
-                break
-            waiting = heappop(self._heap)[2]
-            if not waiting.done():
-                waiting.expire()
-        self._arm()
+        self._expiring = True
+        self._ends.add(self._expire_due(), first=True)
+
+    def _expire_due(self) -> Iterator[None]:
+        try:
+            while self._heap and self._heap[0][0] <= self._clock.monotonic_ms():
+                waiting = heappop(self._heap)[2]
+                if not waiting.done():
+                    waiting.expire()
+                    yield
+        finally:
+            self._expiring = False
+            self._arm()
 
     def _arm(self) -> None:
-        if self._heap:
+        if self._heap and not self._expiring:
             due = self._loop.time() + max(0, self._heap[0][0] - self._clock.monotonic_ms()) / 1000
             if not self._alarm.armed or due < self._alarm.due:
                 self._alarm.set(due)

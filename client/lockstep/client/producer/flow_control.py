@@ -5,9 +5,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from lockstep.client.errors import PrecedingSendError
+from lockstep.client.producer.ends import Ends
 from lockstep.client.producer.expiry import Expiry
-from lockstep.client.producer.failures import Failures
 from lockstep.client.producer.pending import QUEUE_WIDE
+from lockstep.client.producer.waiting_room import WaitingRoom
 from lockstep.protocol.queue import MessageQueue
 
 QueueKeys = Sequence[tuple[MessageQueue, Sequence[str]]]
@@ -51,14 +52,15 @@ class InFlightLimit:
     """Counts messages and bytes from `send` to their end. While `must_wait` is set a send must await `enter`; otherwise it calls `add`.
 
     A waiter is listed under each of its places until its `enter` returns or raises. When a keyed send fails, the list of its place is
-    removed as a whole: every waiter in it is refused, in one step, however many they are. They end in the next loop turns, and none of them
-    is admitted in between.
+    removed as a whole: every waiter in it is refused, in one step, however many they are. They end as loop turns have time for them, and
+    none of them is admitted in between.
     """
 
     __slots__ = (
+        "_admitting",
         "_by_place",
+        "_ends",
         "_expiry",
-        "_failures",
         "_idle",
         "_number",
         "_waiters",
@@ -68,14 +70,16 @@ class InFlightLimit:
         "count",
         "count_max",
         "must_wait",
+        "waiting",
     )
 
-    def __init__(self, count_max: int, byte_count_max: int) -> None:
+    def __init__(self, count_max: int, byte_count_max: int, waiting: WaitingRoom) -> None:
         self.count_max = count_max
         self.byte_count_max = byte_count_max
         self.count = 0
         self.byte_count = 0
         self.must_wait = False
+        self.waiting = waiting
         self._waiters: OrderedDict[int, _Waiter] = OrderedDict()
         """By number, in rising order; those that are not admitted yet."""
         self._by_place: dict[Place, dict[int, _Waiter]] = {}
@@ -83,14 +87,16 @@ class InFlightLimit:
         self._number = 0
         self._waking = 0
         """The number of waiters that are admitted and do not run yet."""
+        self._admitting = False
+        """`_admissions` runs, or will when the loop has time."""
         self._idle: asyncio.Future[None] | None = None
         self._expiry: Expiry | None = None
-        self._failures: Failures | None = None
+        self._ends: Ends | None = None
 
-    def begin(self, expiry: Expiry, failures: Failures) -> None:
-        """Set the timer and the failures by which waiters end. The producer has started."""
+    def begin(self, expiry: Expiry, ends: Ends) -> None:
+        """Set what ends and admits waiters. The producer has started."""
         self._expiry = expiry
-        self._failures = failures
+        self._ends = ends
 
     def add(self, count: int, byte_count: int) -> None:
         """Count these at once. `must_wait` must not be set."""
@@ -120,6 +126,7 @@ class InFlightLimit:
         self._waiters[waiter.number] = waiter
         for place in places:
             self._by_place.setdefault(place, {})[waiter.number] = waiter
+        self.waiting.enter(count, byte_count)
         self._admit()
         if not waiter.entered.done():
             self._expiry.add(deadline_ms, waiter)
@@ -136,6 +143,8 @@ class InFlightLimit:
                 self._leave(waiter)
                 self._admit()
             raise
+        finally:
+            self.waiting.leave(count, byte_count)
         self._waking -= 1
         refused_at = self._refused_at(waiter)
         if refused_at is not None:  # an earlier send failed after this one was admitted
@@ -217,8 +226,8 @@ class InFlightLimit:
             if later:
                 refused[place] = later
         if refused:
-            assert self._failures is not None
-            self._failures.add(self._end(refused))
+            assert self._ends is not None
+            self._ends.add(self._end(refused))
 
     def _refused_at(self, waiter: _Waiter) -> Place | None:
         """Return the place of the waiter in which an earlier send has failed."""
@@ -235,7 +244,15 @@ class InFlightLimit:
                 del self._by_place[place]
 
     def _admit(self) -> None:
-        while self._waiters and self.count < self.count_max and self.byte_count < self.byte_count_max:
+        """Admit waiters if there is room: now, as far as this loop turn has time for them."""
+        if self._waiters and not self._admitting and self._has_room:
+            assert self._ends is not None
+            self._admitting = True
+            self._ends.add(self._admissions())
+        self._update()
+
+    def _admissions(self) -> Iterator[None]:
+        while self._waiters and self._has_room:
             waiter = next(iter(self._waiters.values()))
             if self._refused_at(waiter) is not None:
                 break  # it is about to end; the next one is admitted then
@@ -247,11 +264,16 @@ class InFlightLimit:
             self.byte_count += waiter.byte_count
             self._waking += 1
             waiter.entered.set_result(None)
+            yield
+        self._admitting = False
         self._update()
 
+    @property
+    def _has_room(self) -> bool:
+        return self.count < self.count_max and self.byte_count < self.byte_count_max
+
     def _update(self) -> None:
-        full = self.count >= self.count_max or self.byte_count >= self.byte_count_max
-        self.must_wait = full or bool(self._waiters) or self._waking > 0
+        self.must_wait = not self._has_room or bool(self._waiters) or self._waking > 0
         self._notify_idle()
 
     def _notify_idle(self) -> None:

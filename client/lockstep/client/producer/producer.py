@@ -18,6 +18,7 @@ from lockstep.client.producer.sends import Sends, check_durable, not_running
 from lockstep.client.producer.sequencer import GivenId
 from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topics import Topics
+from lockstep.client.producer.waiting_room import WaitingRoom
 from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.message import Message
@@ -80,7 +81,7 @@ class Producer:
         self._state = ProducerState.NEW
         self._post_count = 0
         self._hooks: tuple[SendHook, ...] = ()
-        self._limit = InFlightLimit(self.config.in_flight_count_max, self.config.in_flight_bytes_max)
+        self._limit = self._make_limit()
         self._shell: ProducerShell | None = None
         self._topics: Topics | None = None
         self._sends: Sends | None = None
@@ -110,7 +111,7 @@ class Producer:
             self._state = before
             await instance.close()
             raise
-        self._limit = InFlightLimit(self.config.in_flight_count_max, self.config.in_flight_bytes_max)
+        self._limit = self._make_limit()
         self._shell = shell = ProducerShell(instance, self.config, self._limit, self._given_id)
         self._topics = topics = Topics(self.group, shell)
         self._sends = Sends(self.group, self.config, topics, self._limit, shell, instance.host)
@@ -172,6 +173,11 @@ class Producer:
         """Return the number of bytes that are sent and not acknowledged, as the in-flight limit counts them."""
         return self._limit.byte_count
 
+    def _make_limit(self) -> InFlightLimit:
+        config = self.config
+        waiting = WaitingRoom(config.waiting_count_max, config.waiting_bytes_max)
+        return InFlightLimit(config.in_flight_count_max, config.in_flight_bytes_max, waiting)
+
     @property
     def _started(self) -> Sends:
         if self._sends is None:
@@ -222,6 +228,7 @@ class Producer:
             SendTimeoutError: No broker stored an unkeyed send before the deadline, or the topic's route was not known by then.
             QueueUnavailableError: The queue of a keyed, selected or named send did not store it before the deadline.
             PrecedingSendError: An earlier send with the same key failed while this one waited for it.
+            TooManySendsError: So many sends wait that this one could not be sent before its deadline. It is raised at once.
             NotDurableError: With `require="durable"`: the broker stored the message but did not confirm in time that it is on disk.
             TopicNotExistError: The topic was deleted, or does not exist and the broker does not create it.
             LocalProtocolError: More than one of sharding key, `selector` and `queue` is given, or one of them names a queue that the topic
@@ -286,6 +293,7 @@ class Producer:
 
         Raises:
             SendTimeoutError, QueueUnavailableError, PrecedingSendError: The wait took until the deadline, or was in vain.
+            TooManySendsError: As in `send`.
             TopicNotExistError, LocalProtocolError, StateError: As in `send`.
         """
         hooks, sends = self._hooks, self._sends or self._started

@@ -66,8 +66,8 @@ from lockstep.protocol.queue import LayoutVersion, MessageQueue
 KEYED_RETRY_MS = 5_000
 """A keyed send that waits for a higher layout is retried with its own layout after this time: its broker may have lost the higher one."""
 
-SENDS_PER_TURN = 256
-"""The number of sends that fail or move to another queue in one loop turn; the others do in the next ones."""
+SENDS_PER_RUN = 256
+"""The number of sends that fail or move to another queue in one run; the others do in the next ones, as loop turns have time for them."""
 
 
 class Connection(Protocol):
@@ -263,8 +263,8 @@ class QueueMachine:
         self._fail(self._buffer.take_all(), Outcome.NOT_STORED, error)
 
     def take_unkeyed(self) -> list[PendingSend]:
-        """Remove and return the first of the sends that may go to another queue, at most SENDS_PER_TURN."""
-        return self._buffer.take_unkeyed(SENDS_PER_TURN)
+        """Remove and return the first of the sends that may go to another queue, at most SENDS_PER_RUN."""
+        return self._buffer.take_unkeyed(SENDS_PER_RUN)
 
     # --------------------------------------------------------------------------------------------------------------- running
 
@@ -299,7 +299,7 @@ class QueueMachine:
         self.run_at_ms = 0 if more else self._next_run_ms(now_ms)
 
     def _write_next(self, now_ms: int, connection: Connection | None, *, may_move: bool) -> bool:
-        """Return whether there is more to do in the next loop turn."""
+        """Return whether there is more to do in another run."""
         if self._keyed_wait is not None and now_ms >= self._keyed_wait.until_ms:
             self._keyed_wait = None
         if self._frame is not None:
@@ -317,11 +317,11 @@ class QueueMachine:
         return more
 
     def _seal(self, now_ms: int) -> bool:
-        """Seal the next frame if a send may leave. Return whether there is more to do in the next loop turn."""
+        """Seal the next frame if a send may leave. Return whether there is more to do in another run."""
         if self._sequencer.over:
             self._fail(self._buffer.take_all(), Outcome.NOT_STORED, _over(self._sequencer))
         failed_count = 0
-        while failed_count < SENDS_PER_TURN:
+        while failed_count < SENDS_PER_RUN:
             sends = self._buffer.cut(keyed_blocked=self._keyed_wait is not None)
             if not sends:
                 return False
@@ -548,7 +548,7 @@ class QueueMachine:
 
     def _fail_expired(self, now_ms: int) -> bool:
         """Fail sends that waited here until their deadline and were never written. Return whether there are more."""
-        expired = self._buffer.take_expired(now_ms, SENDS_PER_TURN)
+        expired = self._buffer.take_expired(now_ms, SENDS_PER_RUN)
         if not expired:
             return False
         self.end_given_stream()

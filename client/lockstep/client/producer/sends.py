@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from lockstep.client.errors import NotDurableError, Outcome, QueueUnavailableError, SendError, SendTimeoutError
+from lockstep.client.errors import NotDurableError, Outcome, QueueUnavailableError, SendError, SendTimeoutError, TooManySendsError
 from lockstep.client.features import SENDING_DURABLY, check_brokers
 from lockstep.client.producer.batch import Batch, Division, Share
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
@@ -38,7 +38,7 @@ class Sends:
     def __init__(self, group: str, config: ProducerConfig, topics: Topics, limit: InFlightLimit, shell: ProducerShell, host: Host) -> None:
         self._group = group
         self._config = config
-        self._open_topic = topics.open
+        self._topics = topics
         self._open_topics = topics.open_topics
         self._limit = limit
         self._shell = shell
@@ -85,7 +85,7 @@ class Sends:
         """Wait for the topic's route and for room in the in-flight limit, then do the same as `enqueue`."""
         route, held_bytes = route_of(message, selector, queue), held_bytes_of(message)
         end_ms = self._end_ms(begun_ms, timeout_ms, keyed=route is not UNKEYED)
-        topic = await self._open_topic(message.topic, end_ms)
+        topic = await self._open_topic(message.topic, 1, held_bytes, begun_ms, end_ms)
         if durable:
             self._check_durable(topic)
         machine = await self._wait_for_queue(topic, route, 1, held_bytes, begun_ms, end_ms)
@@ -138,13 +138,15 @@ class Sends:
     ) -> SendResult:
         route, held_bytes = route_of(message, selector, queue), held_bytes_of(message)
         end_ms = self._end_ms(begun_ms, timeout_ms, keyed=route is not UNKEYED)
-        topic = await self._open_topic(message.topic, end_ms)
+        topic = await self._open_topic(message.topic, 1, held_bytes, begun_ms, end_ms)
         if durable:
             self._check_durable(topic)
         await self._wait_for_room(partial(self._single_share, topic, route), 1, held_bytes, begun_ms, end_ms, ordered=False)
         try:
             message_id = self._shell.keys.next(self._clock.wall_ms())
-            return await DelayedSend(self._shell, self._group, topic, route, message, message_id, delay).run(end_ms, durable=durable)
+            result = await DelayedSend(self._shell, self._group, topic, route, message, message_id, delay).run(end_ms, durable=durable)
+            self._limit.waiting.record_stored(1, held_bytes)
+            return result
         finally:
             self._limit.release(1, held_bytes)
 
@@ -159,7 +161,8 @@ class Sends:
         begun_ms = self._clock.monotonic_ms()
         division = Division(messages, selector, queue)
         end_ms = self._end_ms(begun_ms, timeout_ms, keyed=division.keyed)
-        topics = {name: await self._open_topic(name, end_ms) for name in division.topics}
+        count, held_bytes = len(messages), sum(division.held_bytes)
+        topics = {name: await self._open_topic(name, count, held_bytes, begun_ms, end_ms) for name in division.topics}
         batch = Batch(len(messages), self._loop.create_future(), durable=DURABLE[require])
         if batch.durable:
             for topic in topics.values():
@@ -185,7 +188,7 @@ class Sends:
         check_records(records, sizes)
         begun_ms, route = self._clock.monotonic_ms(), Route((QUEUE_WIDE,), None, queue)
         end_ms = self._end_ms(begun_ms, timeout_ms, keyed=True)
-        topic = await self._open_topic(queue.topic, end_ms)
+        topic = await self._open_topic(queue.topic, len(sizes), len(records), begun_ms, end_ms)
         machine = topic.machine_for(route, begun_ms)
         try:
             machine = await self._wait_for_queue(topic, route, len(sizes), len(records), begun_ms, end_ms)
@@ -205,7 +208,8 @@ class Sends:
 
     async def send_oneway(self, message: Message, selector: Selector | None, queue: MessageQueue | None) -> None:
         begun_ms, route = self._clock.monotonic_ms(), route_of(message, selector, queue)
-        topic = await self._open_topic(message.topic, self._end_ms(begun_ms, None, keyed=False))
+        end_ms = self._end_ms(begun_ms, None, keyed=False)
+        topic = await self._open_topic(message.topic, 1, held_bytes_of(message), begun_ms, end_ms)
         machine = topic.machine_for(route, begun_ms)
         link = self._shell.link(machine.queue.broker_name)
         if link is None:
@@ -221,6 +225,27 @@ class Sends:
         self._shell.add_oneway(topic, machine, record, None if route.pick is None else topic.layout.version)
 
     # ----------------------------------------------------------------------------------------------------------------- parts
+
+    async def _open_topic(self, name: str, count: int, held_bytes: int, begun_ms: int, end_ms: int) -> TopicMachine:
+        """Return the topic's machine. Wait for its route if that is not known."""
+        topic = self._open_topics.get(name)
+        if topic is None:
+            self._check_waiting(name, count, held_bytes, end_ms - begun_ms)
+            waiting = self._limit.waiting
+            waiting.enter(count, held_bytes)
+            try:
+                topic = await self._topics.open(name, end_ms)
+            finally:
+                waiting.leave(count, held_bytes)
+        return topic
+
+    def _check_waiting(self, topic: str, count: int, held_bytes: int, timeout_ms: int) -> None:
+        """Raise TooManySendsError if a send that has so much time may not wait."""
+        waiting = self._limit.waiting
+        if not waiting.has_place(count, held_bytes, timeout_ms):
+            waits = f"{waiting.count} messages with {waiting.byte_count} bytes wait to be sent, and brokers store {waiting.stored_per_s}/s"
+            do = "send less, or raise waiting_count_max and waiting_bytes_max"
+            raise TooManySendsError(topic, f"refused at once: {waits}, too few for this one within its {timeout_ms} ms ({do})")
 
     def _single_share(self, topic: TopicMachine, route: Route) -> Sequence[Share]:
         """Return the share of a single send in the present layout."""
@@ -247,7 +272,8 @@ class Sends:
         if not limit.must_wait:
             limit.add(count, held_bytes)
             return shares
-        _, first, route, _ = shares[0]
+        topic, first, route, _ = shares[0]
+        self._check_waiting(topic.layout.topic, count, held_bytes, end_ms - begun_ms)
         queue_keys = [(machine.queue, route.keys) for _, machine, route, _ in shares] if ordered else []
 
         def in_time() -> bool:

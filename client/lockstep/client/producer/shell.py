@@ -24,8 +24,8 @@ from lockstep.client.producer.effects import (
     Write,
 )
 from lockstep.client.producer.encoder import FrameEncoder
+from lockstep.client.producer.ends import Ends
 from lockstep.client.producer.expiry import Expiry
-from lockstep.client.producer.failures import Failures
 from lockstep.client.producer.flow_control import InFlightLimit
 from lockstep.client.producer.in_flight_frame import InFlightFrame
 from lockstep.client.producer.latency_fault import BrokerLatencies
@@ -77,20 +77,21 @@ class ProducerShell:
         """Messages that were sent to another broker, or sent again, although they may have been stored."""
         self.closed = False
         """No more frames are written."""
-        self.expiry = Expiry(instance.host.clock)
+        self._ends = Ends(instance.host.clock)
+        self.expiry = Expiry(instance.host.clock, self._ends)
         self._clock = instance.host.clock
         self._random = instance.host.random
         self._limit = limit
         self._given_id = given_id
         self._latencies = None if config.latency_faults is None else BrokerLatencies(config.latency_faults)
-        self._failures = Failures()
-        self._writes = WriteScheduler(self._run, self._endpoint)
+        self._writes = WriteScheduler(self._run, self._endpoint, instance.host.clock)
         self._links: dict[str, BrokerLink] = {}
         self._oneway: dict[QueueMachine, OnewayRecords] = {}
         self.keys = UniqueKeys(instance.host.random.token(UNIQUE_PREFIX_BYTES))
         """The ids of messages."""
         self._encoder = FrameEncoder(self.keys, self._clock.wall_ms, config.compress_over_bytes)
-        limit.begin(self.expiry, self._failures)
+        limit.begin(self.expiry, self._ends)
+        limit.waiting.begin(self.expiry, self.now_ms)
 
     def close(self) -> None:
         """Stop writing and expiring."""
@@ -266,7 +267,7 @@ class ProducerShell:
             case Fail():
                 self._fail(effect)
             case Refuse():
-                self._failures.add(self._refuse(effect))
+                self._ends.add(self._refuse(effect))
             case PossibleDuplicates():
                 self.possible_duplicates += effect.count
             case ExpectLayout():
@@ -289,19 +290,20 @@ class ProducerShell:
                 else:
                     waiter.set_result(SendResult(result, index))  # type: ignore[attr-defined]
             index += pending.count
+        self._limit.waiting.record_stored(frame.sealed.count, frame.held_bytes)
         self._limit.release(frame.sealed.count, frame.held_bytes)
 
     def _fail(self, effect: Fail) -> None:
-        """Fail these sends. The later sends with their keys fail in this loop turn and the next ones."""
+        """Fail these sends, and the later ones with their keys."""
         refused = self._limit.refuse_later(effect.queue, effect.keys) if effect.keys else iter(())
+        self._ends.add(chain(self._end_failed(effect), refused))
+
+    def _end_failed(self, effect: Fail) -> Iterator[None]:
         for pending in effect.failed:
             outcome = Outcome.UNKNOWN if pending.may_be_stored else effect.outcome
             fail_send(pending, send_error(pending, effect.queue, outcome, effect.cause, connected=effect.connected))
+            yield
         self._release(effect.released)
-        if effect.keys:
-            self._failures.add(chain(self._fail_later(effect), refused))
-
-    def _fail_later(self, effect: Fail) -> Iterator[None]:
         for pending in effect.later:
             fail_send(pending, PrecedingSendError(effect.queue, pending.keys[0] or None))
             self._release([pending])

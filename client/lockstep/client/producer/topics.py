@@ -149,7 +149,8 @@ class Topics:
                 return await self._find_or_create(name)
             except (RouteNotReadyError, TransportError) as error:
                 opening.failure = error
-                if all(waiter.done() for waiter in opening.waiters):
+                opening.waiters = [waiter for waiter in opening.waiters if not waiter.done()]
+                if not opening.waiters:
                     raise
                 await asyncio.sleep(ROUTE_PAUSE_MS / 1000)
 

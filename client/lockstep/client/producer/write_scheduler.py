@@ -1,6 +1,7 @@
 """Runs the queues of one producer and writes their frames once per loop turn, at its end.
 
-Events that concern many queues at once (their broker is connected or gone, their deadlines come) are handled here too, some in each turn.
+Events that concern many queues at once (their broker is connected or gone, their deadlines come) are handled here too, as many in each turn
+as it has time for.
 """
 
 import asyncio
@@ -9,23 +10,30 @@ from collections.abc import Callable
 
 from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.topic_machine import TopicMachine
+from lockstep.client.producer.turn_share import share_us
+from lockstep.runtime.clock import Clock
 from lockstep.runtime.endpoint import Endpoint
-
-QUEUES_PER_TURN = 256
-"""The others are run in the next turns: 10,000 queues of a broker that is connected again must not block the loop for as long as all of
-them take."""
 
 
 class WriteScheduler:
     """Runs each scheduled queue, and writes once to each connection."""
 
-    __slots__ = ("_closed", "_due", "_endpoint", "_handle", "_loop", "_run")
+    __slots__ = ("_closed", "_continues", "_due", "_ended_us", "_endpoint", "_handle", "_loop", "_now_us", "_run", "_running")
 
     def __init__(
-        self, run: Callable[[TopicMachine, QueueMachine, Endpoint | None], None], endpoint: Callable[[QueueMachine], Endpoint | None]
+        self,
+        run: Callable[[TopicMachine, QueueMachine, Endpoint | None], None],
+        endpoint: Callable[[QueueMachine], Endpoint | None],
+        clock: Clock,
     ) -> None:
         """`endpoint` returns the open connection to a queue's broker, with which the queue is then run."""
         self._closed = False
+        self._running = False
+        self._continues = False
+        """The last turn had no time for all queues."""
+        self._ended_us = 0
+        """When it ended."""
+        self._now_us = clock.monotonic_us
         self._run = run
         self._endpoint = endpoint
         self._due: OrderedDict[QueueMachine, TopicMachine] = OrderedDict()
@@ -39,7 +47,7 @@ class WriteScheduler:
             return
         self._due[machine] = topic
         machine.is_due = True
-        if self._handle is None:
+        if self._handle is None and not self._running:
             self._handle = self._loop.call_soon(self._run_due)
 
     def add_last(self, topic: TopicMachine, machine: QueueMachine) -> None:
@@ -62,25 +70,27 @@ class WriteScheduler:
 
     def _run_due(self) -> None:
         self._handle = None
-        due = [(machine, topic, self._endpoint(machine)) for machine, topic in self._take()]
-        if self._due:
-            self._handle = self._loop.call_soon(self._run_due)
-        held = dict.fromkeys(endpoint for _, _, endpoint in due if endpoint is not None)
-        for each in held:
-            each.hold()
+        self._running = True
+        begun_us = self._now_us()
+        end_us = begun_us + share_us(begun_us - self._ended_us if self._continues else 0)
+        self._continues = False
+        due, held = self._due, dict[Endpoint, None]()
         try:
-            for machine, topic, endpoint in due:
+            while due:
+                machine, topic = due.popitem(last=False)
+                machine.is_due = False
+                endpoint = self._endpoint(machine)
+                if endpoint is not None and endpoint not in held:
+                    held[endpoint] = None
+                    endpoint.hold()
                 self._run(topic, machine, endpoint)
+                if due and self._now_us() >= end_us:
+                    self._continues = True
+                    break
         finally:
             for each in held:
                 each.flush()
-
-    def _take(self) -> list[tuple[QueueMachine, TopicMachine]]:
-        if len(self._due) <= QUEUES_PER_TURN:
-            taken = list(self._due.items())
-            self._due.clear()
-        else:
-            taken = [self._due.popitem(last=False) for _ in range(QUEUES_PER_TURN)]
-        for machine, _ in taken:
-            machine.is_due = False
-        return taken
+            self._running = False
+            self._ended_us = self._now_us()
+            if due and self._handle is None:
+                self._handle = self._loop.call_soon(self._run_due)
