@@ -6,6 +6,7 @@ from lockstep.client.producer.flow_control import InFlightLimit
 from lockstep.client.producer.in_flight_frame import InFlightFrame
 from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.topic_machine import TopicMachine
+from lockstep.client.producer.waiting_room import WaitingRoom
 from sweep.mutants.registry import Patches, mutant
 
 DEADLINES_TEST = "tests/unit/client/test_send_deadlines.py"
@@ -40,6 +41,12 @@ def each_queue_wakes_all_the_others(patch: Patches) -> None:
             self.due += self.machines
 
     patch.set(TopicMachine, "_count_stalled", wakes_all)
+
+
+@mutant("send", aimed="tests/unit/client/test_waiting_room.py::test_no_more_wait_than_a_slow_broker_stores_before_their_deadline")
+def any_number_of_sends_may_wait(patch: Patches) -> None:
+    """A send that can't be sent before its deadline, because too many wait, is refused when it is called."""
+    patch.set(WaitingRoom, "has_place", lambda self, count, byte_count, timeout_ms: True)
 
 
 @mutant("send", aimed=CAPACITY_TEST)

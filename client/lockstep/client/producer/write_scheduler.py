@@ -84,13 +84,12 @@ class WriteScheduler:
                     held[endpoint] = None
                     endpoint.hold()
                 self._run(topic, machine, endpoint)
-                if due and self._now_us() >= end_us:
-                    self._continues = True
+                if due and (now_us := self._now_us()) >= end_us:
+                    self._continues, self._ended_us = True, now_us
                     break
         finally:
             for each in held:
                 each.flush()
             self._running = False
-            self._ended_us = self._now_us()
             if due and self._handle is None:
                 self._handle = self._loop.call_soon(self._run_due)
