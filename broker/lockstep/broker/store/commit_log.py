@@ -12,17 +12,19 @@ memory for recent bytes is full, `tail` is kept as it is for readers, in place o
 The file of the next segment is opened in advance, under another name, so that rolling needs no descriptor: connections may have taken all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from errno import EDQUOT, ENOENT, ENOSPC, EXDEV
 from struct import Struct
+from typing import NoReturn
 
 from lockstep.broker.store.errors import NoNextFileError, StoreDiskError
-from lockstep.broker.store.path_watch import PathWatch
+from lockstep.broker.store.path_watch import PathWatch, truncated
 from lockstep.broker.store.survey import LogSurvey
 from lockstep.protocol.record import BLANK_MAGIC
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.files import Buffer, Directory, File, FileIdentity, Files
+from lockstep.runtime.host import Host
 
 BLANK = Struct(">iI")
 BLANK_BYTES = 8
@@ -141,6 +143,8 @@ class CommitLog:
         """Whether files were created since the directory was last synced."""
         self._stray: list[str] = []
         """Files after a gap above the synced length. `begin` removes them, after the start has found nothing wrong."""
+        self.on_truncated: Callable[[StoreDiskError], None] = lambda error: None
+        """Called when `read` or `read_here` finds a truncated file. The process has to end (exit 3)."""
 
     @property
     def start(self) -> int:
@@ -213,7 +217,7 @@ class CommitLog:
         self._unsynced = list(self.segments)
         self._open_directory = self._open_directory or self._files.open_directory(self._directory)
         if self.segments:
-            self._presence.watch(self.segments[-1].path)
+            self._watch_newest()
         self.prepare()
 
     def _complete(self, segment: Segment) -> bool:
@@ -277,7 +281,7 @@ class CommitLog:
             segment.file = copy
         self._files.sync_directory(self._directory)
         if self.segments:
-            self._presence.watch(self.segments[-1].path)
+            self._watch_newest()
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -330,15 +334,19 @@ class CommitLog:
         self.write()
         file.truncate(self._segment_bytes)
         segment = Segment(path, start, self._segment_bytes, file)
-        self._presence.watch(path)
         if self.segments:
             self._presence.unwatch(self.segments[-1].path)
         self.segments.append(segment)
+        self._watch_newest()
         self._unsynced.append(segment)
         self._names_changed = True
         self._begin_tail(start)
         self.written = start
         self.prepare()
+
+    def _watch_newest(self) -> None:
+        newest = self.segments[-1]
+        self._presence.watch(newest.path, newest.file, self._segment_bytes)
 
     def _take_next(self, path: str) -> File:
         """Return the file of the next segment, empty and under its final name."""
@@ -429,6 +437,28 @@ class CommitLog:
             return data
         segment = self.segment_of(position)
         return None if segment is None else segment.file.pread_cached(count, position - segment.start)
+
+    async def read(self, host: Host, segment: Segment, count: int, at: int) -> bytes:
+        """Return `count` bytes of a file from byte `at` on, read in a worker thread. Retention does not remove the file meanwhile.
+
+        Raises OSError, and StoreDiskError if the file is truncated: `begin` has given every file its full length.
+        """
+        segment.reader_count += 1
+        try:
+            data = await host.threads.run(segment.file.pread, count, at)
+        finally:
+            segment.reader_count -= 1
+        return data if len(data) == count else self._refuse(segment)
+
+    def read_here(self, segment: Segment, count: int, at: int) -> bytes:
+        """As `read`, in this thread."""
+        data = segment.file.pread(count, at)
+        return data if len(data) == count else self._refuse(segment)
+
+    def _refuse(self, segment: Segment) -> NoReturn:
+        error = truncated(segment.path, segment.file.size(), self._segment_bytes)
+        self.on_truncated(error)
+        raise error
 
     def forget_oldest(self) -> Segment:
         """Make the log begin with the next segment. `remove` removes the file."""

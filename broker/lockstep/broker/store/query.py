@@ -230,7 +230,7 @@ class Query:
         segment = self._log.segment_of(position)
         if segment is None or position + count > segment.end:
             return None
-        wanted = LogBytes(segment, position, count)
+        wanted = LogBytes(self._log, segment, position, count)
         data = wanted.cached()
         return await wanted.wait(self._host) if data is None else data
 

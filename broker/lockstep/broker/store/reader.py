@@ -68,9 +68,10 @@ class QueueBytes:
 class LogBytes:
     """Requests bytes of a log file."""
 
-    __slots__ = ("_at", "_count", "_segment")
+    __slots__ = ("_at", "_count", "_log", "_segment")
 
-    def __init__(self, segment: Segment, position: int, count: int) -> None:
+    def __init__(self, log: CommitLog, segment: Segment, position: int, count: int) -> None:
+        self._log = log
         self._segment = segment
         self._at = position - segment.start
         self._count = count
@@ -79,12 +80,7 @@ class LogBytes:
         return self._segment.file.pread_cached(self._count, self._at)
 
     async def wait(self, host: Host) -> bytes:
-        """Read in a worker thread. Retention does not remove the file during the read."""
-        self._segment.reader_count += 1
-        try:
-            return await host.threads.run(self._segment.file.pread, self._count, self._at)
-        finally:
-            self._segment.reader_count -= 1
+        return await self._log.read(host, self._segment, self._count, self._at)
 
 
 class MismatchError(Exception):
@@ -217,7 +213,7 @@ class Reader:
                 if segment is None or position + size > segment.end:
                     check = check or Check(queue, offset, entries, indexes)
                     raise check.outside(position, None if segment is None else segment.end)
-                data = yield LogBytes(segment, position, size)
+                data = yield LogBytes(self._log, segment, position, size)
                 verify = self._verify
             if verify:
                 check = check or Check(queue, offset, entries, indexes)

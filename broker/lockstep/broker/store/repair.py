@@ -6,9 +6,10 @@ the entries in between are written from it. A wrong entry is corrected. The entr
 """
 
 import asyncio
+from functools import partial
 
 from lockstep.broker.store.append import ENTRY, ENTRY_BYTES
-from lockstep.broker.store.commit_log import CommitLog, Segment
+from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import ConsumeQueue
 from lockstep.broker.store.damage import LOST_SIZE, DamageTable
 from lockstep.broker.store.directory import StoreDirectory
@@ -37,19 +38,6 @@ REPAIRS_MAX = 64
 RETRY_MS = 200
 
 
-def threaded(host: Host) -> ReadAt:
-    """Return a function that reads in a worker thread. Retention does not remove the file during the read."""
-
-    async def read(segment: Segment, count: int, at: int) -> bytes:
-        segment.reader_count += 1
-        try:
-            return await host.threads.run(segment.file.pread, count, at)
-        finally:
-            segment.reader_count -= 1
-
-    return read
-
-
 async def next_turn(_position: int) -> None:
     await asyncio.sleep(0)
 
@@ -66,7 +54,7 @@ class QueueRepairs:
         self._directory = directory
         self._host = host
         self._tasks = tasks
-        self._read = threaded(host)
+        self._read: ReadAt = partial(log.read, host)
         self._running: dict[ConsumeQueue, None] = {}
         self._tried: dict[ConsumeQueue, int] = {}
         """Queue → an offset that did not match after its repair. If it is found again, it is given up."""

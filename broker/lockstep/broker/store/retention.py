@@ -145,11 +145,7 @@ class Retention:
     async def _first_stamp_ms(self, segment: Segment) -> int:
         data = self._log.from_tail(segment.start, RECORD_BYTES_MIN)
         if data is None:
-            segment.reader_count += 1
-            try:
-                data = await self._host.threads.run(segment.file.pread, RECORD_BYTES_MIN, 0)
-            finally:
-                segment.reader_count -= 1
+            data = await self._log.read(self._host, segment, RECORD_BYTES_MIN, 0)
         return store_time_of(data)
 
     async def _move_minimums(self, start: int) -> tuple[list[ConsumeQueue], bool]:

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from lockstep.broker.store.append import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.commit_log import CommitLog, Segment
 from lockstep.broker.store.damage import DamageTable
 from lockstep.broker.store.queue_table import QueueTable
 from lockstep.broker.store.reader import MismatchError
-from lockstep.broker.store.repair import QueueRepairs, threaded
+from lockstep.broker.store.repair import QueueRepairs
 from lockstep.broker.store.scan import DamagedRange, ReadAt
 from lockstep.broker.store.scrub import QueueKey, Scrub
 from lockstep.runtime.host import Host
@@ -35,9 +36,9 @@ class Scrubber:
         self._damage = damage
         self._repairs = repairs
         self._host = host
+        self._read: ReadAt = partial(log.read, host)
         self.bytes_per_s = bytes_per_s
         """A change applies to the next read. 0 ends the pass."""
-        self._threaded = threaded(host)
         self._found: dict[int, DamagedRange] = {}
         """The damage that this pass has found so far."""
         self.found: dict[int, DamagedRange] = {}
@@ -95,7 +96,7 @@ class Scrubber:
                 await asyncio.sleep(count / self.bytes_per_s)
             if stopping() or not self.bytes_per_s:
                 raise _StoppedError
-            return await self._threaded(segment, count, at)
+            return await self._read(segment, count, at)
 
         return read
 

@@ -36,7 +36,6 @@ from lockstep.protocol.record import (
     UINT32,
     head_of,
 )
-from lockstep.runtime.files import File
 from lockstep.runtime.host import Host
 from lockstep.runtime.metrics import Slices
 
@@ -196,17 +195,17 @@ class Search:
 
     async def _search_piece(self, segment: Segment, begin: int, end: int, wanted: Wanted, limits: SearchLimits, searched: Searched) -> int:
         """Examine the places in [begin, end). Return where the search continues: at `begin` or below it, or above if it is over."""
-        segment.reader_count += 1
+        first = max(segment.start, begin - BEFORE_BYTES)
+        behind = min(segment.end, end + bytes_after(wanted.key))
         try:
-            found = await self._host.threads.run(find_places, segment.file, begin - segment.start, end - begin, wanted.key)
+            data = await self._log.read(self._host, segment, behind - first, first - segment.start)
         except OSError:
             searched.unread_bytes += end - begin
             return begin
-        finally:
-            segment.reader_count -= 1
+        found = await self._host.threads.run(find_places, data, begin - first, end - first, wanted.key)
         slices = Slices(PLACES_PER_SLICE)
         at = end
-        for place in map(segment.start.__add__, reversed(found)):
+        for place in map(first.__add__, reversed(found)):
             if place >= at:
                 continue  # in the record that was examined last
             await slices.step()
@@ -277,19 +276,17 @@ class Search:
         return entry is not None and entry[:2] == (position, size)
 
 
-def find_places(file: File, at: int, count: int, key: bytes) -> list[int]:
-    """Return where, from byte `at` on, `key` is what a word of the keys in properties looks like. For a worker thread.
+def find_places(data: bytes, begin: int, end: int, key: bytes) -> list[int]:
+    """Return where in [begin, end) `key` begins and is what a word of the keys in properties looks like. For a worker thread.
 
     Not all places of one record are returned. The properties of the next record are _PROPERTIES_AT_MIN bytes away at least.
     """
-    before = min(BEFORE_BYTES, at)
-    data = file.pread(before + count + bytes_after(key), at - before)
     places: list[int] = []
-    end = before + count + len(key) - 1
-    place = data.find(key, before, end)
+    end += len(key) - 1
+    place = data.find(key, begin, end)
     while place >= 0:
         if is_word(data, place, place + len(key)):
-            places.append(at - before + place)
+            places.append(place)
             place += _PROPERTIES_AT_MIN - 1
         place = data.find(key, place + 1, end)
     return places

@@ -82,6 +82,7 @@ class Store:
         """Whether the last look found that sends are refused for lack of room."""
         self.writer = LogWriter(config, host, directory, self._log, self._queues, self._disk)
         """Writes the appended records, and calls back when they are confirmed."""
+        self._log.on_truncated = self.writer.fail
         self._tasks = Tasks(self.writer.fail)
         self._checkpointer = Checkpointer(config, host, directory, self.writer.flusher, self._queues, self._snapshots)
         self._reader = Reader(self._log, self._queues.files, host, verify=config.verify_reads)
@@ -452,7 +453,7 @@ class Store:
         """Return the head of the record at `position`. It distinguishes this log from another one with a record at the same position."""
         head = self._log.from_tail(position, BODY_AT)
         if head is None and (segment := self._log.segment_of(position)) is not None:
-            head = segment.file.pread(BODY_AT, position - segment.start)
+            head = self._log.read_here(segment, BODY_AT, position - segment.start)
         return head
 
     # -- reading ---------------------------------------------------------------------------------

@@ -175,14 +175,14 @@ async def test_scrub_does_not_report_messages_appended_while_it_runs() -> None:
     files = SimFiles()
     await create_store(files)
     store = await open_store(files, scrub_bytes_per_s=1 << 40, **SETTINGS)
-    read = store.scrubber._threaded
+    read = store.scrubber._read
 
     async def read_and_append(*where: Any) -> bytes:
         append(store, b"new", queue_id=0)
         append(store, b"new", topic="bills")
         return await read(*where)
 
-    store.scrubber._threaded = read_and_append
+    store.scrubber._read = read_and_append
     await store.scrubber.run(lambda: False)
     await store._repairs.idle.wait()
     assert (store.damage.message_count, store._repairs.repaired_count, store.scrubber.pass_count) == (0, 0, 1)

@@ -145,7 +145,7 @@ async def test_scrub_overtaken_by_retention_reports_no_damage(monkeypatch: pytes
         append(store, b"x")
         await confirmed(store)
     removed: list[object] = []
-    read = store.scrubber._threaded
+    read = store.scrubber._read
 
     async def read_and_remove(segment: Segment, count: int, at: int) -> bytes:
         data = await read(segment, count, at)
@@ -153,7 +153,7 @@ async def test_scrub_overtaken_by_retention_reports_no_damage(monkeypatch: pytes
             removed.append(await store.retention(0))
         return data
 
-    monkeypatch.setattr(store.scrubber, "_threaded", read_and_remove)
+    monkeypatch.setattr(store.scrubber, "_read", read_and_remove)
     await scrub(store)
     assert removed[0], "retention has moved the minimum of queues"
     assert (store.damage.message_count, store.scrubber.damaged_bytes, store.scrubber.found) == (0, 0, {})

@@ -280,9 +280,7 @@ async def test_response_ends_before_it_has_too_many_bytes(monkeypatch: pytest.Mo
 
 
 def places(data: bytes, key: bytes, at: int = 0) -> list[int]:
-    file = SimFiles().open("/f", create=True)
-    file.pwritev([data], 0)
-    return find_places(file, at, len(data) - at, key)
+    return find_places(data, at, len(data), key)
 
 
 def test_places_of_one_short_key_are_limited_by_the_records_that_can_have_them() -> None:
