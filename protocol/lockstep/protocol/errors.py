@@ -11,9 +11,24 @@ LockstepError
     StateError             called at the wrong time (not started, closed)
 """
 
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from lockstep.protocol.codes import ResponseCode
+
+E = TypeVar("E", bound=BaseException)
+
+
+def without_frames(error: E) -> E:
+    """Return the error without its traceback and those of its causes, for an object that keeps it.
+
+    A traceback holds the frames through which the error came, with all that they worked on. If one of them also leads to the object that
+    keeps the error, only the garbage collector would free them.
+    """
+    each: BaseException | None = error
+    while each is not None:
+        each.__traceback__ = None
+        each = each.__cause__ or each.__context__
+    return error
 
 
 class LockstepError(Exception):

@@ -50,6 +50,11 @@ class FrameBuffer:
         """Return the number of received bytes that are not yet part of a command."""
         return len(self._data) - self._position
 
+    def clear(self) -> None:
+        """Drop the received bytes that are not yet part of a command."""
+        self._data = b""
+        self._position = 0
+
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Append received data. The caller may reuse `data` at once."""
         if self._error is not None:
@@ -120,8 +125,7 @@ class FrameBuffer:
 
     def _fail(self, message: str) -> RemoteProtocolError:
         self._error = message
-        self._data = b""
-        self._position = 0
+        self.clear()
         return RemoteProtocolError(message)
 
 

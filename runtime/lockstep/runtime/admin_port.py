@@ -200,6 +200,7 @@ class _Connection(asyncio.Protocol):
         self._open.pop(self, None)
         if self._deadline is not None:
             self._deadline.cancel()
+            self._deadline = None  # it refers back to this connection
 
     def abort(self) -> None:
         self._open.pop(self, None)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.errors import LockstepError, without_frames
 from lockstep.protocol.object_text import text_of
 from lockstep.runtime.address import os_reason
 from lockstep.runtime.descriptors import SHORTAGE
@@ -63,7 +63,7 @@ class Tasks:
             return
         log_limited(log, "error", "task.failed", task=task.get_name(), error=text_of(error), exc_info=error)
         if self.failure is None:
-            self.failure = error
+            self.failure = without_frames(error)
             if self._on_failure is not None:
                 self._on_failure(error)
 

@@ -11,6 +11,9 @@ NettyRemotingAbstract.
 - The accepting end stops reading (and stops handling what it has read) while the peer does not read its responses. The connecting end
   always reads, so that the two can never wait for each other.
 - At most `turn_bytes_max` and `turn_frames_max` are handled before other connections have their turn.
+- The bytes that a connection has received and not handled, and those that it has not sent, go when OPEN ends. The rest goes with the last
+  reference to the connection, not when the garbage collector runs (ADR 14): its turns and timers, which refer back to it, exist only from
+  `connection_made` to `connection_lost`.
 """
 
 import asyncio
@@ -81,11 +84,15 @@ class Endpoint(asyncio.Protocol):
         "on_close",
         "on_open",
         "on_partial",
-        "owner",
         "partial_bytes",
         "peer",
         "reason",
     )
+
+    _resume_turn: Turn
+    _flush_turn: Turn
+    _partial: Timer
+    _idle: Timer
 
     def __init__(
         self, host: Host, handler: Handler | None, limits: EndpointLimits = DEFAULT_LIMITS, listener: str = "", id: int = 0
@@ -103,8 +110,6 @@ class Endpoint(asyncio.Protocol):
         """Whether the connection sends and handles nothing more."""
         self.reason = ""
         """Why it was closed."""
-        self.owner: object | None = None
-        """The object that the layer above has bound to the connection."""
         self.on_open: Callable[[Endpoint], None] | None = None
         self.partial_bytes = 0
         """The number of received bytes of an incomplete frame."""
@@ -122,22 +127,18 @@ class Endpoint(asyncio.Protocol):
         self._turn_frames = 0
         self._has_more = False
         """This turn's limit of frames is reached: complete frames may be left in the buffer."""
-        self._resume_turn = Turn("connection", self._resume, self._failed)
         self._out: list[bytes | memoryview] = []
         self._out_bytes = 0
-        self._flush_turn = Turn("connection.flush", self._flush, self._failed)
-        self._held = False
-        """`flush` is called later in this turn of the loop."""
+        self._held = True
+        """`flush` is called later in this turn of the loop, or by `connection_made`."""
         self._write_paused = False
         self._blocked = False
         """The peer does not read the responses: nothing is read from it or handled."""
         self._drainers: list[asyncio.Future[None]] = []
-        self._pending = PendingRequests(self._loop, lambda: self.peer, limits.late_ms)
+        self._pending = PendingRequests(self._loop, limits.late_ms)
         self._opaque = 0
-        self._partial = Timer(self._loop, self._check_partial, limits.late_ms)
         self._partial_at = 0.0
         """When the incomplete frame began, or 0.0 if there is none."""
-        self._idle = Timer(self._loop, self._check_idle, limits.late_ms)
         self._last_activity_at = 0.0
         self._linger_timer: asyncio.TimerHandle | None = None
         self._notified = False
@@ -218,7 +219,8 @@ class Endpoint(asyncio.Protocol):
 
     def flush_soon(self) -> None:
         """Call `flush` after the callbacks that are already scheduled: frames that those send need no other turn of the loop."""
-        self._flush_turn.schedule()
+        if not self.closed:
+            self._flush_turn.schedule()
 
     @property
     def unsent_bytes(self) -> int:
@@ -251,7 +253,7 @@ class Endpoint(asyncio.Protocol):
         if self._out_bytes >= self._limits.join_bytes:
             self._flush()
         elif not self._held:
-            self.flush_soon()
+            self._flush_turn.schedule()
 
     def _flush(self) -> None:
         out = self._out
@@ -296,10 +298,12 @@ class Endpoint(asyncio.Protocol):
         self.closed = True
         self.reason = reason
         self._inbox.clear()
+        self._frames.clear()
         self._out.clear()
         self._out_bytes = 0
-        self._partial.cancel()
-        self._idle.cancel()
+        if self._transport is not None:
+            self._partial.cancel()
+            self._idle.cancel()
         self._pending.fail_all(self._closed_error)
         drainers, self._drainers = self._drainers, []
         for waiter in drainers:
@@ -310,7 +314,8 @@ class Endpoint(asyncio.Protocol):
     def _notify_closed(self) -> None:
         if not self._notified:
             self._notified = True
-            for callback in list(self.on_close):
+            callbacks, self.on_close = self.on_close, []
+            for callback in callbacks:
                 call_isolated("close.failed", callback, self, self.reason)
 
     def _failed(self, error: Exception) -> None:
@@ -324,7 +329,11 @@ class Endpoint(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.peer = format_address(transport.get_extra_info("peername"))
+        self._resume_turn = Turn("connection", self._resume, self._failed)
+        self._flush_turn = Turn("connection.flush", self._flush, self._failed)
+        self._partial = Timer(self._loop, self._check_partial, self._limits.late_ms)
+        self._idle = Timer(self._loop, self._check_idle, self._limits.late_ms)
+        self.peer = self._pending.peer = format_address(transport.get_extra_info("peername"))
         self.local = format_address(transport.get_extra_info("sockname"))
         self._transport.set_write_buffer_limits(self._limits.unsent_bytes_high, self._limits.unsent_bytes_low)
         self._last_activity_at = self._loop.time()
@@ -335,7 +344,7 @@ class Endpoint(asyncio.Protocol):
             self._idle.set(self._last_activity_at + self._limits.idle_ms / 1000)
         if self.on_open is not None:
             self.on_open(self)
-        self._flush()
+        self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._linger_timer is not None:
@@ -344,6 +353,8 @@ class Endpoint(asyncio.Protocol):
         self._notify_closed()
         if not self._closed_future.done():
             self._closed_future.set_result(None)
+        del self._resume_turn, self._flush_turn, self._partial, self._idle
+        self._handler = self._linger_timer = self._transport = None
 
     def eof_received(self) -> bool:
         return False

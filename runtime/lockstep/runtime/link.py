@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import ConfigError, LockstepError, TransportError
+from lockstep.protocol.errors import ConfigError, LockstepError, TransportError, without_frames
 from lockstep.runtime.address import os_reason
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint, Handler
@@ -150,6 +150,7 @@ class Link:
         finally:
             if waiter in self._waiters:
                 self._waiters.remove(waiter)
+            del waiter  # a future that fails holds the error, whose traceback holds this frame
 
     async def request(
         self, code: int, fields: dict[str, Any] | None = None, body: bytes | bytearray | memoryview = b"", *, timeout_ms: int
@@ -209,7 +210,7 @@ class Link:
             done, endpoint = endpoint, None
             return done
         except LockstepError as error:
-            self.last_error = error
+            self.last_error = without_frames(error)
         except TimeoutError:
             self.last_error = TransportError(f"{address}: no handshake within {HANDSHAKE_MS} ms")
         finally:

@@ -57,6 +57,7 @@ class LoopThread(Generic[S]):
             raise StateError(f"{self.name} was closed while this call waited") from None
         finally:
             future.cancel()
+            del future  # one that failed holds the error, whose traceback holds this frame
 
     def peek(self, read: Callable[[S], T], default: T) -> T:
         """Return `read(service)`, called in this thread, for state that any thread may read; `default` if the service does not run."""
@@ -165,12 +166,15 @@ _left_by_forks: list[_Running[Any]] = []
 
 
 def _result(future: "concurrent.futures.Future[T]") -> T:
-    while True:
-        try:
-            return future.result(POLL_S)
-        except TimeoutError:
-            if future.done():
-                return future.result()
+    try:
+        while True:
+            try:
+                return future.result(POLL_S)
+            except TimeoutError:
+                if future.done():
+                    return future.result()
+    finally:
+        del future  # as in `LoopThread.call`
 
 
 def _after_fork() -> None:

@@ -44,12 +44,15 @@ def complete(future: "asyncio.Future[Command]", result: Command | TransportError
 class PendingRequests:
     """Opaque → callback. Callers may pop from `callbacks` directly: a completed request leaves only its entry in the heap."""
 
-    __slots__ = ("_heap", "_loop", "_peer", "_timer", "callbacks")
+    __slots__ = ("_heap", "_late_ms", "_loop", "_timer", "callbacks", "peer")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, peer: Callable[[], str], late_ms: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, late_ms: int) -> None:
         self._loop = loop
-        self._peer = peer
-        self._timer = Timer(loop, self._expire, late_ms)
+        self._late_ms = late_ms
+        self.peer = "unknown"
+        """The other end, for errors."""
+        self._timer: Timer | None = None
+        """The timer, from the first request to `fail_all`."""
         self._heap: list[tuple[float, int, int, int]] = []
         """(deadline, opaque, timeout_ms, code). Entries of completed requests are removed when they are due or outnumber the others."""
         self.callbacks: dict[int, OnResult] = {}
@@ -67,12 +70,17 @@ class PendingRequests:
             heapq.heapify(heap)
         deadline = self._loop.time() + timeout_ms / 1000
         heapq.heappush(heap, (deadline, opaque, timeout_ms, code))
-        if not self._timer.armed or deadline < self._timer.due:
-            self._timer.set(deadline)
+        timer = self._timer
+        if timer is None:
+            timer = self._timer = Timer(self._loop, self._expire, self._late_ms)
+        if not timer.armed or deadline < timer.due:
+            timer.set(deadline)
 
     def fail_all(self, error: Callable[[], TransportError]) -> None:
         """Fail all requests after the end of the connection, each with its own error."""
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         self._heap.clear()
         callbacks, self.callbacks = self.callbacks, {}
         for on_result in callbacks.values():
@@ -85,6 +93,6 @@ class PendingRequests:
             _, opaque, timeout_ms, code = heapq.heappop(heap)
             on_result = callbacks.pop(opaque, None)
             if on_result is not None:
-                on_result(RequestTimeoutError(f"{self._peer()}: no response to {code_name(code)} within {timeout_ms} ms"))
-        if heap:
+                on_result(RequestTimeoutError(f"{self.peer}: no response to {code_name(code)} within {timeout_ms} ms"))
+        if heap and self._timer is not None:
             self._timer.set(heap[0][0])

@@ -1,0 +1,287 @@
+"""What a peer makes this end allocate goes with its last reference, not when the garbage collector runs, which it does rarely (ADR 26)."""
+
+import asyncio
+import gc
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from lockstep.protocol.errors import LockstepError, RequestTimeoutError, SystemBusyError, TransportError, without_frames
+from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.dispatch import Dispatcher, handles
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.lanes import LaneLimits
+from lockstep.runtime.link import Link, call, connect
+from lockstep.runtime.loop_thread import LoopThread
+from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request, RunInLane
+from lockstep.runtime.server import Server
+from support.cycles import collector_off
+from support.http import raw
+from support.loops import turns, until
+from support.recorder import record
+
+pytestmark = pytest.mark.both_loops
+
+GOOD, BAD, BAD_LATER, BAD_LANE, BUSY, SILENT = range(1, 7)
+NOWHERE = "127.0.0.1:1"
+PARTIAL = struct.pack(">iI", (1 << 24) - 8, 0x4D << 24 | 100)
+"""The beginning of the longest frame."""
+
+
+class Processor:
+    @handles(GOOD)
+    def good(self, request: Request) -> HandlerResult:
+        return request.reply()
+
+    @handles(BAD)
+    def bad(self, request: Request) -> HandlerResult:
+        raise KeyError(request)
+
+    @handles(BAD_LATER, lane="slow")
+    async def bad_later(self, request: Request) -> HandlerResult:
+        raise KeyError(request)
+
+    @handles(BAD_LANE)
+    def bad_lane(self, request: Request) -> HandlerResult:
+        return RunInLane("slow", lambda: self.bad_later(request))
+
+    @handles(BUSY)
+    def busy(self, request: Request) -> HandlerResult:
+        raise SystemBusyError("later")
+
+    @handles(SILENT)
+    def silent(self, request: Request) -> HandlerResult:
+        return NO_RESPONSE
+
+
+class World:
+    """A server of Processor."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.address = server.addresses["main"]
+
+    async def send(self, *data: bytes, end: Callable[[asyncio.StreamWriter], None] = lambda writer: writer.close()) -> None:
+        """Send bytes on a connection of its own, wait until the server has read them or has closed it, and end it."""
+        host, _, port = self.address.rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        await until(lambda: bool(self.server.endpoints))
+        (endpoint,) = self.server.endpoints.values()
+        for each in data:
+            writer.write(each)
+        await writer.drain()
+        await until(lambda: endpoint.partial_bytes >= sum(map(len, data[:1])) or endpoint.closed)
+        end(writer)
+
+    async def request(self, code: int, body: bytes = b"") -> None:
+        endpoint = await connect(Host.real(), self.address)
+        await endpoint.request(code, body=body, timeout_ms=10_000)
+        endpoint.close("done")
+
+    async def timed_out(self) -> None:
+        with pytest.raises(RequestTimeoutError):
+            await call(Host.real(), self.address, SILENT, timeout_ms=20)
+
+    async def lost(self) -> None:
+        """Lose the connection with requests pending."""
+        endpoint = await connect(Host.real(), self.address)
+        errors: list[str] = []
+        for _ in range(3):
+            endpoint.send_request(SILENT, None, b"", timeout_ms=10_000, on_result=lambda error: errors.append(str(error)))
+        await until(lambda: bool(self.server.endpoints))
+        for each in self.server.endpoints.values():
+            each.abort("lost")
+        await until(lambda: len(errors) == 3)
+
+    async def refused(self) -> None:
+        with pytest.raises(TransportError):
+            await connect(Host.real(), NOWHERE)
+
+    async def link(self) -> None:
+        link = Link(Host.real(), lambda: self.address, handler=lambda command, endpoint: None)
+        await link.request(GOOD, timeout_ms=10_000)
+        await link.close()
+
+    async def link_in_vain(self) -> None:
+        link = Link(Host.real(), lambda: NOWHERE)
+        with pytest.raises(TransportError):
+            await link.request(GOOD, timeout_ms=50)
+        await until(lambda: link.last_error is not None)
+        await link.close()
+
+    async def link_refused_by_handshake(self) -> None:
+        async def handshake(endpoint: Endpoint) -> None:
+            raise TransportError(f"{endpoint} is not welcome")
+
+        link = Link(Host.real(), lambda: self.address, on_connected=handshake)
+        with pytest.raises(TransportError):
+            await link.request(GOOD, timeout_ms=50)
+        await until(lambda: link.last_error is not None)
+        await link.close()
+
+
+SCENARIOS: dict[str, Callable[[World], Awaitable[None]]] = {
+    "most of a frame": lambda world: world.send(PARTIAL + bytes(300_000)),
+    "most of a frame, reset": lambda world: world.send(PARTIAL + bytes(300_000), end=lambda writer: writer.transport.abort()),
+    "no frame": lambda world: world.send(b"GET / HTTP/1.1\r\n\r\n"),
+    "a frame that is too long": lambda world: world.send(struct.pack(">iI", 1 << 30, 0x4D << 24)),
+    "a classic frame with a bad header": lambda world: world.send(struct.pack(">iI", 14, 10) + b"[" * 10),
+    "a request": lambda world: world.request(GOOD),
+    "a request with a body that is too long": lambda world: world.request(GOOD, bytes(100_000)),
+    "a request that is not supported": lambda world: world.request(12_345),
+    "an unexpected error": lambda world: world.request(BAD),
+    "an unexpected error in a lane": lambda world: world.request(BAD_LATER),
+    "an unexpected error in the rest of a handler": lambda world: world.request(BAD_LANE),
+    "a refusal": lambda world: world.request(BUSY),
+    "a request without a response": World.timed_out,
+    "a lost connection": World.lost,
+    "a refused connection": World.refused,
+    "a link": World.link,
+    "a link to nowhere": World.link_in_vain,
+    "a link that is refused": World.link_refused_by_handshake,
+}
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[World]:
+    server = Server(Host.real(), {"main": ("127.0.0.1", 0)}, Dispatcher([Processor()], lanes={"slow": LaneLimits(2, 10)}))
+    await server.start()
+    try:
+        yield World(server)
+    finally:
+        await server.close()
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+async def test_connections_and_requests_are_freed_without_the_collector(name: str) -> None:
+    async with serving() as world:
+        await SCENARIOS[name](world)  # what is made once
+        await until(lambda: not world.server.endpoints)
+        await turns(5)
+        with collector_off():
+            await SCENARIOS[name](world)
+            await until(lambda: not world.server.endpoints)
+            await turns(5)
+
+
+async def test_connection_that_sent_most_of_a_frame_is_gone_when_it_is_closed() -> None:
+    async with serving() as world:
+        gc.collect()
+        gc.disable()
+        try:
+            host, _, port = world.address.rpartition(":")
+            _, writer = await asyncio.open_connection(host, int(port))
+            writer.write(PARTIAL + bytes(300_000))
+            await until(lambda: world.server._partial_bytes == 300_008)
+            peer = next(iter(world.server.endpoints.values())).peer
+            assert peer in accepted()
+            writer.close()
+            await until(lambda: peer not in accepted(), "the connection is freed")
+            assert world.server._partial_bytes == 0
+        finally:
+            gc.enable()
+
+
+def accepted() -> list[str]:
+    """Return the peers of all accepted connections that exist."""
+    return [each.peer for each in gc.get_objects() if isinstance(each, Endpoint) and each.listener]
+
+
+@pytest.mark.parametrize("end", [Endpoint.close, Endpoint.abort])
+async def test_closed_connection_drops_what_it_has_received_although_something_refers_to_it(end: Callable[[Endpoint, str], None]) -> None:
+    endpoint, _ = record(None)
+    endpoint.data_received(PARTIAL + bytes(100_000))
+    assert endpoint._frames.pending_bytes == 100_008
+    end(endpoint, "done")
+    assert (endpoint._frames.pending_bytes, len(endpoint._inbox), endpoint._out) == (0, 0, [])
+    endpoint.connection_lost(None)
+
+
+ADMIN = {
+    "a page": b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a page that fails": b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a request that is too long": b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n\r\n",
+    "no request": b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("name", ADMIN)
+async def test_connections_of_the_admin_port_are_freed_without_the_collector(name: str) -> None:
+    async def metrics() -> bytes:
+        raise KeyError("metrics")
+
+    port = AdminPort(("127.0.0.1", 0), AdminPages(Health, metrics))
+    await port.start()
+    await raw(port.address, ADMIN[name])
+    await until(lambda: not port._open)
+    await turns(5)
+    with collector_off():
+        await raw(port.address, ADMIN[name])
+        await until(lambda: not port._open)
+        await turns(5)
+    await port.stop()
+
+
+async def test_admin_connection_that_sends_no_request_is_freed_without_the_collector() -> None:
+    port = AdminPort(("127.0.0.1", 0), AdminPages(Health, lambda: asyncio.sleep(0, b"")))
+    await port.start()
+    host, _, at = port.address.rpartition(":")
+    with collector_off():
+        _, writer = await asyncio.open_connection(host, int(at))
+        writer.write(b"GET /livez")
+        await until(lambda: bool(port._open))
+        writer.close()
+        await until(lambda: not port._open)
+        await turns(5)
+    await port.stop()
+
+
+async def test_failure_of_a_task_is_kept_without_the_frames_in_which_it_came_up() -> None:
+    async def fail(work: list[bytes]) -> None:
+        raise KeyError("task") from ValueError(str(len(work)))
+
+    tasks = Tasks()
+    tasks.spawn(fail([b"x"]), "failing")
+    await until(lambda: tasks.failure is not None)
+    assert isinstance(tasks.failure, KeyError)
+    assert tasks.failure.__traceback__ is None
+
+
+def test_error_without_frames_keeps_its_causes_but_no_traceback() -> None:
+    def raised() -> LockstepError:
+        try:
+            try:
+                raise ValueError("cause")
+            except ValueError as cause:
+                raise TransportError("effect") from cause
+        except LockstepError as error:
+            return error
+
+    error = raised()
+    assert error.__traceback__ is not None
+    assert without_frames(error) is error
+    assert isinstance(error.__cause__, ValueError)
+    assert (error.__traceback__, error.__cause__.__traceback__) == (None, None)
+
+
+@asynccontextmanager
+async def nothing() -> AsyncIterator[None]:
+    yield None
+
+
+async def fail(_: None) -> None:
+    raise KeyError("call")
+
+
+def test_failed_call_of_a_blocking_client_is_freed_without_the_collector() -> None:
+    thread = LoopThread("blocking", nothing)
+    thread.start()
+    with collector_off():
+        for _ in range(2):
+            with pytest.raises(KeyError):
+                thread.call(fail)
+    thread.close()
