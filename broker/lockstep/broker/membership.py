@@ -26,7 +26,7 @@ from lockstep.protocol.bodies import (
     MemberList,
     Subscription,
 )
-from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, SubscriptionConflictError
+from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, SubscriptionConflictError, without_frames
 from lockstep.runtime.log import get_logger
 from lockstep.runtime.log_limit import log_limited
 
@@ -85,13 +85,13 @@ class GroupMembers:
         if session is None:
             return None
         pairs = zip(body.consumers, heartbeat.contracts, strict=True)
-        refused = [error for entry, contract in pairs if (error := self._join_or_refuse(session, entry, contract, now_ms))]
+        refused = list(filter(None, (self._join_or_refuse(session, entry, contract, now_ms) for entry, contract in pairs)))
         named = {entry.group: None for entry in body.consumers}
         for group in self._state.groups.groups_of_session(session.id):
             if group.name not in named:
                 self._state.leave_group(group.name, session.client_id, "its heartbeat no longer names the group")
         if refused:
-            raise refused[0]
+            raise refused.pop(0)
         return self._reply(body)
 
     def _bind(self, connection: int, session_id: str, body: HeartbeatBody, now_ms: int) -> Session | None:
@@ -120,7 +120,7 @@ class GroupMembers:
         try:
             self._check_room(entry.group, session.client_id, offered)
         except BrokerError as error:
-            refusal = error
+            refusal = without_frames(error)
         else:
             try:
                 refusal = self._join(session, entry, offered)
@@ -404,7 +404,7 @@ class GroupMembers:
                 here = connection
                 self._check_room(entry.group, body.client_id, contract)
             except BrokerError as error:
-                refused.append(error)
+                refused.append(without_frames(error))
                 if seen is not None:
                     self._set_classic_member(key, replace(seen, connection=here, until_ms=until_ms))
                 continue
@@ -425,7 +425,7 @@ class GroupMembers:
                 for topic in known.keys() - {each.topic for each in entry.subscriptions}:
                     del known[topic]
         if refused:
-            raise refused[0]
+            raise refused.pop(0)
 
     def _check_connection_room(self, connection: int, name: str, client_id: str, offered: ConsumerGroup) -> int:
         """Return the estimated memory of the member's subscriptions. Raise NoPermissionError above a limit of the connection."""

@@ -309,7 +309,8 @@ class PullProcessor:
         if request.endpoint.closed:
             return
         if pull.failure is not None:
-            request.fail(pull.failure)
+            failure, pull.failure = pull.failure, None  # its traceback may hold the pull
+            request.fail(failure)
             return
         if not self._has_room(request.endpoint):
             self._block(pull)
@@ -441,16 +442,15 @@ class PullProcessor:
         endpoint = pull.request.endpoint
         if pull.deadline_ms is None or self._stopping or pull.gap is not None:
             return False
-        if pull.held is None:
-            place = header.consumer_group, header.topic, header.queue_id
-            pull.held = HeldPull(pull, endpoint.id, *place, pull.deadline_ms, expression_bytes(header.subscription))
         if self._store.bounds(header.topic, header.queue_id)[1] > pull.offset:
             self._serve_soon([pull])
             return True
+        place = header.consumer_group, header.topic, header.queue_id
+        held = HeldPull(pull, endpoint.id, *place, pull.deadline_ms, expression_bytes(header.subscription))
         try:
-            if not self._holds.hold(pull.held):
+            if not self._holds.hold(held):
                 return False
-            oldest = self._holds.take_excess(pull.held)
+            oldest = self._holds.take_excess(held)
         except Exception as error:  # re-raised
             self._fail_held(error, except_for=pull)
             raise

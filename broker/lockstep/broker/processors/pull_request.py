@@ -5,7 +5,6 @@ from functools import lru_cache
 
 from lockstep.broker.store.predicates import Keep
 from lockstep.broker.tables.lock_table import QueueKey
-from lockstep.broker.tables.long_poll_table import HeldPull
 from lockstep.broker.tables.park_table import ParkFilter
 from lockstep.protocol.bodies import SQL92, TAG
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, SubscriptionParseError
@@ -25,7 +24,7 @@ CLASSIC_BYTES_MAX = 256 << 10
 class Pull:
     """A pull from its request to its response. `offset` moves ahead of the request's while messages come that do not match its filter."""
 
-    __slots__ = ("commit_seen", "deadline_ms", "failure", "fresh", "gap", "held", "hidden", "offset", "request")
+    __slots__ = ("commit_seen", "deadline_ms", "failure", "fresh", "gap", "hidden", "offset", "request")
 
     def __init__(self, request: Request) -> None:
         header: PullHeader = request.header
@@ -38,7 +37,6 @@ class Pull:
         self.deadline_ms: int | None = None
         """When the pull is due, by the monotonic clock; None if it must not be held."""
         self.gap: tuple[int, int] | None = None
-        self.held: HeldPull[Pull] | None = None
         self.hidden: ParkFilter | None = None
         """What parked keys hid from the last read."""
         self.failure: Exception | None = None

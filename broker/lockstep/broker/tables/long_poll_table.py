@@ -79,7 +79,8 @@ class LongPollTable(Generic[T]):
         self._long: OrderedDict[int, HeldPull[T]] = OrderedDict()
         """The pulls with a long expression."""
         self._long_bytes = 0
-        self._due: list[tuple[int, int, HeldPull[T]]] = []
+        self._due: list[tuple[int, int]] = []
+        """(deadline, number), also of pulls that are not held any more: the table must not keep those alive."""
         self._woken: dict[TopicQueue, int] = {}
         """Queue → the highest number held there when it was last woken."""
 
@@ -104,7 +105,7 @@ class LongPollTable(Generic[T]):
             self._long_bytes += pull.expression_bytes
         self._by_topic.setdefault(pull.topic, {}).setdefault(pull.queue_id, {})[pull.number] = pull
         self._by_group.setdefault((pull.group, pull.topic, pull.queue_id), {})[pull.number] = pull
-        heapq.heappush(self._due, (pull.deadline_ms, pull.number, pull))
+        heapq.heappush(self._due, (pull.deadline_ms, pull.number))
         return True
 
     def take_excess(self, pull: HeldPull[T]) -> HeldPull[T] | None:
@@ -182,8 +183,8 @@ class LongPollTable(Generic[T]):
         """Remove and return at most `count` pulls past their deadline, earliest first."""
         gone: list[HeldPull[T]] = []
         while self._due and self._due[0][0] <= now_ms and len(gone) < count:
-            _, number, pull = heapq.heappop(self._due)
-            if pull.number == number:
+            pull = self._all.get(heapq.heappop(self._due)[1])
+            if pull is not None:
                 gone.append(pull)
         return self._remove(gone)
 
@@ -193,7 +194,7 @@ class LongPollTable(Generic[T]):
 
     def next_deadline_ms(self) -> int | None:
         """Return the earliest deadline of a pull that is still held."""
-        while self._due and self._due[0][2].number != self._due[0][1]:
+        while self._due and self._due[0][1] not in self._all:
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
@@ -208,7 +209,7 @@ class LongPollTable(Generic[T]):
         numbers = [pull.number for pull in taken]
         for pull in taken:
             self._unlink(pull)
-        self._compact(len(self._all) - len(taken))
+        self._compact(numbers)
         for number in numbers:
             del self._all[number]
         return taken
@@ -232,10 +233,12 @@ class LongPollTable(Generic[T]):
         _drop(self._by_connection, pull.connection_id, number)
         pull.number = 0
 
-    def _compact(self, count: int) -> None:
-        """Remove entries of pulls that were woken before their deadline, as most are, when the `count` held ones are a small part."""
-        if len(self._due) > 2 * count + 64:
-            self._due = [entry for entry in self._due if entry[2].number == entry[1]]
+    def _compact(self, leaving: list[int]) -> None:
+        """Remove entries of pulls that were woken before their deadline, as most are, when the held ones, without those that are about to
+        leave, are a small part."""
+        if len(self._due) > 2 * (len(self._all) - len(leaving)) + 64:
+            held = self._all.keys() - leaving
+            self._due = [entry for entry in self._due if entry[1] in held]
             heapq.heapify(self._due)
 
     def __iter__(self) -> Iterator[HeldPull[T]]:
