@@ -16,7 +16,7 @@ from lockstep.protocol.bodies import HeartbeatBody, HeartbeatReply, QueueFreeBod
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError, broker_error
+from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError, broker_error, without_frames
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.protocol.headers.tools import RunningInfoHeader
@@ -240,13 +240,14 @@ class BrokerLink:
 def _handle_result(future: asyncio.Future[T], handle: Callable[[Command], T], result: Command | Exception) -> None:
     if future.done():
         return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+        return
     try:
-        if isinstance(result, Exception):
-            raise result
         handled = handle(result)
     except Exception as error:  # re-raised by the future
         if not future.done():
-            future.set_exception(error)
+            future.set_exception(without_frames(error))
         return
     if not future.done():  # `handle` may have cancelled it
         future.set_result(handled)

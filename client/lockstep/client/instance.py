@@ -37,6 +37,7 @@ from lockstep.protocol.errors import (
     StateError,
     SubscriptionConflictError,
     TransportError,
+    without_frames,
 )
 from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHeader
 from lockstep.protocol.headers.tools import RunningInfoHeader
@@ -179,7 +180,8 @@ class Instance:
             try:
                 await self.nameservers.connect()
             except BaseException as error:  # re-raised; other callers that wait for the same start fail with it
-                started.set_exception(error if isinstance(error, TransportError) else TransportError("the start was cancelled"))
+                why = str(error) if isinstance(error, TransportError) else "the start was cancelled"
+                started.set_exception(TransportError(why))  # not `error`, whose traceback holds this client
                 started.exception()
                 raise
             self.tasks.spawn(self._heartbeat_loop(), "client.heartbeat")
@@ -340,11 +342,14 @@ class Instance:
             if self._is_of_another(error, consumer, link) and await self._heartbeat_refused(link, error):
                 await self._join_one(consumer, link)
                 return
-            consumer.refusal = error
+            consumer.refusal = without_frames(error)
         if consumer.refusal is not None:
-            refusal = consumer.refusal
             await self.leave(consumer.group)
-            raise refusal
+            refusal, consumer.refusal = consumer.refusal, None
+            try:
+                raise refusal
+            finally:
+                del refusal  # its traceback holds this frame
 
     def _is_of_another(self, error: BrokerError, consumer: _Consumer, link: BrokerLink) -> bool:
         """Return whether the heartbeat of this group's join was refused because of another group that it names too."""
@@ -414,7 +419,7 @@ class Instance:
         for consumer in concerned:
             consumer.everywhere = False
             consumer.joined.clear()
-            consumer.refusal = error
+            consumer.refusal = without_frames(error)
             consumer.hooks.on_refused(link, error)
         return bool(concerned)
 

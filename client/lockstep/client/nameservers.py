@@ -95,7 +95,10 @@ class Nameservers:
                 last = RouteNotReadyError(f"nameserver {self._address()} knows no broker yet: none has registered since it started")
             self._next()
         assert last is not None
-        raise last
+        try:
+            raise last
+        finally:
+            del last  # its traceback holds this frame
 
     async def close(self) -> None:
         """Close the connection. A later call opens a new one."""

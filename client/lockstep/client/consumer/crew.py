@@ -171,7 +171,7 @@ class Crew(Generic[CallT]):
                 if error is not None and ends_the_consumer(error):
                     ctx.fail(error)
             finally:
-                caller.call = None
+                error = caller.call = None  # the traceback of an error holds this frame
                 del calls[context]
                 if not calls:
                     runner.last_call_ended()

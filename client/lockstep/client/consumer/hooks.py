@@ -59,25 +59,33 @@ def watched(listener: Listener, group: str, hooks: Sequence[ConsumeHook]) -> Lis
     given, call = tuple(hooks), cast("Callable[..., Any]", listener)
 
     @contextmanager
-    def watching(messages: Sequence[MessageExt], context: Context) -> Iterator[Consuming]:
-        consuming = Consuming(group, context.queue, messages, context)
+    def watching(consuming: Consuming) -> Iterator[None]:
         call_hooks(consuming, given, "before_consume")
         try:
-            yield consuming
+            yield
         except BaseException as error:  # re-raised
             consuming.error = error
             raise
         finally:
             call_hooks(consuming, reversed(given), "after_consume")
+            del consuming  # it holds the error, whose traceback holds this frame
 
     async def awaited(messages: Sequence[MessageExt], context: Context) -> Any:
-        with watching(messages, context) as consuming:
-            consuming.result = await call(messages, context)
-        return consuming.result
+        consuming = Consuming(group, context.queue, messages, context)
+        try:
+            with watching(consuming):
+                consuming.result = await call(messages, context)
+            return consuming.result
+        finally:
+            del consuming
 
     def plain(messages: Sequence[MessageExt], context: Context) -> Any:
-        with watching(messages, context) as consuming:
-            consuming.result = call(messages, context)
-        return consuming.result
+        consuming = Consuming(group, context.queue, messages, context)
+        try:
+            with watching(consuming):
+                consuming.result = call(messages, context)
+            return consuming.result
+        finally:
+            del consuming
 
     return awaited if is_async(listener) else plain

@@ -174,6 +174,7 @@ class OrderedRunner:
                     pause_ms = self._process(batch, context, result, error)
                 if error is not None and ends_the_consumer(error):
                     ctx.fail(error)
+                error = None  # its traceback holds this frame
             ended_ms = boot_ms()
             if ended_ms - now_ms >= BLOCKED_MS and listener.in_loop:
                 listener.watch.call_ended(now_ms, ended_ms)

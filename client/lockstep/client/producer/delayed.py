@@ -89,11 +89,13 @@ class DelayedSend:
         record = RecordView(encode_message(self._message, 0, self._message_id, born_ms, level, over))
         machine = None
         while True:
-            deletion = self._topic.deletion
-            if deletion is not None:
-                if machine is None or self._outcome is Outcome.NOT_STORED:
-                    raise deletion
-                raise self._failure(machine, str(deletion)) from deletion
+            if (deletion := self._topic.deletion) is not None:
+                try:
+                    if machine is None or self._outcome is Outcome.NOT_STORED:
+                        raise deletion
+                    raise self._failure(machine, str(deletion)) from deletion
+                finally:
+                    del deletion  # its traceback holds this frame
             machine = self._topic.machine_for(self._route, self._clock.monotonic_ms())
             left_ms = deadline_ms - self._clock.monotonic_ms()
             try:

@@ -142,6 +142,7 @@ class InFlightLimit:
             elif self._waiters.pop(waiter.number, None) is not None:
                 self._leave(waiter)
                 self._admit()
+            del waiter  # a future that fails holds the error, whose traceback holds this frame
             raise
         finally:
             self.waiting.leave(count, byte_count)

@@ -82,6 +82,7 @@ async def send_watched(
         raise
     finally:
         call_after_send(hooks, sending, results)
+        del sending  # it holds the error, whose traceback holds this frame
     return results
 
 

@@ -254,6 +254,8 @@ class Producer:
                 except asyncio.CancelledError:
                     sends.withdraw(topic, pending, future)
                     raise
+                finally:
+                    del pending, future  # a future that fails holds the error, whose traceback holds this frame
             else:
                 result = await sends.send_delayed(*how, delay_of(delay_level, delay))
             if durable:
@@ -266,6 +268,7 @@ class Producer:
         finally:
             if sending is not None:
                 call_after_send(hooks, sending, [] if result is None else [result])
+                del sending  # it holds the error
 
     async def post(
         self,
@@ -313,6 +316,7 @@ class Producer:
             if sending is not None:
                 sending.error = error
                 call_after_send(hooks, sending, [])
+                del sending
             raise
         if sending is not None:
             future.add_done_callback(partial(call_after_post, hooks, sending))

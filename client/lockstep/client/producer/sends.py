@@ -17,7 +17,7 @@ from lockstep.client.producer.routing import UNKEYED, Route, Selector, route_of
 from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.producer.topics import Topics
-from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError, StateError, TransportError
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError, StateError, TransportError, without_frames
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.queue import MessageQueue
@@ -172,7 +172,7 @@ class Sends:
                 try:
                     await self._send_chunk(batch, division, topics, messages, begin, end, begun_ms, end_ms)
                 except SendError as error:
-                    batch.failed(range(begin, len(messages)), error)
+                    batch.failed(range(begin, len(messages)), without_frames(error))
                     break
             results = await batch.results()
         except BaseException:  # re-raised
@@ -180,6 +180,8 @@ class Sends:
                 self._shell.withdraw(topic, pending)
             batch.future.cancel()
             raise
+        finally:
+            batch.sends.clear()  # they hold the batch
         if batch.durable:
             check_durable(results)
         return results
@@ -205,6 +207,8 @@ class Sends:
             machine.end_given_stream()
             self.withdraw(topic, pending, future)
             raise
+        finally:
+            del pending, future  # a future that fails holds the error, whose traceback holds this frame
 
     async def send_oneway(self, message: Message, selector: Selector | None, queue: MessageQueue | None) -> None:
         begun_ms, route = self._clock.monotonic_ms(), route_of(message, selector, queue)

@@ -9,7 +9,7 @@ from lockstep.client.instance import ProducerHooks
 from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.topics import create_topic
-from lockstep.protocol.errors import LockstepError, RouteNotReadyError, StateError, TopicNotExistError, TransportError
+from lockstep.protocol.errors import LockstepError, RouteNotReadyError, StateError, TopicNotExistError, TransportError, without_frames
 from lockstep.protocol.names import how_to_create
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
@@ -111,7 +111,10 @@ class Topics:
             waiter = _Waiter(name, opening)
             opening.waiters.append(waiter)
             self._shell.expiry.add(deadline_ms, waiter)
-            await waiter.opened
+            try:
+                await waiter.opened
+            finally:
+                del waiter  # a future that fails holds the error, whose traceback holds this frame
         return topic
 
     async def _open(self, name: str, opening: _Opening) -> None:
@@ -124,14 +127,17 @@ class Topics:
             if not self._closed:
                 self.open_topics[name] = self._shell.open(layout)
         except LockstepError as caught:
-            error = caught
+            error = without_frames(caught)
         finally:
             self._end(name, error)
 
     def _end(self, name: str, error: Exception) -> None:
         """End the waits for a topic: it is open, or its sends raise the error."""
         opening = self._opening.pop(name, None)
-        for waiter in () if opening is None else opening.waiters:
+        if opening is None:
+            return
+        waiters, opening.waiters = opening.waiters, []
+        for waiter in waiters:
             if waiter.done():
                 continue
             if name in self.open_topics:
@@ -148,7 +154,7 @@ class Topics:
             try:
                 return await self._find_or_create(name)
             except (RouteNotReadyError, TransportError) as error:
-                opening.failure = error
+                opening.failure = without_frames(error)
                 opening.waiters = [waiter for waiter in opening.waiters if not waiter.done()]
                 if not opening.waiters:
                     raise
