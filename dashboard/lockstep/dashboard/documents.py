@@ -42,9 +42,10 @@ def refusal(reason: object, status: int) -> Response:
 def answer_document(answer: Answer[V], made: Callable[[V], Any]) -> Response:
     """Return what `made` makes of an answer. 404 if there is no such group or topic, 400 if that can't be asked, and 503 if the cluster
     could not be asked now."""
+    if answer.value is None or answer.request is not None or answer.error is not None:
+        reason = answer.error or TransportError(f"the cluster has not answered within {FIRST_S:g} s")
+        return refusal(reason, error_status(reason, 503))
     try:
-        if answer.value is None or answer.request is not None or answer.error is not None:
-            raise answer.error or TransportError(f"the cluster has not answered within {FIRST_S:g} s")
         return document(made(answer.value))
     except LockstepError as error:
         return refusal(error, error_status(error, 503))

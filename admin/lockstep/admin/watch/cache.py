@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.errors import LockstepError, without_frames
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.daemon import Tasks
 
@@ -74,7 +74,7 @@ class Cache(Generic[K, V]):
             answer.value, answer.error = await self._ask(key), None
             answer.read_ms = wall_ms
         except LockstepError as error:
-            answer.error = error
+            answer.error = without_frames(error)
         finally:
             answer.at_ms = self._clock.monotonic_ms()
             answer.took_ms = answer.at_ms - began_ms

@@ -12,7 +12,14 @@ from lockstep.admin.watch.latency import LatencyHistory
 from lockstep.admin.watch.requests import Requests
 from lockstep.admin.watch.series import Series
 from lockstep.protocol.bodies import BrokerAddress, Overview
-from lockstep.protocol.errors import BrokerError, LockstepError, RemoteProtocolError, RequestCodeNotSupportedError, TransportError
+from lockstep.protocol.errors import (
+    BrokerError,
+    LockstepError,
+    RemoteProtocolError,
+    RequestCodeNotSupportedError,
+    TransportError,
+    without_frames,
+)
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 
@@ -121,7 +128,7 @@ class Watch:
             await self.follow(broker)
             self.without_events.pop(broker.name, None)
         except BrokerError as error:
-            self.without_events[broker.name] = error
+            self.without_events[broker.name] = without_frames(error)
         return found
 
     async def follow(self, broker: BrokerAddress) -> None:
