@@ -4,6 +4,8 @@ NettyRemotingClient.
 The list is begun at a random position. A nameserver that refuses, closes, times out or knows no broker yet (ROUTE_NOT_READY) is skipped.
 """
 
+import asyncio
+
 from lockstep.protocol.bodies import ClusterInfo, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -11,6 +13,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, RouteNotReadyError, TransportError, broker_error
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
+from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import connect
@@ -38,17 +41,21 @@ class Nameservers:
         self._timeout_ms = timeout_ms
         self._index = host.random.below(len(addresses))
         self._endpoint: Endpoint | None = None
+        self._opening: asyncio.Task[TransportError | None] | None = None
+        """The one attempt to connect, for which all requests wait."""
+        self._tasks = Tasks()
 
     async def connect(self) -> None:
         """Connect to one of them. Raise a TransportError that names all that were tried."""
         tried = []
         for _ in self.addresses:
+            index = self._index
             try:
                 await self._connected()
                 return
             except TransportError as error:
                 tried.append(str(error))
-                self._next()
+                self._leave(index)
         raise TransportError(f"no nameserver can be reached: {', '.join(tried)}. Is one running there?")
 
     async def route(self, topic: str) -> TopicRoute:
@@ -82,6 +89,7 @@ class Nameservers:
         fields = None if header is None else to_plain(header)
         last: TransportError | RouteNotReadyError | None = None
         for _ in range(max(2, len(self.addresses))):
+            index = self._index
             try:
                 endpoint = await self._connected()
                 response = await endpoint.request(code, fields, body, timeout_ms=self._timeout_ms)
@@ -93,7 +101,7 @@ class Nameservers:
                 if response.code != ResponseCode.ROUTE_NOT_READY:
                     return response
                 last = RouteNotReadyError(f"nameserver {self._address()} knows no broker yet: none has registered since it started")
-            self._next()
+            self._leave(index)
         assert last is not None
         try:
             raise last
@@ -102,22 +110,47 @@ class Nameservers:
 
     async def close(self) -> None:
         """Close the connection. A later call opens a new one."""
+        await self._tasks.cancel_all()
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:
             endpoint.close("client closed")
             await endpoint.wait_closed()
 
+    def abandon(self) -> None:
+        """Close the connection of an event loop that is closed."""
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            endpoint.abandon()
+
     def _address(self) -> str:
         return self.addresses[self._index % len(self.addresses)]
 
     async def _connected(self) -> Endpoint:
-        if self._endpoint is None or self._endpoint.closed:
-            self._endpoint = endpoint = await connect(self._host, self._address(), timeout_ms=self._timeout_ms)
-            self.local_ip = self.local_ip or endpoint.local.rpartition(":")[0]
+        """Return the kept connection, or open one: requests at the same time share it. Raise TransportError if that fails."""
+        while self._endpoint is None or self._endpoint.closed:
+            if self._opening is None or self._opening.done():
+                self._opening = self._tasks.spawn(self._open(), f"nameserver {self._address()}")
+            opening = self._opening
+            await asyncio.wait([opening])  # a request that is cancelled leaves the others their connection
+            if opening.cancelled():
+                raise TransportError("the client was closed")
+            failed = opening.result()
+            if failed is not None:
+                raise TransportError(str(failed))
         return self._endpoint
 
-    def _next(self) -> None:
-        """Switch to the next nameserver; if there is only one, drop its connection."""
+    async def _open(self) -> TransportError | None:
+        try:
+            self._endpoint = endpoint = await connect(self._host, self._address(), timeout_ms=self._timeout_ms)
+        except TransportError as error:
+            return error
+        self.local_ip = self.local_ip or endpoint.local.rpartition(":")[0]
+        return None
+
+    def _leave(self, index: int) -> None:
+        """Switch to the nameserver after that of `index`, unless another request has done so; if there is only one, drop its connection."""
+        if self._index != index:
+            return
         endpoint, self._endpoint = self._endpoint, None
         if endpoint is not None:
             endpoint.close("another nameserver is asked")
