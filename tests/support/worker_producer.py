@@ -16,7 +16,6 @@ from functools import partial
 from typing import Any
 
 from lockstep.client import LockstepError, Message, Outcome, Producer, SendError, TransportError
-from lockstep.protocol.errors import RouteNotReadyError
 from lockstep.runtime.log import configure
 
 AGAIN_S = 0.1
@@ -60,8 +59,6 @@ class SendRecorder:
                 result = await self.producer.send(message)
             except LockstepError as error:
                 outcome = error.outcome.value if isinstance(error, SendError) else None
-                if isinstance(error, RouteNotReadyError):
-                    outcome = Outcome.NOT_STORED.value
                 say("send.failed", key=key, step=step, error=type(error).__name__, outcome=outcome, text=str(error))
                 if not (self.options.again and outcome == Outcome.NOT_STORED.value) or self.stopped.is_set():
                     return False

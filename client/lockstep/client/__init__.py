@@ -70,6 +70,10 @@ from lockstep.client.producer.config import (
     ProducerConfig,
     Require,
 )
+from lockstep.client.producer.health import (
+    ProducerHealth,
+    ProducerState,
+)
 from lockstep.client.producer.hooks import (
     SendHook,
     Sending,
@@ -202,6 +206,8 @@ __all__ = [
     "PrecedingSendError",
     "Producer",
     "ProducerConfig",
+    "ProducerHealth",
+    "ProducerState",
     "PullConsumer",
     "PullConsumerConfig",
     "PushConsumer",

@@ -175,6 +175,11 @@ class BrokerLink:
         """Flush, close, and stop connecting."""
         await self._link.close()
 
+    def abandon(self) -> None:
+        """Close the connection of a link whose event loop is closed."""
+        self.endpoint = None
+        self._link.abandon()
+
     async def _send_heartbeat(self, endpoint: Endpoint) -> HeartbeatReply:
         body = encode_body(self._hooks.describe(self))
         response = await endpoint.request(RequestCode.HEART_BEAT, None, body, timeout_ms=self._request_timeout_ms)

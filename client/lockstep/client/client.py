@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from lockstep.client.config import DEFAULT_NAMESERVER, ClientConfig, GroupArguments, Nameserver, nameserver_addresses
 from lockstep.client.instance import Instance
+from lockstep.client.life import OfOneProcess
 from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.host import Host, running_host
@@ -18,7 +19,7 @@ class ClientArguments(ClientConfig):
     host: Host | None = None
 
 
-class Client:
+class Client(OfOneProcess):
     """The connections of a process to one cluster: `Producer("orders", client=client)`, `PushConsumer("billing", client=client)`.
 
     Producers and consumers with the same client share one session, one connection to each broker, one route cache and one heartbeat.
@@ -54,7 +55,10 @@ class Client:
         A session names each consumer group once: if `group` is in the instance already, the group gets another one.
         """
         loop = asyncio.get_running_loop()
-        self._instances = [instance for instance in self._instances if not instance.closing and not instance.loop.is_closed()]
+        for instance in self._instances:
+            if instance.loop.is_closed():
+                instance.abandon()
+        self._instances = [instance for instance in self._instances if not instance.closing]
         for instance in self._instances:
             if instance.loop is loop and instance.reserve(group):
                 return instance

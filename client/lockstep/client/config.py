@@ -34,6 +34,17 @@ class ClientConfig:
         check_settings(self)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartConfig:
+    """How producers and consumers start while no nameserver responds."""
+
+    start_timeout_ms: Annotated[int, Range(0, 86_400_000)] = 0
+    """How long a start that finds no nameserver tries again, every second. 0: it fails at once."""
+    start_in_background: bool = False
+    """A start returns at once and goes on in the background, without a limit of time: for applications that run without the brokers, too.
+    `health()` tells how far it is."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GroupArguments:
     """The arguments that every producer and consumer takes. It has no slots, so that it can be combined with a dataclass that has."""

@@ -5,6 +5,7 @@ one heartbeat. References to it are counted. A second consumer of one group gets
 """
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -143,10 +144,11 @@ class Instance:
         self.nameservers = Nameservers(host, addresses, timeout_ms=config.request_timeout_ms)
         self.watch = RouteWatch(self.routes, self.nameservers, config, host.clock, learned=self._layout_learned)
         self.closing = False
+        self._pid = os.getpid()
         self._identity = host.random.token(8).hex()
         self._references = 0
         self._reserved: dict[str, None] = {}
-        self._started: asyncio.Future[None] | None = None
+        self._begun = False
         self._links: dict[str, BrokerLink] = {}
         self._consumers: dict[str, _Consumer] = {}
         self._producers: dict[ProducerHooks, str] = {}
@@ -172,26 +174,25 @@ class Instance:
         return f"{self.nameservers.local_ip or '127.0.0.1'}@{self.host.pid}#{self._identity}"
 
     async def start(self) -> None:
-        """Connect to one nameserver and start heartbeats, once for all that share the instance. Raise TransportError if none responds."""
+        """Connect to one nameserver. Raise TransportError if none responds; `start` may be called again."""
+        self.begin()
+        await self.nameservers.connect()
+
+    def begin(self) -> None:
+        """Start heartbeats and route requests, once for all that share the instance. The first request connects to a nameserver."""
         if self.closing:
             raise StateError("this client is closed: make a new producer or consumer")
-        if self._started is None or (self._started.done() and self._started.exception() is not None):
-            self._started = started = self.loop.create_future()
-            try:
-                await self.nameservers.connect()
-            except BaseException as error:  # re-raised; other callers that wait for the same start fail with it
-                why = str(error) if isinstance(error, TransportError) else "the start was cancelled"
-                started.set_exception(TransportError(why))  # not `error`, whose traceback holds this client
-                started.exception()
-                raise
+        if not self._begun:
+            self._begun = True
             self.tasks.spawn(self._heartbeat_loop(), "client.heartbeat")
             self.tasks.spawn(self._keepalive_loop(), "client.keepalive")
             self.tasks.spawn(self.watch.run(), "client.routes")
-            started.set_result(None)
-        await asyncio.shield(self._started)
 
     async def close(self, *, group: str | None = None) -> None:
-        """Release one reference (and the reserved group). The last release closes the connections."""
+        """Release one reference (and the reserved group). The last release closes the connections; so does any if the loop is closed."""
+        if self.loop.is_closed():
+            self.abandon()
+            return
         if group is not None:
             self._reserved.pop(group, None)
         self._references -= 1
@@ -202,6 +203,15 @@ class Instance:
         for link in self.links():
             await link.close()
         await self.nameservers.close()
+
+    def abandon(self) -> None:
+        """Close the connections of an instance whose event loop is closed. In a forked child, those of the parent are left alone."""
+        if self._pid != os.getpid():
+            return
+        self.closing = True
+        for link in self.links():
+            link.abandon()
+        self.nameservers.abandon()
 
     # ----------------------------------------------------------------------------------------------------------------- links
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from lockstep.client.config import GroupArguments
+from lockstep.client.life import OfOneProcess
 from lockstep.client.producer import producer as asynchronous
 from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.health import ProducerHealth, ProducerState
 from lockstep.client.producer.hooks import SendHook
 from lockstep.client.settings import settings_of, takes_arguments_of
 from lockstep.runtime.loop_thread import LoopThread
@@ -41,10 +43,12 @@ class ProducerArguments(ProducerConfig, GroupArguments):
     """The arguments of Producer."""
 
 
-class Producer:
+class Producer(OfOneProcess):
     """The Producer of lockstep.client with blocking methods: the same settings, results and errors. One serves all threads of a process.
 
-    - It connects at its first send, or at `start()`. Sends of several threads share frames and connections.
+    - It connects at its first send, or at `start()`. Sends of several threads share frames and connections. A send waits for the
+      connection until its deadline, and fails as not stored; `start()` fails if no nameserver responds (`start_timeout_ms`), unless it has
+      `start_in_background`.
     - `close()`, or the end of a `with`, waits for the sends in flight; so does the end of the program.
     - After a fork (gunicorn, uWSGI, Celery: with or without preloading) the child's first send starts it again, with connections of the
       child's own; the sends that the parent had in flight remain the parent's. A closed producer stays closed until it is started.
@@ -70,8 +74,10 @@ class Producer:
         self.config: ProducerConfig = arguments
         self._hooks: list[SendHook] = []
 
+        settings = settings_of(arguments, ProducerConfig) | {"start_in_background": True}
+
         def make() -> asynchronous.Producer:
-            producer = asynchronous.Producer(group, nameserver=arguments.nameserver, **settings_of(arguments, ProducerConfig))
+            producer = asynchronous.Producer(group, nameserver=arguments.nameserver, **settings)
             for hook in self._hooks:
                 producer.add_hook(hook)
             return producer
@@ -93,10 +99,11 @@ class Producer:
         """Connect now instead of at the first send, also after a `close`.
 
         Raises:
-            TransportError: No nameserver responds. `start` may be called again.
+            TransportError: No nameserver responds, for `start_timeout_ms`. `start` may be called again.
             StateError: Another thread closed the producer meanwhile.
         """
-        self._thread.start()
+        limit_ms = self.config.start_timeout_ms
+        self._thread.start(None if self.config.start_in_background else lambda producer: producer._connect(limit_ms))
 
     def close(self) -> None:
         """Refuse further sends, wait until those in flight have ended (each has its deadline), and disconnect."""
@@ -114,6 +121,11 @@ class Producer:
         self._hooks.append(hook)
         self._thread.peek(lambda producer: producer.add_hook(hook), hook)
         return hook
+
+    def health(self) -> ProducerHealth:
+        """Return a snapshot of the producer's state, as lockstep.client.Producer.health does."""
+        state = ProducerState.CLOSED if self._thread.state == "closed" else ProducerState.NEW
+        return self._thread.peek(asynchronous.Producer.health, ProducerHealth(self.group, state, None, (), 0, 0))
 
     @property
     def possible_duplicates(self) -> int:

@@ -287,6 +287,16 @@ class Endpoint(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def abandon(self) -> None:
+        """Close the socket of a connection whose event loop is closed. No callback is called: none could run any more."""
+        self.closed = True
+        transport, self._transport = self._transport, None
+        # asyncio's transports can't be closed without their loop, and leave the socket to the garbage collector. uvloop's end with it.
+        sock = getattr(transport, "_sock", None)
+        if sock is not None:
+            sock.close()
+            setattr(transport, "_sock", None)  # noqa: B010 (a private name): there is nothing left that it should warn of
+
     async def wait_closed(self) -> None:
         """Wait until the connection is closed, whatever the cause."""
         await asyncio.shield(self._closed_future)

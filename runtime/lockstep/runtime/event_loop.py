@@ -1,6 +1,9 @@
-"""Which event loop the processes of lockstep run, and whether this thread runs one."""
+"""Which event loop the processes of lockstep run, and which one this thread runs."""
 
 import asyncio
+
+running_loop = asyncio._get_running_loop
+"""Returns the event loop that this thread runs, or None."""
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -14,8 +17,4 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 def runs_event_loop() -> bool:
     """Return whether this thread runs an event loop, which must not be blocked."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+    return running_loop() is not None

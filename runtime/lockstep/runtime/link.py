@@ -175,6 +175,13 @@ class Link:
         if self._endpoint is not None:
             await self._endpoint.wait_closed()
 
+    def abandon(self) -> None:
+        """Close the connection of a link whose event loop is closed."""
+        self._closed = True
+        endpoint, self._endpoint, self.current = self._endpoint, None, None
+        if endpoint is not None:
+            endpoint.abandon()
+
     def _label(self) -> str:
         return self._name or self._resolve() or "unknown address"
 

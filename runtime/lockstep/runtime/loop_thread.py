@@ -41,9 +41,24 @@ class LoopThread(Generic[S]):
         self._closed = False
         _all.add(self)
 
-    def start(self) -> None:
-        """Start the service as the first call does, also after a close. Raise the error of the service's own start."""
-        self._submit(lambda _: None, reopen=True)
+    def start(self, ready: Callable[[S], Coroutine[Any, Any, object]] | None = None) -> None:
+        """Start the service as the first call does, also after a close. Raise the error of the service's own start.
+
+        `ready` is a call that belongs to the start: if it fails and the service did not run before, the service is ended.
+        """
+        before = self._running
+        running = self._submit(lambda running: running, reopen=True)
+        if ready is None:
+            return
+        try:
+            self.call(ready)
+        except BaseException:  # re-raised
+            if running is not before:
+                with self._lock:
+                    if self._running is running:
+                        self._running = None
+                running.end()
+            raise
 
     def call(self, request: Callable[[S], Coroutine[Any, Any, T]]) -> T:
         """Return the coroutine's result, or raise its error. An exception from elsewhere (KeyboardInterrupt) cancels it.
@@ -71,8 +86,7 @@ class LoopThread(Generic[S]):
             self._closed = True
             running, self._running = self._running, None
         if running is not None:
-            running.stop()
-            running.thread.join(timeout_s)
+            running.end(timeout_s)
 
     @property
     def state(self) -> str:
@@ -138,12 +152,13 @@ class _Running(Generic[S]):
     def is_started(self) -> bool:
         return self.started.done() and self.started.exception() is None
 
-    def stop(self) -> None:
-        """End the service after the work that was submitted before has begun."""
+    def end(self, timeout_s: float | None = None) -> None:
+        """End the service after the work that was submitted before has begun, and wait for its end."""
         try:
             self.loop.call_soon_threadsafe(self._stop.set)
         except RuntimeError:
             pass  # it has ended already
+        self.thread.join(timeout_s)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:

@@ -93,6 +93,7 @@ class LockstepBroker(AsyncBroker):
         consume_timeout_ms: A task that is not acknowledged by then is delivered again.
         max_reconsume_times: How often a message is delivered again after that, or after a worker gave it back; then it is dead-lettered.
         message_delay_level: The brokers' table of delay levels, if it is not RocketMQ's.
+        start_in_background: Start without a nameserver too, for an application that serves requests meanwhile.
 
     Raises:
         ConfigError: A setting has the wrong type or is out of range, or an address is invalid.
@@ -109,6 +110,7 @@ class LockstepBroker(AsyncBroker):
         consume_timeout_ms: int = 900_000,
         max_reconsume_times: int = 16,
         message_delay_level: str = DELAY_LEVELS,
+        start_in_background: bool = False,
     ) -> None:
         super().__init__()
         self._levels_ms = sorted(parse_levels(message_delay_level))
@@ -116,13 +118,14 @@ class LockstepBroker(AsyncBroker):
         """The names of tasks, and the levels that were taken for delays that are none: each is logged once."""
         self.add_middlewares(_HandlerWatch(self._begun))
         self.topic = topic
-        self.producer = Producer(group, nameserver=nameserver)
+        self.producer = Producer(group, nameserver=nameserver, start_in_background=start_in_background)
         self.consumer = PushConsumer(
             group,
             nameserver=nameserver,
             concurrency=concurrency,
             consume_timeout_ms=consume_timeout_ms,
             max_reconsume_times=max_reconsume_times,
+            start_in_background=start_in_background,
         )
         self.consumer.subscribe(topic)
         self.consumer.concurrently(self._take)
@@ -136,15 +139,16 @@ class LockstepBroker(AsyncBroker):
         """Connect the producer.
 
         Raises:
-            TransportError: No nameserver responds.
+            TransportError: No nameserver responds, unless it has `start_in_background`.
         """
         await super().startup()
         await self.producer.start()
 
     async def shutdown(self) -> None:
         """Give back the messages whose tasks are not acknowledged, leave the group, and disconnect."""
-        if self.consumer.state is ConsumerState.RUNNING:
-            self.consumer.pause()
+        if self.consumer.health().alive:
+            if self.consumer.state is ConsumerState.RUNNING:
+                self.consumer.pause()
             for delivery in list(self._open):
                 delivery.end(False)
             await self.consumer.stop()

@@ -12,6 +12,7 @@ from lockstep.client import (
     QueueUnavailableError,
     SendResult,
     SendStatus,
+    SendTimeoutError,
     TopicNotExistError,
 )
 from lockstep.client.producer.config import ProducerConfig
@@ -19,7 +20,6 @@ from lockstep.client.producer.routing import queue_of_key
 from lockstep.protocol.errors import (
     LayoutStaleError,
     RequestCodeNotSupportedError,
-    RouteNotReadyError,
 )
 from support.fake_broker import (
     FakeBroker,
@@ -286,7 +286,7 @@ async def test_missing_topic_is_created_if_the_brokers_allow_it() -> None:
 async def test_first_send_waits_for_brokers_to_register_and_its_error_states_the_reason() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig(send_timeout_ms=300)) as producer:
         cluster.ready = False
-        with pytest.raises(RouteNotReadyError, match="knows no broker yet"):
+        with pytest.raises(SendTimeoutError, match=r"knows no broker yet.*not stored"):
             await producer.send(Message("t", b"early"))
         sending = asyncio.ensure_future(producer.send(Message("t", b"in time")))
         requested = cluster.requested

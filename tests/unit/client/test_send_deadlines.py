@@ -26,7 +26,6 @@ from lockstep.client.producer.pending import PendingSend
 from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.sequencer import GivenId
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import RouteNotReadyError
 from lockstep.protocol.message import encode_message
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.testing import TestCluster
@@ -110,8 +109,6 @@ def outcome_of(error: BaseException) -> Outcome:
         assert all(isinstance(each, SendError) for each in error.results)
         (outcome,) = {outcome_of(each) for each in error.results if isinstance(each, Exception)}
         return outcome
-    if isinstance(error, RouteNotReadyError):
-        return Outcome.NOT_STORED
     assert isinstance(error, SendError), error
     return error.outcome
 

@@ -1,12 +1,10 @@
 """Producers and consumers that a module makes are started again: per test, or per lifespan of an application."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 
 import pytest
 
-from lockstep.admin.standalone import StandaloneCluster
 from lockstep.client import (
     ConsumeFromWhere,
     ConsumerState,
@@ -22,31 +20,15 @@ from lockstep.client import (
     TransportError,
 )
 from lockstep.client.sync import Producer as BlockingProducer
-from lockstep.runtime.host import Host
-from lockstep.runtime.loop_thread import LoopThread
+from support.cluster_thread import cluster_in_a_thread
 
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 
 
 @pytest.fixture(scope="module")
 def nameserver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a cluster on a loop of its own: the loops of the tests end before it."""
-
-    @asynccontextmanager
-    async def serve() -> AsyncIterator[str]:
-        cluster = StandaloneCluster(Host.real(), store=str(tmp_path_factory.mktemp("up")), port=0, broker_count=1)
-        await cluster.start()
-        try:
-            yield cluster.nameserver
-        finally:
-            await cluster.stop()
-
-    thread = LoopThread("cluster", serve)
-    thread.start()
-    try:
-        yield thread.peek(str, "")
-    finally:
-        thread.close()
+    with cluster_in_a_thread(tmp_path_factory.mktemp("up")) as address:
+        yield address
 
 
 def send(nameserver: str, topic: str, body: bytes) -> MessageQueue:

@@ -6,8 +6,9 @@ STOPPED, FAILED --start()--> STARTING
 """
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -26,8 +27,9 @@ from lockstep.client.consumer.running_info import oldest_call, running_queue
 from lockstep.client.consumer.subscription import Expression, SqlExpression, tag_filter_of
 from lockstep.client.features import FILTERING_BY_SQL, check_features
 from lockstep.client.instance import ConsumerHooks, Instance
+from lockstep.client.life import Life
 from lockstep.protocol.bodies import ConsumerGroup, RunningInfo
-from lockstep.protocol.errors import StateError, SubscriptionConflictError, TransportError
+from lockstep.protocol.errors import StateError, SubscriptionConflictError
 from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.object_text import text_of
@@ -39,19 +41,18 @@ log = get_logger("client.consumer")
 
 CallbackT = TypeVar("CallbackT", bound=Callable[[ConsumerEvent], object])
 
-START_PAUSE_MS = 1_000
-"""Pause between two attempts to start while no nameserver responds (`start_timeout_ms`)."""
 RELEASE_WAIT_MS = 2_000
 """How long a stop waits, after the last drain limit, for the responses to its releases."""
 CANCEL_WAIT_MS = 1_000
 """How long it then waits for listeners that don't end when they are cancelled."""
 
 
-class BaseConsumer(ABC):
+class BaseConsumer(Life):
     """A member of a consumer group, from its start to its end."""
 
     def __init__(self, group: str, client: Client, settings: ConsumerConfig) -> None:
         check_group(group)
+        super().__init__()
         self.group = group
         self._settings = settings
         self._client = client
@@ -72,6 +73,8 @@ class BaseConsumer(ABC):
         self._ctx: ConsumerContext | None = None
         self._model: ConsumeModel | None = None
         self._registered = False
+        self._start_task: asyncio.Task[None] | None = None
+        """The start in the background (`start_in_background`)."""
         self._tasks = Tasks(on_failure=self._fail)
         self._runs = Tasks(on_failure=self._fail)
         self._closing = Tasks()
@@ -144,43 +147,54 @@ class BaseConsumer(ABC):
     # ---------------------------------------------------------------------------------------------------------------- start
 
     async def start(self) -> Self:
-        """Join the group and begin to consume. A consumer that has stopped or failed can be started again, on any event loop.
+        """Join the group and begin to consume. A consumer that has stopped or failed, or whose event loop was closed, can be started again,
+        on any event loop.
+
+        With `start_in_background` it returns at once. A start that fails there for another reason than a missing nameserver ends the
+        consumer as FAILED.
 
         Returns:
             The consumer.
 
         Raises:
-            StateError: The consumer runs, or has no listener.
+            StateError: The consumer runs, also on another event loop, or has no listener.
             ConfigError: It has no subscription.
             TransportError: No nameserver responds, for `start_timeout_ms`.
             SubscriptionConflictError: The other members of the group have another contract. The error names both.
             BrokerError: A broker refused the group.
         """
+        self._enter_loop()
         if not self._may_start:
             raise StateError(f"{self.group} is {self.state.value} already: it can be started again when it has stopped")
         self._reset()
         self._check_start()
-        loop = asyncio.get_running_loop()
-        end, waited = loop.time() + self._settings.start_timeout_ms / 1_000, False
-        while True:
-            try:
-                return await self._start()
-            except TransportError as error:
-                left = end - loop.time()
-                if left <= 0:
-                    raise
-                if not waited:
-                    limit_ms = self._settings.start_timeout_ms
-                    log.warning("nameserver.awaited", group=self.group, error=str(error), limit_ms=limit_ms, again_ms=START_PAUSE_MS)
-                waited = True
-                self.state = ConsumerState.STARTING
-                try:
-                    await asyncio.sleep(min(START_PAUSE_MS / 1_000, left))
-                finally:
-                    self.state = ConsumerState.NEW
-
-    async def _start(self) -> Self:
         self.state = ConsumerState.STARTING
+        self._own_loop()
+        if self._settings.start_in_background:
+            self._start_task = task = self._closing.spawn(self._start_in_background(), f"{self.group} start")
+            task.add_done_callback(partial(self._start_ended, self.ended))
+            return self
+        ended = self.ended
+        try:
+            await self._start_patiently(self._start, self._settings.start_timeout_ms)
+        except BaseException:  # re-raised
+            if self.ended is ended:  # it was not dropped with a closed loop, and started again
+                self.state, self._loop = ConsumerState.NEW, None
+            raise
+        return self
+
+    async def _start_in_background(self) -> None:
+        try:
+            await self._start_patiently(self._start, None)
+        except Exception as error:  # listener: reported by `wait_closed()`, as the failure of a consumer that runs
+            self._failed(error)
+
+    def _start_ended(self, ended: asyncio.Event, _: "asyncio.Task[None]") -> None:
+        """Handle the end of a start in the background: if the consumer does not run now, it has failed or was stopped."""
+        if self.state is ConsumerState.STARTING:
+            self._end(ended)
+
+    async def _start(self) -> None:
         instance = self._instance = self._client.instance(self.group)
         try:
             await instance.start()
@@ -205,7 +219,6 @@ class BaseConsumer(ABC):
         model.start()
         membership.begin()
         log.info("consumer.started", group=self.group, client_id=instance.client_id, topics=list(ctx.filters))
-        return self
 
     def _hooks(self) -> ConsumerHooks:
         membership = self._membership
@@ -252,7 +265,6 @@ class BaseConsumer(ABC):
         )
 
     async def _undo_start(self, instance: Instance, *, refused: bool) -> None:
-        self.state = ConsumerState.NEW
         self.failure = None
         if self._registered:
             self._registered = False
@@ -267,18 +279,22 @@ class BaseConsumer(ABC):
     async def stop(self) -> None:
         """Leave the group at once, drain each queue (`stop_timeout_ms`), release it with its final offset, and disconnect.
 
-        A second call waits until the first has ended.
+        A second call waits until the first has ended. If the event loop of the consumer was closed, its connections are closed, and nothing
+        is committed.
 
         Raises:
-            StateError: A listener of this consumer called it, and its queue can't drain while the listener waits for the drain; or the
-                consumer is starting.
+            StateError: A listener of this consumer called it, and its queue can't drain while the listener waits for the drain; the
+                consumer is starting, and not in the background; or it runs on another event loop.
         """
+        self._enter_loop()
         if self.state is ConsumerState.NEW:
             self.state = ConsumerState.STOPPED
             self.ended.set()
             return
         if self.state is ConsumerState.STARTING:
-            raise StateError(f"{self.group} is starting: cancel start() instead")
+            if self._start_task is None:
+                raise StateError(f"{self.group} is starting: cancel start() instead")
+            self._start_task.cancel()
         membership, current = self._membership, asyncio.current_task()
         if membership is not None and any(current is task for task in self._running_tasks(membership)):
             raise StateError("stop() in a listener would wait for that listener: call it from another task")
@@ -291,7 +307,7 @@ class BaseConsumer(ABC):
             self._closing.spawn(self._stop(), f"{self.group} stop")
 
     async def _stop(self) -> None:
-        instance, membership = self._instance, self._membership
+        instance, membership, ended = self._instance, self._membership, self.ended
         assert instance is not None
         assert membership is not None
         log.info("consumer.stopping", group=self.group)
@@ -307,9 +323,25 @@ class BaseConsumer(ABC):
         finally:
             instance.unregister_consumer(self.group)
             await self._release_instance(instance)
+            self._end(ended)
+
+    def _end(self, ended: asyncio.Event) -> None:
+        """Become STOPPED or FAILED, unless the consumer has been started again since: a coroutine of a closed loop may end at any time."""
+        if self.ended is ended:
             self.state = ConsumerState.STOPPED if self.failure is None else ConsumerState.FAILED
+            self._loop = None
             log.info("consumer.stopped", group=self.group, failure=None if self.failure is None else text_of(self.failure))
-            self.ended.set()
+            ended.set()
+
+    def _drop(self) -> None:
+        if self._membership is not None:
+            self._membership.drop()
+        if self._ctx is not None and self._ctx.local is not None:
+            self._ctx.local.release()
+        if self._instance is not None:
+            self._instance.abandon()
+        self.ended = asyncio.Event()  # those who wait for the other one are of the closed loop
+        self._end(self.ended)
 
     async def _release_instance(self, instance: Instance) -> None:
         """End all tasks and release the instance. A listener that does not end when it is cancelled is left running."""
@@ -343,18 +375,22 @@ class BaseConsumer(ABC):
     def _fail(self, error: BaseException) -> None:
         """Stop because of an error: drain, then `wait_closed()` raises the error."""
         if self.failure is None and self.state in (ConsumerState.STARTING, ConsumerState.RUNNING):
-            self.failure = error
-            log.error("consumer.failed", group=self.group, error=text_of(error))
+            self._failed(error)
             self._stop_soon()
+
+    def _failed(self, error: BaseException) -> None:
+        self.failure = error
+        log.error("consumer.failed", group=self.group, error=text_of(error))
 
     async def wait_closed(self) -> None:
         """Wait until the consumer has stopped.
 
         Raises:
-            StateError: The consumer was not started.
+            StateError: The consumer was not started, or runs on another event loop.
             Exception: The error for which it failed: a running member's SubscriptionConflictError, a listener's SystemExit or
                 KeyboardInterrupt, or an internal error.
         """
+        self._check_loop()
         if self.state is ConsumerState.NEW:
             raise StateError(f"{self.group} is new: start it (`async with`, or await start()) before waiting for its end")
         await self.ended.wait()
@@ -377,7 +413,7 @@ class BaseConsumer(ABC):
         client_id = None if self._instance is None else self._instance.client_id
         paused = self._ctx is not None and self._ctx.paused
         failure = None if self.failure is None else text_of(self.failure)
-        return ConsumerHealth(self.group, client_id, self.state, paused, failure, brokers, queues)
+        return ConsumerHealth(self.group, client_id, self.state, paused, failure, brokers, queues, self._awaited)
 
     def _report(self, event: ConsumerEvent) -> None:
         for callback in self._callbacks:

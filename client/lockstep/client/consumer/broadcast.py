@@ -80,6 +80,10 @@ class LocalProgress:
             await asyncio.wait([self._job])  # its waiter was cancelled: two writes at once would damage the file
         if self._changes > self._written:
             await self._write()
+        self.release()
+
+    def release(self) -> None:
+        """Release the file for another consumer."""
         self._file.release()
 
     def next_token(self) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from lockstep.client.config import StartConfig
 from lockstep.client.consumer.offset_file import DEFAULT_DIR, check_instance
 from lockstep.client.consumer.retry import RETRY_UNLIMITED, SUSPEND_MS_MAX, SUSPEND_MS_MIN, OrderedRetry
 from lockstep.client.settings import settings_of
@@ -14,7 +15,7 @@ from lockstep.runtime.settings import Range, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BaseConsumerConfig:
+class BaseConsumerConfig(StartConfig):
     """The settings that push and pull consumers have in common."""
 
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.FIRST_OFFSET
@@ -37,8 +38,6 @@ class BaseConsumerConfig:
     queue_bytes_max: Annotated[int, Range(1, 1 << 30)] = 100 << 20
     """Stored bytes of one queue that are fetched ahead; one pull may exceed it. A compressed body counts compressed, and a message that
     decompresses to less than 64 KiB is kept in both forms. RocketMQ: pullThresholdSizeForQueue."""
-    start_timeout_ms: Annotated[int, Range(0, 86_400_000)] = 0
-    """How long a start that finds no nameserver tries again, every second. 0: it fails at once."""
     stop_timeout_ms: Annotated[int, Range(0, 600_000)] = 8_000
     """How long a stop waits for running listeners and for the responses to the last commits."""
 

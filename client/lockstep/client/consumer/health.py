@@ -81,6 +81,8 @@ class ConsumerHealth:
     failure: str | None
     brokers: tuple[BrokerHealth, ...]
     queues: tuple[QueueHealth, ...]
+    awaited: str | None = None
+    """While it is STARTING: why the last attempt failed, and what is awaited."""
 
     @property
     def alive(self) -> bool:

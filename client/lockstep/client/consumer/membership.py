@@ -114,6 +114,12 @@ class Membership:
         for worker in self.workers:
             worker.abandon()
 
+    def drop(self) -> None:
+        """End because the event loop is closed: results of calls that still run in threads no longer count."""
+        for worker in self.workers:
+            if worker.grant is not None:
+                worker.grant.alive = False
+
     def resume(self) -> None:
         for worker in self.workers:
             worker.resume()

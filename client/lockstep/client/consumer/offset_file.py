@@ -41,6 +41,8 @@ class OffsetFile:
         self.path = f"{self.folder}/{NAME}"
         self._group = group
         self._unlock: Callable[[], None] | None = None
+        self._released = False
+        self._writing = False
 
     def open(self) -> LocalOffsets:
         """Lock the file for this consumer, read it, and write it: this records the start, and proves that it can be written.
@@ -93,7 +95,20 @@ class OffsetFile:
             ) from None
 
     def write(self, text: bytes) -> None:
-        """Replace the content. A power failure after this returns leaves the new text; before, the new or the old one. Raises OSError."""
+        """Replace the content. A power failure after this returns leaves the new text; before, the new or the old one. Raises OSError.
+
+        After `release` it does nothing: the file is another consumer's.
+        """
+        self._writing = True
+        try:
+            if not self._released:
+                self._replace(text)
+        finally:
+            self._writing = False
+            if self._released:
+                self.release()
+
+    def _replace(self, text: bytes) -> None:
         new = f"{self.path}.new"
         file = self._files.open(new, create=True)
         try:
@@ -108,7 +123,10 @@ class OffsetFile:
         self._files.sync_directory(self.folder)
 
     def release(self) -> None:
-        """Unlock the file for another consumer."""
-        if self._unlock is not None:
-            self._unlock()
+        """Unlock the file for another consumer; if it is being written in another thread (whose consumer's event loop was closed), at the
+        end of that."""
+        self._released = True
+        unlock = self._unlock
+        if unlock is not None and not self._writing:
             self._unlock = None
+            unlock()

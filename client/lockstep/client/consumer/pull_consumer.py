@@ -38,6 +38,7 @@ from lockstep.protocol.message import MessageExt
 from lockstep.protocol.names import how_to_create
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import MATCH_ALL, TagFilter
+from lockstep.runtime.event_loop import running_loop
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
@@ -200,11 +201,14 @@ class PullConsumer(BaseConsumer):
 
     def _running(self) -> Instance:
         """Return the instance. Raise StateError unless the consumer runs, or the error for which it failed."""
+        if self._loop is not running_loop():
+            self._check_loop()
         if self.state is not ConsumerState.RUNNING or self._instance is None:
             if self.failure is not None:
                 raise self.failure
             if self.state in (ConsumerState.NEW, ConsumerState.STARTING):
-                raise StateError(f"{self.group} is {self.state.value}: start it first (`async with consumer`, or await consumer.start())")
+                first = self._awaited or "start it first (`async with consumer`, or await consumer.start())"
+                raise StateError(f"{self.group} is {self.state.value}: {first}")
             raise StateError(f"{self.group} is {self.state.value}: start it again")
         return self._instance
 
@@ -213,7 +217,8 @@ class PullConsumer(BaseConsumer):
     async def poll(self, timeout_ms: int | None = None) -> list[MessageExt]:
         """Return the next messages of one queue, in its order, at most `poll_count`.
 
-        With `auto_commit` the messages that were returned before are done with this call; their commit is sent within 100 ms.
+        With `auto_commit` the messages that were returned before are done with this call; their commit is sent within 100 ms. While the
+        consumer is started in the background, this waits for the start.
 
         Args:
             timeout_ms: How long to wait for a message, in milliseconds. Default: the setting `poll_timeout_ms`.
@@ -225,8 +230,20 @@ class PullConsumer(BaseConsumer):
             StateError: The consumer does not run, or another poll waits.
             Exception: The error for which the consumer failed.
         """
-        count = self.config.poll_count
-        return self._take(count) or await self._poll(count, self.config.poll_timeout_ms if timeout_ms is None else timeout_ms)
+        count, timeout_ms = self.config.poll_count, self.config.poll_timeout_ms if timeout_ms is None else timeout_ms
+        if self.state is ConsumerState.STARTING:
+            begun = asyncio.get_running_loop().time()
+            if not await self._has_started(timeout_ms):
+                return []
+            timeout_ms -= min(timeout_ms, int((asyncio.get_running_loop().time() - begun) * 1000))
+        return self._take(count) or await self._poll(count, timeout_ms)
+
+    async def _has_started(self, timeout_ms: int | None) -> bool:
+        """Wait for the end of a start in the background. Return False if it goes on after this time."""
+        self._check_loop()
+        if self._start_task is not None:
+            await asyncio.wait([self._start_task], timeout=None if timeout_ms is None else timeout_ms / 1000)
+        return self._start_task is None or self._start_task.done()
 
     def __aiter__(self) -> Self:
         return self
@@ -234,6 +251,8 @@ class PullConsumer(BaseConsumer):
     async def __anext__(self) -> MessageExt:
         """Return one message after another until the consumer is stopped. With `auto_commit` a message is done when the next one is
         requested."""
+        if self.state is ConsumerState.STARTING:
+            await self._has_started(None)
         if self.state in (ConsumerState.NEW, ConsumerState.STARTING):
             self._running()
         while self.state is ConsumerState.RUNNING:
@@ -494,7 +513,11 @@ class PullConsumer(BaseConsumer):
 
         Args:
             *queues: Queues; one that is not paused has no effect. Default: all paused queues.
+
+        Raises:
+            StateError: The consumer runs on another event loop.
         """
+        self._check_loop()
         for queue in queues or list(self._polls.paused):
             self._polls.resume(queue)
 

@@ -41,6 +41,7 @@ from lockstep.protocol.errors import (
     StateError,
 )
 from lockstep.protocol.names import dlq_topic, retry_topic
+from lockstep.runtime.event_loop import running_loop
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
@@ -246,8 +247,9 @@ class PushConsumer(BaseConsumer):
         """Stop pulling and calling the listener. Running calls finish; locks, heartbeats and rebalancing continue.
 
         Raises:
-            StateError: The consumer was not started.
+            StateError: The consumer was not started, or runs on another event loop.
         """
+        self._check_loop()
         if self._ctx is None:
             raise StateError(f"{self.group} is {self.state.value}: start it before pausing it")
         self._ctx.paused = True
@@ -257,10 +259,14 @@ class PushConsumer(BaseConsumer):
         """Continue after `pause`. A queue that is blocked because its attempts are exhausted gets one more call.
 
         Raises:
-            StateError: The consumer was not started.
+            StateError: The consumer was not started, or runs on another event loop.
         """
+        self._check_loop()
         if self._ctx is None or self._membership is None:
             raise StateError(f"{self.group} is {self.state.value}: start it before resuming it")
         self._ctx.paused = False
-        self._membership.resume()
+        if self._loop is None or self._loop is running_loop():
+            self._membership.resume()
+        else:  # a thread without an event loop
+            self._loop.call_soon_threadsafe(self._membership.resume)
         log.info("consumer.resumed", group=self.group)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from lockstep.client.config import StartConfig
 from lockstep.client.producer.latency_fault import LatencyFaults
 from lockstep.protocol.compression import COMPRESS_OVER_BYTES
 from lockstep.protocol.errors import LocalProtocolError
@@ -25,8 +26,8 @@ def check_terms(timeout_ms: int | None, require: str) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerConfig:
-    """Deadlines, batch sizes and the in-flight limit of one producer.
+class ProducerConfig(StartConfig):
+    """Deadlines, batch sizes, the in-flight limit and the start of one producer.
 
     Raises:
         ConfigError: A setting has the wrong type or is out of range.

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import Enum
 from functools import partial
 
 from lockstep.client.client import ConnectionArguments
+from lockstep.client.instance import Instance
+from lockstep.client.life import Life
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require, check_terms
 from lockstep.client.producer.delayed import delay_of
 from lockstep.client.producer.flow_control import InFlightLimit
+from lockstep.client.producer.health import ProducerHealth, ProducerState
 from lockstep.client.producer.hooks import SendHook, Sending, call_after_post, call_after_send, call_before_send, send_watched
 from lockstep.client.producer.result import SendResult
 from lockstep.client.producer.routing import Selector
@@ -24,6 +26,8 @@ from lockstep.protocol.errors import StateError
 from lockstep.protocol.message import Message
 from lockstep.protocol.names import check_group
 from lockstep.protocol.queue import MessageQueue
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.event_loop import running_loop
 
 POSTS_PER_TURN = 512
 """A task that posts returns to the loop after so many messages: frames are written meanwhile, and other tasks run."""
@@ -37,25 +41,16 @@ class ProducerArguments(ProducerConfig, ConnectionArguments):
     """The producer id, partition and epoch of its frames, so that another process can repeat them and the broker stores them once."""
 
 
-class ProducerState(Enum):
-    """The states of a producer: NEW, STARTING, RUNNING, CLOSING, CLOSED, and from there STARTING again."""
-
-    NEW = "new"
-    STARTING = "starting"
-    RUNNING = "running"
-    CLOSING = "closing"
-    CLOSED = "closed"
-
-
-class Producer:
+class Producer(Life):
     """Sends messages to topics: `async with Producer("group", nameserver="host:port") as producer: await producer.send(message)`.
 
     - Messages that gather for a queue while its last frame is in flight leave together in the next frame: concurrent sends need no
       batching.
     - `await send(…)` applies back-pressure: it waits while the in-flight limit (`in_flight_count_max`, `in_flight_bytes_max`) is reached.
     - A frame without a response is written again with the same sequence, and the broker stores it once.
-    - A producer runs on the event loop on which it was started, one at a time. It can be made before there is a loop, as a global of a
-      module, and started again after a `close`, on the same loop or another one.
+    - A producer runs on the event loop on which it was started, one at a time: a call from another loop raises StateError. It can be made
+      before there is a loop, as a global of a module, and started again after a `close` or after its loop was closed, on the same loop or
+      another one.
 
     Args:
         group: The name of the producer group.
@@ -74,6 +69,7 @@ class Producer:
     @takes_arguments_of(ProducerArguments)
     def __init__(self, arguments: ProducerArguments) -> None:
         check_group(arguments.group)
+        super().__init__()
         self.group = arguments.group
         self.config: ProducerConfig = arguments
         self._client = arguments.open_client()
@@ -82,48 +78,95 @@ class Producer:
         self._post_count = 0
         self._hooks: tuple[SendHook, ...] = ()
         self._limit = self._make_limit()
+        self._instance: Instance | None = None
         self._shell: ProducerShell | None = None
         self._topics: Topics | None = None
         self._sends: Sends | None = None
+        """Exists while the producer accepts sends, and while it is being closed."""
+        self._tasks = Tasks()
 
     # ------------------------------------------------------------------------------------------------------------------ life
 
     async def start(self) -> None:
         """Connect to the cluster. A closed producer can be started again, unless it has a given id.
 
+        With `start_in_background` it returns at once, and a send waits for the connection until its deadline.
+
         Raises:
-            TransportError: No nameserver responds.
-            StateError: The producer is started already, or it has a given id and was started before: its sequence would begin again.
+            TransportError: No nameserver responds, for `start_timeout_ms`.
+            StateError: The producer is started already, also on another event loop; or it has a given id and was started before: its
+                sequence would begin again.
         """
+        self._enter_loop()
         before = self._state
         if before not in (ProducerState.NEW, ProducerState.CLOSED):
             raise StateError(f"producer {self.group} is {before.value} already: it can be started again when it is closed")
         if self._given_id is not None and self._shell is not None:
             raise StateError(f"producer {self.group} was started before, and its given id is for one start: make a new one")
         self._state = ProducerState.STARTING
-        instance = self._client.instance()
+        self._own_loop()
+        instance = self._instance = self._client.instance()
+        if self.config.start_in_background:
+            instance.begin()
+            self._open(instance)
+            self._tasks.spawn(self._connect(None), f"producer {self.group} start")
+            return
         try:
-            await instance.start()
-            if self._state is not ProducerState.STARTING:
-                before = ProducerState.CLOSED
-                raise StateError(f"producer {self.group} was closed while it was started")
+            await self._connect(self.config.start_timeout_ms)
         except BaseException:  # re-raised
-            self._state = before
+            self._ended(instance, ProducerState.CLOSED if self._state is ProducerState.CLOSING else before)
             await instance.close()
             raise
+        self._open(instance)
+
+    async def _connect(self, limit_ms: int | None) -> None:
+        """Connect, and be running. Raise StateError if the producer is closed meanwhile."""
+        instance = self._instance
+        assert instance is not None
+
+        async def attempt() -> None:
+            self._check_open()
+            await instance.start()
+            self._check_open()
+
+        await self._start_patiently(attempt, limit_ms)
+        self._state = ProducerState.RUNNING
+
+    def _check_open(self) -> None:
+        if self._state not in (ProducerState.STARTING, ProducerState.RUNNING):
+            raise StateError(f"producer {self.group} was closed while it was started")
+
+    def _open(self, instance: Instance) -> None:
+        """Accept sends."""
         self._limit = self._make_limit()
         self._shell = shell = ProducerShell(instance, self.config, self._limit, self._given_id)
         self._topics = topics = Topics(self.group, shell)
         self._sends = Sends(self.group, self.config, topics, self._limit, shell, instance.host)
-        self._state = ProducerState.RUNNING
+
+    def _ended(self, instance: Instance, state: ProducerState) -> None:
+        """Become new or closed, unless the producer has been started again since: a coroutine of a closed loop may end at any time."""
+        if self._instance is instance:
+            self._state, self._loop, self._sends = state, None, None
+
+    def _drop(self) -> None:
+        instance = self._instance
+        assert instance is not None
+        instance.abandon()
+        self._ended(instance, ProducerState.CLOSED)
+        self._limit = self._make_limit()
+        self._tasks = Tasks()
 
     async def close(self) -> None:
         """Refuse further sends, wait until those in flight have ended (each has its deadline), and disconnect.
 
         If this call is cancelled, the producer disconnects at once: the sends in flight fail, with an unknown outcome if they may be
-        stored.
+        stored. If the event loop of the producer was closed, its connections are closed, and nothing is waited for.
+
+        Raises:
+            StateError: The producer runs on another event loop.
         """
-        if self._state is not ProducerState.RUNNING:
+        self._enter_loop()
+        if self._sends is None or self._state is ProducerState.CLOSING:
             self._state = ProducerState.CLOSING if self._state in (ProducerState.STARTING, ProducerState.CLOSING) else ProducerState.CLOSED
             return
         self._state = ProducerState.CLOSING
@@ -132,6 +175,7 @@ class Producer:
         assert topics is not None
         topics.stop_opening()
         try:
+            await self._tasks.cancel_all()
             await topics.close()
             await self._limit.idle()
             await asyncio.sleep(0)  # one-way sends of this turn are written at its end
@@ -141,7 +185,7 @@ class Producer:
             try:
                 await shell.instance.close()
             finally:
-                self._state = ProducerState.CLOSED
+                self._ended(shell.instance, ProducerState.CLOSED)
 
     async def __aenter__(self) -> "Producer":
         await self.start()
@@ -178,8 +222,16 @@ class Producer:
         waiting = WaitingRoom(config.waiting_count_max, config.waiting_bytes_max)
         return InFlightLimit(config.in_flight_count_max, config.in_flight_bytes_max, waiting)
 
+    def health(self) -> ProducerHealth:
+        """Return a snapshot of the producer's state, in any state of the producer and in any thread. It is cheap enough to be taken every
+        second."""
+        links = [] if self._sends is None or self._instance is None else self._instance.links()
+        down = tuple(link.name for link in links if not link.up)
+        return ProducerHealth(self.group, self._state, self._awaited, down, self.in_flight_count, self.in_flight_bytes)
+
     @property
     def _started(self) -> Sends:
+        self._check_loop()
         if self._sends is None:
             raise not_running(self.group, closed=self._state is ProducerState.CLOSED)
         return self._sends
@@ -236,7 +288,9 @@ class Producer:
             BrokerError: The broker refused the message, and a retry would not help (MessageIllegalError: no level has this delay).
             StateError: The producer is not started, or is closed.
         """
-        hooks, sends, result = self._hooks, self._sends or self._started, None
+        hooks, sends, result = self._hooks, self._sends, None
+        if sends is None or self._loop is not running_loop():
+            sends = self._started
         sending = Sending(self.group, (message,), "send", delay_level, delay) if hooks else None
         if sending is not None:
             (message,) = call_before_send(hooks, sending)
@@ -299,7 +353,9 @@ class Producer:
             TooManySendsError: As in `send`.
             TopicNotExistError, LocalProtocolError, StateError: As in `send`.
         """
-        hooks, sends = self._hooks, self._sends or self._started
+        hooks, sends = self._hooks, self._sends
+        if sends is None or self._loop is not running_loop():
+            sends = self._started
         sending = Sending(self.group, (message,), "post") if hooks else None
         if sending is not None:
             (message,) = call_before_send(hooks, sending)

@@ -32,11 +32,7 @@ class _Waiter:
         return self.opened.done()
 
     def expire(self) -> None:
-        failure = self._opening.failure
-        if isinstance(failure, RouteNotReadyError):
-            self.opened.set_exception(RouteNotReadyError(failure.remark))
-            return
-        why = f"not sent before its deadline ({failure or 'no nameserver or broker has returned its route yet'})"
+        why = f"not sent before its deadline ({self._opening.failure or 'no nameserver or broker has returned its route yet'})"
         self.opened.set_exception(SendTimeoutError(self._topic, Outcome.NOT_STORED, why))
 
 
