@@ -9,6 +9,7 @@ from lockstep.client.producer.queue_machine import QueueMachine
 from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.producer.write_scheduler import WriteScheduler
 from lockstep.protocol.command import Command
+from lockstep.runtime.clock import Clock
 from lockstep.runtime.endpoint import Endpoint
 from support.loops import turns
 from support.recorder import record
@@ -49,6 +50,7 @@ def scheduler_of() -> WriteScheduler:
     return WriteScheduler(
         lambda topic, queue, endpoint: cast(Queue, queue).run(endpoint),
         lambda queue: cast(Queue, queue).endpoint,
+        Clock(),
     )
 
 
