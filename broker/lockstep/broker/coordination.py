@@ -262,6 +262,11 @@ class Coordination:
         if any(begin for _, begin in begins):
             self.state.progress.record_reopened(topic, begins)
 
+    def topic_created(self, topic: str) -> None:
+        """Record that groups which subscribe to a topic that has come to exist begin at its first message (ordering.md 7.8)."""
+        for group in self.state.groups.groups_subscribed_to(topic) if self.starts.own_queue_ids(topic) else ():
+            self.starts.begin_at_first(group, topic)
+
     def skip_removed(self, minimums: Mapping[tuple[str, int], int]) -> Iterator[None]:
         """Move groups forward to the new minimum of (topic, queue id) if retention removed messages that they have not consumed.
 

@@ -155,7 +155,7 @@ class LegacyClients:
 
     def query_offset(self, key: QueueKey, *, young: bool) -> int | None:
         """Return the group's offset. If it has none, return that of the first message for a young queue, whose first message is still
-        available, else None."""
+        available, or if it begins there (ordering.md 7.2, 7.8), else None."""
         progress = self._state.progress.get(key)
         if progress is not None:
             return progress.offset

@@ -283,8 +283,12 @@ class GroupMembers:
 
     def _view(self, name: str) -> GroupView:
         group = self._state.groups.get(name)
-        topics = [] if group is None else group.topics
-        since = {topic: counter for topic in topics if (counter := self._state.progress.since(name, topic)) is not None}
+        topics = {} if group is None else group.topics
+        if group is not None and group.contract is not None and group.contract.broadcasting:
+            layouts = {topic: self._state.layouts.get(topic) for topic in topics}
+            since = {topic: 0 if layout is None else layout.version.counter for topic, layout in layouts.items()}
+        else:
+            since = {topic: counter for topic in topics if (counter := self._state.progress.since(name, topic)) is not None}
         last_decides = self._state.settings.uses_classic_policy(name)
         return GroupView(self.member_list(name) or MemberList((), self._state.version(name)), since, last_decides)
 

@@ -1,4 +1,4 @@
-"""Where a group begins in a topic: its start policy, resolved once for all queues of this broker (ordering.md 7.1 to 7.4)."""
+"""Where a group begins in a topic: its start policy, resolved once for all queues of this broker (ordering.md 7.1 to 7.4, 7.8)."""
 
 from collections.abc import Mapping
 
@@ -84,6 +84,16 @@ class StartPositions:
                 begins.append((queue_id, first if added_in > since else self._start_offset(queue_id, policy, by_time)))
         state.progress.record_start(group, topic, since=since, generation=state.fence.draw(), offsets=begins)
         return True
+
+    def begin_at_first(self, group: Group, topic: str) -> None:
+        """Record that the group begins at the first message of a topic that was just created, if it would begin at the end.
+
+        The other start policies find that message by themselves.
+        """
+        policies = [each for each in group.contracts.values() if group.subscribes(each, topic) and not each.broadcasting]
+        layout = self._state.layouts.get(topic)
+        if layout is not None and any(each.consume_from_where is ConsumeFromWhere.LAST_OFFSET for each in policies):
+            self._state.progress.record_start(group.name, topic, since=layout.version.counter, generation=0, offsets=())
 
     def _reserve_starts(self, count: int, now_ms: int) -> bool:
         """Return whether a group may begin in `count` queues now, and count them."""

@@ -45,6 +45,7 @@ class BrokerState:
             stored_queue_ids=store.stored_queue_ids,
             new_writer=self.new_writer,
             on_added=lambda topic, added: self.coordination.queues_added(topic, added),
+            on_created=lambda topic: self.coordination.topic_created(topic),
             topics_max=topics_max,
         )
         self.sequences = SequenceTable()

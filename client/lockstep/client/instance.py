@@ -6,7 +6,7 @@ one heartbeat. References to it are counted. A second consumer of one group gets
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -220,20 +220,16 @@ class Instance:
         return [self._links[name] for name in sorted(self._links)]
 
     def link(self, broker_name: str) -> BrokerLink | None:
-        """Return the link to one broker; None if no watched topic names it, or its address was never known."""
+        """Return the link to one broker; None if no watched topic has named it and `link_all` has not linked it."""
         return self._links.get(broker_name)
 
     def _layout_learned(self, layout: TopicLayout, change: RouteChange) -> None:
         if not self.closing:
-            for name in self.watch.unlinked(layout.topic, change.moved, self._links):
-                self._links[name] = self._make_link(name)
+            self._link(self.watch.unlinked(layout.topic, change.moved, self._links), change.moved)
             for name in self.routes.brokers_of(layout.topic):
                 link = self._links.get(name)
                 if link is None or not link.up:
                     self._outage_began(name)
-        for name in change.moved:
-            if name in self._links:
-                self._links[name].retry()
         if not change.layout:
             return
         log.info("layout.adopted", topic=layout.topic, counter=layout.version.counter, queues=layout.write_total)
@@ -241,6 +237,29 @@ class Instance:
             consumer.hooks.on_layout(layout)
         for hooks in list(self._producers):
             hooks.on_layout(layout)
+
+    def _link(self, unlinked: Iterable[str], moved: Iterable[str]) -> None:
+        """Link brokers, and connect at once to those that have another address now."""
+        for name in unlinked:
+            self._links[name] = self._make_link(name)
+        for name in moved:
+            if name in self._links:
+                self._links[name].retry()
+
+    async def link_all(self) -> None:
+        """Link every registered broker, whether or not a watched topic names it. Without a response of a nameserver do nothing.
+
+        A topic that does not exist yet may get queues at any of them, and each must know before which groups subscribe to it
+        (ordering.md 7.8).
+        """
+        try:
+            brokers = (await self.nameservers.cluster()).brokers
+        except (TransportError, BrokerError, RemoteProtocolError) as error:
+            log.debug("brokers.unknown", error=str(error))
+            return
+        moved = self.routes.merge_brokers(brokers)
+        if not self.closing:
+            self._link([broker.name for broker in brokers if broker.registered and broker.name not in self._links], moved)
 
     def _make_link(self, name: str) -> BrokerLink:
         hooks = LinkHooks(

@@ -53,8 +53,8 @@ def the_file_has_the_fetched_offset(patch: Patches) -> None:
 def a_start_is_not_awaited(patch: Patches) -> None:
     """A member's first offset in a queue is in its file before the first message is handled."""
 
-    async def early(self: LocalProgress, queue: MessageQueue, link: Any) -> SavedProgress:
-        return self._offsets.place(queue) or SavedProgress(await self._by_policy(queue, link), 0)
+    async def early(self: LocalProgress, queue: MessageQueue, link: Any, subscribed: int | None) -> SavedProgress:
+        return self._offsets.place(queue) or SavedProgress(await self._new(queue, link, subscribed), 0)
 
     patch.set(LocalProgress, "start_of", early)
 

@@ -73,7 +73,7 @@ class FakeStore:
     waiting: list[Callable[[], None]] = field(default_factory=list)
     requested: list[tuple[str, int, int]] = field(default_factory=list)
 
-    def young_queue(self, topic: str, queue_id: int) -> bool:
+    def young_queue(self, topic: str, queue_id: int, first: int) -> bool:
         return self.young
 
     def when_confirmed(self, callback: Callable[[], None]) -> None:

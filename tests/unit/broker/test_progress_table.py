@@ -52,6 +52,20 @@ def test_first_offsets_are_kept_by_snapshots_and_dropped_with_the_topic() -> Non
     assert restored.first_offsets() == []
 
 
+def test_group_that_begins_at_the_first_message_is_kept_by_snapshots_and_dropped_with_the_topic_or_the_group() -> None:
+    table = ProgressTable(Journal())
+    for group in ("g", "h"):
+        table.record_start(group, "t", since=3, generation=0, offsets=())
+    assert (len(table), table.progress_in_topic("g", "t"), table.missing_count("g", "t", 4)) == (0, [], 4)
+    restored = ProgressTable(Journal())
+    restored.restore({name: list(rows) for name, rows in table.snapshot().items()})
+    assert (restored.since("g", "t"), restored.topics_of_group("g"), restored.groups_in_topic("t")) == (3, ["t"], ["g", "h"])
+    restored.drop_group("g")
+    assert (restored.since("g", "t"), restored.groups_in_topic("t")) == (None, ["h"])
+    restored.drop_topic("t")
+    assert (restored.since("h", "t"), restored.groups()) == (None, [])
+
+
 def test_commit_without_a_change_is_not_journaled_but_its_time_is_updated() -> None:
     journal = Journal()
     table = ProgressTable(journal)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.protocol.bodies import ConsumeFromWhere, LockItem, LockVerdict, SessionLockBody, StartPolicy
+from lockstep.protocol.bodies import ConsumeFromWhere, LockItem, LockVerdict, MessageModel, SessionLockBody, StartPolicy
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
 
@@ -99,6 +99,53 @@ def test_queue_added_again_after_its_removal_starts_where_it_ended_then(restarts
     reply = a.send_lock(LockItem(GROUP, TOPIC, 1), starts=(StartPolicy(GROUP, TOPIC, ConsumeFromWhere.FIRST_OFFSET, since=3),))
     assert reply is not None
     assert reply.items[0].offset == 1_000
+
+
+def test_group_that_subscribes_to_a_topic_before_its_creation_begins_at_its_first_message() -> None:
+    """Also after restarts, after its members have left, and of a topic that had messages before it was deleted."""
+    bench = Bench(layout("other"))
+    a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
+    a.connect()
+    bench.restart()
+    bench.layouts.adopt(layout(queues=2, counter=3))
+    bench.ends.queues = {(TOPIC, 0): (7, 7), (TOPIC, 1): (0, 0)}
+    bench.c.topic_created(TOPIC)
+    bench.c.layout_changed(TOPIC)
+    bench.ends.queues = {(TOPIC, 0): (7, 50), (TOPIC, 1): (0, 60)}
+    assert [bench.c.legacy.query_offset((GROUP, TOPIC, queue_id), young=False) for queue_id in (0, 1)] == [7, 0]
+    a.connect()
+    a.leave()
+    bench.restart()
+    b = Client(bench, "b", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
+    b.connect()
+    assert [(each.offset, each.since) for each in b.lock(0, 1).values()] == [(7, 3), (0, 3)]
+
+
+@pytest.mark.parametrize("where", [ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.TIMESTAMP])
+def test_only_a_group_that_would_begin_at_the_end_is_recorded_when_its_topic_is_created(where: ConsumeFromWhere) -> None:
+    bench = Bench(layout("other"))
+    Client(bench, "a", ordered(consume_from_where=where, consume_timestamp_ms=1)).connect()
+    bench.layouts.adopt(layout())
+    bench.c.topic_created(TOPIC)
+    assert bench.c.state.progress.since(GROUP, TOPIC) is None
+
+
+def test_group_that_subscribes_after_the_creation_begins_at_the_end() -> None:
+    bench = Bench(layout("other"))
+    bench.layouts.adopt(layout())
+    bench.c.topic_created(TOPIC)
+    a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
+    a.connect()
+    assert a.lock(0)[0].offset == 1_000
+
+
+def test_broadcasting_members_are_told_the_layout_counter_of_each_topic() -> None:
+    bench = Bench(layout(counter=5))
+    bench.layouts.adopt(layout("gone", queues=0, counter=3))
+    contract = ordered(topics=(TOPIC, "gone", "unknown"), message_model=MessageModel.BROADCASTING)
+    view = Client(bench, "a", contract).connect()
+    assert view is not None
+    assert view.groups[GROUP].since == {TOPIC: 5, "gone": 3, "unknown": 0}
 
 
 def test_start_in_a_queue_that_was_added_again_is_set_back_if_the_log_lost_its_end() -> None:

@@ -187,6 +187,19 @@ def test_queues_that_a_layout_adds_are_reported_with_whether_they_were_removed_b
     assert seen == added
 
 
+def test_topic_that_comes_to_exist_is_reported_once_before_the_change() -> None:
+    seen: list[str] = []
+    topics = TopicTable(LayoutTable(), Journal(), "broker-a", seen.append, on_created=lambda topic: seen.append(f"created {topic}"))
+    topics.create(own((1, 1), counter=1))
+    topics.create(own((1, 1), (1, 2), counter=2))
+    topics.create(topics.require_layout("t").deletion)
+    topics.adopt([TopicLayout("t", LayoutVersion(9, 7), (LayoutEntry("broker-a", 1, 1, 9),))])
+    assert seen == ["created t", "t", "t", "t", "created t", "t"]
+    seen.clear()
+    topics.adopt([TopicLayout("t", LayoutVersion(20, 7), (LayoutEntry("broker-a", 1, 1, 15),))])
+    assert seen == ["t", "created t", "t"], "it was deleted and created again while this broker was away"
+
+
 def test_unknown_topic_is_reported_with_the_next_step() -> None:
     with pytest.raises(TopicNotExistError, match="lockstep topic create nowhere"):
         table().require_layout("nowhere")

@@ -22,8 +22,9 @@ from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse
 class Queues(TimeIndex, Protocol):
     """What OffsetProcessor needs of the store."""
 
-    def young_queue(self, topic: str, queue_id: int) -> bool:
-        """Return True while the queue's first message is one of the recent ones: a group without an offset then begins at 0."""
+    def young_queue(self, topic: str, queue_id: int, first: int) -> bool:
+        """Return True while the queue's first message, at `first` or before, is a recent one: a group without an offset then begins at
+        `first`."""
         ...
 
 
@@ -44,7 +45,8 @@ class OffsetProcessor:
             item = LockItem(header.consumer_group, header.topic, header.queue_id)
             body = SessionLockBody((item,), (start_policy(header),))
             return self._starts.resolve(request, body, partial(self._query_session, request, header))
-        young = self._store.young_queue(header.topic, header.queue_id)
+        first = self._coordination.state.progress.first_offset(header.topic, header.queue_id)
+        young = self._store.young_queue(header.topic, header.queue_id, first)
         offset = self._coordination.legacy.query_offset((header.consumer_group, header.topic, header.queue_id), young=young)
         if offset is None:
             raise QueryNotFoundError(f"group {header.consumer_group} has no offset for {header.topic} queue {header.queue_id}")

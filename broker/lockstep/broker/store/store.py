@@ -523,16 +523,17 @@ class Store:
         """Return the store time of the log's first record, in ms since 1970; 0 if there is none."""
         return await self._retention.oldest_ms()
 
-    def young_queue(self, topic: str, queue_id: int) -> bool:
-        """Return whether nothing was removed and the first message is still a recent one, so that a group without progress begins at 0.
+    def young_queue(self, topic: str, queue_id: int, first: int) -> bool:
+        """Return whether nothing from `first` on was removed and the first message is still a recent one, so that a group without progress
+        begins there. `first`: where the queue was added.
 
         RocketMQ: ConsumerManageProcessor.queryConsumerOffset.
         """
         queue = self._queues.get((topic, queue_id))
-        if queue is None or queue.min_position is None:
-            return queue is None or queue.min == 0
+        if queue is None or queue.min > first:
+            return queue is None
         near = self._host.files.memory_bytes() * YOUNG_MEMORY_PERCENT // 100
-        return queue.min == 0 and self._log.end - queue.min_position <= near
+        return queue.min_position is None or self._log.end - queue.min_position <= near
 
     async def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
         """Return the offset of the first message with the store time `timestamp_ms` or a later one, or the queue's end.

@@ -5,6 +5,7 @@ loss of a suffix of the log, real or assumed, or because the topic was created a
 
 `since` of (group, topic) is the layout counter at which the group's start policy was resolved for all queues of this broker. A queue that
 a later layout adds begins at its first message after it was added (ordering.md 7.2): at 0, or at `first_offset` if it had messages before.
+So do all queues of a topic that was created while the group subscribed to it (7.8): it has `since`, and no progress yet.
 
 A reset by an operator is `untold` until the classic members know of it: their requests carry no generation (ordering.md 12.5).
 """
@@ -94,7 +95,7 @@ class ProgressTable:
         """Group → topic → queue id → progress."""
         self._count = 0
         self._topics: Counter[str] = Counter()
-        """Topic → number of groups that have progress in it. A topic without progress has no entry."""
+        """Topic → number of groups in `groups_in_topic`. A topic without any has no entry."""
         self._since: dict[str, dict[str, int]] = {}
         """Topic → group → layout counter. By topic first: deleting a topic looks at its own entries only."""
         self._first: dict[str, dict[int, int]] = {}
@@ -139,11 +140,11 @@ class ProgressTable:
         return min(id_count, id_count - len(queues) + max(0, queues.ids_end - id_count))
 
     def groups_in_topic(self, topic: str) -> list[str]:
-        """Return the groups that have progress in the topic."""
+        """Return the groups that have progress in the topic, or begin there at the first message."""
         return [group for group, topics in self._groups.items() if topic in topics] if topic in self._topics else []
 
     def topics_of_group(self, group: str) -> list[str]:
-        """Return the topics in which the group has progress."""
+        """Return the topics in which the group has progress, or begins at the first message."""
         return list(self._groups.get(group, ()))
 
     def since(self, group: str, topic: str) -> int | None:
@@ -210,7 +211,8 @@ class ProgressTable:
             self._losses[key] = Loss(*moved.gap, now_ms)
 
     def record_start(self, group: str, topic: str, *, since: int, generation: int, offsets: Iterable[tuple[int, int]]) -> None:
-        """Record where the group begins in a topic, in one change: (queue id, offset) of every queue without progress."""
+        """Record where the group begins in a topic, in one change: (queue id, offset) of every queue without progress. It begins at
+        `first_offset` in the others."""
         self._record(("progress.resolved", group, topic, since, generation, [list(pair) for pair in offsets]))
 
     def renew_generations(self, generation: int) -> None:
@@ -218,8 +220,7 @@ class ProgressTable:
         self._record(("progress.renewed", generation))
 
     def record_reopened(self, topic: str, offsets: Iterable[tuple[int, int]]) -> None:
-        """Record (queue id, first offset) of queues that are added now, and had messages before: they were removed, or their topic was
-        deleted."""
+        """Record (queue id, first offset) of queues that are added now and had messages before."""
         self._record(("progress.reopened", topic, [list(pair) for pair in offsets]))
 
     def drop_topic(self, topic: str) -> None:
@@ -243,7 +244,7 @@ class ProgressTable:
                 ranges: Ranges = tuple(more[1]) if len(more) > 1 else ()
                 self._put((group, topic, queue_id), Progress(generation, offset, attempts, gap, more[:1] == [True], ranges))
             case ("progress.resolved", group, topic, since, generation, offsets):
-                self._since.setdefault(topic, {})[group] = since
+                self._put_since(group, topic, since)
                 for queue_id, offset in offsets:
                     self._put((group, topic, queue_id), Progress(generation, offset))
             case ("progress.renewed", generation):
@@ -283,7 +284,7 @@ class ProgressTable:
         for row in plain["queues"]:
             self.apply(("progress.set", *row))
         for group, topic, since in plain["since"]:
-            self._since.setdefault(topic, {})[group] = since
+            self._put_since(group, topic, since)
         for topic, queue_id, first in plain.get("first", ()):
             self._first.setdefault(topic, {})[queue_id] = first
 
@@ -300,14 +301,23 @@ class ProgressTable:
         return self._groups[key[0]][key[1]][key[2]]
 
     def _put(self, key: QueueKey, progress: Progress) -> None:
-        topics = self._groups.setdefault(key[0], {})
-        queues = topics.get(key[1])
-        if queues is None:
-            queues = topics[key[1]] = _Queues()
-            self._topics[key[1]] += 1
+        queues = self._queues_of(key[0], key[1])
         self._count += key[2] not in queues
         queues.ids_end = max(queues.ids_end, key[2] + 1)
         queues[key[2]] = progress
+
+    def _put_since(self, group: str, topic: str, since: int) -> None:
+        self._queues_of(group, topic)
+        self._since.setdefault(topic, {})[group] = since
+
+    def _queues_of(self, group: str, topic: str) -> _Queues:
+        """Return the progress of the group in the topic, for a change."""
+        topics = self._groups.setdefault(group, {})
+        queues = topics.get(topic)
+        if queues is None:
+            queues = topics[topic] = _Queues()
+            self._topics[topic] += 1
+        return queues
 
     def _record(self, change: Change) -> None:
         self._journal.record(change, self.apply)

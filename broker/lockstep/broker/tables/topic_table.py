@@ -93,16 +93,19 @@ class TopicTable:
         stored_queue_ids: Callable[[str], Iterable[int]] = lambda _topic: (),
         new_writer: Callable[[], int] = lambda: 0,
         on_added: Callable[[str, Mapping[int, bool]], None] | None = None,
+        on_created: Callable[[str], None] | None = None,
         topics_max: int = TOPICS_MAX,
     ) -> None:
         """`stored_queue_ids(topic)` returns the queues that hold messages here, `new_writer()` 32 random bits.
 
         `on_added(topic, {queue id: removed})` is called before `on_changed` if a layout has queues of this broker that were not there
-        before. `removed`: an operator has removed the queue, so its messages from before are stored.
+        before. `removed`: an operator has removed the queue, so its messages from before are stored. `on_created(topic)` is called then if
+        the topic has come to exist: it was unknown here, or deleted.
         """
         self.layouts = layouts
         self.on_changed = on_changed
         self.on_added = on_added
+        self.on_created = on_created
         self.topics_max = topics_max
         self._stored_queue_ids = stored_queue_ids
         self._new_writer = new_writer
@@ -348,6 +351,9 @@ class TopicTable:
             self._put(layout)
             self._append_queues(layout, self._id_count_to_keep(here, layout), here.write_count(self._broker_name))
             self._report_added(here, layout)
+        after = self.find_layout(layout.topic)
+        if after is not None and (here is None or here.began != after.began) and self.on_created is not None:
+            self.on_created(layout.topic)
         self._changed(layout.topic)
         return True
 

@@ -229,7 +229,7 @@ class BaseConsumer(Life):
             on_heartbeat_reply=membership.heartbeat_reply,
             on_notice=membership.notice,
             on_queue_free=membership.queue_free,
-            on_layout=lambda _: membership.rebalance(),
+            on_layout=membership.layout_learned,
             queue_count=membership.queue_count,
             on_refused=lambda link, error: self._fail(error),
             on_failed=self._fail,

@@ -6,7 +6,7 @@ The offset at which a queue begins, or begins again, is in the file before its f
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar, TypeVar
 
 from lockstep.client.broker_link import BrokerLink
@@ -116,16 +116,18 @@ class LocalProgress:
 
     # ---------------------------------------------------------------------------------------------------------------- start
 
-    async def start_of(self, queue: MessageQueue, link: BrokerLink) -> SavedProgress:
+    async def start_of(self, queue: MessageQueue, link: BrokerLink, subscribed: int | None) -> SavedProgress:
         """Return where this member continues in the queue; a new member begins according to the start policy. On return the file has this
         position.
+
+        `subscribed`: the topic's layout counter at which the member subscribed, 0 if the topic did not exist, None if that is not known.
 
         Raises:
             TransportError, BrokerError, RemoteProtocolError: The broker did not return the start offset.
         """
         place = self._offsets.place(queue)
         if place is None:
-            place = await self._new(queue, link)
+            place = SavedProgress(await self._new(queue, link, subscribed), 0)
             self._begin_at(queue, place)
         mine = self._starts.get(queue, 0)
         if mine > self._written:
@@ -135,12 +137,12 @@ class LocalProgress:
                 await self._done.wait_for(lambda: self._written >= mine)
         return place
 
-    async def _new(self, queue: MessageQueue, link: BrokerLink) -> SavedProgress:
+    async def _new(self, queue: MessageQueue, link: BrokerLink, subscribed: int | None) -> int:
         layout = self._instance.routes.layout(queue.topic)
         if layout is None or queue not in layout.number_of:
             raise TransportError(f"{queue} is no longer in any layout")
-        since = self._offsets.since(queue.topic, layout.version.counter)
-        return SavedProgress(await (self._added if layout.added_in(queue) > since else self._by_policy)(queue, link), 0)
+        since = self._offsets.since(queue.topic, layout.version.counter if subscribed is None else subscribed)
+        return await (self._added if layout.added_in(queue) > since else self._by_policy)(queue, link)
 
     async def _added(self, queue: MessageQueue, link: BrokerLink) -> int:
         """Return the offset of the first message after the queue was added to the topic (ordering.md 7.2)."""
@@ -225,11 +227,13 @@ class LocalProgress:
 class LocalSession:
     """The session of a worker that needs a broker only for messages; one for each queue."""
 
-    def __init__(self, link: BrokerLink, progress: LocalProgress) -> None:
+    def __init__(self, link: BrokerLink, progress: LocalProgress, subscribed: Mapping[str, int]) -> None:
+        """`subscribed`: topic → layout counter at which the member subscribed, as far as that is known."""
         self.link = link
         self.proof = AlwaysAlive()
         self.proof_awaited = False
         self._progress = progress
+        self._subscribed = subscribed
         self._handler: QueueHandler | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -252,7 +256,7 @@ class LocalSession:
         place: SavedProgress | None = None
         while ownership.wanted and place is None:
             try:
-                place = await self._progress.start_of(ownership.queue, self.link)
+                place = await self._progress.start_of(ownership.queue, self.link, self._subscribed.get(ownership.queue.topic))
             except (TransportError, BrokerError, RemoteProtocolError) as error:
                 log.info("start.unknown", queue=str(ownership.queue), error=str(error), again_ms=AGAIN_MS)
                 await asyncio.sleep(AGAIN_MS / 1000)

@@ -1,6 +1,7 @@
 """Joining a group: the common part of the starts of push and pull consumers."""
 
 import asyncio
+from collections.abc import Iterable
 
 from lockstep.client.instance import Instance
 from lockstep.client.topics import create_topic
@@ -38,6 +39,16 @@ async def is_routed(instance: Instance, topic: str) -> bool:
         return await instance.watch.route(topic) is not None
     except RouteNotReadyError:
         return False
+
+
+async def find_topics(instance: Instance, group: str, topics: Iterable[str]) -> None:
+    """Request the routes of the group's topics. If one does not exist, link every broker, so that the broker that creates it knows that
+    the group subscribes to it."""
+    missing = [topic for topic in topics if not await is_routed(instance, topic)]
+    for topic in missing:
+        log.warning("topic.missing", group=group, topic=topic, then="consumption begins when the topic exists, at its first message")
+    if missing:
+        await instance.link_all()
 
 
 async def ready_retries(instance: Instance, group: str) -> None:

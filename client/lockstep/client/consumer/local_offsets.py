@@ -4,8 +4,8 @@
 
 The numbers of a queue are the next offset to consume, and the failed calls of the batch that begins there. They remain valid, like (queue,
 offset) → message, even if a topic is deleted and created again. `since` is the layout counter at which the group's start policy was
-applied; queues that are added later begin at their first message after that. `starts` rises with each start. `crc32` is that of the text
-without it.
+applied, 0 if the topic did not exist then; queues that are added later begin at their first message after that. `starts` rises with each
+start. `crc32` is that of the text without it.
 """
 
 import json

@@ -55,7 +55,8 @@ class Membership:
         self._workers: dict[MessageQueue, QueueWorker] = {}
         self._wanted: QueueSet = {}
         self._start_counters: dict[str, int] = {}
-        """By topic: the lowest layout counter at which a broker resolved the start policy (`since`, ordering.md 7.2)."""
+        """By topic: the lowest layout counter at which a broker resolved the start policy (`since`, ordering.md 7.2). For a broadcasting
+        member: the one at which it subscribed, 0 if the topic did not exist (7.8)."""
         self.sub_versions: dict[str, int] = {}
         """By topic, as HEART_BEAT sends them; 0 if the group's subscriptions have no versions."""
         self._last_decides = False
@@ -126,15 +127,23 @@ class Membership:
 
     async def _rounds(self) -> None:
         while True:
-            missing = any(self._instance.routes.layout(topic) is None for topic in self._ctx.filters)
+            layouts = [self._instance.routes.layout(topic) for topic in self._ctx.filters]
+            missing = any(layout is None or layout.deleted for layout in layouts)
             await asyncio.sleep((MISSING_TOPIC_MS if missing else ROUND_MS) / 1000)
             if missing:
                 self._instance.watch.refresh_soon()
+                await self._instance.link_all()
             for link in self._instance.links():
                 self._request_if_outdated(link)
             self.rebalance()
 
     # --------------------------------------------------------------------------------------------------------------- rounds
+
+    def layout_learned(self, layout: TopicLayout) -> None:
+        """Handle a layout that is new or higher. A deleted topic may be created again at any broker."""
+        if layout.deleted and self._joined and not self._leaving and layout.topic in self._ctx.filters:
+            self._ctx.tasks.spawn(self._instance.link_all(), f"{self._ctx.group} links")
+        self.rebalance()
 
     def rebalance(self) -> None:
         """Run one round. Before the join and after the leave it changes nothing."""
@@ -193,7 +202,7 @@ class Membership:
         if worker is None:
             session, local = self._session(link), self._ctx.local
             worker = self._workers[queue] = QueueWorker(
-                queue, session if local is None else LocalSession(link, local), self._ctx, self._model, self
+                queue, session if local is None else LocalSession(link, local, self._start_counters), self._ctx, self._model, self
             )
         return worker
 
@@ -230,7 +239,10 @@ class Membership:
             return
         self._last_decides = group.last_decides
         for topic, since in group.since.items():
-            self.start_resolved(topic, since)
+            if self._ctx.local is None:
+                self.start_resolved(topic, since)
+            else:
+                self._subscribed(topic, since)
         self._adopt(link, group.list)
         self._request_if_outdated(link)
 
@@ -258,6 +270,12 @@ class Membership:
     def start_resolved(self, topic: str, since: int) -> None:
         if since > 0:
             self._start_counters[topic] = min(since, self._start_counters.get(topic, since))
+
+    def _subscribed(self, topic: str, counter: int) -> None:
+        """Record the topic's layout counter at a broker. The member has subscribed when it begins: the highest one before that counts."""
+        known = self._start_counters.get(topic)
+        if known is None or (counter > known and not self._joined):
+            self._start_counters[topic] = counter
 
     # ---------------------------------------------------------------------------------------------------------------- lists
 

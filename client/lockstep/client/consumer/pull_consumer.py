@@ -19,7 +19,7 @@ from lockstep.client.consumer.consume_model import SLICE_MS
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.grant import Grant
 from lockstep.client.consumer.health import ConsumerState
-from lockstep.client.consumer.joining import is_routed
+from lockstep.client.consumer.joining import find_topics
 from lockstep.client.consumer.ownership import GrantPolicy
 from lockstep.client.consumer.poll_model import PollModel, PollRunner
 from lockstep.client.consumer.queue_worker import QueueWorker
@@ -157,9 +157,7 @@ class PullConsumer(BaseConsumer):
 
     async def _prepare(self, instance: Instance) -> None:
         await _check_queues(instance, self._by_hand)
-        for topic in self._expressions:
-            if not await is_routed(instance, topic):
-                log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when the topic exists")
+        await find_topics(instance, self.group, self._expressions)
 
     def _make_context(self, instance: Instance) -> ConsumerContext:
         by_hand = not self._expressions

@@ -11,7 +11,7 @@ from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.consume_model import ConsumeModel
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.hooks import ConsumeHook
-from lockstep.client.consumer.joining import is_routed, ready_retries
+from lockstep.client.consumer.joining import find_topics, ready_retries
 from lockstep.client.consumer.lane_model import LaneModel
 from lockstep.client.consumer.listener import (
     ConcurrentlyListener,
@@ -164,9 +164,7 @@ class PushConsumer(BaseConsumer):
         assert self._ctx is not None
         if self._ctx.local is not None:
             await self._ctx.local.open()
-        for topic in self._expressions:
-            if not await is_routed(instance, topic):
-                log.warning("topic.missing", group=self.group, topic=topic, then="consumption begins when the topic exists")
+        await find_topics(instance, self.group, self._expressions)
         if self._has_retries:
             await ready_retries(instance, self.group)
 

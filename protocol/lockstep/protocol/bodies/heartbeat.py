@@ -151,7 +151,8 @@ class GroupView:
 
     list: MemberList
     since: dict[str, int]
-    """Topic → the layout counter at which the group's start policy was resolved: a queue that a later layout adds starts at 0."""
+    """Topic → the layout counter at which the group's start policy was resolved: a queue that a later layout adds starts at 0. Of a
+    broadcasting group: the topic's layout counter now, 0 if it does not exist. A member that has just joined resolves its policy there."""
     last_decides: bool = False
     """Whether `subscription_policy` is classic: the subscription with the highest version applies to all members, so they raise theirs as
     RocketMQ's do."""

@@ -589,11 +589,21 @@ async def test_dropped_topic_is_hidden_and_its_offsets_are_not_reused() -> None:
 async def test_queue_is_young_while_its_first_message_is_near_the_log_end() -> None:
     files = SimFiles()
     store = await open_store(files)
-    assert store.young_queue("orders", 0)
+    assert store.young_queue("orders", 0, 0)
     append(store, b"a")
-    assert store.young_queue("orders", 0)
+    assert store.young_queue("orders", 0, 0)
     files.memory_bytes = lambda: 100  # type: ignore[method-assign]
-    assert not store.young_queue("orders", 0)
+    assert not store.young_queue("orders", 0, 0)
+    await store.close()
+
+
+async def test_queue_of_a_topic_that_was_created_again_is_young_from_where_it_ended_before() -> None:
+    store = await open_store(SimFiles())
+    append(store, b"a")
+    store.drop_topic("orders")
+    assert [store.young_queue("orders", 0, first) for first in (0, 1)] == [False, True]
+    append(store, b"b")
+    assert [store.young_queue("orders", 0, first) for first in (0, 1)] == [False, True]
     await store.close()
 
 
