@@ -50,6 +50,31 @@ async def test_reset_moves_a_running_member_and_its_old_commits_do_not_undo_it(c
             assert (await member.call(14, GROUP)).fields == {"offset": "3"}
 
 
+async def test_reader_is_moved_back_after_a_power_cut(cluster: Cluster) -> None:
+    """The member had read 4 messages and committed 2. No queue is locked: an earlier holder may trust a lock that was lost."""
+    async with java_broker(cluster) as member:
+        for number in range(4):
+            await member.call(310, send(), b"%d" % number)
+        await member.call(34, None, heartbeat())
+        assert json.loads((await member.call(41, None, LOCK)).body) == {"lockOKMQSet": QUEUES}
+        assert (await member.call(15, {**GROUP, "commitOffset": "2"})).code == 0
+        await cluster.kill("broker-a")
+    boot = cluster.folder / "store-broker-a" / "lockstep" / "boot"
+    _, flush = boot.read_text().split()
+    boot.write_text(f"another-boot {flush}")
+    await cluster.broker("broker-a")
+    async with java_wire(cluster.addresses["broker-a"], JSON) as member:
+        await member.call(34, None, heartbeat())
+        assert json.loads((await member.call(41, None, LOCK)).body) == {"lockOKMQSet": []}
+        late = await member.call(15, {**GROUP, "commitOffset": "4"})
+        assert (late.code, "by a start that may have lost messages" in (late.remark or "")) == (16, True)
+        told = await member.call(11, pull(4))
+        assert (told.code, told.fields["nextBeginOffset"]) == (21, "2")
+        again = await member.call(11, pull(2))
+        assert [body for _, body, _ in records(again.body)] == [b"2", b"3"]
+        assert (await member.call(15, {**GROUP, "commitOffset": "4"})).code == 0
+
+
 async def test_reset_is_told_after_the_brokers_restart_as_well(cluster: Cluster) -> None:
     async with java_broker(cluster) as member:
         for number in range(4):

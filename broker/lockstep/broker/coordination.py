@@ -108,6 +108,7 @@ class Coordination:
         return {
             "term": state.term,
             "holding": state.grants_suspended,
+            "classic_holding": state.classic_suspended,
             "told_grace_ms": state.promised_grace_ms,
             "groups": state.groups.snapshot(),
             "locks": state.locks.snapshot(),
@@ -121,6 +122,7 @@ class Coordination:
         """Restore a snapshot into empty tables."""
         state = self.state
         state.term, state.grants_suspended, state.promised_grace_ms = plain["term"], plain["holding"], plain["told_grace_ms"]
+        state.classic_suspended = plain.get("classic_holding", False)
         state.groups.restore(plain["groups"])
         state.locks.restore(plain["locks"])
         state.progress.restore(plain["progress"])
@@ -146,6 +148,8 @@ class Coordination:
             state.progress.renew_generations(state.fence.draw())
             if not state.grants_suspended:
                 state.record(("broker.hold", True))
+            if not state.classic_suspended:
+                state.record(("broker.classic_hold", True))
         self._repair_progress()
         self._register_known_groups()
         self._start_grace(now_ms)
@@ -156,6 +160,7 @@ class Coordination:
         self._start_grace(now_ms)
         self._opened_ms = now_ms
         self.state.start_grace_ends_ms = now_ms + self.state.promised_grace_ms
+        self.state.classic_hold_ends_ms = now_ms + max(self.state.promised_grace_ms, self.state.config.classic_trust_ms)
 
     def _start_grace(self, now_ms: int) -> None:
         self._ticked_ms = now_ms
@@ -182,10 +187,10 @@ class Coordination:
         for key, progress in list(state.progress):
             end = state.bounds.end_offset(key[1], key[2])
             if progress.offset > end:
-                state.progress.set_progress(key, Progress(state.fence.draw(), end))
+                state.progress.set_progress(key, Progress(state.fence.draw(), end, untold=True))
                 state.end_grant(key, "its progress was beyond the queue")
             elif progress.done and progress.done[-1] > end:
-                renewed = replace(progress, generation=state.fence.draw(), done=below(progress.done, end))
+                renewed = replace(progress, generation=state.fence.draw(), untold=True, done=below(progress.done, end))
                 state.progress.set_progress(key, renewed)
                 state.end_grant(key, "its progress was beyond the queue")
             minimums[key[1:]] = state.bounds.bounds(key[1], key[2])[0]
@@ -216,6 +221,8 @@ class Coordination:
                 state.drop_unused_contract(group.name)
         if state.start_grace_ends_ms is not None and now_ms >= state.start_grace_ends_ms:
             self._end_start_grace()
+        if state.classic_suspended and state.classic_hold_ends_ms is not None and now_ms >= state.classic_hold_ends_ms:
+            self._end_classic_hold()
         return self._next_due_ms(now_ms)
 
     def _end_start_grace(self) -> None:
@@ -228,10 +235,20 @@ class Coordination:
             for group in state.groups:
                 state.pending.notify_group_free(group)
 
+    def _end_classic_hold(self) -> None:
+        """End the hold of classic clients: none trusts a lock of before the start any more."""
+        self.state.record(("broker.classic_hold", False))
+        for group in self.state.groups:
+            if group.has_classic_members:
+                self.state.pending.notify_group_free(group)
+                self.state.pending.notify_classic_free(group)
+
     def _next_due_ms(self, now_ms: int) -> int:
         dues = [now_ms + TICK_MS_MAX, self.membership.next_due_ms(), self.legacy.next_due_ms()]
         if self.state.grants_suspended or self.state.promised_grace_ms > self.state.config.disconnect_grace_ms:
             dues.append(self.state.start_grace_ends_ms)
+        if self.state.classic_suspended:
+            dues.append(self.state.classic_hold_ends_ms)
         return max(now_ms + 1, min(due for due in dues if due is not None))
 
     def set_day(self, wall_ms: int) -> bool:

@@ -57,14 +57,18 @@ class GroupStatusReader:
             overruled_count=state.override_counts.get(name, 0),
             refusals=state.refusals.of(name, now_ms) or None,
             grants=state.locks.grant_counts[name],
-            suspended_ms=self._suspended_ms(now_ms),
+            suspended_ms=self._suspended_ms(name, now_ms),
             consumed=None if consumed is None else tuple(sorted(consumed)),
         )
 
-    def _suspended_ms(self, now_ms: int) -> int | None:
+    def _suspended_ms(self, name: str, now_ms: int) -> int | None:
         """Return for how long no queue is granted yet, because the last start may have lost grants; None if queues are granted."""
-        ends_ms = self._state.start_grace_ends_ms
-        return max(0, ends_ms - now_ms) if self._state.grants_suspended and ends_ms is not None else None
+        state, group = self._state, self._state.groups.get(name)
+        if not state.suspends(group):
+            return None
+        for_classic = state.classic_suspended and group is not None and group.has_classic_members
+        ends_ms = state.classic_hold_ends_ms if for_classic else state.start_grace_ends_ms
+        return None if ends_ms is None else max(0, ends_ms - now_ms)
 
     def summary(self, name: str, lag: int) -> GroupSummary:
         """Return the summary of a group. `lag`: the sum of `lag_of` the queues that count."""

@@ -32,7 +32,9 @@ class CoordinationConfig:
     session_timeout_ms: int = 20_000
     """Silence after which a session ends. Never below the grace: a silent client stops its calls only when the grace is over."""
     classic_lock_ms: int = 60_000
-    """RocketMQ: rebalance.lockMaxLiveTime."""
+    """RocketMQ: rebalance.lockMaxLiveTime of the broker."""
+    classic_trust_ms: int = 30_000
+    """How long a classic client trusts a lock. RocketMQ: rocketmq.client.rebalance.lockMaxLiveTime."""
     classic_member_ms: int = 120_000
     """RocketMQ: CHANNEL_EXPIRED_TIMEOUT."""
     classic_restart_ms: int = 30_000
@@ -72,7 +74,7 @@ class QueueBounds(Protocol):
 class GroupTables:
     """The coordination tables, and the broker-wide facts that are durable with them."""
 
-    KINDS = frozenset({"broker.term", "broker.hold", "broker.grace"})
+    KINDS = frozenset({"broker.term", "broker.hold", "broker.classic_hold", "broker.grace"})
 
     def __init__(self, config: CoordinationConfig, layouts: LayoutTable, bounds: QueueBounds, journal: Journal) -> None:
         self.config = config
@@ -93,10 +95,15 @@ class GroupTables:
         """The term of the last start."""
         self.grants_suspended = False
         """Durable: a suffix of the log is assumed to be lost, and no queue is granted for the grace (ordering.md 8.5)."""
+        self.classic_suspended = False
+        """Durable: as `grants_suspended`, for `classic_trust_ms`: no classic client is granted a queue, and no session one of a group with
+        classic members (ordering.md 12.6)."""
         self.promised_grace_ms = 0
         """Durable: the longest grace that a client may still rely on. Above the configured one only after a start with a shorter one."""
         self.start_grace_ends_ms: int | None = None
         """When the grace of the last start is over, during which suspended grants remain so; None before the port is open."""
+        self.classic_hold_ends_ms: int | None = None
+        """When `classic_suspended` ends; None before the port is open."""
         self.classic_connections: dict[str, int] = {}
         """Client id of a classic member → its current connection."""
 
@@ -107,6 +114,8 @@ class GroupTables:
                 self.term = term
             case ("broker.hold", bool(suspended)):
                 self.grants_suspended = suspended
+            case ("broker.classic_hold", bool(suspended)):
+                self.classic_suspended = suspended
             case ("broker.grace", int(promised_ms)):
                 self.promised_grace_ms = promised_ms
             case _:
@@ -120,6 +129,10 @@ class GroupTables:
         """Return whether the connection is that of a session which may commit to the queue under this epoch."""
         session = self.sessions.session_on(connection)
         return session is not None and self.locks.accepts_epoch(key, session.id, epoch)
+
+    def suspends(self, group: Group | None) -> bool:
+        """Return whether no session is granted a queue of the group yet: holders of grants that were lost may still rely on them."""
+        return self.grants_suspended or (self.classic_suspended and group is not None and group.has_classic_members)
 
     def has_queue(self, topic: str, queue_id: int) -> bool:
         """Return whether the layout has this readable queue at this broker."""

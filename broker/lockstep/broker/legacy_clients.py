@@ -8,10 +8,12 @@ A classic lock has a lease of 60 s from its last LOCK_BATCH_MQ. It survives its 
 | free                                     | granted                           |
 | held by another client, lease over       | granted: taken over               |
 | held by another client, or by a session  | refused: not in the response      |
+| any, within 30 s of an assumed loss      | refused (ordering.md 12.6)        |
 
-A reset of progress (RESET_OFFSETS) has to be told: classic requests carry no generation, and a member goes on to commit where it was.
+A reset of progress (RESET_OFFSETS), and an assumed loss, has to be told: classic requests carry no generation, and a member goes on to read
+and to commit where it was.
 
-| after a reset to n                              | result                                                                       |
+| after a reset to n, or a loss when it was at n  | result                                                                       |
 |-------------------------------------------------|------------------------------------------------------------------------------|
 | a pull from n                                   | served: the reset is known                                                   |
 | the first pull from anywhere else               | PULL_OFFSET_MOVED with n: the client drops its messages and continues from n |
@@ -69,7 +71,9 @@ class LegacyClients:
 
     def _may_lock(self, key: QueueKey, ref: QueueRef, client_id: str, now_ms: int) -> bool:
         state = self._state
-        if ref.broker_name != state.config.broker_name or not state.has_queue(ref.topic, ref.queue_id) or state.grants_suspended:
+        if ref.broker_name != state.config.broker_name or not state.has_queue(ref.topic, ref.queue_id):
+            return False
+        if state.grants_suspended or state.classic_suspended:
             return False
         holder = state.locks.holder(key)
         return holder is None or (holder.held_by_classic and (holder.client_id == client_id or self._expired(key, now_ms)))
@@ -186,8 +190,9 @@ class LegacyClients:
         known = state.groups.get(group)
         if progress is not None and progress.untold and offset != progress.offset and known is not None and known.has_classic_members:
             raise NoPermissionError(
-                f"offset {offset} of {topic} queue {queue_id} is not applied: group {group} was reset to {progress.offset}, and no member "
-                "has pulled from there yet. Pull from there, or reset the group again"
+                f"offset {offset} of {topic} queue {queue_id} is not applied: group {group} was reset to {progress.offset}, by a "
+                "command or by a start that may have lost messages, and no member has pulled from there yet. Pull from there, or reset the "
+                "group again"
             )
         state.limits.check_progress_room(group, topic, int(progress is None))
         state.register_group(group)

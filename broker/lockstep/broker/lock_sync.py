@@ -121,7 +121,7 @@ class LockSync:
             return LockResult(*key, LockVerdict.WAIT)
         if not self._may_hold(group, session, key):
             return LockResult(*key, LockVerdict.NOT_YOURS)
-        if state.grants_suspended:
+        if state.suspends(group):
             return LockResult(*key, LockVerdict.WAIT)
         holder = state.locks.holder(key)
         if holder is not None:

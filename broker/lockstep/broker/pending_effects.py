@@ -84,6 +84,11 @@ class PendingEffects:
             for topic in group.topics:
                 self.notify_topic_free(group, topic)
 
+    def notify_classic_free(self, group: Group) -> None:
+        """Notify the group's classic members that queues are free."""
+        self._classic_freed[group.name] = None
+        self.request_drain()
+
     def request_drain(self) -> None:
         """Call `on_effects`, once until the next drain."""
         if not self._drain_requested:
@@ -190,6 +195,8 @@ class PendingEffects:
         """
         group = self._tables.groups.get(key[0])
         if group is None or not self._tables.has_queue(key[1], key[2]) or self._tables.locks.holder(key) is not None:
+            return 0
+        if self._tables.suspends(group):
             return 0
         if not self._tables.decides_owners(group) and group.name not in all_members:
             all_members[group.name] = self._native_connections(group)

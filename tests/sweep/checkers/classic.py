@@ -4,8 +4,10 @@
        it unlocks
     b  its holder renews it within these 60 s; after that the next client that requests it gets it, if it has no other holder
     c  UPDATE_CONSUMER_OFFSET of other clients is not applied while it is held
+    d  a client trusts a lock for 30 s from the response that granted it: no other client is granted the queue before, also if a power cut
+       has removed the lock
 
-A lossy power cut may remove locks, so the broker's queues are not checked from then until their next grant.
+A lossy power cut may remove locks, so a to c are not checked for the broker's queues from then until their next grant.
 """
 
 from dataclasses import dataclass
@@ -16,6 +18,8 @@ from sweep.events import ClassicLocked, ClassicUnlocked, ClassicUnlockSent, Comm
 from sweep.history import History, ItemVerdict, QueueKey
 
 LEASE_MS = 60_000
+TRUST_S = 28.5
+"""30 s, less the drift of two clocks."""
 LAPSED_MS = 62_500
 """The lease, a tick of the broker, and the longest transit of a response."""
 
@@ -43,6 +47,8 @@ class _Leases:
         brokers = Brokers(history)
         self.cuts = {cut: broker for broker in brokers.lives for cut in brokers.lossy_cuts(broker)}
         self.held: dict[QueueKey, _Lease] = {}
+        self.lost: dict[QueueKey, _Lease] = {}
+        """The last holds before a lossy power cut."""
         self.native: dict[QueueKey, float] = {}
         """Queue → when a session was granted it last."""
         self.found: list[Violation] = []
@@ -50,6 +56,7 @@ class _Leases:
     def run(self) -> list[Violation]:
         for place, event in enumerate(self.history):
             if place in self.cuts:
+                self.lost |= {key: lease for key, lease in self.held.items() if key.broker == self.cuts[place]}
                 self.held = {key: lease for key, lease in self.held.items() if key.broker != self.cuts[place]}
             if isinstance(event, ClassicLocked):
                 self._locked(event)
@@ -63,7 +70,9 @@ class _Leases:
                     del self.held[event.queue]
             elif isinstance(event, LockGranted):
                 if not event.renewal:
-                    self._granted(event.queue, event.t, f"epoch {event.epoch} of session {(event.session or 'none')[:8]}", event.machine)
+                    self._granted(
+                        event.queue, None, event.t, f"epoch {event.epoch} of session {(event.session or 'none')[:8]}", event.machine
+                    )
                     self.held.pop(event.queue, None)
                 self.native[event.queue] = event.t
             elif isinstance(event, CommitResponded):
@@ -80,7 +89,7 @@ class _Leases:
         own = lease is not None and lease.locked.client_id == event.client_id
         if event.granted:
             if not own:
-                self._granted(event.queue, event.t, f"classic client {event.client_id}", event.machine)
+                self._granted(event.queue, event.client_id, event.t, f"classic client {event.client_id}", event.machine)
             self.held[event.queue] = _Lease(event)
             return
         if lease is None or lease.unlocking or self.native.get(event.queue, -1.0) > lease.locked.t:
@@ -96,7 +105,11 @@ class _Leases:
         """Return whether both events are of one process: leases begin again with each start."""
         return lease.locked.process == event.process
 
-    def _granted(self, queue: QueueKey, t: float, client: str, machine: str) -> None:
+    def _granted(self, queue: QueueKey, client_id: str | None, t: float, client: str, machine: str) -> None:
+        lost = self.lost.pop(queue, None)
+        if lost is not None and not lost.unlocking and lost.locked.client_id != client_id and t - lost.locked.t < TRUST_S:
+            holder = f"{lost.locked.client_id} had locked it at {lost.locked.t:.3f}, before a power cut"
+            self._report(t, f"{queue} was granted to {client}; {holder}")
         lease = self.held.get(queue)
         if lease is None or lease.unlocking:
             return

@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.protocol.bodies import LockBatchBody, LockVerdict, QueueRef
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
-from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
+from support.coordination_kit import CONFIG, GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered
 
 LEASE = 60_000
 
@@ -327,6 +327,63 @@ def test_higher_offset_for_a_free_queue_keeps_the_last_grant_valid() -> None:
     me.update(0, 55)
     assert native.commit(0, 60) is LockVerdict.OK
     assert bench.progress(0) == (60, 0)
+
+
+TRUST = CONFIG.classic_trust_ms
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_classic_client_is_granted_no_queue_after_an_assumed_loss_while_an_earlier_holder_may_trust_its_lock(own: bool) -> None:
+    """Another client's grant may be lost, and so may the release of this one's."""
+    bench = Bench()
+    holder = ClassicClient(bench, "holder")
+    holder.connect()
+    assert holder.lock(0) == [0]
+    bench.restart(assumed_loss=True)
+    asking = holder if own else ClassicClient(bench, "other")
+    asking.connect()
+    bench.advance(TRUST - 1)
+    assert asking.lock(0, 1) == []
+    bench.restart()
+    asking.connect()
+    bench.advance(TRUST - 1)
+    assert asking.lock(0, 1) == [], "a start within that time begins it again"
+    bench.advance(1)
+    assert asking.lock(0, 1) == ([0, 1] if own else [1]), "a recorded lock has its lease"
+    bench.restart()
+    asking.connect()
+    assert asking.lock(1, 2) == [1, 2], "a start that assumes no loss does not delay grants"
+
+
+def test_session_is_granted_no_queue_of_a_group_with_classic_members_while_one_may_trust_a_lost_lock() -> None:
+    bench = Bench()
+    a, native = ClassicClient(bench, "classic"), Client(bench, "native")
+    a.connect()
+    native.connect()
+    other = Client(bench, "other", ordered("mail"))
+    other.connect()
+    bench.restart(assumed_loss=True)
+    a.connect()
+    native.connect()
+    other.connect()
+    bench.advance(CONFIG.disconnect_grace_ms)
+    assert bench.pushed() == {other.connection: [0, 1, 2, 3]}
+    status = bench.c.status.read("mail", bench.now_ms, str)
+    assert status is not None
+    assert status.suspended_ms is None
+    for ms in (TIMEOUT, TRUST - CONFIG.disconnect_grace_ms - TIMEOUT - 1):
+        native.beat()
+        bench.advance(ms - 1)
+        native.beat()
+        bench.advance(1)
+    assert native.verdicts(0) == {0: LockVerdict.WAIT}
+    status = bench.c.status.read(GROUP, bench.now_ms, str)
+    assert status is not None
+    assert status.suspended_ms == 1
+    assert bench.notified() == {}
+    bench.advance(1)
+    assert bench.notified() == {GROUP: (a.connection,)}
+    assert native.verdicts(0) == {0: LockVerdict.OK}
 
 
 def test_query_offset_returns_the_commit_or_0_for_a_young_queue_or_not_found() -> None:

@@ -51,6 +51,33 @@ def test_running_member_is_told_and_cannot_undo_the_reset(to: int, restarted: bo
     assert pull(me, to + 5) == PullCheck(may_commit=True)
 
 
+@pytest.mark.parametrize("end", [1_000, 45])
+def test_reader_above_a_lost_suffix_goes_back_to_the_groups_progress(end: int) -> None:
+    """Messages that are stored later have the offsets of the lost ones. `end`: where the log ends after the loss."""
+    bench, me = running()
+    bench.ends.queues[TOPIC, 0] = (0, end)
+    bench.restart(assumed_loss=True)
+    bench.restart()
+    bench.ends.queues[TOPIC, 0] = (0, 90)
+    me = ClassicClient(bench, "me")
+    me.connect()
+    begin = min(50, end)
+    with pytest.raises(NoPermissionError, match=f"was reset to {begin}, by a command or by a start"):
+        me.update(0, 81)
+    assert pull(me, 80) == PullCheck(moved_to=begin)
+    assert pull(me, begin) == PullCheck(may_commit=False)
+    me.update(0, 81)
+    assert bench.progress(0) == (81, 0)
+
+
+def test_reader_at_the_groups_progress_goes_on_after_a_loss() -> None:
+    bench, me = running()
+    bench.restart(assumed_loss=True)
+    me.connect()
+    assert pull(me, 50) == PullCheck(may_commit=False)
+    assert pull(me, 80) == PullCheck(may_commit=True)
+
+
 def test_held_pull_is_ended_by_the_reset() -> None:
     bench, _ = running()
     bench.c.state.pending.drain()

@@ -164,7 +164,6 @@ def test_no_queue_is_granted_for_one_grace_after_an_assumed_loss(after: int, ver
     bench.advance(after)
     a.held = {}
     assert a.verdicts(0) == {0: verdict}
-    assert ClassicClient(bench, "c").lock(3) == ([] if verdict is WAIT else [3])
 
 
 def test_end_of_the_suspension_notifies_every_member_of_free_queues() -> None:

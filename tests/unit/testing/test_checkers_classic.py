@@ -33,6 +33,19 @@ def test_classic_lock_can_be_taken_over_only_after_60_s(t: float, laws: list[str
     assert lock(HistoryBuilder(), 2).add(LockGranted, t, B, **grant).broken(check) == laws
 
 
+@pytest.mark.parametrize(("t", "laws"), [(30.4, ["classic"]), (30.6, [])])
+def test_classic_lock_that_a_power_cut_removed_is_trusted_for_30_s(t: float, laws: list[str]) -> None:
+    """c1 was granted it at 2; clocks may differ by 1.5 s."""
+
+    def cut() -> HistoryBuilder:
+        builder = lock(HistoryBuilder(flush="async"), 2).add(ProcessEnded, 3, B, how="power").add(PowerCut, 3, ("B", 0))
+        return builder.add(BrokerOpened, 4, ("B", 2), term=101, flush="async")
+
+    assert lock(cut(), t, "c2", process=2).broken(check) == laws
+    assert lock(cut(), t, "c1", process=2).broken(check) == []
+    assert cut().add(LockGranted, t, ("B", 2), epoch=epoch(1), session="s2", client=12).broken(check) == laws
+
+
 def test_each_renewal_extends_a_classic_lock_by_60_s() -> None:
     assert lock(lock(lock(HistoryBuilder(), 2), 40), 70, "c2").broken(check) == ["classic"]
     assert lock(lock(lock(HistoryBuilder(), 2), 40), 100.1, "c2").broken(check) == []
@@ -75,7 +88,7 @@ def test_session_granted_after_the_classic_lock_may_hold_the_queue() -> None:
 def test_power_cut_under_async_flush_may_lose_a_classic_lock() -> None:
     def builder(flush: str) -> HistoryBuilder:
         reported = lock(HistoryBuilder(flush=flush), 2).add(ProcessEnded, 3, B, how="power").add(PowerCut, 3, ("B", 0))
-        return lock(reported.add(BrokerOpened, 4, ("B", 2), term=101, flush=flush), 8, "c2", process=2)
+        return lock(reported.add(BrokerOpened, 4, ("B", 2), term=101, flush=flush), 34, "c2", process=2)
 
     assert builder("async").broken(check) == []
     assert builder("sync").broken(check) == ["classic"]

@@ -185,6 +185,7 @@ class LockTable:
         self._record(("lock.group_ended", group, epoch))
 
     def record_end_of_all(self, epoch: int) -> None:
+        """End every grant of sessions, free or held. A classic lock gives its client no epoch, and its lease goes on."""
         self._record(("lock.all_ended", epoch))
 
     def drop_topic(self, topic: str) -> None:
@@ -213,8 +214,9 @@ class LockTable:
                     if lock.session is not None:
                         self._put(key, Lock(epoch, None, None, False))
             case ("lock.all_ended", epoch):
-                for key, _ in list(self):
-                    self._put(key, Lock(epoch, None, None, False))
+                for key, lock in list(self):
+                    if not lock.held_by_classic:
+                        self._put(key, Lock(epoch, None, None, False))
             case ("lock.topic_dropped", topic):
                 self._drop_all(self.keys_in_topic(topic))
             case ("lock.forgotten", group, topic):
