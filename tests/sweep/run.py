@@ -34,6 +34,8 @@ from sweep.universe import Universe
 from sweep.waiting import check_sends_recover, unconsumed
 
 CREATED_WITHIN_S = 30.0
+EARLY_S = 4.0
+"""How long consumers wait for their topic that start before it (`early`)."""
 CALM_SENDING_S = 20.0
 """How long producers continue in the calm."""
 CONSUMED_WITHIN_S = 150.0
@@ -117,6 +119,10 @@ class Run:
         for address in universe.servers:
             universe.start(address)
         self.wait(1.0)
+        if self.setting.early:
+            for address in universe.consuming:
+                universe.start(address)
+            self.wait(EARLY_S)
         for number in range(self.setting.creators):
             universe.launch(f"10.0.3.{1 + number}", "admin", creator_main(universe, self.setting.queues + number))
         began = self.loop.now
@@ -128,7 +134,7 @@ class Run:
             universe.start(address)
         if self.setting.exhausted == "park":
             universe.launch(PARK_OPERATOR, "admin", operator_main(universe))
-        self.wait(3.0)
+        self.wait(self.setting.settle_s)
 
     def _created(self) -> bool:
         for topic in self.setting.topics:

@@ -52,6 +52,10 @@ class Setting:
     topics: tuple[str, ...] = (TOPIC,)
     late_groups: tuple[str, ...] = ()
     """The groups that begin within the storm, or at its end: at the end of each queue, or at a time."""
+    settle_s: float = 3.0
+    """The time from the start of the clients to the first fault."""
+    early: bool = False
+    """The consumers start before their topic exists, and begin at the end (LAST_OFFSET)."""
     exile: bool = False
     """The first consumer can't reach the first broker, from the start to the calm."""
     drift: float = 0.02

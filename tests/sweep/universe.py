@@ -80,7 +80,8 @@ class Universe:
         self.classics = [f"10.0.4.{1 + number}" for number in range(setting.classic)]
         self.producers = [f"10.0.2.{1 + number}" for number in range(setting.producers)]
         groups = (*setting.groups, MAILING, NEWS, READERS)
-        self.start_policies: dict[str, StartPolicy] = {name: StartPolicy() for name in groups if name not in setting.late_groups}
+        begin = StartPolicy(ConsumeFromWhere.LAST_OFFSET) if setting.early else StartPolicy()
+        self.start_policies: dict[str, StartPolicy] = {name: begin for name in groups if name not in setting.late_groups}
         """Group → its start policy; a group that is not here has not begun."""
         self.grace_ms = setting.grace_ms
         """The grace of brokers that start from now on."""

@@ -197,6 +197,22 @@ WORLDS: Mapping[str, World] = {
             "threaded": (False,),
         },
     ),
+    "classic_power": World(
+        {"power_broker": 4, "kill_broker": 1, "kill_consumer": 2, "stop_consumer": 2, "reset": 1},
+        {
+            **{"classic": (2, 3), "groups": ((GROUP,), (GROUP, CLASSIC)), "consumers": (2,), "allocate": ("by_broker", "average")},
+            **{"queues": (1, 3), "exile": (False,), "manual": (False,), "tag_b_share": (0.0,), "threaded": (False,)},
+            **{"flush": ("async",), "fault_every_s": (5.0, 10.0), "storm_s": (180.0,)},
+            "settle_s": (8.0,),  # until the first commits of classic clients are synced
+        },
+    ),
+    "early_groups": World(
+        {"kill_broker": 2, "power_broker": 1, "alter": 1, "kill_consumer": 2, "stop_consumer": 1, "partition": 1, "nameserver": 1},
+        {
+            **{"early": (True,), "groups": ((GROUP, AUDIT),), "readers": (False, True), "flush": ("async", "sync"), "storm_s": (30.0,)},
+            **{"nameservers": (1, 2), "consumers": (2, 3), "manual": (False,), "exile": (False,), "fault_every_s": (1.0, 2.0)},
+        },
+    ),
     "stubborn": World(
         {"toggle": 4, "stop_consumer": 2, "reset_progress": 1, "pause_consumer": 2, "partition": 1, "kill_broker": 1, "kill_consumer": 1},
         {

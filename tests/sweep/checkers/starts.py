@@ -5,12 +5,13 @@
     b  LAST_OFFSET: messages acknowledged before any LOCK of the group was written are before it
     c  TIMESTAMP: messages sent at that time or later are at or after it, messages acknowledged earlier before it
     d  FIRST_OFFSET: no message of the log is before it
+    e  LAST_OFFSET, and a member had been running when the topic was created: as FIRST_OFFSET
 
 For pull consumers the request for their first offset counts as LOCK.
 Queues that a later layout added begin at 0: only a and the first half of c are checked for them.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from lockstep.runtime.steady_clock import STEP_MS
@@ -33,6 +34,8 @@ from sweep.events import (
 )
 from sweep.history import History, ItemVerdict, QueueKey
 
+JOINED_S = 2.0
+"""A member that starts without faults has joined every broker so long after it began to start."""
 STORE_S = (STEP_MS + 22) / 1_000
 """Store times differ from the wall clock by up to STEP_MS, and by the drift between two readings (2 % of 1 s); whole milliseconds."""
 StartScope = tuple[str, str, str]
@@ -60,6 +63,8 @@ def check(history: History) -> list[Violation]:
     found = []
     for key, grant in starts.first.items():
         policy = policies.get(key.group)
+        if policy is not None and policy.where == "LAST_OFFSET" and starts.had_subscribed(key):
+            policy = replace(policy, where="FIRST_OFFSET")
         if policy is not None and key not in starts.moved:
             found += starts.compare(policy, grant, starts.messages.get(key.stored, []))
     return found
@@ -80,6 +85,15 @@ class _Starts:
         """Queues whose progress was reset by an operator, or by a client without a session."""
         self.moved |= {event.queue for event in history.of(CommitSent) if event.by == "UPDATE"}
         self.altered_t = min((event.t for event in history.of(LayoutSent) if event.counter > 1), default=inf)
+        self.created: dict[str, float] = {}
+        """Topic → when a client sent its first layout."""
+        for layout in history.of(LayoutSent):
+            self.created.setdefault(layout.topic, layout.t)
+        self.started: dict[str, float] = {}
+        """Group → when its first member started."""
+        policies: list[Policy] = [*history.of(ConsumerStarted), *[reader for reader in history.of(ReaderStarted) if not reader.by_hand]]
+        for started in policies:
+            self.started[started.group] = min(started.t, self.started.get(started.group, inf))
         self.ended = {event.topic for event in history.of(LayoutSent) if event.deleted}
         self.times = {event_place: event.t for event_place, event in enumerate(history) if event_place in self._cuts()}
         for place, event in enumerate(history):
@@ -96,6 +110,10 @@ class _Starts:
                 self._responded(event, place)
         self.read = Messages(history).read
         self.messages = _messages(history)
+
+    def had_subscribed(self, key: QueueKey) -> bool:
+        """Return whether a member of the group ran when the topic was created."""
+        return self.started.get(key.group, inf) + JOINED_S < self.created.get(key.topic, -inf)
 
     def _cuts(self) -> set[int]:
         return {cut for broker in self.brokers.lives for cut in self.brokers.lossy_cuts(broker)}

@@ -7,7 +7,9 @@ from typing import Any
 
 from lockstep.admin import group_query, interrupt
 from lockstep.admin.client import AdminClient
+from lockstep.broker.coordination import Coordination
 from lockstep.broker.group_state import GroupState
+from lockstep.broker.group_tables import GroupTables
 from lockstep.broker.legacy_clients import LegacyClients
 from lockstep.broker.lock_sync import LockSync
 from lockstep.broker.start_policy import StartPositions
@@ -16,12 +18,16 @@ from lockstep.broker.tables.lock_table import LockTable, QueueKey
 from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.session_table import Session
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import LockVerdict
 from lockstep.protocol.queue import WRITER_MAX, LayoutVersion, TopicLayout
 from sweep.mutants.registry import Patches, mutant
 
 EARLY = "tests/unit/admin/test_early_interrupt.py::"
 READING = "tests/unit/admin/test_group_query.py::"
+LATE = "tests/unit/client/test_late_topics.py::"
+LOCKS = "tests/unit/broker/test_classic_client_locks.py::"
+RESETS = "tests/unit/broker/test_classic_client_resets.py::"
 LIVES = "tests/unit/broker/test_recreated_topics.py::"
 
 
@@ -166,6 +172,69 @@ def the_highest_counter_wins_over_a_later_creation(patch: Patches) -> None:
 def a_deleted_topic_keeps_its_messages(patch: Patches) -> None:
     """Deleting a topic deletes its messages."""
     patch.set(Store, "drop_topic", lambda self, topic: None)
+
+
+@mutant("classic_power")
+def classic_clients_wait_for_the_grace_only(patch: Patches) -> None:
+    """After an assumed loss no classic client is granted a queue for 30 s."""
+    opened = Coordination.port_opened
+
+    def unheld(self: Coordination, now_ms: int) -> None:
+        self.state.classic_suspended = False
+        opened(self, now_ms)
+
+    patch.set(Coordination, "port_opened", unheld)
+
+
+@mutant(
+    "classic_power",
+    aimed=LOCKS + "test_session_is_granted_no_queue_of_a_group_with_classic_members_while_one_may_trust_a_lost_lock",
+)
+def sessions_do_not_wait_for_classic_members(patch: Patches) -> None:
+    """After an assumed loss no session is granted a queue of a group with classic members for 30 s."""
+    patch.set(GroupTables, "suspends", lambda self, group: self.grants_suspended)
+
+
+@mutant("classic_power", aimed=RESETS + "test_reader_above_a_lost_suffix_goes_back_to_the_groups_progress")
+def a_loss_is_not_told_to_classic_clients(patch: Patches) -> None:
+    """After an assumed loss a classic reader that is not at the group's progress is moved there."""
+    apply = ProgressTable.apply
+
+    def known(self: ProgressTable, change: Any) -> None:
+        apply(self, change)
+        if change[0] == "progress.renewed":
+            for topics in self._groups.values():
+                for queues in topics.values():
+                    queues.update({queue_id: replace(each, untold=False) for queue_id, each in queues.items()})
+
+    patch.set(ProgressTable, "apply", known)
+
+
+@mutant("early_groups")
+def groups_that_wait_for_a_topic_begin_at_its_end(patch: Patches) -> None:
+    """A group that subscribes to a topic before it is created begins at its first message."""
+    patch.set(StartPositions, "begin_at_first", lambda self, group, topic: None)
+
+
+@mutant("early_groups")
+def members_that_wait_for_a_topic_are_unknown_to_brokers(patch: Patches) -> None:
+    """A member links every registered broker while a topic that it subscribes to does not exist."""
+
+    async def nothing(self: Instance) -> None:
+        return None
+
+    patch.set(Instance, "link_all", nothing)
+
+
+@mutant("early_groups", aimed=LATE + "test_member_gets_the_first_message_of_a_topic_that_was_deleted_before")
+def a_topic_that_is_created_again_begins_at_0(patch: Patches) -> None:
+    """Nobody begins at messages of a deleted topic in the one that is created again."""
+
+    def forgetful(self: Coordination, topic: str) -> None:
+        for group in self.state.groups.groups_subscribed_to(topic):
+            self.starts.begin_at_first(group, topic)
+
+    patch.set(Coordination, "topic_created", forgetful)
 
 
 @mutant("classic")

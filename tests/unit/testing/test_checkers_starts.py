@@ -23,6 +23,15 @@ def test_last_offset_is_the_end_of_the_queue_at_the_first_lock(offset: int, laws
     assert begins("LAST_OFFSET", offset).broken(check) == laws
 
 
+@pytest.mark.parametrize(("created_t", "offset", "laws"), [(0.4, 0, ["start"]), (2.49, 0, ["start"]), (2.6, 0, []), (2.6, 1, ["start"])])
+def test_group_that_ran_when_its_topic_was_created_begins_at_the_first_message(created_t: float, offset: int, laws: list[str]) -> None:
+    """The consumer starts at 0.5, and has joined every broker 2 s later."""
+    builder = HistoryBuilder().add(ConsumerStarted, 0.5, C1, where="LAST_OFFSET", since_t=0.0)
+    builder.add(LayoutSent, created_t, ("A", 31), counter=1, deleted=False)
+    builder.sent(3, b"m0", 0).granted(4, 1, offset=offset).read(9, b"m0")
+    assert builder.broken(check) == laws
+
+
 def test_message_between_a_lock_and_its_response_may_be_before_or_after_the_start() -> None:
     for offset in (1, 2):
         assert begins("LAST_OFFSET", offset, t=2.002).broken(check) == []
