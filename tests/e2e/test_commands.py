@@ -16,7 +16,7 @@ from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
 from support.background import background
 from support.native import native
-from support.processes import clean_environment, program, run_program
+from support.processes import LIMIT_S, clean_environment, program, run_program
 
 pytestmark = pytest.mark.e2e
 
@@ -37,7 +37,7 @@ class Cluster:
             [sys.executable, "-m", CLI, *arguments],
             input=stdin,
             capture_output=True,
-            timeout=60,
+            timeout=LIMIT_S,
             env=clean_environment(**{"LOCKSTEP_NAMESERVER": self.address, **environment}),
             check=False,
         )
@@ -403,7 +403,7 @@ def test_closed_pipe_ends_a_command_without_an_error(lockstep: Cluster) -> None:
         ["bash", "-c", tail],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         env=clean_environment(LOCKSTEP_NAMESERVER=lockstep.address),
         check=False,
     )

@@ -29,7 +29,7 @@ def test_inconsistent_subscriptions_give_the_published_result(tmp_path: Path) ->
         path = f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"
         environment = clean_environment(LOCKSTEP_NAMESERVER=laptop.started["nameserver"], PATH=path)
         command = [sys.executable, str(EXAMPLE)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10 * LIMIT_S, env=environment, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == TOLD
 

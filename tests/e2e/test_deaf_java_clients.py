@@ -18,12 +18,12 @@ from support.java_requests import heartbeat, pull, send
 from support.java_wire import BINARY, JSON, frame, java_wire
 from support.native import native
 from support.ports import free_ports
+from support.processes import LIMIT_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("undisturbed")]
 
 KINDS = pytest.mark.parametrize("kind", [JSON, BINARY], ids=["json", "binary"])
 MIB = 1 << 20
-LIMIT_S = 30
 REPLIES, REPLY_BYTES = 400, 256 << 10
 DEAF, TOOLS, POOL = 30, 20, 30
 

@@ -15,9 +15,10 @@ import pytest
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.offsets import QueueHeader
-from support.background import LIMIT_S, Background, background
+from support.background import Background, background
 from support.hostile_world import checked_world, hostile_world
 from support.native import Native, native
+from support.processes import LIMIT_S
 
 pytestmark = pytest.mark.e2e
 

@@ -18,10 +18,10 @@ from lockstep.client import Message, Producer, QueueUnavailableError
 from lockstep.protocol.bodies import LockVerdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import ServiceNotAvailableError, TransportError
-from support.background import LIMIT_S, Background, background
+from support.background import Background, background
 from support.http import fetch
 from support.native import Member, Native, Stream, native
-from support.processes import run_program
+from support.processes import LIMIT_S, run_program
 
 pytestmark = pytest.mark.e2e
 

@@ -14,13 +14,13 @@ from support.hostile_java import HostileJava, broken_frames, classic_handlers, h
 from support.hostile_world import UNFORESEEN, World, refusal_event
 from support.java_wire import BINARY, JSON, Reply, java_wire
 from support.native import native
+from support.processes import LIMIT_S
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("undisturbed")]
 
 MIB = 1 << 20
 KINDS = pytest.mark.parametrize("kind", [JSON, BINARY], ids=["json", "binary"])
 SERVERS = pytest.mark.parametrize("server", ["broker", "nameserver"])
-LIMIT_S = 30
 SENTINEL = 99
 EXPECTED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
 """Codes of responses that need no remark."""

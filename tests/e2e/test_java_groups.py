@@ -12,6 +12,7 @@ from support.cluster import Cluster
 from support.java_peer import Peer, granted, refused
 from support.java_wire import BINARY, JSON, JavaWire, java_wire, records
 from support.native import Member, native
+from support.processes import LIMIT_S
 
 pytestmark = pytest.mark.e2e
 
@@ -105,7 +106,7 @@ async def test_members_are_listed_with_what_their_heartbeats_say(cluster: Cluste
     )
     member.wire.writer.close()
     go.wire.writer.close()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while (await tool.call(203, {"consumerGroup": "cg"})).code != 206:
             pass
 
@@ -412,7 +413,7 @@ async def test_group_is_deleted_when_its_members_have_left(tool: JavaWire, new_p
     await commit(tool, 0)
     assert await refused(tool, 207, {"groupName": "cg", "cleanOffset": "true"}, "10.0.0.1@m") == 1
     member.wire.writer.close()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while (await tool.call(203, {"consumerGroup": "cg"})).code != 206:
             pass
     await granted(tool, 207, {"groupName": "cg", "cleanOffset": "false"})

@@ -11,6 +11,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import LockstepError, TransportError
 from support.native import Member, Native, Stream, native
 from support.power_cuts import Machine
+from support.processes import LIMIT_S
 
 BODIES = [b"%d" % number for number in range(50)]
 
@@ -43,7 +44,7 @@ async def run_until_kill(machine: Machine, *, committed: int = 20) -> Billing:
 
 async def wait_until_free(client: Native) -> None:
     """Wait until QUEUE_FREE names the queue."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(LIMIT_S):
         while True:
             command = await client.inbound.get()
             if command.code == RequestCode.QUEUE_FREE:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes import clean_environment
+from support.processes import LIMIT_S, clean_environment
 
 pytestmark = pytest.mark.e2e
 
@@ -58,7 +58,7 @@ def run(checkout: Path, script: str, *arguments: str, **variables: str) -> "subp
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=60,
+        timeout=LIMIT_S,
         check=False,
     )
 

@@ -9,9 +9,9 @@ import pytest
 
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import LockstepError
-from support.background import LIMIT_S, background
+from support.background import background
 from support.native import Stream, native
-from support.processes import run_program
+from support.processes import LIMIT_S, run_program
 
 pytestmark = pytest.mark.e2e
 

@@ -12,10 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from support.processes import clean_environment
+from support.processes import LIMIT_S, clean_environment
 
-LIMIT_S = 30.0
-"""The time limit of every wait, sufficient for a busy machine. No test asserts a duration."""
 LOOK_S = 0.01
 TESTS = Path(__file__).resolve().parents[1]
 

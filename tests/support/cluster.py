@@ -17,6 +17,7 @@ from lockstep.admin.processes import Process
 from lockstep.runtime.daemon import Tasks
 from support.accepted import Accepted, accepted_twice, parse_accepted
 from support.pauses import Pause, late_calls
+from support.processes import LIMIT_S
 
 T = TypeVar("T")
 MEASURED = "measured"
@@ -31,8 +32,8 @@ DEFAULTS = ("--disconnect-grace-ms", "3000", "--session-timeout-ms", "20000")
 """The default options."""
 LOOK_S = 0.02
 """The interval at which files of other processes are polled."""
-WAIT_S = 90.0
-"""The time limit of every wait, sufficient for a busy machine. Durations are measured and reported, not asserted."""
+WAIT_S = LIMIT_S
+"""The time limit of every wait. Durations are measured and reported, not asserted."""
 
 
 def now_us() -> int:

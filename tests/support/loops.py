@@ -5,6 +5,8 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
+from support.processes import LIMIT_S
+
 Factory = Callable[[], asyncio.AbstractEventLoop]
 
 LOOPS: dict[str, Factory] = {"asyncio": asyncio.new_event_loop}
@@ -75,7 +77,7 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], bool], what: str = "condition", *, timeout_s: float = 10) -> None:
+async def until(condition: Callable[[], bool], what: str = "condition", *, timeout_s: float = LIMIT_S) -> None:
     """Wait until real I/O makes `condition` true (polled each turn, then each millisecond). Fail the test after `timeout_s`."""
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout_s

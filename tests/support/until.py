@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-LIMIT_S = 60
-"""The time limit of a wait, which only ends a test that would hang: a busy machine may take long."""
+from support.processes import LIMIT_S
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -27,6 +27,7 @@ from support.fake_broker.groups import Groups
 from support.fake_broker.reports import Reports
 from support.fake_broker.sends import Sends
 from support.frozen_loop import loop_host
+from support.processes import LIMIT_S
 
 T = TypeVar("T")
 LOOPBACK = {"internal": ("127.0.0.1", 0)}
@@ -171,7 +172,7 @@ class ThreadedCluster:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the cluster's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=20)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=LIMIT_S)
 
     def hold(self, layout: TopicLayout) -> None:
         """Create the topic on every broker and register it."""

@@ -24,6 +24,7 @@ from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import call, connect
 from support.clocks import SetClock
+from support.processes import LIMIT_S
 from support.until import until
 
 STORE = "5" * 32
@@ -250,7 +251,7 @@ async def test_silent_broker_is_unregistered_and_its_connection_closed() -> None
         clock.now_ms = SILENCE_MS
         served.expire()
         assert served.table.registered() == ()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LIMIT_S):
             await broker.wait_closed()
 
 
