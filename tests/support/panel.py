@@ -1,11 +1,12 @@
 """The dashboard over a simulated cluster, and what its pages show."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from html.parser import HTMLParser
 
-from lockstep.client import Message, Producer
+from lockstep.client import Message, MessageQueue, Producer
 from lockstep.dashboard import Dashboard
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
@@ -82,9 +83,15 @@ async def shown(on: Dashboard, url: str) -> str:
 
 
 async def stored(cluster: TestCluster, *messages: Message) -> list[str]:
-    """Send messages. Return their offset message ids."""
+    """Send messages, those without a key to one queue after another. Return their offset message ids."""
+    turns = itertools.count()
+
+    def next_queue(queues: Sequence[MessageQueue], _: Message) -> MessageQueue:
+        return queues[next(turns) % len(queues)]
+
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
-        return [(await producer.send(each)).offset_message_id for each in messages]
+        sends = (producer.send(each, selector=None if each.sharding_key else next_queue) for each in messages)
+        return [(await send).offset_message_id for send in sends]
 
 
 async def started(cluster: TestCluster, *names: str) -> None:

@@ -124,10 +124,10 @@ def record(body: bytes, *, topic: str = "orders", queue_id: int = 0, properties:
     return encode_record(topic.encode(), queue_id, body, properties, born_ms=1_700_000_000_000, **fields)
 
 
-def append(store: Store, *bodies: bytes, topic: str = "orders", queue_id: int = 0, properties: bytes = b"") -> int:
-    """Append a frame. Return its first queue offset."""
+def append(store: Store, *bodies: bytes, topic: str = "orders", queue_id: int = 0, properties: bytes = b"", trusted: bool = False) -> int:
+    """Append a frame, of the broker itself if `trusted`. Return its first queue offset."""
     frame = b"".join(record(body, topic=topic, queue_id=queue_id, properties=properties) for body in bodies)
-    return store.append_frame(topic, queue_id, frame, len(bodies), born_host=BORN_HOST).queue_offset
+    return store.append_frame(topic, queue_id, frame, len(bodies), born_host=BORN_HOST, trusted=trusted).queue_offset
 
 
 def sequenced(bodies: list[bytes], *, first: int, previous_crc: int, epoch: int = 1, **place: Any) -> tuple[bytes, FrameSequence]:

@@ -109,6 +109,7 @@ def test_group_that_subscribes_to_a_topic_before_its_creation_begins_at_its_firs
     bench.restart()
     bench.layouts.adopt(layout(queues=2, counter=3))
     bench.ends.queues = {(TOPIC, 0): (7, 7), (TOPIC, 1): (0, 0)}
+    bench.c.queues_added(TOPIC, {0: False, 1: False})
     bench.c.topic_created(TOPIC)
     bench.c.layout_changed(TOPIC)
     bench.ends.queues = {(TOPIC, 0): (7, 50), (TOPIC, 1): (0, 60)}

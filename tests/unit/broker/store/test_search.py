@@ -182,9 +182,11 @@ async def test_records_of_the_brokers_state_are_never_found(piece_bytes: int) ->
 async def test_message_that_waits_for_its_delay_is_found_by_the_topic_to_which_it_goes(piece_bytes: int) -> None:
     store = await open_store(SimFiles())
     for body, queue_id, home in ((b"1", 2, b"orders"), (b"2", 2, b"%RETRY%g"), (b"3", 2, b"payments"), (b"4", 3, b"orders")):
-        append(store, body, topic=SCHEDULE_TOPIC, queue_id=queue_id, properties=b"KEYS\x01k\x02REAL_TOPIC\x01" + home)
+        append(store, body, topic=SCHEDULE_TOPIC, queue_id=queue_id, properties=b"KEYS\x01k\x02REAL_TOPIC\x01" + home, trusted=True)
     append(store, b"damaged", topic=SCHEDULE_TOPIC, queue_id=2, properties=b"KEYS\x01k")
-    append(store, b"state", topic=SCHEDULE_TOPIC, queue_id=2, properties=b"KEYS\x01k\x02REAL_TOPIC\x01" + STATE_TOPIC.encode())
+    append(
+        store, b"state", topic=SCHEDULE_TOPIC, queue_id=2, properties=b"KEYS\x01k\x02REAL_TOPIC\x01" + STATE_TOPIC.encode(), trusted=True
+    )
     await confirmed(store)
 
     def waits(data: bytes) -> bool:
