@@ -101,9 +101,12 @@ class EventHistory:
         return {broker: list(known.starts) for broker, known in self._brokers.items()}
 
     def known_until(self, now_ms: int, age_ms: int) -> int:
-        """Return the time up to which the events of a broker are known, of the one that was read last; `now_ms` if that is `age_ms` ago."""
-        last = max((known.known_until_ms for known in self._brokers.values() if known.known_until_ms is not None), default=now_ms)
-        return last if now_ms - age_ms < last else now_ms
+        """Return the time up to which the events of all brokers are known that were read within `age_ms`; `now_ms` if none was.
+
+        They are read one after the other: up to a later time the events of some of them would not be known.
+        """
+        ends = (known.known_until_ms for known in self._brokers.values() if known.known_until_ms is not None)
+        return min((end for end in ends if now_ms - age_ms < end), default=now_ms)
 
     def read_since(self, at_ms: int) -> set[str]:
         """Return the brokers whose events are known up to a time after `at_ms`, by this machine's clock."""
