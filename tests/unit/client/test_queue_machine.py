@@ -234,6 +234,19 @@ def test_lost_suffix_starts_a_new_epoch_with_the_same_records(code: int) -> None
     assert (again.frame.sealed.epoch, again.frame.sealed.first, names(again.frame.sends)) == (1, 0, ["2"])
 
 
+@pytest.mark.parametrize("answered", [True, False])
+def test_frame_that_had_no_response_before_its_stream_was_lost_may_have_been_stored(answered: bool) -> None:
+    """Its message may have been read before the broker lost it, or before its topic was deleted."""
+    topic = Topic.of("a")
+    pending = topic.send("1", "k")
+    write = write_of(topic.run())
+    if not answered:
+        topic.queue().write_lost(write.frame, ConnectionError("closed"))
+        write = write_of(topic.run(1_000))
+    write_of(topic.response(write, C.OUT_OF_SEQUENCE, "lost"))
+    assert pending.may_be_stored is not answered
+
+
 def test_illegal_message_fails_alone_out_of_its_frame() -> None:
     topic = Topic.of("a")
     for body in ("1", "bad", "3"):

@@ -456,6 +456,9 @@ class QueueMachine:
             self._effects.append(Log("sequence.restarted", facts))
             self._sequencer.give_up()
             frame.keep_ids()
+            if frame.unknown:  # an earlier write may have been stored, and read before it was lost or its topic deleted
+                for pending in frame.sends:
+                    pending.may_be_stored = True
             self._frame = self._sealed(frame.sends, now_ms)
             if self._backoff.refusals > 1:
                 self._frame.error = error
