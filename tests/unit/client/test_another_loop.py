@@ -30,6 +30,9 @@ from lockstep.client.sync import Producer as BlockingProducer
 from support.cluster_thread import cluster_in_a_thread
 from support.loops import LOOPS, Factory, until
 
+# A loop that is closed may have tasks that it has not begun.
+pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+
 FIRST = ConsumeFromWhere.FIRST_OFFSET
 Loop = asyncio.AbstractEventLoop
 OTHER = "belongs to another event loop, <"
