@@ -134,6 +134,7 @@ class LockstepBroker(AsyncBroker):
         """Deliveries that Taskiq has not asked for yet; None: the consumer has ended."""
         self._open: dict[_Delivery, None] = {}
         self._tasks = Tasks()
+        self._starting: asyncio.Task[PushConsumer] | None = None
 
     async def startup(self) -> None:
         """Connect the producer.
@@ -145,7 +146,10 @@ class LockstepBroker(AsyncBroker):
         await self.producer.start()
 
     async def shutdown(self) -> None:
-        """Give back the messages whose tasks are not acknowledged, leave the group, and disconnect."""
+        """Give back messages whose tasks are not acknowledged, leave the group, and disconnect. A start of the consumer is cancelled."""
+        if self._starting is not None and not self._starting.done():
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
         if self.consumer.health().alive:
             if self.consumer.state is ConsumerState.RUNNING:
                 self.consumer.pause()
@@ -211,7 +215,8 @@ class LockstepBroker(AsyncBroker):
             LockstepError: The consumer can't start, was refused, or has failed.
         """
         self._waiting = asyncio.Queue()
-        await self.consumer.start()
+        self._starting = self._tasks.spawn(self.consumer.start(), f"{self.consumer.group} start")
+        await self._starting
         ended = self._tasks.spawn(self._wait_closed(), f"{self.consumer.group} taskiq")
         while (delivery := await self._waiting.get()) is not None:
             if delivery.context.cancelled:

@@ -316,3 +316,21 @@ def test_table_of_levels_that_the_brokers_do_not_have_is_named() -> None:
             assert isinstance(raised.value.__cause__, MessageIllegalError)
 
     simulate(main)
+
+
+def test_shutdown_cancels_a_start_of_the_consumer() -> None:
+    async def main() -> None:
+        async with TestCluster() as cluster:
+            broker = LockstepBroker("tasks", "workers", cluster.nameserver)
+            await broker.startup()
+            await cluster.pause("nameserver-1")
+            tasks = broker.listen()
+            first = asyncio.ensure_future(anext(tasks))
+            await asyncio.sleep(0.1)
+            assert broker.consumer.state.value == "starting"
+            await broker.shutdown()
+            assert broker.producer.health().state.value == "closed"
+            with pytest.raises(asyncio.CancelledError):
+                await first
+
+    simulate(main)
