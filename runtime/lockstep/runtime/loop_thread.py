@@ -25,6 +25,8 @@ T = TypeVar("T")
 
 EXIT_WAIT_S = 3.0
 """How long the end of the program waits for services that are not closed."""
+CALLS_OF_A_START = 2
+"""The calls of the service that `LoopThread.start` makes with `ready`."""
 POLL_S = 0.5
 """A signal that arrives right before a thread begins to wait does not wake it (CPython), so the thread polls at this interval."""
 
@@ -44,19 +46,19 @@ class LoopThread(Generic[S]):
     def start(self, ready: Callable[[S], Coroutine[Any, Any, object]] | None = None) -> None:
         """Start the service as the first call does, also after a close. Raise the error of the service's own start.
 
-        `ready` is a call that belongs to the start: if it fails and the service did not run before, the service is ended.
+        `ready` is a call that belongs to the start: if it fails and nobody else has called the service, the service is ended.
         """
-        before = self._running
         running = self._submit(lambda running: running, reopen=True)
         if ready is None:
             return
         try:
             self.call(ready)
         except BaseException:  # re-raised
-            if running is not before:
-                with self._lock:
-                    if self._running is running:
-                        self._running = None
+            with self._lock:
+                unused = self._running is running and running.calls == CALLS_OF_A_START
+                if unused:
+                    self._running = None
+            if unused:
                 running.end()
             raise
 
@@ -109,6 +111,7 @@ class LoopThread(Generic[S]):
                 raise self._closed_error()
             if not running.thread.is_alive():
                 raise StateError(f"{self.name}: its thread has ended unexpectedly; make a new one")
+            running.calls += 1
             return submit(running)
 
     def _ensure_running(self, *, reopen: bool) -> "_Running[S]":
@@ -145,6 +148,8 @@ class _Running(Generic[S]):
         self.loop = new_event_loop()
         self._make = make
         self._stop = asyncio.Event()
+        self.calls = 0
+        """How often it was called, each `start` and its `ready` included."""
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 

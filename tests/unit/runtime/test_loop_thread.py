@@ -118,6 +118,26 @@ def test_start_after_close_starts_the_service_again() -> None:
     assert service.said == ["starting", "ended"] * 2
 
 
+@pytest.mark.parametrize("used", [False, True])
+def test_failed_call_of_a_start_ends_the_service_unless_another_thread_uses_it(used: bool) -> None:
+    service = Service()
+    with running(service) as thread, ThreadPoolExecutor() as pool:
+        calls = []
+
+        async def fails(_: Service) -> None:
+            if used:
+                calls.append(pool.submit(thread.call, Service.waits))
+                await asyncio.to_thread(service.called.wait, WAIT_S)
+            raise TransportError("no nameserver")
+
+        with pytest.raises(TransportError):
+            thread.start(fails)
+        assert thread.state == ("running" if used else "new")
+        service.may_go_on.set()
+        assert [call.result() for call in calls] == ["waited"] * used
+        thread.close()
+
+
 def test_call_pending_at_close_raises() -> None:
     service = Service()
     with running(service) as thread, ThreadPoolExecutor(1) as pool:
