@@ -17,6 +17,8 @@ from lockstep.protocol.codes import ResponseCode
 
 E = TypeVar("E", bound=BaseException)
 
+_CAUSE, _CONTEXT = BaseException.__dict__["__cause__"], BaseException.__dict__["__context__"]
+
 
 def without_frames(error: E) -> E:
     """Return the error without its traceback and those of its causes, for an object that keeps it.
@@ -24,10 +26,15 @@ def without_frames(error: E) -> E:
     A traceback holds the frames through which the error came, with all that they worked on. If one of them also leads to the object that
     keeps the error, only the garbage collector would free them.
     """
-    each: BaseException | None = error
-    while each is not None:
-        each.__traceback__ = None
-        each = each.__cause__ or each.__context__
+    left: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while left:
+        each = left.pop()
+        if each is None or id(each) in seen:
+            continue  # errors may refer to each other in a circle
+        seen.add(id(each))
+        BaseException.with_traceback(each, None)  # the attributes may be those of a user's class
+        left += _CAUSE.__get__(each), _CONTEXT.__get__(each)
     return error
 
 

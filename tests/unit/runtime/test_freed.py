@@ -285,3 +285,31 @@ def test_failed_call_of_a_blocking_client_is_freed_without_the_collector() -> No
             with pytest.raises(KeyError):
                 thread.call(fail)
     thread.close()
+
+
+def test_kept_error_has_no_frames_whatever_it_refers_to() -> None:
+    """Errors may refer to each other in a circle, and both to a cause and to what was handled when they were raised."""
+
+    class EmptyError(Exception):
+        def __len__(self) -> int:
+            return 0
+
+    def raised(error: Exception, cause: Exception | None = None) -> Exception:
+        try:
+            raise error from cause
+        except Exception as caught:
+            return caught
+
+    first = raised(EmptyError("first"))
+    try:
+        raise ValueError("handled")
+    except ValueError:
+        second = raised(KeyError("second"), first)
+    first.__context__ = second
+    assert without_frames(second) is second
+    assert [each.__traceback__ for each in (first, second, handled_of(second))] == [None] * 3
+
+
+def handled_of(error: BaseException) -> BaseException:
+    assert isinstance(error.__context__, ValueError)
+    return error.__context__
