@@ -256,3 +256,38 @@ def test_poll_waits_for_a_start_in_the_background() -> None:
                 assert (await anext(consumer)).body == b"2"
 
     simulate(main)
+
+
+@pytest.mark.parametrize("stops_s", [(0.0, 0.05), (0.0, 1.02), (1.01,)], ids=["at once", "after an attempt", "while an attempt is undone"])
+def test_stops_of_a_start_in_the_background_leave_nothing_behind(stops_s: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop during the cleanup of an attempt, or of another stop, waits for its end."""
+    release = PushConsumer._release_instance
+
+    async def slow(self: PushConsumer, instance: Any) -> None:
+        await asyncio.sleep(0.2)
+        await release(self, instance)
+
+    monkeypatch.setattr(PushConsumer, "_release_instance", slow)
+
+    async def main() -> None:
+        async with TestCluster(brokers=1) as cluster:
+            await cluster.kill("nameserver-1")
+            consumer = PushConsumer("billing", nameserver=cluster.nameserver, start_in_background=True).subscribe("orders")
+            consumer.concurrently(lambda messages, context: None)
+            before = asyncio.all_tasks()
+            await consumer.start()
+            instance: Any = None
+
+            async def stop(after_s: float) -> None:
+                nonlocal instance
+                await asyncio.sleep(after_s)
+                instance = instance or consumer._instance
+                await consumer.stop()
+
+            await asyncio.gather(*map(stop, stops_s))
+            assert consumer.state is ConsumerState.STOPPED
+            assert instance is None or instance.closing
+            await asyncio.sleep(1)
+            assert {task.get_name() for task in asyncio.all_tasks() - before} == set()
+
+    simulate(main)

@@ -213,7 +213,7 @@ class BaseConsumer(Life):
                 if link.up and link.last_reply is not None:
                     check_features(link.last_reply, ctx.features)
         except BaseException as error:  # re-raised
-            await self._undo_start(instance, refused=isinstance(error, SubscriptionConflictError))
+            await self._undo_to_its_end(instance, refused=isinstance(error, SubscriptionConflictError))
             raise
         self.state = ConsumerState.RUNNING
         model.start()
@@ -263,6 +263,19 @@ class BaseConsumer(Life):
             oldest_queue=queue,
             loop_blocked_ms=model.loop_blocked_ms(now_ms),
         )
+
+    async def _undo_to_its_end(self, instance: Instance, *, refused: bool) -> None:
+        """Undo a start, also if the caller is cancelled meanwhile: neither connections nor the lock of a file may be left."""
+        undoing = self._closing.spawn(self._undo_start(instance, refused=refused), f"{self.group} undo")
+        cancelled = False
+        while not undoing.done():
+            try:
+                await asyncio.wait([undoing])
+            except asyncio.CancelledError:
+                cancelled = True
+        undoing.result()
+        if cancelled:
+            raise asyncio.CancelledError
 
     async def _undo_start(self, instance: Instance, *, refused: bool) -> None:
         self.failure = None
@@ -407,13 +420,14 @@ class BaseConsumer(Life):
         """Return a snapshot of the consumer's state, in any state of the consumer. It is cheap enough to be taken every second."""
         brokers: tuple[BrokerHealth, ...] = ()
         queues: tuple[QueueHealth, ...] = ()
-        if self._instance is not None and self._membership is not None:
-            now_ms = self._instance.host.clock.boot_ms()
-            brokers, queues = self._membership.broker_health(now_ms), self._membership.queue_health(now_ms)
-        client_id = None if self._instance is None else self._instance.client_id
-        paused = self._ctx is not None and self._ctx.paused
-        failure = None if self.failure is None else text_of(self.failure)
-        return ConsumerHealth(self.group, client_id, self.state, paused, failure, brokers, queues, self._awaited)
+        instance, membership, ctx, failure = self._instance, self._membership, self._ctx, self.failure  # it may be called in any thread
+        if instance is not None and membership is not None:
+            now_ms = instance.host.clock.boot_ms()
+            brokers, queues = membership.broker_health(now_ms), membership.queue_health(now_ms)
+        client_id = None if instance is None else instance.client_id
+        paused = ctx is not None and ctx.paused
+        why = None if failure is None else text_of(failure)
+        return ConsumerHealth(self.group, client_id, self.state, paused, why, brokers, queues, self._awaited)
 
     def _report(self, event: ConsumerEvent) -> None:
         for callback in self._callbacks:

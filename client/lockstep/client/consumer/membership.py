@@ -62,6 +62,8 @@ class Membership:
         self._last_decides = False
         """The group has the classic policy: the subscription with the highest version is in force."""
         self._requesting: dict[str, None] = {}
+        self._linking: asyncio.Task[None] | None = None
+        """Links all registered brokers."""
         self._joined = False
         self._leaving = False
         self._heartbeat_scheduled = False
@@ -132,7 +134,7 @@ class Membership:
             await asyncio.sleep((MISSING_TOPIC_MS if missing else ROUND_MS) / 1000)
             if missing:
                 self._instance.watch.refresh_soon()
-                await self._instance.link_all()
+                self._link_all()
             for link in self._instance.links():
                 self._request_if_outdated(link)
             self.rebalance()
@@ -142,8 +144,13 @@ class Membership:
     def layout_learned(self, layout: TopicLayout) -> None:
         """Handle a layout that is new or higher. A deleted topic may be created again at any broker."""
         if layout.deleted and self._joined and not self._leaving and layout.topic in self._ctx.filters:
-            self._ctx.tasks.spawn(self._instance.link_all(), f"{self._ctx.group} links")
+            self._link_all()
         self.rebalance()
+
+    def _link_all(self) -> None:
+        """Link all registered brokers, unless that is going on. Nothing waits for it: a nameserver may be slow to respond."""
+        if self._linking is None or self._linking.done():
+            self._linking = self._ctx.tasks.spawn(self._instance.link_all(), f"{self._ctx.group} links")
 
     def rebalance(self) -> None:
         """Run one round. Before the join and after the leave it changes nothing."""
