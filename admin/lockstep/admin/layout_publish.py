@@ -31,8 +31,11 @@ async def create_and_wait(nameserver: str, topic: str, queues: int, brokers: Col
     return layout
 
 
-async def publish_layout(admin: AdminClient, layout: TopicLayout, hold: WriteHold | None = None) -> None:
+async def publish_layout(admin: AdminClient, layout: TopicLayout, hold: WriteHold | None = None, *, owners: Collection[str] = ()) -> None:
     """Propose the layout to every registered broker at once, and wait until the nameserver has it; the others learn it from there.
+
+    `owners`: for a deletion, the brokers that have queues of the topic. Those that are registered are asked before the others, and one of
+    them has to accept it: nameservers take a deletion from the others only if none of these is registered.
 
     `hold`: a broker takes the layout only if it has held the writes to the topic all the time. The hold is renewed until every broker that
     holds the writes has the layout.
@@ -44,7 +47,13 @@ async def publish_layout(admin: AdminClient, layout: TopicLayout, hold: WriteHol
     if not brokers:
         raise CommandError("no broker is registered at the nameserver: start one first")
     held = {} if hold is None else dict.fromkeys(hold.brokers, hold.id)
-    refusals = await _propose_to_all(admin, brokers, layout, held)
+    first = {name: broker for name, broker in brokers.items() if name in owners}
+    refusals = await _propose_to_all(admin, first, layout, held)
+    if not first or len(refusals) < len(first):
+        others = {name: broker for name, broker in brokers.items() if name not in first}
+        refusals |= await _propose_to_all(admin, others, layout, held)
+    else:
+        brokers = first
     for name in sorted(refusals):
         print_error(f"broker {name} {refusals[name]}; if another broker accepts the change, it learns it from the nameserver")
     if len(refusals) == len(brokers):

@@ -132,5 +132,5 @@ async def plan_deletion(admin: AdminClient, topic: str, *, force: bool = False) 
 async def delete_topic(admin: AdminClient, before: TopicLayout) -> TopicLayout:
     """Delete the topic that had this layout. Return the layout that says so. Raises what `publish_layout` raises."""
     deletion = before.deletion
-    await publish_layout(admin, deletion)
+    await publish_layout(admin, deletion, owners=before.brokers)
     return deletion
