@@ -96,7 +96,10 @@ def locked_while_an_old_call_runs(patch: Patches) -> None:
     patch.set(QueueOwnership, "may_acquire", property(lambda self: self.state is OwnershipState.WANTED))
 
 
-@mutant("stubborn")
+@mutant(
+    "stubborn",
+    aimed="tests/unit/client/test_outlived_calls.py::test_queue_is_not_locked_again_in_the_process_while_a_call_of_a_stopped_consumer_runs",
+)
 def outlived_calls_are_not_awaited(patch: Patches) -> None:
     """A queue is not locked by a new consumer of the process while a call of a stopped one still runs on it."""
     patch.set(RunningCalls, "notify_when_ended", lambda self, key, callback: False)
