@@ -1,6 +1,7 @@
 """Rules about operators' changes of groups and topics (ordering.md 7.6)."""
 
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -230,11 +231,12 @@ def members_that_wait_for_a_topic_are_unknown_to_brokers(patch: Patches) -> None
 def a_topic_that_is_created_again_begins_at_0(patch: Patches) -> None:
     """Nobody begins at messages of a deleted topic in the one that is created again."""
 
-    def forgetful(self: Coordination, topic: str) -> None:
-        for group in self.state.groups.groups_subscribed_to(topic):
-            self.starts.begin_at_first(group, topic)
+    real = Coordination.queues_added
 
-    patch.set(Coordination, "topic_created", forgetful)
+    def forgetful(self: Coordination, topic: str, added: Mapping[int, bool]) -> None:
+        real(self, topic, {number: removed for number, removed in added.items() if removed})
+
+    patch.set(Coordination, "queues_added", forgetful)
 
 
 @mutant("classic")
