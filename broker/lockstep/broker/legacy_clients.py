@@ -35,6 +35,9 @@ from lockstep.protocol.names import check_client_id, check_group
 IDLE_DAYS_MAX = 3_650
 """The highest limit of idle days that a commit may bring: ten years."""
 
+TOLD_MAX = 64
+"""For so many connections the broker remembers that it told them of the last reset of a queue: the rest is told again."""
+
 
 class LegacyClients:
     """Locks and commits of RocketMQ's own clients."""
@@ -44,8 +47,8 @@ class LegacyClients:
         self._membership = membership
         self._leases: dict[QueueKey, int] = {}
         """Classic lock → time of its last renewal, the oldest first."""
-        self._told: dict[QueueKey, tuple[int, int]] = {}
-        """(connection, generation) of the last pull that was answered with the offset of a reset which is not known yet."""
+        self._told: dict[QueueKey, dict[int, int]] = {}
+        """Connection → generation of its last pull that was answered with the offset of a reset which is not known yet."""
         self.refused_update_count = 0
         """Number of commits without an epoch that were refused because another client holds the queue."""
 
@@ -150,11 +153,14 @@ class LegacyClients:
         progress = self._state.progress.get(key)
         if progress is None or not progress.untold:
             return False, None
-        if offset == progress.offset or self._told.get(key) == (connection, progress.generation):
-            self._told.pop(key, None)
+        told = self._told.setdefault(key, {})
+        if offset == progress.offset or told.get(connection) == progress.generation:
+            del self._told[key]
             self._state.progress.set_progress(key, replace(progress, untold=False))
             return True, None
-        self._told[key] = connection, progress.generation
+        if len(told) >= TOLD_MAX:
+            del told[next(iter(told))]
+        told[connection] = progress.generation
         return True, progress.offset
 
     def query_offset(self, key: QueueKey, *, young: bool) -> int | None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from lockstep.broker.legacy_clients import TOLD_MAX
 from lockstep.broker.pull_fence import PullCheck
 from lockstep.protocol.bodies import LockVerdict, QueueOffset, ResetBody
 from lockstep.protocol.errors import NoPermissionError
@@ -91,6 +92,25 @@ def test_reader_that_chooses_its_offsets_is_told_once() -> None:
     assert [pull(me, 80).moved_to, pull(me, 80).moved_to] == [10, None]
     me.update(0, 60)
     assert bench.progress(0) == (60, 0)
+
+
+def test_two_readers_that_take_turns_are_told_once_each() -> None:
+    bench, me = running()
+    other = ClassicClient(bench, "other")
+    other.connect()
+    reset_to(bench, 10)
+    assert [pull(client, 80).moved_to for client in (me, other, me, other)] == [10, 10, None, None]
+
+
+def test_broker_remembers_a_fixed_number_of_connections_that_it_told() -> None:
+    bench, me = running()
+    reset_to(bench, 10)
+    assert pull(me, 80).moved_to == 10
+    others = [ClassicClient(bench, f"other-{number}") for number in range(TOLD_MAX)]
+    for other in others:
+        other.connect()
+        assert pull(other, 80).moved_to == 10
+    assert [pull(client, 80).moved_to for client in (me, others[-1], me)] == [10, None, None]
 
 
 @pytest.mark.parametrize("has_another", [False, True])
