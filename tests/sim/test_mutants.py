@@ -88,7 +88,7 @@ def test_simulation_page_names_every_mutant_once() -> None:
 
 
 def test_mutant_is_reverted_afterwards() -> None:
-    from lockstep.broker.tables.lock_table import Lock
+    from lockstep.broker.groups.tables.lock_table import Lock
 
     good = vars(Lock)["accepts_epoch"]
     with switched_off("epochs_are_not_checked"):

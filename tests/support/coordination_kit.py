@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from lockstep.broker.coordination import Coordination, CoordinationConfig
-from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
-from lockstep.broker.heartbeats import Heartbeat
+from lockstep.broker.groups.coordination import Coordination, CoordinationConfig
+from lockstep.broker.groups.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
+from lockstep.broker.groups.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,

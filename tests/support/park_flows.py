@@ -14,9 +14,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import Enum
 
+from lockstep.broker.groups.tables.lock_table import QueueKey
+from lockstep.broker.groups.tables.park_table import KeyFilter, ParkFilter, ParkTable
 from lockstep.broker.journal import Change, Journal, decode_changes
-from lockstep.broker.tables.lock_table import QueueKey
-from lockstep.broker.tables.park_table import KeyFilter, ParkFilter, ParkTable
 from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
 from lockstep.protocol.bodies import ParkState
 from lockstep.protocol.done_ranges import Ranges, above, contains, union

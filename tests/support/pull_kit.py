@@ -3,11 +3,11 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from lockstep.broker.groups.pull_fence import PullCheck
+from lockstep.broker.groups.tables.lock_table import QueueKey
+from lockstep.broker.groups.tables.park_table import ParkFilter, ParkTable
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors.pull import PullProcessor
-from lockstep.broker.pull_fence import PullCheck
-from lockstep.broker.tables.lock_table import QueueKey
-from lockstep.broker.tables.park_table import ParkFilter, ParkTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import ParkedKey, Subscription
 from lockstep.protocol.codes import RequestCode

@@ -18,14 +18,14 @@ import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.tables.progress_table import Progress
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store.errors import AdoptionError
 from lockstep.broker.store.foreign_config import ForeignConfig, ForeignTopic
 from lockstep.broker.store.foreign_log import ForeignLog
 from lockstep.broker.store.foreign_scope import adopted_offsets, adopted_settings, adopted_topics
 from lockstep.broker.store.foreign_store import ForeignStore
-from lockstep.broker.tables.progress_table import Progress
 from lockstep.protocol.bodies import GroupSettings, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode

@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import assert_never
 
-from lockstep.broker.coordination import TICK_MS_MAX, Coordination
-from lockstep.broker.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
-from lockstep.broker.pending_effects import PendingEffects
+from lockstep.broker.groups.coordination import TICK_MS_MAX, Coordination
+from lockstep.broker.groups.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
+from lockstep.broker.groups.pending_effects import PendingEffects
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store

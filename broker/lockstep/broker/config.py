@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lockstep.broker.coordination import CoordinationConfig
+from lockstep.broker.groups.coordination import CoordinationConfig
 from lockstep.broker.store import FlushMode, Identity, StoreConfig
 from lockstep.broker.store.config import OPEN_FILES_MAX
 from lockstep.broker.store.foreign_store import LEFT_OUT

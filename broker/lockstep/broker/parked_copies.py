@@ -6,14 +6,14 @@ once, or in rare cases one of them twice.
 
 import asyncio
 
-from lockstep.broker.coordination import Coordination
 from lockstep.broker.failed_messages import FailedMessages
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.parking import queue_of
+from lockstep.broker.groups.tables.park_table import KeyFilter
 from lockstep.broker.message_copy import failed_copy
-from lockstep.broker.parking import queue_of
 from lockstep.broker.processors.pull_request import EVERY_MESSAGE, filter_of
 from lockstep.broker.processors.send import SendGate
 from lockstep.broker.store import ReadResult, Store
-from lockstep.broker.tables.park_table import KeyFilter
 from lockstep.protocol.bodies import ParkedKey, ParkState
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, StoreError
 from lockstep.protocol.names import dlq_topic

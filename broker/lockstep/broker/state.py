@@ -8,7 +8,7 @@ topic before it holds a message of it.
 from collections.abc import Callable
 from typing import Any
 
-from lockstep.broker.coordination import Coordination, CoordinationConfig
+from lockstep.broker.groups.coordination import Coordination, CoordinationConfig
 from lockstep.broker.journal import Change, Journal, decode_changes
 from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.store.stored_record import StoredRecord

@@ -3,14 +3,14 @@
 from typing import Any
 
 from lockstep.broker.delayed_delivery import GroupTopics
-from lockstep.broker.group_admin import GroupAdmin
-from lockstep.broker.group_limits import GroupLimits
-from lockstep.broker.group_state import GroupState
-from lockstep.broker.group_tables import GroupTables
-from lockstep.broker.start_policy import StartPositions
+from lockstep.broker.groups.group_admin import GroupAdmin
+from lockstep.broker.groups.group_limits import GroupLimits
+from lockstep.broker.groups.group_state import GroupState
+from lockstep.broker.groups.group_tables import GroupTables
+from lockstep.broker.groups.start_policy import StartPositions
+from lockstep.broker.groups.tables.lock_table import LockTable
+from lockstep.broker.groups.tables.settings_table import SettingsTable
 from lockstep.broker.store import Store
-from lockstep.broker.tables.lock_table import LockTable
-from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.broker.tables.topic_table import TopicTable
 from sweep.mutants.registry import Patches, mutant
 

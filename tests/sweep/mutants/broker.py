@@ -5,18 +5,18 @@ from typing import Any
 
 from lockstep.broker import app
 from lockstep.broker.background import EffectRunner
-from lockstep.broker.coordination import Coordination
-from lockstep.broker.effects import Notify
-from lockstep.broker.group_state import GroupState
-from lockstep.broker.lock_sync import LockSync
-from lockstep.broker.membership import GroupMembers
-from lockstep.broker.pending_effects import PendingEffects
-from lockstep.broker.pull_fence import PullCheck, PullFence
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.effects import Notify
+from lockstep.broker.groups.group_state import GroupState
+from lockstep.broker.groups.lock_sync import LockSync
+from lockstep.broker.groups.membership import GroupMembers
+from lockstep.broker.groups.pending_effects import PendingEffects
+from lockstep.broker.groups.pull_fence import PullCheck, PullFence
+from lockstep.broker.groups.tables.group_table import GroupTable
+from lockstep.broker.groups.tables.lock_table import Lock, LockTable, QueueKey
+from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
+from lockstep.broker.groups.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
 from lockstep.broker.store import Store
-from lockstep.broker.tables.group_table import GroupTable
-from lockstep.broker.tables.lock_table import Lock, LockTable, QueueKey
-from lockstep.broker.tables.progress_table import Progress, ProgressTable
-from lockstep.broker.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
 from lockstep.protocol.bodies import LockVerdict
 from sweep.mutants.registry import Patches, mutant
 

@@ -1,8 +1,8 @@
 """Rules of groups whose members have contracts of several versions (ordering.md 11.5)."""
 
-from lockstep.broker import membership
-from lockstep.broker.membership import GroupMembers
-from lockstep.broker.tables.group import Group
+from lockstep.broker.groups import membership
+from lockstep.broker.groups.membership import GroupMembers
+from lockstep.broker.groups.tables.group import Group
 from lockstep.protocol.bodies import Subscription
 from sweep.mutants.registry import Patches, mutant
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
-from lockstep.broker.group_state import GroupState
-from lockstep.broker.lock_sync import LockSync
+from lockstep.broker.groups.group_state import GroupState
+from lockstep.broker.groups.lock_sync import LockSync
 from lockstep.broker.message_copy import failed_copy
 from lockstep.broker.processors import send_back
 from lockstep.broker.processors.send_back import SendBackProcessor

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker.group_events import GroupEventLog
-from lockstep.broker.group_state import GroupState
+from lockstep.broker.groups.group_events import GroupEventLog
+from lockstep.broker.groups.group_state import GroupState
 from lockstep.broker.processors import group_events
 from lockstep.protocol.bodies import GroupEventKind
 from sweep.mutants.registry import Patches, mutant

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker.tables.lock_table import QueueKey
-from lockstep.broker.tables.progress_table import Progress, ProgressTable
+from lockstep.broker.groups.tables.lock_table import QueueKey
+from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.client.consumer import process_queue
 from lockstep.client.consumer.crew import Crew
 from lockstep.client.consumer.lane_model import LaneRunner

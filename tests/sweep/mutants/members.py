@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from lockstep.broker.coordination import Coordination
-from lockstep.broker.lock_sync import LockSync
-from lockstep.broker.pending_effects import PendingEffects
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.lock_sync import LockSync
+from lockstep.broker.groups.pending_effects import PendingEffects
+from lockstep.broker.groups.tables.lock_table import FencingCounter, Lock, QueueKey
+from lockstep.broker.groups.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
 from lockstep.broker.processors.lock import LockProcessor
-from lockstep.broker.tables.lock_table import FencingCounter, Lock, QueueKey
-from lockstep.broker.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
 from lockstep.protocol.bodies import LockResult, LockVerdict
 from lockstep.runtime.request import PendingResponse
 from sweep.mutants.registry import Patches, mutant

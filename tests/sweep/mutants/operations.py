@@ -8,16 +8,16 @@ from typing import Any
 
 from lockstep.admin import group_query, interrupt
 from lockstep.admin.client import AdminClient
-from lockstep.broker.coordination import Coordination
-from lockstep.broker.group_state import GroupState
-from lockstep.broker.group_tables import GroupTables
-from lockstep.broker.legacy_clients import LegacyClients
-from lockstep.broker.lock_sync import LockSync
-from lockstep.broker.start_policy import StartPositions
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.group_state import GroupState
+from lockstep.broker.groups.group_tables import GroupTables
+from lockstep.broker.groups.legacy_clients import LegacyClients
+from lockstep.broker.groups.lock_sync import LockSync
+from lockstep.broker.groups.start_policy import StartPositions
+from lockstep.broker.groups.tables.lock_table import LockTable, QueueKey
+from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
+from lockstep.broker.groups.tables.session_table import Session
 from lockstep.broker.store import Store
-from lockstep.broker.tables.lock_table import LockTable, QueueKey
-from lockstep.broker.tables.progress_table import Progress, ProgressTable
-from lockstep.broker.tables.session_table import Session
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import LockVerdict

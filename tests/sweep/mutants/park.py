@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from lockstep.broker.parking import Parking
+from lockstep.broker.groups.parking import Parking
+from lockstep.broker.groups.tables.lock_table import QueueKey
+from lockstep.broker.groups.tables.park_table import ParkFilter, ParkTable
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.processors.pull_request import Pull
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.store import ReadResult
-from lockstep.broker.tables.lock_table import QueueKey
-from lockstep.broker.tables.park_table import ParkFilter, ParkTable
 from lockstep.client.consumer.lane_model import LaneRunner
 from lockstep.client.consumer.lanes import Lanes
 from lockstep.client.consumer.parking import ParkedKeys

@@ -5,11 +5,11 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker import heartbeats
-from lockstep.broker.effects import DrainFault
-from lockstep.broker.heartbeats import HeartbeatCache
+from lockstep.broker.groups import heartbeats
+from lockstep.broker.groups.effects import DrainFault
+from lockstep.broker.groups.heartbeats import HeartbeatCache
+from lockstep.broker.groups.pending_effects import PendingEffects
 from lockstep.broker.journal import Change, Journal
-from lockstep.broker.pending_effects import PendingEffects
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.log_writer import LogWriter

@@ -5,14 +5,14 @@ snapshots.
 from typing import Any
 
 from lockstep.broker import app, journal
-from lockstep.broker.coordination import Coordination
-from lockstep.broker.lock_sync import LockSync
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.lock_sync import LockSync
+from lockstep.broker.groups.tables.lock_table import QueueKey
+from lockstep.broker.groups.tables.progress_table import ProgressTable
+from lockstep.broker.groups.tables.session_table import Session, SessionTable
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.store import Store
 from lockstep.broker.store.directory import StoreDirectory
-from lockstep.broker.tables.lock_table import QueueKey
-from lockstep.broker.tables.progress_table import ProgressTable
-from lockstep.broker.tables.session_table import Session, SessionTable
 from lockstep.protocol.bodies import LockResult
 from lockstep.runtime.request import PendingResponse
 from sweep.mutants.registry import Patches, mutant

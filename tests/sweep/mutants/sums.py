@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from lockstep.broker.group_admin import GroupAdmin
-from lockstep.broker.group_limits import GroupLimits
-from lockstep.broker.group_state import GroupState
-from lockstep.broker.membership import GroupMembers
+from lockstep.broker.groups.group_admin import GroupAdmin
+from lockstep.broker.groups.group_limits import GroupLimits
+from lockstep.broker.groups.group_state import GroupState
+from lockstep.broker.groups.membership import GroupMembers
+from lockstep.broker.groups.tables.activity_table import ActivityTable
+from lockstep.broker.groups.tables.group import Group
 from lockstep.broker.processors import pull
 from lockstep.broker.store.disk import DiskWatch
-from lockstep.broker.tables.activity_table import ActivityTable
-from lockstep.broker.tables.group import Group
 from lockstep.broker.tables.long_poll_table import LongPollTable
 from lockstep.protocol.sql92 import predicate
 from sweep.mutants.registry import Patches, mutant

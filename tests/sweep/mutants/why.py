@@ -7,7 +7,7 @@ from typing import Any
 
 from lockstep.admin import why, why_query, why_text
 from lockstep.broker.classic import relay
-from lockstep.broker.group_status import GroupStatusReader
+from lockstep.broker.groups.group_status import GroupStatusReader
 from lockstep.client.consumer import base_consumer, running_info, stacks
 from lockstep.client.consumer.consume_model import ConsumeModel
 from lockstep.client.consumer.queue_worker import QueueWorker

@@ -203,7 +203,7 @@ async def test_keys_for_which_a_response_has_no_place_are_counted(
     await cluster.start("other", other.member)
     await Group(cluster).park(100, 10, "k3", "k5", "k7")
     await until_parked(other, "k1")
-    monkeypatch.setattr("lockstep.broker.parking.LISTED_MAX", 2)
+    monkeypatch.setattr("lockstep.broker.groups.parking.LISTED_MAX", 2)
     ended = await run(_list(GROUP, None, cluster.nameserver, False))
     assert [row[0] for row in ended.lines[1:3]] == ["k3", "k5"]
     more = f"1 more keys, which are not listed: 1 of group {GROUP} in {TOPIC}:0"

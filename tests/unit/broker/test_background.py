@@ -17,8 +17,8 @@ from lockstep.broker.background import (
     LeaseTimer,
     StoreMaintenance,
 )
-from lockstep.broker.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
-from lockstep.broker.tables.activity_table import DAY_MS
+from lockstep.broker.groups.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
+from lockstep.broker.groups.tables.activity_table import DAY_MS
 from lockstep.broker.tables.sequence_table import SequenceTable
 from lockstep.protocol.bodies import FreeQueue, ListVersion, QueueFreeBody
 from lockstep.protocol.codec.msgpack_body import decode_body

@@ -11,8 +11,8 @@ import pytest
 
 from lockstep.broker.app import Broker
 from lockstep.broker.background import EffectRunner
-from lockstep.broker.effects import CloseConnection, DrainFault
-from lockstep.broker.pending_effects import PendingEffects
+from lockstep.broker.groups.effects import CloseConnection, DrainFault
+from lockstep.broker.groups.pending_effects import PendingEffects
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.store import StoreDiskError
 from lockstep.broker.store.commit_waiters import CommitWaiters

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.broker.legacy_clients import TOLD_MAX
-from lockstep.broker.pull_fence import PullCheck
+from lockstep.broker.groups.legacy_clients import TOLD_MAX
+from lockstep.broker.groups.pull_fence import PullCheck
 from lockstep.protocol.bodies import LockVerdict, QueueOffset, ResetBody
 from lockstep.protocol.errors import NoPermissionError
 from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client

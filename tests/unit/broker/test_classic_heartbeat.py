@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lockstep.broker.classic.heartbeat import read_heartbeat
-from lockstep.broker.heartbeats import HeartbeatCache
+from lockstep.broker.groups.heartbeats import HeartbeatCache
 from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, ConsumeType, MessageModel, ProducerGroup, Subscription
 from lockstep.protocol.codec.java import write_json
 from lockstep.protocol.codec.plain import pack_plain

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.broker.effects import PushQueueFree
+from lockstep.broker.groups.effects import PushQueueFree
 from lockstep.protocol.allocate import MANUAL
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,

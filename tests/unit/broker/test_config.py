@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.broker.advertise import advertise
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.coordination import CoordinationConfig
+from lockstep.broker.groups.coordination import CoordinationConfig
 from lockstep.broker.store import StoreConfig
 from lockstep.protocol.errors import ConfigError
 

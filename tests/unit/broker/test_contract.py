@@ -3,7 +3,7 @@ from dataclasses import replace
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from lockstep.broker.contract import SPEC_LENGTH_MAX, SUBSCRIPTION_BYTES_MAX, TOPICS_PER_GROUP_MAX, contract_of, differences
+from lockstep.broker.groups.contract import SPEC_LENGTH_MAX, SUBSCRIPTION_BYTES_MAX, TOPICS_PER_GROUP_MAX, contract_of, differences
 from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, ConsumeType, MessageModel, Subscription
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.fields import to_plain

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.broker.contract import contract_of, includes, mixing_refusal
-from lockstep.broker.membership import CONTRACTS_MAX
-from lockstep.broker.tables.group import Group
+from lockstep.broker.groups.contract import contract_of, includes, mixing_refusal
+from lockstep.broker.groups.membership import CONTRACTS_MAX
+from lockstep.broker.groups.tables.group import Group
 from lockstep.protocol.allocate import MANUAL
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.broker.coordination import TICK_MS_MAX, Coordination, next_term
-from lockstep.broker.effects import PushLayout, PushQueueFree
+from lockstep.broker.groups.coordination import TICK_MS_MAX, Coordination, next_term
+from lockstep.broker.groups.effects import PushLayout, PushQueueFree
 from lockstep.broker.journal import Journal
 from lockstep.protocol.bodies import LockVerdict, MemberStatus, QueueStatus, SyncItem
 from lockstep.protocol.errors import ConfigError, StoreError

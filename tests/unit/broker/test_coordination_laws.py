@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.contract import contract_of, mixing_refusal
-from lockstep.broker.coordination import Coordination
-from lockstep.broker.effects import CloseConnection
-from lockstep.broker.heartbeats import Heartbeat
+from lockstep.broker.groups.contract import contract_of, mixing_refusal
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.effects import CloseConnection
+from lockstep.broker.groups.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.store.snapshot import encode
 from lockstep.protocol.bodies import (

@@ -2,14 +2,14 @@
 
 import pytest
 
-from lockstep.broker import start_policy
-from lockstep.broker.effects import PushQueueFree
-from lockstep.broker.group_state import FREES_PER_TICK
-from lockstep.broker.heartbeats import Heartbeat
+from lockstep.broker.groups import start_policy
+from lockstep.broker.groups.effects import PushQueueFree
+from lockstep.broker.groups.group_state import FREES_PER_TICK
+from lockstep.broker.groups.heartbeats import Heartbeat
+from lockstep.broker.groups.tables import group
+from lockstep.broker.groups.tables.group_table import GroupTable
+from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.journal import Journal
-from lockstep.broker.tables import group
-from lockstep.broker.tables.group_table import GroupTable
-from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.sequence_table import Scope, SequenceTable, StoredFrame
 from lockstep.protocol.bodies import HeartbeatBody, LockItem, LockVerdict
 from lockstep.protocol.layouts import ENTRY_COUNT_MAX
@@ -78,7 +78,7 @@ def test_connection_close_visits_only_its_own_classic_members() -> None:
         mine = ClassicClient(bench, "mine")
         for each in (*members, mine):
             each.connect()
-        with Steps("broker/membership.py") as steps:
+        with Steps("broker/groups/membership.py") as steps:
             mine.close()
             bench.c.membership.connection_closed(12_345, bench.now_ms)
         assert bench.lists() == tuple(sorted(each.name for each in members))
@@ -92,7 +92,7 @@ def test_topic_deletion_visits_only_its_own_start_policies() -> None:
         table = ProgressTable(Journal())
         for topic in (TOPIC, *(f"t{number}" for number in range(others))):
             table.record_start(GROUP, topic, since=3, generation=1, offsets=[(0, 5)])
-        with Steps("broker/tables/progress_table.py") as steps:
+        with Steps("broker/groups/tables/progress_table.py") as steps:
             table.drop_topic(TOPIC)
         assert table.since(GROUP, TOPIC) is None
         assert [table.since(GROUP, f"t{number}") for number in range(others)] == [3] * others

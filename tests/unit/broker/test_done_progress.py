@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from lockstep.broker.classic.resets import ResetProcessor
+from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.journal import Journal
-from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.protocol.bodies import LockItem, LockVerdict, QueueOffset, ResetBody, SyncBody, SyncItem
 from lockstep.protocol.done_ranges import RANGES_MAX, Ranges
 from lockstep.protocol.headers.tools import ResetOffsetHeader

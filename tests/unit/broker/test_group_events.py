@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.broker.group_events import GroupEventLog
+from lockstep.broker.groups.group_events import GroupEventLog
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind, QueueOffset, ResetBody
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, ordered

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from lockstep.broker.background import StoreMaintenance
-from lockstep.broker.coordination import Coordination
 from lockstep.broker.figures import Figures
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.tables.activity_table import DAY_MS
 from lockstep.broker.journal import Journal
 from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.processors.topic import TopicProcessor
-from lockstep.broker.tables.activity_table import DAY_MS
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import ConsumeFromWhere, GroupSettings, LockResult, LockVerdict, QueueOffset, ResetBody

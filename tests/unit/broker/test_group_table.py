@@ -3,8 +3,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.broker.groups.tables.group_table import GroupTable
 from lockstep.broker.journal import Journal
-from lockstep.broker.tables.group_table import GroupTable
 from lockstep.protocol.fields import to_plain
 from support.coordination_kit import TOPIC, ordered
 

@@ -4,9 +4,9 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.broker import contract, heartbeats
-from lockstep.broker.contract import TAGS_PER_CLIENT_MAX, TOPICS_PER_CLIENT_MAX
-from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX, HeartbeatCache
+from lockstep.broker.groups import contract, heartbeats
+from lockstep.broker.groups.contract import TAGS_PER_CLIENT_MAX, TOPICS_PER_CLIENT_MAX
+from lockstep.broker.groups.heartbeats import GROUPS_PER_CLIENT_MAX, HeartbeatCache
 from lockstep.broker.processors import client
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, ProducerGroup, Subscription
 from lockstep.protocol.codec.msgpack_body import encode_body

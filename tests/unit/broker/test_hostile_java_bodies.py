@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.broker.heartbeats import heartbeat_body
+from lockstep.broker.groups.heartbeats import heartbeat_body
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codec.java import read_json
 from lockstep.protocol.command import JSON

@@ -1,6 +1,6 @@
 """The clients that were not admitted to a group, as GROUP_STATUS shows them."""
 
-from lockstep.broker.join_refusals import KEPT_MAX, JoinRefusals
+from lockstep.broker.groups.join_refusals import KEPT_MAX, JoinRefusals
 from lockstep.protocol.bodies import JoinRefusal
 
 

@@ -1,8 +1,8 @@
 import msgpack
 import pytest
 
+from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.journal import Change, Journal, decode_changes
-from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.protocol.errors import LocalProtocolError, StoreError
 
 

@@ -7,18 +7,18 @@ from typing import TypeVar, cast
 
 import pytest
 
-from lockstep.broker import start_policy
 from lockstep.broker.app import LANES
-from lockstep.broker.coordination import CoordinationConfig
 from lockstep.broker.delayed_delivery import GroupTopics
-from lockstep.broker.effects import CloseConnection, PushQueueFree
-from lockstep.broker.group_status import GroupStatusReader
+from lockstep.broker.groups import start_policy
+from lockstep.broker.groups.coordination import CoordinationConfig
+from lockstep.broker.groups.effects import CloseConnection, PushQueueFree
+from lockstep.broker.groups.group_status import GroupStatusReader
+from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.topic import TopicProcessor
-from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerGroup,

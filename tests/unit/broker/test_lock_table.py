@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.broker.groups.tables.lock_table import FencingCounter, Lock, LockTable
 from lockstep.broker.journal import Journal
-from lockstep.broker.tables.lock_table import FencingCounter, Lock, LockTable
 
 KEY = ("g", "t", 0)
 

@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 
 from lockstep.broker.background import MOVES_PER_SLICE, NOTICES_PER_TURN_MIN, STEPS_PER_TURN, EffectRunner, StoreMaintenance
-from lockstep.broker.effects import Notify, PushQueueFree, StalePulls
-from lockstep.broker.group_admin import GroupAdmin
-from lockstep.broker.group_status import GroupStatusReader
+from lockstep.broker.groups.effects import Notify, PushQueueFree, StalePulls
+from lockstep.broker.groups.group_admin import GroupAdmin
+from lockstep.broker.groups.group_status import GroupStatusReader
+from lockstep.broker.groups.tables.lock_table import LockTable, QueueKey
+from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.processors import client
 from lockstep.broker.processors.packed_rows import PART
-from lockstep.broker.tables.lock_table import LockTable, QueueKey
-from lockstep.broker.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.tables.sequence_table import IDLE_MS, LastFrame, Scope, SequenceTable, StoredFrame
 from lockstep.protocol.allocate import AVERAGE
 from lockstep.protocol.bodies import GroupStatusReply, ListVersion

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.contract import contract_of
-from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
-from lockstep.broker.membership import MEMBERS_PER_CONNECTION_MAX, SUBSCRIPTION_BYTES_PER_CONNECTION_MAX
-from lockstep.broker.tables.group_table import GROUP_TOPIC_BYTES
-from lockstep.broker.tables.subscription_table import SubscriptionTable, estimated_bytes
+from lockstep.broker.groups.contract import contract_of
+from lockstep.broker.groups.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
+from lockstep.broker.groups.membership import MEMBERS_PER_CONNECTION_MAX, SUBSCRIPTION_BYTES_PER_CONNECTION_MAX
+from lockstep.broker.groups.tables.group_table import GROUP_TOPIC_BYTES
+from lockstep.broker.groups.tables.subscription_table import SubscriptionTable, estimated_bytes
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, Subscription
 from lockstep.protocol.errors import NoPermissionError
 from support.coordination_kit import CONFIG, Bench, ClassicClient, Client, ordered

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.broker.heartbeats import Heartbeat
-from lockstep.broker.tables.lock_table import LockTable
+from lockstep.broker.groups.heartbeats import Heartbeat
+from lockstep.broker.groups.tables.lock_table import LockTable
 from lockstep.protocol.bodies import HeartbeatBody, LockVerdict, SyncBody
 from lockstep.protocol.errors import DuplicateClientIdError, LocalProtocolError
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, Bench, Client, layout, ordered, versions

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.broker.groups.tables import park_table
+from lockstep.broker.groups.tables.park_table import KeyFilter, ParkTable, WaitingFilter, sharding_key_in
 from lockstep.broker.journal import Journal, decode_changes
-from lockstep.broker.tables import park_table
-from lockstep.broker.tables.park_table import KeyFilter, ParkTable, WaitingFilter, sharding_key_in
 from lockstep.protocol.bodies import ParkedKey, ParkState, ReplayKey
 from lockstep.protocol.bodies.parks import KEY_BYTES_MAX, KEYS_PER_QUEUE_MAX, REPLAYS_MAX
 from lockstep.protocol.errors import ParkRefusedError, StoreError

@@ -10,8 +10,8 @@ import pytest
 
 from lockstep.broker import parked_copies
 from lockstep.broker.app import Broker
+from lockstep.broker.groups.tables.park_table import ParkTable
 from lockstep.broker.parked_copies import ParkedCopies
-from lockstep.broker.tables.park_table import ParkTable
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerGroup,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from lockstep.broker.classic.resets import ResetProcessor
-from lockstep.broker.parking import LISTED_BYTES_MAX
+from lockstep.broker.groups.parking import LISTED_BYTES_MAX
 from lockstep.protocol.bodies import (
     LockVerdict,
     ParkAction,
@@ -226,12 +226,12 @@ def test_keys_are_named_by_group_topic_and_key(group: str | None, topic: str | N
 
 def test_list_is_limited_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = parked_in_many_places()
-    monkeypatch.setattr("lockstep.broker.parking.LISTED_MAX", 5)
+    monkeypatch.setattr("lockstep.broker.groups.parking.LISTED_MAX", 5)
     assert not bench.c.parking.control(ParkControlBody(A.LIST)).more
-    monkeypatch.setattr("lockstep.broker.parking.LISTED_MAX", 4)
+    monkeypatch.setattr("lockstep.broker.groups.parking.LISTED_MAX", 4)
     reply = bench.c.parking.control(ParkControlBody(A.LIST))
     assert (len(reply.keys), reply.more) == (4, True)
-    monkeypatch.setattr("lockstep.broker.parking.LISTED_MAX", 1)
+    monkeypatch.setattr("lockstep.broker.groups.parking.LISTED_MAX", 1)
     reply = bench.c.parking.control(ParkControlBody(A.REPLAY, GROUP))
     assert (len(reply.keys), reply.more) == (1, True)
     monkeypatch.undo()

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.broker.groups.tables.progress_table import FailingBatch, Progress, ProgressTable
 from lockstep.broker.journal import Journal
-from lockstep.broker.tables.progress_table import FailingBatch, Progress, ProgressTable
 
 KEY = ("g", "t", 0)
 

@@ -5,7 +5,8 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.broker.effects import StalePulls
+from lockstep.broker.groups.effects import StalePulls
+from lockstep.broker.groups.pull_fence import PullCheck
 from lockstep.broker.processors import cold_reads, pull
 from lockstep.broker.processors.cold_reads import COLD_COUNT_MAX
 from lockstep.broker.processors.pull import TURN_HELD_MAX, UNSENT_BYTES_MAX
@@ -17,7 +18,6 @@ from lockstep.broker.processors.pull_request import (
     PARSE_BYTES,
     page_of,
 )
-from lockstep.broker.pull_fence import PullCheck
 from lockstep.broker.store import ReadResult, ReadStatus
 from lockstep.protocol.bodies import Subscription
 from lockstep.protocol.codes import ResponseCode

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.effects import StalePulls
+from lockstep.broker.groups.effects import StalePulls
 from lockstep.protocol.codes import ResponseCode
 from support.pull_kit import LONG, Broker, turn
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
+from lockstep.broker.groups.tables.park_table import ParkTable
 from lockstep.broker.processors import pull
 from lockstep.broker.processors.pull_request import EXAMINE_BYTES
 from lockstep.broker.store import ReadResult
-from lockstep.broker.tables.park_table import ParkTable
 from lockstep.protocol.bodies import ParkState, Subscription
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import Command

@@ -12,10 +12,10 @@ import pytest
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.group_limits import GroupLimits
+from lockstep.broker.groups.group_limits import GroupLimits
+from lockstep.broker.groups.tables.activity_table import DAY_MS
 from lockstep.broker.running_settings import FIXED, RunningSettings
 from lockstep.broker.store import Store
-from lockstep.broker.tables.activity_table import DAY_MS
 from lockstep.protocol.bodies import (
     BrokerSetting,
     BrokerSettings,

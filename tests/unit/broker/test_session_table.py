@@ -1,6 +1,6 @@
 import pytest
 
-from lockstep.broker.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
+from lockstep.broker.groups.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
 
 GRACE, TIMEOUT = 3_000, 20_000
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lockstep.broker.groups.tables.settings_table import SettingsTable
 from lockstep.broker.journal import Journal, decode_changes
-from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, Subscription, SubscriptionPolicy
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, StoreError, SubscriptionConflictError
 from support.coordination_kit import GROUP, TOPIC, Bench, Client, ordered

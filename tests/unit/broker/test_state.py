@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lockstep.broker.background import StoreMaintenance
-from lockstep.broker.heartbeats import Heartbeat
+from lockstep.broker.groups.heartbeats import Heartbeat
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store, recovery, snapshot
 from lockstep.broker.tables.sequence_table import Scope, StoredFrame

@@ -7,7 +7,7 @@ refused, except for those that have no effect, or that `mqadmin updateSubGroup` 
 from dataclasses import dataclass, replace
 
 from lockstep.broker.classic.admin_bodies import LIST_BYTES_MAX, RETRY_TIMES, TIMEOUT_MINUTES, group_config, versioned_table
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.protocol.bodies import GroupSettings

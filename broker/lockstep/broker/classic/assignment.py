@@ -7,7 +7,7 @@ both kinds can share a group: the queues of the topic's route, which has registe
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors.topic import ROUTE_LANE
 from lockstep.protocol.allocate import ROCKETMQ_NAMES, allocate
 from lockstep.protocol.bodies import MessageModel, TopicRoute

@@ -6,7 +6,7 @@ The member lists have the members; here is what RocketMQ's tools show of them be
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.groups.coordination import Coordination
 from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, ConsumeType, HeartbeatBody, MessageModel
 from lockstep.protocol.codec.java import LANGUAGES, OWN_LANGUAGE
 from lockstep.runtime.endpoint import Endpoint

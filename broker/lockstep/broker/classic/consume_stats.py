@@ -3,7 +3,7 @@
 from typing import Any
 
 from lockstep.broker.classic.groups import require_group, subscription_data
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors.pull_request import Filter, filter_of
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.store import Store

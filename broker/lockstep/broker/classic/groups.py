@@ -6,9 +6,9 @@ Bodies are JSON as RocketMQ's broker writes it.
 from typing import Any
 
 from lockstep.broker.classic.connections import Client, ClientConnections, Consumption
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.tables.group import Group
 from lockstep.broker.processors.query import QUERY_LANE
-from lockstep.broker.tables.group import Group
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
 from lockstep.protocol.codec.fastjson import write_fastjson
 from lockstep.protocol.codes import RequestCode

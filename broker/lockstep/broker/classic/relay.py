@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from lockstep.broker.classic.connections import Client, ClientConnections
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.store import Store
 from lockstep.protocol.codec import CODECS

@@ -14,7 +14,7 @@ from typing import Any
 
 from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.classic.groups import require_group
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.processors.status import reset_progress
 from lockstep.broker.store import Store

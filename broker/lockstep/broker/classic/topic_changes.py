@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from lockstep.broker.classic.admin_bodies import INHERIT, READ, WRITE
-from lockstep.broker.coordination import Coordination, QueueBounds
+from lockstep.broker.groups.coordination import Coordination, QueueBounds
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, NoPermissionError

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 from lockstep.broker.classic.connections import ClientConnections
-from lockstep.broker.coordination import Coordination
 from lockstep.broker.delayed_delivery import GroupTopics
-from lockstep.broker.heartbeats import HeartbeatCache
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.heartbeats import HeartbeatCache
+from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.processors.packed_rows import packed_rows
 from lockstep.broker.processors.pull_request import check_given, filter_of
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.processors.topic import TopicProcessor
-from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import CheckClientConfigBody, ConsumerGroup, GroupStatusReply, HeartbeatBody, QueueStatus
 from lockstep.protocol.codec.plain import PackedList, pack_around
 from lockstep.protocol.codes import RequestCode

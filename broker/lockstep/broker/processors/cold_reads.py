@@ -4,8 +4,8 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.processors.pull_request import Pull
-from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.long_poll_table import HELD_PER_CONNECTION_MAX
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint

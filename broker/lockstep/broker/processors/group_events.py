@@ -1,6 +1,6 @@
 """GROUP_EVENTS: the last events of groups, for `lockstep group history` and for tools that follow them."""
 
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors.packed_rows import packed_rows
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.protocol.bodies import GroupEvents

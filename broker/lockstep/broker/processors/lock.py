@@ -7,9 +7,9 @@ and its response is sent at once.
 
 from functools import partial
 
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.start_policy import OffsetsByTime
 from lockstep.broker.processors.start_offsets import StartOffsets, TimeIndex
-from lockstep.broker.start_policy import OffsetsByTime
 from lockstep.protocol.bodies import LockBatchBody, SessionLockBody, SyncBody
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codec.msgpack_body import decode_body

@@ -7,9 +7,9 @@ group goes on, and its generation. Any other query is RocketMQ's.
 from functools import partial
 from typing import Protocol
 
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.start_policy import OffsetsByTime, start_policy
 from lockstep.broker.processors.start_offsets import StartOffsets, TimeIndex
-from lockstep.broker.start_policy import OffsetsByTime, start_policy
 from lockstep.protocol.bodies import LockItem, LockVerdict, SessionLockBody
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import NotYoursError, QueryNotFoundError, ServiceNotAvailableError

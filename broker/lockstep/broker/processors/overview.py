@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from lockstep.broker.coordination import Coordination
 from lockstep.broker.figures import Figures
+from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors.packed_rows import packed_rows
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.store import Store

@@ -17,12 +17,13 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from lockstep.broker.classic.traces import with_trace_marks
-from lockstep.broker.coordination import Coordination
-from lockstep.broker.effects import StalePulls
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.effects import StalePulls
+from lockstep.broker.groups.tables.lock_table import QueueKey
+from lockstep.broker.groups.tables.park_table import KeyFilter, WaitingFilter
 from lockstep.broker.processors.cold_reads import ColdReads
 from lockstep.broker.processors.pull_request import Filter, Pull, check_given, filter_of, page_of, unsupported_filter
 from lockstep.broker.store import ReadResult, ReadStatus, Store
-from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.broker.tables.long_poll_table import (
     HELD_MAX,
     HELD_PER_GROUP_MAX,
@@ -30,7 +31,6 @@ from lockstep.broker.tables.long_poll_table import (
     LongPollTable,
     expression_bytes,
 )
-from lockstep.broker.tables.park_table import KeyFilter, WaitingFilter
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import SQL92, TAG
 from lockstep.protocol.codes import RequestCode, ResponseCode

@@ -6,9 +6,9 @@ They may have to be read from the disk: once for each group and topic, whichever
 from collections.abc import Callable
 from typing import Protocol
 
-from lockstep.broker.coordination import Coordination
-from lockstep.broker.start_policy import NO_OFFSETS, OffsetsByTime
-from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.start_policy import NO_OFFSETS, OffsetsByTime
+from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import SessionLockBody
 from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request, RunInLane
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from lockstep.broker.coordination import Coordination
+from lockstep.broker.groups.coordination import Coordination
 from lockstep.protocol.bodies import BrokerStatus, GroupSettings, ResetBody, ResetReply
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerSystemError, NoPermissionError

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from lockstep.broker.group_state import GroupState
-from lockstep.broker.tables.group import Group
-from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.broker.groups.group_state import GroupState
+from lockstep.broker.groups.tables.group import Group
+from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.protocol.allocate import MANUAL
 from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, SessionLockBody, StartPolicy
 from lockstep.protocol.errors import BrokerError

@@ -18,23 +18,23 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker.group_admin import GroupAdmin
-from lockstep.broker.group_state import GroupState
-from lockstep.broker.group_status import GroupStatusReader
-from lockstep.broker.group_tables import CoordinationConfig, QueueBounds
+from lockstep.broker.groups.group_admin import GroupAdmin
+from lockstep.broker.groups.group_state import GroupState
+from lockstep.broker.groups.group_status import GroupStatusReader
+from lockstep.broker.groups.group_tables import CoordinationConfig, QueueBounds
+from lockstep.broker.groups.legacy_clients import LegacyClients
+from lockstep.broker.groups.lock_sync import LockSync
+from lockstep.broker.groups.membership import GroupMembers
+from lockstep.broker.groups.parking import Parking
+from lockstep.broker.groups.pull_fence import PullFence
+from lockstep.broker.groups.start_policy import StartPositions
+from lockstep.broker.groups.tables.activity_table import DAY_MS, ActivityTable
+from lockstep.broker.groups.tables.group_table import GroupTable
+from lockstep.broker.groups.tables.lock_table import LockTable, QueueKey
+from lockstep.broker.groups.tables.park_table import ParkTable
+from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
+from lockstep.broker.groups.tables.settings_table import SettingsTable
 from lockstep.broker.journal import Change, Journal
-from lockstep.broker.legacy_clients import LegacyClients
-from lockstep.broker.lock_sync import LockSync
-from lockstep.broker.membership import GroupMembers
-from lockstep.broker.parking import Parking
-from lockstep.broker.pull_fence import PullFence
-from lockstep.broker.start_policy import StartPositions
-from lockstep.broker.tables.activity_table import DAY_MS, ActivityTable
-from lockstep.broker.tables.group_table import GroupTable
-from lockstep.broker.tables.lock_table import LockTable, QueueKey
-from lockstep.broker.tables.park_table import ParkTable
-from lockstep.broker.tables.progress_table import Progress, ProgressTable
-from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.protocol.done_ranges import above, below, skip
 from lockstep.protocol.layouts import LayoutTable
 

@@ -10,12 +10,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from shlex import quote
 
-from lockstep.broker.contract import differences, mixing_refusal
-from lockstep.broker.group_state import FREES_PER_TICK, GroupState
-from lockstep.broker.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
-from lockstep.broker.tables.group import Group
-from lockstep.broker.tables.session_table import Session, SessionRefusal
-from lockstep.broker.tables.subscription_table import estimated_bytes
+from lockstep.broker.groups.contract import differences, mixing_refusal
+from lockstep.broker.groups.group_state import FREES_PER_TICK, GroupState
+from lockstep.broker.groups.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
+from lockstep.broker.groups.tables.group import Group
+from lockstep.broker.groups.tables.session_table import Session, SessionRefusal
+from lockstep.broker.groups.tables.subscription_table import estimated_bytes
 from lockstep.protocol.bodies import (
     ConsumerGroup,
     GroupEventKind,

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 from lockstep.broker.classic.heartbeat import read_heartbeat
-from lockstep.broker.contract import TOPICS_PER_CLIENT_MAX, check_heartbeat, contract_of
-from lockstep.broker.tables.subscription_table import estimated_bytes
+from lockstep.broker.groups.contract import TOPICS_PER_CLIENT_MAX, check_heartbeat, contract_of
+from lockstep.broker.groups.tables.subscription_table import estimated_bytes
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody
 from lockstep.protocol.codec.java import read_json
 from lockstep.protocol.codec.plain import unpack_plain

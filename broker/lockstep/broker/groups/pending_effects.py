@@ -7,10 +7,10 @@ so that a queue that was granted again in between is not announced (ordering.md 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from lockstep.broker.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
-from lockstep.broker.group_tables import GroupTables
-from lockstep.broker.tables.group import Group
-from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.broker.groups.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
+from lockstep.broker.groups.group_tables import GroupTables
+from lockstep.broker.groups.tables.group import Group
+from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import FreeQueue
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind
 from lockstep.runtime.metrics import DurationHistogram
 

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
+from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
-from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import ParkedKey, ParkState, ReplayKey
 from lockstep.protocol.bodies.parks import KEY_BYTES_MAX, KEYS_PER_QUEUE_MAX, REPLAYS_MAX
 from lockstep.protocol.errors import ParkRefusedError, StoreError

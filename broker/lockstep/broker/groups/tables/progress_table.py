@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
-from lockstep.broker.tables.lock_table import QueueKey
 from lockstep.protocol.done_ranges import Ranges, above, count, union
 from lockstep.protocol.errors import StoreError
 

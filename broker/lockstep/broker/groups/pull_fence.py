@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from lockstep.broker.group_state import GroupState
-from lockstep.broker.legacy_clients import LegacyClients
-from lockstep.broker.lock_sync import LockSync
-from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.broker.groups.group_state import GroupState
+from lockstep.broker.groups.legacy_clients import LegacyClients
+from lockstep.broker.groups.lock_sync import LockSync
+from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.protocol.errors import NoPermissionError
 
 

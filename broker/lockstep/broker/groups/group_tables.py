@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from lockstep.broker.groups.tables.activity_table import ActivityTable
+from lockstep.broker.groups.tables.group import Group
+from lockstep.broker.groups.tables.group_table import GroupTable
+from lockstep.broker.groups.tables.lock_table import FencingCounter, LockTable, QueueKey
+from lockstep.broker.groups.tables.park_table import ParkTable
+from lockstep.broker.groups.tables.progress_table import ProgressTable
+from lockstep.broker.groups.tables.session_table import SessionTable
+from lockstep.broker.groups.tables.settings_table import SettingsTable
 from lockstep.broker.journal import Change, Journal
-from lockstep.broker.tables.activity_table import ActivityTable
-from lockstep.broker.tables.group import Group
-from lockstep.broker.tables.group_table import GroupTable
-from lockstep.broker.tables.lock_table import FencingCounter, LockTable, QueueKey
-from lockstep.broker.tables.park_table import ParkTable
-from lockstep.broker.tables.progress_table import ProgressTable
-from lockstep.broker.tables.session_table import SessionTable
-from lockstep.broker.tables.settings_table import SettingsTable
 from lockstep.protocol.allocate import BY_BROKER, owner_of
 from lockstep.protocol.bodies import Limits, ListVersion
 from lockstep.protocol.errors import ConfigError, StoreError

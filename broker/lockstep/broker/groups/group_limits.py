@@ -1,7 +1,7 @@
 """How much state clients may create: limits of groups, members, subscriptions, progress and locks, and the room on the disk (ADR 13)."""
 
-from lockstep.broker.group_tables import GroupTables
-from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.broker.groups.group_tables import GroupTables
+from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import Subscription
 from lockstep.protocol.errors import NoPermissionError
 

@@ -24,10 +24,10 @@ and to commit where it was.
 from dataclasses import replace
 from itertools import islice
 
-from lockstep.broker.group_state import FREES_PER_TICK, GroupState
-from lockstep.broker.membership import GroupMembers
-from lockstep.broker.tables.lock_table import Lock, QueueKey
-from lockstep.broker.tables.progress_table import Progress
+from lockstep.broker.groups.group_state import FREES_PER_TICK, GroupState
+from lockstep.broker.groups.membership import GroupMembers
+from lockstep.broker.groups.tables.lock_table import Lock, QueueKey
+from lockstep.broker.groups.tables.progress_table import Progress
 from lockstep.protocol.bodies import GroupEventKind, LockBatchBody, LockBatchReply, QueueRef
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
 from lockstep.protocol.names import check_client_id, check_group

@@ -1,7 +1,7 @@
 """Settings, deletion, resets and expiry of groups. RocketMQ: AdminBrokerProcessor (resetOffset, which needs a notice to the clients)."""
 
-from lockstep.broker.group_state import GroupState
-from lockstep.broker.tables.progress_table import Progress
+from lockstep.broker.groups.group_state import GroupState
+from lockstep.broker.groups.tables.progress_table import Progress
 from lockstep.protocol.bodies import GroupSettings, QueueOffset, ResetBody, ResetReply
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, StaleEpochError, TopicNotExistError
 from lockstep.protocol.names import check_group, check_topic, group_of_topic

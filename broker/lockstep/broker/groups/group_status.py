@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from lockstep.broker.group_state import GroupState
-from lockstep.broker.legacy_clients import LegacyClients
-from lockstep.broker.membership import GroupMembers
-from lockstep.broker.tables.lock_table import QueueKey
+from lockstep.broker.groups.group_state import GroupState
+from lockstep.broker.groups.legacy_clients import LegacyClients
+from lockstep.broker.groups.membership import GroupMembers
+from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, GroupSummary, MemberStatus, QueueStatus
 
 SESSION_DIGITS_SHOWN = 8

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
-from lockstep.broker.contract import includes
+from lockstep.broker.groups.contract import includes
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
 from lockstep.protocol.names import RETRY_PREFIX
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lockstep.broker.groups.tables.group import Group
+from lockstep.broker.groups.tables.subscription_table import SubscriptionTable
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
-from lockstep.broker.tables.group import Group
-from lockstep.broker.tables.subscription_table import SubscriptionTable
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
 from lockstep.protocol.errors import StoreError
 from lockstep.protocol.fields import from_plain, to_plain

@@ -3,13 +3,13 @@
 A queue is freed, a grant ended and a contract dropped only here, so that the other tables and the pending effects always follow.
 """
 
-from lockstep.broker.group_events import GroupEventLog
-from lockstep.broker.group_limits import GroupLimits
-from lockstep.broker.group_tables import CoordinationConfig, GroupTables, QueueBounds
-from lockstep.broker.join_refusals import JoinRefusals
+from lockstep.broker.groups.group_events import GroupEventLog
+from lockstep.broker.groups.group_limits import GroupLimits
+from lockstep.broker.groups.group_tables import CoordinationConfig, GroupTables, QueueBounds
+from lockstep.broker.groups.join_refusals import JoinRefusals
+from lockstep.broker.groups.pending_effects import PendingEffects
+from lockstep.broker.groups.tables.lock_table import Lock, QueueKey
 from lockstep.broker.journal import Journal
-from lockstep.broker.pending_effects import PendingEffects
-from lockstep.broker.tables.lock_table import Lock, QueueKey
 from lockstep.protocol.bodies import GroupEventKind
 from lockstep.protocol.errors import ParkRefusedError
 from lockstep.protocol.layouts import LayoutTable
