@@ -2,9 +2,9 @@
 
 import asyncio
 
-from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.broker.journal import Journal
-from lockstep.broker.message_copy import MessageCopy
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import delay_queue_id

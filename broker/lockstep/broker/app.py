@@ -27,13 +27,13 @@ from lockstep.broker.classic.runtime_info import runtime_info
 from lockstep.broker.classic.statistics import Statistics
 from lockstep.broker.classic.topic_changes import TopicChanges
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
-from lockstep.broker.failed_messages import FailedMessages
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.failed_messages import FailedMessages
+from lockstep.broker.delivery.parked_copies import ParkedCopies
 from lockstep.broker.figures import Figures
 from lockstep.broker.groups.coordination import next_term
 from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.nameserver_registration import BrokerIdentity, NameserverRegistration, RegistrationRefusedError, RegistrationState
-from lockstep.broker.parked_copies import ParkedCopies
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.group_events import GroupEventsProcessor
 from lockstep.broker.processors.lock import LockProcessor

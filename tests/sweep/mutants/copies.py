@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.message_copy import failed_copy
 from lockstep.broker.groups.group_state import GroupState
 from lockstep.broker.groups.lock_sync import LockSync
-from lockstep.broker.message_copy import failed_copy
 from lockstep.broker.processors import send_back
 from lockstep.broker.processors.send_back import SendBackProcessor
 from lockstep.broker.tables.delay_table import DelayTable

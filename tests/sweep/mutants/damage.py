@@ -3,7 +3,7 @@
 from typing import Any
 
 from lockstep.broker import app
-from lockstep.broker.delayed_delivery import DelayedDelivery
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.processors import pull
 from lockstep.broker.store import ReadStatus, commit_log, consume_queue, directory, foreign_store, scan, snapshot_choice, store, survey
 from lockstep.broker.store.commit_log import CommitLog

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker import message_copy
+from lockstep.broker.delivery import message_copy
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors import pull
 from lockstep.broker.processors.pull_request import EVERY_MESSAGE, filter_of

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.delayed_delivery import ATTEMPTS_MAX, RETRY_MS, DelayedDelivery
-from lockstep.broker.message_copy import MessageCopy, stored_number
+from lockstep.broker.delivery.delayed_delivery import ATTEMPTS_MAX, RETRY_MS, DelayedDelivery
+from lockstep.broker.delivery.message_copy import MessageCopy, stored_number
 from lockstep.protocol.delays import delay_queue_id
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.names import SCHEDULE_TOPIC

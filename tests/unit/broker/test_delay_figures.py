@@ -8,8 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lockstep.broker.delay_figures import LOOK_UP_MS, delay_figures
-from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
-from lockstep.broker.message_copy import MessageCopy
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.protocol.bodies import DelayFigures
 from lockstep.protocol.delays import DUE_WITHIN_MS, delay_queue_id
 from lockstep.protocol.names import SCHEDULE_TOPIC

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.delayed_delivery import RETRY_MS, DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.delayed_delivery import RETRY_MS, DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.message_copy import MessageCopy, failed_copy
 from lockstep.broker.journal import Journal, decode_changes
-from lockstep.broker.message_copy import MessageCopy, failed_copy
 from lockstep.broker.store import ReadResult, ReadStatus, StoreCorruptError
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable

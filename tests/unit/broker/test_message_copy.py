@@ -6,7 +6,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lockstep.admin.dead_letters import DeadLetter
-from lockstep.broker.message_copy import MessageCopy, failed_copy
+from lockstep.broker.delivery.message_copy import MessageCopy, failed_copy
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.message import decode_messages, encode_message
 from lockstep.protocol.properties import (

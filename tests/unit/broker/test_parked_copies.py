@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker import parked_copies
 from lockstep.broker.app import Broker
+from lockstep.broker.delivery import parked_copies
+from lockstep.broker.delivery.parked_copies import ParkedCopies
 from lockstep.broker.groups.tables.park_table import ParkTable
-from lockstep.broker.parked_copies import ParkedCopies
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerGroup,

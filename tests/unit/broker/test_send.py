@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics
-from lockstep.broker.failed_messages import FailedMessages
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendGate, SendProcessor

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.broker.message_copy import MessageCopy, failed_copy
+from lockstep.broker.delivery.message_copy import MessageCopy, failed_copy
 from lockstep.broker.store.predicates import stored_properties
 from lockstep.broker.store.stored_record import BadRecordError, read_record
 from lockstep.protocol.errors import RemoteProtocolError

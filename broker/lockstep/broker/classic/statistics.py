@@ -6,7 +6,7 @@ from collections import Counter
 
 from lockstep.broker.classic.rates import SAMPLE_MS, Rates, Totals
 from lockstep.broker.classic.windows import STEP_S, Windows
-from lockstep.broker.failed_messages import FailedMessages
+from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.store import Store
 from lockstep.protocol.names import is_system_topic

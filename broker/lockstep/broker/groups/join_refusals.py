@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from lockstep.broker.message_copy import one_line
+from lockstep.broker.delivery.message_copy import one_line
 from lockstep.protocol.bodies import JoinRefusal
 
 KEPT_MAX = 8

@@ -19,13 +19,13 @@ First come all renewals, then the session's queues that no item names with the c
 
 from collections.abc import Mapping
 
+from lockstep.broker.delivery.message_copy import one_line
 from lockstep.broker.groups.group_state import GroupState
 from lockstep.broker.groups.start_policy import NO_OFFSETS, OffsetsByTime, StartPositions, start_policy
 from lockstep.broker.groups.tables.group import Group
 from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.groups.tables.progress_table import Progress
 from lockstep.broker.groups.tables.session_table import Session
-from lockstep.broker.message_copy import one_line
 from lockstep.protocol.bodies import (
     ConsumerGroup,
     ListVersion,

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
+from lockstep.broker.delivery.message_copy import one_line
 from lockstep.broker.groups.group_state import GroupState
 from lockstep.broker.groups.tables.lock_table import Lock, QueueKey
 from lockstep.broker.groups.tables.park_table import ParkFilter
-from lockstep.broker.message_copy import one_line
 from lockstep.protocol.bodies import ConsumerGroup, ParkAction, ParkControlBody, ParkControlReply, ParkedKey, ParkState
 from lockstep.protocol.bodies.parks import LISTED_MAX
 from lockstep.protocol.errors import LocalProtocolError, ParkRefusedError

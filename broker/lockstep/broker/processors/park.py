@@ -1,8 +1,8 @@
 """PARK, PARK_END and PARK_CONTROL: keys of ordered groups that are set aside (ordering.md 15)."""
 
+from lockstep.broker.delivery.parked_copies import ParkedCopies
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.tables.park_table import sharding_key_in
-from lockstep.broker.parked_copies import ParkedCopies
 from lockstep.broker.processors.send_back import SEND_BACK_LANE
 from lockstep.broker.store import ReadStatus, Store
 from lockstep.broker.store.predicates import stored_properties

@@ -15,9 +15,9 @@ from itertools import accumulate
 from lockstep.broker.classic.batch import joined_properties, read_batch
 from lockstep.broker.classic.retry import MARKS, as_stored, check_retry_topic, is_retry, retries_used_up
 from lockstep.broker.classic.traces import REGION
-from lockstep.broker.delayed_delivery import DelayedDelivery
-from lockstep.broker.failed_messages import FailedMessages
-from lockstep.broker.message_copy import MessageCopy
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
+from lockstep.broker.delivery.failed_messages import FailedMessages
+from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.store import Appended, Store
 from lockstep.broker.tables.sequence_table import ACCEPT, Scope, SequenceTable, SequenceVerdict, StoredFrame

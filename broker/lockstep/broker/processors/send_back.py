@@ -12,9 +12,9 @@ as any message before the group's progress passes the original. Both count the g
 a group that has no topic for its copies gets one.
 """
 
-from lockstep.broker.failed_messages import FailedMessages
+from lockstep.broker.delivery.failed_messages import FailedMessages
+from lockstep.broker.delivery.message_copy import MessageCopy, failed_copy
 from lockstep.broker.groups.coordination import Coordination
-from lockstep.broker.message_copy import MessageCopy, failed_copy
 from lockstep.broker.processors.send import SendGate
 from lockstep.broker.store import ReadStatus, Store
 from lockstep.protocol.codes import RequestCode, ResponseCode

@@ -14,7 +14,7 @@ times, and queues of delays that the table no longer has are emptied like the ot
 import asyncio
 from collections.abc import Callable, Sequence
 
-from lockstep.broker.message_copy import MessageCopy
+from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, Store, StoreCorruptError
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable

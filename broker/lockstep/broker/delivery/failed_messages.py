@@ -4,9 +4,9 @@ Both count the group, as every other request does with which a group begins, and
 created nothing and has counted no group.
 """
 
-from lockstep.broker.delayed_delivery import DelayedDelivery, GroupTopics, store_copy
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics, store_copy
+from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.broker.groups.coordination import Coordination
-from lockstep.broker.message_copy import MessageCopy
 from lockstep.broker.store import Appended, Store
 
 COPY_HEAD_BYTES_MAX = 64 << 10

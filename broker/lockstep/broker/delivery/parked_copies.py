@@ -6,11 +6,11 @@ once, or in rare cases one of them twice.
 
 import asyncio
 
-from lockstep.broker.failed_messages import FailedMessages
+from lockstep.broker.delivery.failed_messages import FailedMessages
+from lockstep.broker.delivery.message_copy import failed_copy
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.parking import queue_of
 from lockstep.broker.groups.tables.park_table import KeyFilter
-from lockstep.broker.message_copy import failed_copy
 from lockstep.broker.processors.pull_request import EVERY_MESSAGE, filter_of
 from lockstep.broker.processors.send import SendGate
 from lockstep.broker.store import ReadResult, Store
