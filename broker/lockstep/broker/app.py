@@ -30,9 +30,9 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics
 from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.parked_copies import ParkedCopies
-from lockstep.broker.figures import Figures
+from lockstep.broker.figures.figures import Figures
+from lockstep.broker.figures.metrics import BrokerMetrics
 from lockstep.broker.groups.coordination import next_term
-from lockstep.broker.metrics import BrokerMetrics
 from lockstep.broker.nameserver_registration import BrokerIdentity, NameserverRegistration, RegistrationRefusedError, RegistrationState
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.group_events import GroupEventsProcessor

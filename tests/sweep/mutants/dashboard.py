@@ -13,7 +13,7 @@ from lockstep.admin.watch.events import EventHistory
 from lockstep.admin.watch.live_tail import LiveTail, LiveTails
 from lockstep.admin.watch.series import Series
 from lockstep.admin.watch.tail_plan import TailPlan
-from lockstep.broker import figures
+from lockstep.broker.figures import figures
 from lockstep.dashboard import Dashboard, guard
 from lockstep.dashboard.changes.change import Change, Plan
 from lockstep.dashboard.changes.outcomes import Outcomes

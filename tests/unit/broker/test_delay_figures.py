@@ -7,9 +7,9 @@ from typing import Any, cast
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.delay_figures import LOOK_UP_MS, delay_figures
 from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics
 from lockstep.broker.delivery.message_copy import MessageCopy
+from lockstep.broker.figures.delay_figures import LOOK_UP_MS, delay_figures
 from lockstep.protocol.bodies import DelayFigures
 from lockstep.protocol.delays import DUE_WITHIN_MS, delay_queue_id
 from lockstep.protocol.names import SCHEDULE_TOPIC

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.broker.oldest import REMEMBERED_MS, Flow, OldestMessages
+from lockstep.broker.figures.oldest import REMEMBERED_MS, Flow, OldestMessages
 from lockstep.broker.store import StoreCorruptError
 from lockstep.protocol.errors import SystemBusyError
 from support.coordination_kit import TOPIC, Bench, layout
@@ -46,7 +46,7 @@ class Log:
 @pytest.fixture(autouse=True)
 def records(monkeypatch: pytest.MonkeyPatch) -> None:
     """A record is its stamp."""
-    monkeypatch.setattr("lockstep.broker.oldest.RecordView", lambda data: SimpleNamespace(physical_offset=0, store_ms=int(data)))
+    monkeypatch.setattr("lockstep.broker.figures.oldest.RecordView", lambda data: SimpleNamespace(physical_offset=0, store_ms=int(data)))
 
 
 class Broker:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from lockstep.broker.figures import Figures
+from lockstep.broker.figures.figures import Figures
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors.packed_rows import packed_rows
 from lockstep.broker.processors.query import QUERY_LANE

@@ -7,7 +7,7 @@ show` reports those.
 from collections.abc import Sequence
 
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.figures import Figures
+from lockstep.broker.figures.figures import Figures
 from lockstep.broker.nameserver_registration import RegistrationState
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState

@@ -6,8 +6,8 @@ No turn of the loop reads more than a slice of the tables, so the figures are fr
 from collections import Counter
 from collections.abc import Sequence
 
-from lockstep.broker.delay_figures import delay_figures
-from lockstep.broker.oldest import Flow, OldestMessages
+from lockstep.broker.figures.delay_figures import delay_figures
+from lockstep.broker.figures.oldest import Flow, OldestMessages
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
