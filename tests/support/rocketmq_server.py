@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lockstep.broker.store.foreign_config import parse_fastjson
+from lockstep.broker.rocketmq_store.foreign_config import parse_fastjson
 from support.ports import free_ports
 
 WAIT_S, LOOK_S = 150, 0.1

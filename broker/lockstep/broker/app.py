@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 
-from lockstep.broker.adoption import adopt, cluster_layouts
 from lockstep.broker.advertise import advertise
 from lockstep.broker.background import EffectRunner, LeaseTimer, StoreMaintenance
 from lockstep.broker.classic.admin_broker import BrokerAdminProcessor
@@ -48,10 +47,11 @@ from lockstep.broker.processors.settings import SettingsProcessor
 from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
+from lockstep.broker.rocketmq_store.adoption import adopt, cluster_layouts
+from lockstep.broker.rocketmq_store.foreign_scope import adopted_topics
 from lockstep.broker.running_settings import RunningSettings
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
-from lockstep.broker.store.foreign_scope import adopted_topics
 from lockstep.broker.tables.topic_table import TOMBSTONES_MAX
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import BrokerStatus, TopicRoute

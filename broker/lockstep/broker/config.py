@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from lockstep.broker.groups.coordination import CoordinationConfig
+from lockstep.broker.rocketmq_store.foreign_store import LEFT_OUT
 from lockstep.broker.store import FlushMode, Identity, StoreConfig
 from lockstep.broker.store.config import OPEN_FILES_MAX
-from lockstep.broker.store.foreign_store import LEFT_OUT
 from lockstep.broker.tables.topic_table import TOPICS_MAX
 from lockstep.protocol.bodies import Limits
 from lockstep.protocol.delays import DELAY_LEVELS, parse_levels

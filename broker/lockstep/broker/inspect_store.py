@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.rocketmq_store.foreign_config import found_digests
+from lockstep.broker.rocketmq_store.foreign_log import ForeignLog, read_whole
+from lockstep.broker.rocketmq_store.foreign_scope import adopted_offsets, adopted_topics, own_names
+from lockstep.broker.rocketmq_store.foreign_store import Unfinished, check_unfinished, foreign_reason, read_foreign, start_of
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Identity, StoreConfig, StoreCorruptError
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.broker.store.errors import AdoptionError
-from lockstep.broker.store.foreign_config import found_digests
-from lockstep.broker.store.foreign_log import ForeignLog, read_whole
-from lockstep.broker.store.foreign_scope import adopted_offsets, adopted_topics, own_names
-from lockstep.broker.store.foreign_store import Unfinished, check_unfinished, foreign_reason, read_foreign, start_of
 from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.scan import OnProgress
 from lockstep.broker.store.snapshot import Snapshots

@@ -5,12 +5,13 @@ from typing import Any
 from lockstep.broker import app
 from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.processors import pull
-from lockstep.broker.store import ReadStatus, commit_log, consume_queue, directory, foreign_store, scan, snapshot_choice, store, survey
+from lockstep.broker.rocketmq_store import foreign_store
+from lockstep.broker.rocketmq_store.foreign_log import ForeignLog
+from lockstep.broker.store import ReadStatus, commit_log, consume_queue, directory, scan, snapshot_choice, store, survey
 from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.consume_queue import QueueFiles
 from lockstep.broker.store.directory import StoreDirectory
 from lockstep.broker.store.errors import StoreCorruptError
-from lockstep.broker.store.foreign_log import ForeignLog
 from lockstep.broker.store.path_watch import PathWatch
 from lockstep.broker.store.queue_recovery import QueueRecovery
 from lockstep.broker.store.reader import Check

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lockstep.broker.inspect_store import inspect_store
-from lockstep.broker.store import foreign_checks
+from lockstep.broker.rocketmq_store import foreign_checks
 from lockstep.broker.store.append import ENTRY
 from lockstep.broker.store.errors import AdoptionError, IdentityError, StoreCorruptError
 from lockstep.protocol.errors import ConfigError

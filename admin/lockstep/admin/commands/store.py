@@ -149,7 +149,7 @@ async def _inspect(directory: str, as_json: bool) -> None:
 
 
 async def _export(directory: str, as_json: bool) -> None:
-    from lockstep.broker.export import export_store
+    from lockstep.broker.rocketmq_store.export import export_store
     from lockstep.protocol.errors import StoreError
     from lockstep.runtime.host import Host
 

@@ -8,6 +8,16 @@ after a sync that turns share (log_writer.py), and then readers see them.
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 
+from lockstep.broker.rocketmq_store.foreign_config import known_content, save_known
+from lockstep.broker.rocketmq_store.foreign_store import (
+    ForeignStore,
+    check_unfinished,
+    foreign_reason,
+    present_content,
+    read_foreign,
+    refusal,
+    start_of,
+)
 from lockstep.broker.store.append import POSITION, STAMP, due_of, take_frame
 from lockstep.broker.store.checkpoint import Checkpointer
 from lockstep.broker.store.commit_log import CommitLog
@@ -17,16 +27,6 @@ from lockstep.broker.store.delay_checksum import seal
 from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.store.errors import StoreDiskError, misplaced
-from lockstep.broker.store.foreign_config import known_content, save_known
-from lockstep.broker.store.foreign_store import (
-    ForeignStore,
-    check_unfinished,
-    foreign_reason,
-    present_content,
-    read_foreign,
-    refusal,
-    start_of,
-)
 from lockstep.broker.store.log_writer import LogWriter
 from lockstep.broker.store.predicates import Keep
 from lockstep.broker.store.query import Query

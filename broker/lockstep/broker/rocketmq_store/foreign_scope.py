@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from lockstep.broker.store.foreign_config import PERM_INHERIT, ForeignConfig, ForeignTopic
-from lockstep.broker.store.foreign_log import ForeignLog
+from lockstep.broker.rocketmq_store.foreign_config import PERM_INHERIT, ForeignConfig, ForeignTopic
+from lockstep.broker.rocketmq_store.foreign_log import ForeignLog
 from lockstep.protocol.names import is_system_topic
 
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"

@@ -1,4 +1,4 @@
-"""Takes over what RocketMQ's broker has left in config/*.json (store/foreign_config.py), in a start with --adopt.
+"""Takes over what RocketMQ's broker has left in config/*.json (rocketmq_store/foreign_config.py), in a start with --adopt.
 
 Everything is recorded in the log before the first message is delivered. The directory counts as taken over when that is durable; a start
 that ends before it is repeated with --adopt.
@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.tables.progress_table import Progress
+from lockstep.broker.rocketmq_store.foreign_config import ForeignConfig, ForeignTopic
+from lockstep.broker.rocketmq_store.foreign_log import ForeignLog
+from lockstep.broker.rocketmq_store.foreign_scope import adopted_offsets, adopted_settings, adopted_topics
+from lockstep.broker.rocketmq_store.foreign_store import ForeignStore
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store.errors import AdoptionError
-from lockstep.broker.store.foreign_config import ForeignConfig, ForeignTopic
-from lockstep.broker.store.foreign_log import ForeignLog
-from lockstep.broker.store.foreign_scope import adopted_offsets, adopted_settings, adopted_topics
-from lockstep.broker.store.foreign_store import ForeignStore
 from lockstep.protocol.bodies import GroupSettings, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode

@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.state import BrokerState
-from lockstep.broker.store import Store
-from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
-from lockstep.broker.store.errors import ExportError
-from lockstep.broker.store.foreign_config import (
+from lockstep.broker.rocketmq_store.foreign_config import (
     DELAYS,
     GROUPS,
     OFFSETS,
@@ -25,7 +21,11 @@ from lockstep.broker.store.foreign_config import (
     read_plain,
     save_known,
 )
-from lockstep.broker.store.foreign_scope import SYSTEM_GROUP_PREFIX
+from lockstep.broker.rocketmq_store.foreign_scope import SYSTEM_GROUP_PREFIX
+from lockstep.broker.state import BrokerState
+from lockstep.broker.store import Store
+from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
+from lockstep.broker.store.errors import ExportError
 from lockstep.broker.store.stopped import stopped
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.delays import CUSTOM_QUEUE_ID_BASE, format_delay, queue_delay_ms
