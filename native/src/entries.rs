@@ -1,4 +1,4 @@
-//! The broker's check of what a pull read from files (broker/lockstep/broker/store/reader.py, `Check.run`).
+//! The broker's check of what a pull read from files (broker/lockstep/broker/store/queues/reader.py, `Check.run`).
 
 use crate::arguments::Int;
 use crate::fields::{

@@ -1,4 +1,4 @@
-//! The broker's append of a frame (broker/lockstep/broker/store/append.py): check, patch and index its records.
+//! The broker's append of a frame (broker/lockstep/broker/store/log/append.py): check, patch and index its records.
 
 use crate::arguments::Int;
 use crate::fields::{

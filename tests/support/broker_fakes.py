@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, StoreCorruptError
-from lockstep.broker.store.damage import DamageTable
-from lockstep.broker.store.predicates import Keep, stored_properties
+from lockstep.broker.store.health.damage import DamageTable
+from lockstep.broker.store.queues.predicates import Keep, stored_properties
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import TransportError

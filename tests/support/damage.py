@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.protocol.record import RecordView
 from lockstep.runtime.files import RealFiles
 

@@ -6,7 +6,7 @@ from struct import Struct
 from typing import Any
 
 from lockstep.broker.rocketmq_store.foreign_log import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
-from lockstep.broker.store.append import ENTRY
+from lockstep.broker.store.log.append import ENTRY
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.record import (
     BLANK_MAGIC,

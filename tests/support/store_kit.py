@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from lockstep.broker.store import FlushMode, Identity, ReadStatus, Recovery, Store, StoreConfig
-from lockstep.broker.store.stored_record import StoredRecord
+from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.record import encode_record
 from lockstep.protocol.sequence import FrameSequence, seal_frame

@@ -5,9 +5,9 @@ import shutil
 from collections.abc import Callable
 
 from lockstep.admin.store_copy import copy_store, sync_directory
-from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.broker.store.errors import StoreCorruptError
-from lockstep.broker.store.stopped import stopped
+from lockstep.broker.store.health.stopped import stopped
+from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.runtime.files import ReadOnlyFiles, RealFiles
 
 UNFINISHED = ".unfinished"

@@ -12,15 +12,15 @@ from lockstep.broker.rocketmq_store.foreign_scope import adopted_offsets, adopte
 from lockstep.broker.rocketmq_store.foreign_store import Unfinished, check_unfinished, foreign_reason, read_foreign, start_of
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Identity, StoreConfig, StoreCorruptError
-from lockstep.broker.store.commit_log import CommitLog
-from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.broker.store.errors import AdoptionError
-from lockstep.broker.store.path_watch import PathWatch
-from lockstep.broker.store.scan import OnProgress
-from lockstep.broker.store.snapshot import Snapshots
-from lockstep.broker.store.stopped import stopped
-from lockstep.broker.store.store_clock import StoreClock
-from lockstep.broker.store.survey import LogSurvey
+from lockstep.broker.store.health.path_watch import PathWatch
+from lockstep.broker.store.health.stopped import stopped
+from lockstep.broker.store.log.commit_log import CommitLog
+from lockstep.broker.store.log.scan import OnProgress
+from lockstep.broker.store.log.store_clock import StoreClock
+from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity, parse_identity
+from lockstep.broker.store.start.snapshot import Snapshots
+from lockstep.broker.store.start.survey import LogSurvey
 from lockstep.protocol.errors import ConfigError, StoreError
 from lockstep.protocol.names import SCHEDULE_TOPIC, is_system_topic
 from lockstep.runtime.files import Files

@@ -11,7 +11,7 @@ from typing import Any
 from lockstep.broker.groups.coordination import Coordination, CoordinationConfig
 from lockstep.broker.journal import Change, Journal, decode_changes
 from lockstep.broker.store import Store, StoreCorruptError
-from lockstep.broker.store.stored_record import StoredRecord
+from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.broker.tables.delay_table import KIND as DELIVERED
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.sequence_table import Scope, SequenceTable, StoredFrame

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from struct import error as StructError
 
-from lockstep.broker.store.append import ENTRY_BYTES
-from lockstep.broker.store.directory import SLOT, SLOT_BYTES, SLOT_MAGIC
+from lockstep.broker.store.log.append import ENTRY_BYTES
+from lockstep.broker.store.start.directory import SLOT, SLOT_BYTES, SLOT_MAGIC
 from lockstep.protocol.properties import SEQUENCE_DIGITS
 from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, record_bounds
 from lockstep.protocol.sequence import STAMP_HEAD, find_sequence

@@ -1,12 +1,12 @@
-"""Rules of wall clocks that jump (runtime/steady_clock.py, store/store_clock.py)."""
+"""Rules of wall clocks that jump (runtime/steady_clock.py, store/log/store_clock.py)."""
 
 from collections.abc import Callable
 from typing import Any
 
 from lockstep.broker.store import Store
-from lockstep.broker.store.clock_steps import ClockSteps
-from lockstep.broker.store.query import Query
-from lockstep.broker.store.store_clock import PREFIX, StoreClock
+from lockstep.broker.store.log.clock_steps import ClockSteps
+from lockstep.broker.store.log.store_clock import PREFIX, StoreClock
+from lockstep.broker.store.queues.query import Query
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.steady_clock import NEAR_MS, STEP_MS, SteadyClock
 from sweep.mutants.registry import Patches, mutant

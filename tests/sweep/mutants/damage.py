@@ -7,19 +7,22 @@ from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.processors import pull
 from lockstep.broker.rocketmq_store import foreign_store
 from lockstep.broker.rocketmq_store.foreign_log import ForeignLog
-from lockstep.broker.store import ReadStatus, commit_log, consume_queue, directory, scan, snapshot_choice, store, survey
-from lockstep.broker.store.commit_log import CommitLog
-from lockstep.broker.store.consume_queue import QueueFiles
-from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store import ReadStatus, store
 from lockstep.broker.store.errors import StoreCorruptError
-from lockstep.broker.store.path_watch import PathWatch
-from lockstep.broker.store.queue_recovery import QueueRecovery
-from lockstep.broker.store.reader import Check
-from lockstep.broker.store.recovery import Recoverer
-from lockstep.broker.store.scrub import Scrub
-from lockstep.broker.store.scrubber import Scrubber
-from lockstep.broker.store.snapshot import Snapshots, encode_parts
-from lockstep.broker.store.snapshot_choice import SnapshotEvidence, snapshot_evidence
+from lockstep.broker.store.health.path_watch import PathWatch
+from lockstep.broker.store.health.scrub import Scrub
+from lockstep.broker.store.health.scrubber import Scrubber
+from lockstep.broker.store.log import commit_log, scan
+from lockstep.broker.store.log.commit_log import CommitLog
+from lockstep.broker.store.queues import consume_queue
+from lockstep.broker.store.queues.consume_queue import QueueFiles
+from lockstep.broker.store.queues.reader import Check
+from lockstep.broker.store.start import directory, snapshot_choice, survey
+from lockstep.broker.store.start.directory import StoreDirectory
+from lockstep.broker.store.start.queue_recovery import QueueRecovery
+from lockstep.broker.store.start.recovery import Recoverer
+from lockstep.broker.store.start.snapshot import Snapshots, encode_parts
+from lockstep.broker.store.start.snapshot_choice import SnapshotEvidence, snapshot_evidence
 from lockstep.runtime.descriptors import SHORTAGE
 from sweep.mutants.registry import Patches, mutant
 

@@ -7,7 +7,7 @@ from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.groups.tables.session_table import Session
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.processors.pull_request import Pull
-from lockstep.broker.store import reader
+from lockstep.broker.store.queues import reader
 from lockstep.protocol.bodies import SyncItem, SyncResult
 from sweep.mutants.registry import Patches, mutant
 

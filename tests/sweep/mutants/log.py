@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker.store import commit_log, scan, snapshot_choice, stored_record
-from lockstep.broker.store.checkpoint import Checkpointer
-from lockstep.broker.store.commit_log import CommitLog, SyncPlan
-from lockstep.broker.store.commit_waiters import CommitWaiters
-from lockstep.broker.store.consume_queue import ConsumeQueue
-from lockstep.broker.store.directory import StoreDirectory
-from lockstep.broker.store.log_writer import LogWriter
-from lockstep.broker.store.recovery import Recoverer
-from lockstep.broker.store.snapshot_choice import SnapshotEvidence
+from lockstep.broker.store.log import commit_log, scan, stored_record
+from lockstep.broker.store.log.checkpoint import Checkpointer
+from lockstep.broker.store.log.commit_log import CommitLog, SyncPlan
+from lockstep.broker.store.log.commit_waiters import CommitWaiters
+from lockstep.broker.store.log.log_writer import LogWriter
+from lockstep.broker.store.queues.consume_queue import ConsumeQueue
+from lockstep.broker.store.start import snapshot_choice
+from lockstep.broker.store.start.directory import StoreDirectory
+from lockstep.broker.store.start.recovery import Recoverer
+from lockstep.broker.store.start.snapshot_choice import SnapshotEvidence
 from lockstep.broker.store.store import Store
 from lockstep.testing.simulation.disk import SimFiles
 from sweep.mutants.registry import Patches, mutant

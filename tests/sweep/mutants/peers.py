@@ -11,8 +11,8 @@ from lockstep.broker.groups.heartbeats import HeartbeatCache
 from lockstep.broker.groups.pending_effects import PendingEffects
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.processors.pull import PullProcessor
-from lockstep.broker.store.commit_log import CommitLog
-from lockstep.broker.store.log_writer import LogWriter
+from lockstep.broker.store.log.commit_log import CommitLog
+from lockstep.broker.store.log.log_writer import LogWriter
 from lockstep.protocol.codec import plain
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.runtime import admin_port, dispatch, endpoint

@@ -7,13 +7,13 @@ from typing import Any
 from lockstep.broker.background import StoreMaintenance
 from lockstep.broker.groups.tables.lock_table import LockTable
 from lockstep.broker.snapshot_rows import SnapshotRows
-from lockstep.broker.store import scan
-from lockstep.broker.store.checkpoint import Checkpointer
-from lockstep.broker.store.commit_log import CommitLog, Segment
-from lockstep.broker.store.rebuild import EntryRebuild
-from lockstep.broker.store.snapshot import Snapshots, decode, encode
+from lockstep.broker.store.log import scan
+from lockstep.broker.store.log.checkpoint import Checkpointer
+from lockstep.broker.store.log.commit_log import CommitLog, Segment
+from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.queues.rebuild import EntryRebuild
+from lockstep.broker.store.start.snapshot import Snapshots, decode, encode
 from lockstep.broker.store.store import Store
-from lockstep.broker.store.stored_record import StoredRecord
 from lockstep.broker.tables.sequence_table import SequenceTable
 from lockstep.testing.simulation.disk import SimFile
 from sweep.mutants.log import _no_crc

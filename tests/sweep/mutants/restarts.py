@@ -12,7 +12,7 @@ from lockstep.broker.groups.tables.progress_table import ProgressTable
 from lockstep.broker.groups.tables.session_table import Session, SessionTable
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.store import Store
-from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.protocol.bodies import LockResult
 from lockstep.runtime.request import PendingResponse
 from sweep.mutants.registry import Patches, mutant

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from lockstep.broker.store import search
-from lockstep.broker.store.consume_queue import ConsumeQueue
-from lockstep.broker.store.log_writer import LogWriter
-from lockstep.broker.store.query import Query
-from lockstep.broker.store.search import Search, Wanted
+from lockstep.broker.store.log.log_writer import LogWriter
+from lockstep.broker.store.queues import search
+from lockstep.broker.store.queues.consume_queue import ConsumeQueue
+from lockstep.broker.store.queues.query import Query
+from lockstep.broker.store.queues.search import Search, Wanted
 from lockstep.protocol.names import STATE_TOPIC
 from sweep.mutants.registry import Patches, mutant
 

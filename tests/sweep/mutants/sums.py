@@ -9,7 +9,7 @@ from lockstep.broker.groups.membership import GroupMembers
 from lockstep.broker.groups.tables.activity_table import ActivityTable
 from lockstep.broker.groups.tables.group import Group
 from lockstep.broker.processors import pull
-from lockstep.broker.store.disk import DiskWatch
+from lockstep.broker.store.health.disk import DiskWatch
 from lockstep.broker.tables.long_poll_table import LongPollTable
 from lockstep.protocol.sql92 import predicate
 from sweep.mutants.registry import Patches, mutant

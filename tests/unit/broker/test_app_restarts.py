@@ -12,7 +12,7 @@ from lockstep.broker.classic.relay import RELAY_LANE
 from lockstep.broker.processors.cold_reads import COLD_COUNT_MAX
 from lockstep.broker.processors.topic import ROUTE_LANE
 from lockstep.broker.store import Store
-from lockstep.broker.store.repair import RUNNING_MAX as REPAIRS_AT_ONCE
+from lockstep.broker.store.health.repair import RUNNING_MAX as REPAIRS_AT_ONCE
 from lockstep.protocol.bodies import (
     ConsumerGroup,
     HeartbeatBody,

@@ -15,8 +15,8 @@ from lockstep.broker.groups.effects import CloseConnection, DrainFault
 from lockstep.broker.groups.pending_effects import PendingEffects
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.store import StoreDiskError
-from lockstep.broker.store.commit_waiters import CommitWaiters
-from lockstep.broker.store.log_writer import LogWriter
+from lockstep.broker.store.log.commit_waiters import CommitWaiters
+from lockstep.broker.store.log.log_writer import LogWriter
 from lockstep.broker.tables.long_poll_table import LongPollTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import TransportError

@@ -16,7 +16,7 @@ from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.effects import CloseConnection
 from lockstep.broker.groups.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal, decode_changes
-from lockstep.broker.store.snapshot import encode
+from lockstep.broker.store.start.snapshot import encode
 from lockstep.protocol.bodies import (
     ConsumerGroup,
     GroupEventKind,

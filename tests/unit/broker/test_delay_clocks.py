@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.store import clock_steps
+from lockstep.broker.store.log import clock_steps
 from lockstep.runtime.steady_clock import STEP_MS, TRUST_MS
 from support.delay_machine import LEVELS, Machine
 

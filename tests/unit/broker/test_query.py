@@ -8,7 +8,7 @@ import pytest
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
 from lockstep.broker.processors.topic import TopicProcessor
-from lockstep.broker.store.search import Searched, SearchLimits, Wanted
+from lockstep.broker.store.queues.search import Searched, SearchLimits, Wanted
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import CreateTopicReply, OffsetRange, TopicOffsets

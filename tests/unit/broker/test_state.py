@@ -9,7 +9,8 @@ import pytest
 from lockstep.broker.background import StoreMaintenance
 from lockstep.broker.groups.heartbeats import Heartbeat
 from lockstep.broker.state import BrokerState
-from lockstep.broker.store import Store, recovery, snapshot
+from lockstep.broker.store import Store
+from lockstep.broker.store.start import recovery, snapshot
 from lockstep.broker.tables.sequence_table import Scope, StoredFrame
 from lockstep.protocol.bodies import HeartbeatBody, LockItem, LockVerdict, SessionLockBody, SyncBody, SyncItem
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.broker.delivery.message_copy import MessageCopy, failed_copy
-from lockstep.broker.store.predicates import stored_properties
-from lockstep.broker.store.stored_record import BadRecordError, read_record
+from lockstep.broker.store.log.stored_record import BadRecordError, read_record
+from lockstep.broker.store.queues.predicates import stored_properties
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.message import decode_messages
 from lockstep.protocol.record import NO_HOST, SYS_BORN_IPV6, SYS_STORE_IPV6, RecordView, head_of, host_address, record_bounds, store_time_of

@@ -172,7 +172,7 @@ async def _export(directory: str, as_json: bool) -> None:
 
 async def _check(directory: str, as_json: bool) -> None:
     # Only this command needs the broker's code.
-    from lockstep.broker.store.check import check_store
+    from lockstep.broker.store.health.check import check_store
     from lockstep.runtime.files import ReadOnlyFiles
 
     with _exit_if_in_use():

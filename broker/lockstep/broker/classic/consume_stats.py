@@ -7,7 +7,7 @@ from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors.pull_request import Filter, filter_of
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.store import Store
-from lockstep.broker.store.predicates import stored_properties
+from lockstep.broker.store.queues.predicates import stored_properties
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import Subscription
 from lockstep.protocol.codec.fastjson import queue_key, write_fastjson

@@ -4,9 +4,9 @@ The messages of a queue have one delay and are ordered by their store time, so t
 the others, and no task wakes while no message is due. A message is due when its queue's delay has passed since it was stored, never
 earlier. That is measured by the boot clock: the clock that stamps records does not follow a wall clock that jumps and returns
 (runtime/steady_clock.py), and when it was set, forward or back, the earlier store times are read as moved by the same amount
-(store/store_clock.py). There are no delays until a time of day: the `TIMER_` properties of RocketMQ 5 are rejected. Senders name levels,
-and a start may have another table of them. The delay of a queue never changes (protocol/delays.py), so pending messages keep their due
-times, and queues of delays that the table no longer has are emptied like the others.
+(store/log/store_clock.py). There are no delays until a time of day: the `TIMER_` properties of RocketMQ 5 are rejected. Senders name
+levels, and a start may have another table of them. The delay of a queue never changes (protocol/delays.py), so pending messages keep their
+due times, and queues of delays that the table no longer has are emptied like the others.
 
     append ─▶ SCHEDULE_TOPIC_XXXX, queue of the level's delay ─▶ due ─▶ its own topic, with the queue's progress, in one write
 """

@@ -5,7 +5,7 @@ from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.tables.park_table import sharding_key_in
 from lockstep.broker.processors.send_back import SEND_BACK_LANE
 from lockstep.broker.store import ReadStatus, Store
-from lockstep.broker.store.predicates import stored_properties
+from lockstep.broker.store.queues.predicates import stored_properties
 from lockstep.protocol.bodies import ParkAction, ParkControlBody
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerSystemError, StaleEpochError

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.groups.tables.park_table import ParkFilter
-from lockstep.broker.store.predicates import Keep
+from lockstep.broker.store.queues.predicates import Keep
 from lockstep.protocol.bodies import SQL92, TAG
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, SubscriptionParseError
 from lockstep.protocol.headers.pull import PullHeader

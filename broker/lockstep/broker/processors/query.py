@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lockstep.broker.store import Store
-from lockstep.broker.store.search import PIECE_BYTES, Searched, SearchLimits, Wanted
+from lockstep.broker.store.queues.search import PIECE_BYTES, Searched, SearchLimits, Wanted
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import OffsetRange, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import encode_body

@@ -24,9 +24,9 @@ from lockstep.broker.rocketmq_store.foreign_config import (
 from lockstep.broker.rocketmq_store.foreign_scope import SYSTEM_GROUP_PREFIX
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
-from lockstep.broker.store.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.broker.store.errors import ExportError
-from lockstep.broker.store.stopped import stopped
+from lockstep.broker.store.health.stopped import stopped
+from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.delays import CUSTOM_QUEUE_ID_BASE, format_delay, queue_delay_ms
 from lockstep.protocol.errors import ConfigError

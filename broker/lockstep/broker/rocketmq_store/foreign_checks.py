@@ -3,12 +3,12 @@
 from lockstep.broker.rocketmq_store.foreign_config import DELAYS, GROUPS, OFFSETS, TOPICS, ForeignConfig
 from lockstep.broker.rocketmq_store.foreign_log import ForeignLog
 from lockstep.broker.rocketmq_store.foreign_scope import adopted_offsets, adopted_settings, adopted_topics, own_names
-from lockstep.broker.store.append import ENTRY, ENTRY_BYTES
-from lockstep.broker.store.consume_queue import QueueFiles
-from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.errors import AdoptionError, IdentityError, StoreCorruptError
-from lockstep.broker.store.scan import OnProgress
-from lockstep.broker.store.survey import is_log_name
+from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES
+from lockstep.broker.store.log.scan import OnProgress
+from lockstep.broker.store.queues.consume_queue import QueueFiles
+from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity
+from lockstep.broker.store.start.survey import is_log_name
 from lockstep.broker.tables.topic_table import ADOPTED_MAX
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.errors import StoreCorruptError
-from lockstep.broker.store.scan import DamagedRange, LogScan, OnProgress
-from lockstep.broker.store.stored_record import StoredRecord
-from lockstep.broker.store.survey import LogSurvey
+from lockstep.broker.store.log.commit_log import CommitLog
+from lockstep.broker.store.log.scan import DamagedRange, LogScan, OnProgress
+from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.start.survey import LogSurvey
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.properties import decode_properties
 from lockstep.protocol.record import RecordView

@@ -16,15 +16,15 @@ from struct import Struct
 from lockstep.broker.rocketmq_store.foreign_checks import check_complete, check_files, check_names, check_owner
 from lockstep.broker.rocketmq_store.foreign_config import ForeignConfig, KnownContent, found_digests, known_content, read_config
 from lockstep.broker.rocketmq_store.foreign_log import HALF_TOPIC, REVIVE_PREFIX, ForeignLog, read_whole
-from lockstep.broker.store.append import ENTRY
-from lockstep.broker.store.commit_log import CommitLog
-from lockstep.broker.store.consume_queue import QueueFiles
-from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.errors import AdoptionError
-from lockstep.broker.store.path_watch import PathWatch
-from lockstep.broker.store.scan import OnProgress
-from lockstep.broker.store.snapshot import recorded_start
-from lockstep.broker.store.survey import LogSurvey, log_files
+from lockstep.broker.store.health.path_watch import PathWatch
+from lockstep.broker.store.log.append import ENTRY
+from lockstep.broker.store.log.commit_log import CommitLog
+from lockstep.broker.store.log.scan import OnProgress
+from lockstep.broker.store.queues.consume_queue import QueueFiles
+from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity
+from lockstep.broker.store.start.snapshot import recorded_start
+from lockstep.broker.store.start.survey import LogSurvey, log_files
 from lockstep.protocol.delays import format_delay, queue_delay_ms
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.runtime.files import Files

@@ -2,8 +2,8 @@
 
 from lockstep.broker.store.config import FlushMode, Identity, StoreConfig
 from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreDiskError, StoreInUseError
-from lockstep.broker.store.replay import Replay
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, ReadStatus, Recovery
+from lockstep.broker.store.start.replay import Replay
 from lockstep.broker.store.store import Store
 
 __all__ = [

@@ -18,28 +18,28 @@ from lockstep.broker.rocketmq_store.foreign_store import (
     refusal,
     start_of,
 )
-from lockstep.broker.store.append import POSITION, STAMP, due_of, take_frame
-from lockstep.broker.store.checkpoint import Checkpointer
-from lockstep.broker.store.commit_log import CommitLog
 from lockstep.broker.store.config import FlushMode, Identity, StoreConfig
-from lockstep.broker.store.damage import DamageTable
-from lockstep.broker.store.delay_checksum import seal
-from lockstep.broker.store.directory import StoreDirectory, StoreIdentity
-from lockstep.broker.store.disk import DiskWatch
 from lockstep.broker.store.errors import StoreDiskError, misplaced
-from lockstep.broker.store.log_writer import LogWriter
-from lockstep.broker.store.predicates import Keep
-from lockstep.broker.store.query import Query
-from lockstep.broker.store.queue_table import QueueTable
-from lockstep.broker.store.reader import MismatchError, Reader
-from lockstep.broker.store.recovery import Recoverer, RecoveryProgress
-from lockstep.broker.store.repair import QueueRepairs
-from lockstep.broker.store.replay import LogState, Replay
+from lockstep.broker.store.health.damage import DamageTable
+from lockstep.broker.store.health.disk import DiskWatch
+from lockstep.broker.store.health.repair import QueueRepairs
+from lockstep.broker.store.health.retention import Moved, Retention
+from lockstep.broker.store.health.scrubber import Scrubber
+from lockstep.broker.store.log.append import POSITION, STAMP, due_of, take_frame
+from lockstep.broker.store.log.checkpoint import Checkpointer
+from lockstep.broker.store.log.commit_log import CommitLog
+from lockstep.broker.store.log.delay_checksum import seal
+from lockstep.broker.store.log.log_writer import LogWriter
+from lockstep.broker.store.queues.predicates import Keep
+from lockstep.broker.store.queues.query import Query
+from lockstep.broker.store.queues.queue_table import QueueTable
+from lockstep.broker.store.queues.reader import MismatchError, Reader
+from lockstep.broker.store.queues.search import Search, Searched, SearchLimits, Wanted
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery
-from lockstep.broker.store.retention import Moved, Retention
-from lockstep.broker.store.scrubber import Scrubber
-from lockstep.broker.store.search import Search, Searched, SearchLimits, Wanted
-from lockstep.broker.store.snapshot import Snapshots, encode_parts, gathered
+from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity
+from lockstep.broker.store.start.recovery import Recoverer, RecoveryProgress
+from lockstep.broker.store.start.replay import LogState, Replay
+from lockstep.broker.store.start.snapshot import Snapshots, encode_parts, gathered
 from lockstep.protocol.errors import MessageIllegalError, ServiceNotAvailableError, StateError
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.properties import COPY_GROWTH_BYTES_MAX

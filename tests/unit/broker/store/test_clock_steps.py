@@ -8,11 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from lockstep.broker.snapshot_rows import SnapshotRows
-from lockstep.broker.store import clock_steps as module
-from lockstep.broker.store.clock_steps import STEPS_MAX, ClockStep, ClockSteps
-from lockstep.broker.store.query import Query
-from lockstep.broker.store.snapshot import encode_parts
-from lockstep.broker.store.store_clock import ClockReading, StoreClock, stamps_of
+from lockstep.broker.store.log import clock_steps as module
+from lockstep.broker.store.log.clock_steps import STEPS_MAX, ClockStep, ClockSteps
+from lockstep.broker.store.log.store_clock import ClockReading, StoreClock, stamps_of
+from lockstep.broker.store.queues.query import Query
+from lockstep.broker.store.start.snapshot import encode_parts
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import append, confirmed, host_of, open_store
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lockstep.broker.store import Store, StoreCorruptError
-from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import (
     BORN_HOST,

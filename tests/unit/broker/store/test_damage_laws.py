@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from lockstep.broker.store import IdentityError, StoreCorruptError
-from lockstep.broker.store.check import check_store
+from lockstep.broker.store.health.check import check_store
 from lockstep.testing.simulation.disk import SimFiles
 from support.effort import seeds, usually
 from support.store_kit import (

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.broker.store.append import ENTRY, STAMP, TopicField, tag_code, take_frame
+from lockstep.broker.store.log.append import ENTRY, STAMP, TopicField, tag_code, take_frame
 from lockstep.protocol.errors import MessageIllegalError
 from lockstep.protocol.properties import SEQUENCE_DIGITS
 from lockstep.protocol.record import RecordView, record_bounds, split_records

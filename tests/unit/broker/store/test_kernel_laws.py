@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.broker.store import ReadStatus, append, reader
-from lockstep.broker.store.append import ENTRY, STAMP, TopicField, take_frame
-from lockstep.broker.store.commit_log import CommitLog
-from lockstep.broker.store.reader import Check, MismatchError
+from lockstep.broker.store import ReadStatus
+from lockstep.broker.store.log import append
+from lockstep.broker.store.log.append import ENTRY, STAMP, TopicField, take_frame
+from lockstep.broker.store.log.commit_log import CommitLog
+from lockstep.broker.store.queues import reader
+from lockstep.broker.store.queues.reader import Check, MismatchError
 from lockstep.protocol.native import kernels
 from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX
 from lockstep.protocol.record import encode_record

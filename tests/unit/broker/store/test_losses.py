@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lockstep.broker.store import Store, StoreCorruptError
-from lockstep.broker.store.check import CheckReport, check_store
-from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.health.check import CheckReport, check_store
+from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import (
     IDENTITY,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lockstep.broker.store import StoreCorruptError, StoreDiskError
-from lockstep.broker.store.check import CheckReport, check_store
 from lockstep.broker.store.errors import misplaced
+from lockstep.broker.store.health.check import CheckReport, check_store
 from lockstep.runtime.files import ReadOnlyFiles
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import LOG, PATH, all_bodies, append, confirmed, kill, open_store, recovered

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from lockstep.broker.store import FlushMode, Store, StoreDiskError
-from lockstep.broker.store.queue_table import FLUSH_ENTRY_COUNT
+from lockstep.broker.store.queues.queue_table import FLUSH_ENTRY_COUNT
 from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import ASYNC, LOG, PATH, SYNC, abandon, append, confirmed, open_store
@@ -67,7 +67,7 @@ async def test_sync_flush_confirms_nothing_after_the_files_are_removed(harm: Cal
 async def test_idle_store_detects_removed_files(
     harm: Callable[[SimFiles], None], flush: FlushMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lockstep.broker.store.flusher.CHECK_MS", 1)
+    monkeypatch.setattr("lockstep.broker.store.log.flusher.CHECK_MS", 1)
     files = SimFiles()
     store = await open_store(files, flush=flush)
     append(store, b"a")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lockstep.broker.store import Store
-from lockstep.broker.store.append import ENTRY_BYTES
-from lockstep.broker.store.check import check_store
+from lockstep.broker.store.health.check import check_store
+from lockstep.broker.store.log.append import ENTRY_BYTES
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import PATH, SYNC, all_bodies, append, confirmed, host_of, kill, open_store, read_queue_as_consumer
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.broker.store import ReadResult, ReadStatus, Store
-from lockstep.broker.store.predicates import EXAMINED_BYTES_MAX, Keep, select, stored_properties
-from lockstep.broker.store.reader import SCAN_ENTRY_COUNT_MIN
+from lockstep.broker.store.queues.predicates import EXAMINED_BYTES_MAX, Keep, select, stored_properties
+from lockstep.broker.store.queues.reader import SCAN_ENTRY_COUNT_MIN
 from lockstep.protocol.tags import tags_code
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import append, bodies_of, confirmed, open_store, record

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 
 from lockstep.broker.store import Store
-from lockstep.broker.store.consume_queue import FLUSH_ENTRY_COUNT
-from lockstep.broker.store.queue_table import FLUSH_QUEUES_PER_SLICE, FLUSH_QUEUES_PER_TURN
+from lockstep.broker.store.queues.consume_queue import FLUSH_ENTRY_COUNT
+from lockstep.broker.store.queues.queue_table import FLUSH_QUEUES_PER_SLICE, FLUSH_QUEUES_PER_TURN
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import abandon, all_bodies, append, confirmed, open_store
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.broker.store import ReadResult, ReadStatus, Store
-from lockstep.broker.store.append import ENTRY
-from lockstep.broker.store.reader import choose
+from lockstep.broker.store.log.append import ENTRY
+from lockstep.broker.store.queues.reader import choose
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.record import BODY_AT, INT64, MAGIC, SIZE_AND_MAGIC
 from lockstep.protocol.tags import tags_code

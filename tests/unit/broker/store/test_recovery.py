@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from lockstep.broker.store import Recovery, Store, StoreCorruptError
-from lockstep.broker.store.directory import StoreDirectory
+from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import (
     BORN_HOST,

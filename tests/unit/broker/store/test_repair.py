@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker.store import ReadStatus, Store
-from lockstep.broker.store.append import ENTRY
-from lockstep.broker.store.reader import MismatchError
-from lockstep.broker.store.repair import REPAIRS_MAX
+from lockstep.broker.store.health.repair import REPAIRS_MAX
+from lockstep.broker.store.log.append import ENTRY
+from lockstep.broker.store.queues.reader import MismatchError
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import PATH, append, open_store

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from lockstep.broker.store.append import ENTRY
-from lockstep.broker.store.damage import LOST_SIZE
+from lockstep.broker.store.health.damage import LOST_SIZE
+from lockstep.broker.store.log.append import ENTRY
 from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
 from support.store_kit import LOG, append, confirmed, kill, open_store, read_queue_as_consumer, record
 

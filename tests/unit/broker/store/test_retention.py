@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from lockstep.broker.store import ReadStatus, Store, StoreDiskError
-from lockstep.broker.store.consume_queue import ConsumeQueue, QueueFiles
-from lockstep.broker.store.queue_table import FLUSH_QUEUES_PER_SLICE
+from lockstep.broker.store.queues.consume_queue import ConsumeQueue, QueueFiles
+from lockstep.broker.store.queues.queue_table import FLUSH_QUEUES_PER_SLICE
 from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.runtime.files import DiskSpace
 from lockstep.runtime.host import Host

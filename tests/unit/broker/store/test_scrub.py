@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from lockstep.broker.store import Store, StoreInUseError
-from lockstep.broker.store.append import ENTRY
-from lockstep.broker.store.check import CheckReport, check_store
-from lockstep.broker.store.commit_log import Segment
+from lockstep.broker.store.health.check import CheckReport, check_store
+from lockstep.broker.store.log.append import ENTRY
+from lockstep.broker.store.log.commit_log import Segment
 from lockstep.protocol.errors import ConfigError
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import LOG, NEVER, PATH, abandon, all_bodies, append, confirmed, kill, open_store, read_queue_as_consumer, record
@@ -80,7 +80,7 @@ async def test_scrub_keeps_its_rate_and_reads_a_little_per_turn(monkeypatch: pyt
         slept.append(delay)
         await sleep(0)
 
-    monkeypatch.setattr("lockstep.broker.store.scrubber.asyncio.sleep", counted)
+    monkeypatch.setattr("lockstep.broker.store.health.scrubber.asyncio.sleep", counted)
     await store.scrubber.run(lambda: False)
     monkeypatch.undo()
     read = sum(slept) * (1 << 30)
@@ -110,7 +110,7 @@ async def test_scrub_that_is_turned_off_ends_its_pass(monkeypatch: pytest.Monkey
         store.scrubber.bytes_per_s = 0
         await sleep(0)
 
-    monkeypatch.setattr("lockstep.broker.store.scrubber.asyncio.sleep", turn_off)
+    monkeypatch.setattr("lockstep.broker.store.health.scrubber.asyncio.sleep", turn_off)
     await store.scrubber.run(lambda: False)
     monkeypatch.undo()
     assert store.scrubber.pass_count == 0

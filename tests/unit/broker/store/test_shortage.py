@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from lockstep.broker.store import Store, retention
-from lockstep.broker.store.consume_queue import QueueFiles
+from lockstep.broker.store import Store
+from lockstep.broker.store.health import retention
+from lockstep.broker.store.queues.consume_queue import QueueFiles
 from lockstep.broker.store.store import STATE_SHARE
 from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.protocol.names import STATE_TOPIC

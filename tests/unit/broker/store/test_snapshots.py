@@ -11,8 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lockstep.broker.snapshot_rows import SnapshotRows
-from lockstep.broker.store import StoreCorruptError, snapshot
-from lockstep.broker.store.snapshot import CHUNK_BYTES, HEAD, MAGIC, PART_BYTES, PARTS_PER_SLICE, Snapshot, decode, encode
+from lockstep.broker.store import StoreCorruptError
+from lockstep.broker.store.start import snapshot
+from lockstep.broker.store.start.snapshot import CHUNK_BYTES, HEAD, MAGIC, PART_BYTES, PARTS_PER_SLICE, Snapshot, decode, encode
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import StateError
 from lockstep.testing.simulation.disk import SimFiles

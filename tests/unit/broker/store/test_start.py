@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from lockstep.broker.store import FlushMode, Identity, IdentityError, Store, StoreCorruptError, StoreDiskError, StoreInUseError
-from lockstep.broker.store.directory import SLOT_BYTES, StoreDirectory
+from lockstep.broker.store.start.directory import SLOT_BYTES, StoreDirectory
 from lockstep.protocol.errors import StateError
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import (

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from lockstep.broker.store import FlushMode, Store, StoreDiskError
-from lockstep.broker.store.reader import MismatchError
-from lockstep.broker.store.search import SearchLimits, Wanted
+from lockstep.broker.store.queues.reader import MismatchError
+from lockstep.broker.store.queues.search import SearchLimits, Wanted
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import ASYNC, LOG, SYNC, append, confirmed, open_store
 
@@ -91,7 +91,7 @@ async def test_repair_that_reads_a_truncated_log_file_ends_the_broker() -> None:
 
 @pytest.mark.parametrize("flush", [ASYNC, SYNC])
 async def test_idle_store_notices_that_its_newest_log_file_is_truncated(flush: FlushMode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lockstep.broker.store.flusher.CHECK_MS", 1)
+    monkeypatch.setattr("lockstep.broker.store.log.flusher.CHECK_MS", 1)
     files = SimFiles()
     store, fatal = await create_store(files, flush=flush)
     newest = store._log.segments[-1].path

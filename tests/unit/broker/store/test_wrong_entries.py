@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.store import rebuild
-from lockstep.broker.store.append import ENTRY, ENTRY_BYTES
-from lockstep.broker.store.rebuild import EntryRebuild
-from lockstep.broker.store.stored_record import StoredRecord
+from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES
+from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.queues import rebuild
+from lockstep.broker.store.queues.rebuild import EntryRebuild
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import SYNC, append, confirmed, kill, open_store, read_queue_as_consumer
 

@@ -1,0 +1,257 @@
+"""Writes the appends of each turn of the loop, and reports when they are confirmed.
+
+the first append of a turn    `request_write` opens the turn
+end of the turn               `before_write` adds the state journal; one write
+confirmed                     at once, or after a sync that turns share: readers' bounds move, `when_confirmed` calls back, `on_arrival`
+                              is called once for each queue
+a failed write or sync        `on_fatal`; nothing is confirmed any more
+"""
+
+from collections import deque
+from collections.abc import Callable
+
+from lockstep.broker.store.config import FlushMode, StoreConfig
+from lockstep.broker.store.errors import NoNextFileError, StoreDiskError
+from lockstep.broker.store.health.disk import DiskWatch
+from lockstep.broker.store.log.commit_log import CommitLog
+from lockstep.broker.store.log.commit_waiters import CALLBACK_FAILED, CommitWaiters
+from lockstep.broker.store.log.flusher import Flusher
+from lockstep.broker.store.queues.consume_queue import ConsumeQueue
+from lockstep.broker.store.queues.queue_table import QueueTable
+from lockstep.broker.store.start.directory import StoreDirectory
+from lockstep.protocol.errors import ServiceNotAvailableError
+from lockstep.runtime.daemon import Tasks, call_isolated
+from lockstep.runtime.descriptors import SHORTAGE
+from lockstep.runtime.host import Host
+from lockstep.runtime.metrics import DurationHistogram
+from lockstep.runtime.turn import Turn
+
+
+class LogWriter:
+    """The only writer of the log and of the consume queues while the store serves. A write or sync that fails is final."""
+
+    def __init__(
+        self, config: StoreConfig, host: Host, directory: StoreDirectory, log: CommitLog, queues: QueueTable, disk: DiskWatch
+    ) -> None:
+        self._config = config
+        self._clock = host.clock
+        self._directory = directory
+        self._log = log
+        self._queues = queues
+        self._disk = disk
+        self.flusher = Flusher(config, host, log, directory, on_synced=self._synced, on_failed=self.fail)
+        self._waiters = CommitWaiters()
+        self._waiters.on_confirmed = self._time_turn
+        self._sync_waiters: deque[tuple[int, Callable[[], None]]] = deque()
+        """Log position and callback of those that wait until it is on the disk, in log order."""
+        self._turn = Turn("store", self.end_turn, self.fail)
+        self.turn_is_open = False
+        self._turn_us = 0
+        """When the open turn began."""
+        self.append_latency = DurationHistogram()
+        """From the first append of a turn until its responses were sent."""
+        self.refusal: str | None = "the store has not recovered yet"
+        """Why frames are refused now; None if they are not."""
+        self.has_failed = False
+        self._unconfirmed_end: int | None = None
+        """Where recovery ended: until a sync covers it, nothing is confirmed."""
+        self.before_write: Callable[[], None] | None = None
+        """Called at the end of each loop turn that appended or requested a write, before the write: may append."""
+        self.on_fatal: Callable[[BaseException], None] | None = None
+        """Called once when a write or sync failed: the process has to end (exit 3) without another response."""
+
+    def start(self, end: int, tasks: Tasks) -> None:
+        """Begin after recovery, which has read the log up to `end`. Nothing is confirmed before a sync covers that."""
+        self._unconfirmed_end = end
+        for queue in self._queues:
+            if queue.visible < queue.next:
+                self._waiters.touched[queue] = None
+        self._waiters.close_turn(end)
+        self.refusal = None
+        self.flusher.start(tasks)
+
+    @property
+    def on_arrival(self) -> Callable[[str, int], None] | None:
+        """Called with (topic, queue id) after messages became visible, once for each queue and turn."""
+        return self._waiters.on_arrival
+
+    @on_arrival.setter
+    def on_arrival(self, callback: Callable[[str, int], None] | None) -> None:
+        self._waiters.on_arrival = callback
+
+    @property
+    def after_arrivals(self) -> Callable[[], None] | None:
+        """Called after `on_arrival` was called for all queues of a confirmation."""
+        return self._waiters.after_arrivals
+
+    @after_arrivals.setter
+    def after_arrivals(self, callback: Callable[[], None] | None) -> None:
+        self._waiters.after_arrivals = callback
+
+    # -- the turn --------------------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raise ServiceNotAvailableError while frames are refused: before recovery, while closing, and after a failure."""
+        if self.refusal is not None:
+            raise ServiceNotAvailableError(self.refusal)
+
+    def check_healthy(self) -> None:
+        """Raise StoreDiskError after a failure."""
+        if self.has_failed:
+            raise StoreDiskError("a write or sync of the log failed")
+
+    def reserve(self, size: int, *, leave: int = 0) -> int:
+        """Return the log position of the next record of `size` bytes. Raise NoNextFileError, or StoreDiskError, which is final."""
+        try:
+            return self._log.reserve(size, leave=leave)
+        except NoNextFileError:
+            raise
+        except (OSError, StoreDiskError) as error:
+            self.fail(error)
+            raise StoreDiskError(f"the log can't be written: {error}") from error
+
+    def appended(self, queue: ConsumeQueue) -> None:
+        """Record that this loop turn has appended to the queue: its entries become visible when the turn is confirmed."""
+        self._waiters.touched[queue] = None
+        if not self.turn_is_open:
+            self.request_write()
+
+    def request_write(self) -> None:
+        """Write at the end of this loop turn: something was appended, or will be by `before_write`."""
+        if not self.turn_is_open:
+            self.turn_is_open = True
+            self._turn_us = self._clock.monotonic_us()
+            self._turn.schedule()
+
+    def end_turn(self) -> None:
+        """Write the open turn, if there is one. Any error ends the process: it is not known then which requests were responded to."""
+        if not self.turn_is_open or self.has_failed:
+            return
+        try:
+            if self.before_write is not None:
+                self.before_write()
+            wrote = self._log.write()
+            self._flush_queues()
+            self.turn_is_open = False
+            self._close_turn(wrote)
+        except (OSError, StoreDiskError) as error:
+            self.fail(error)
+            return
+        except BaseException as error:  # re-raised
+            # No response may be sent that depends on a state change that can't be written.
+            self.fail(error)
+            raise
+
+    def _close_turn(self, wrote: bool) -> None:
+        log = self._log
+        self._waiters.close_turn(log.written, self._turn_us)
+        at_once = self._unconfirmed_end is None and self._config.flush is FlushMode.ASYNC
+        if wrote:
+            self.flusher.note_written(now=not at_once or bool(self._sync_waiters))
+            self._disk.look_if_due(self._clock.monotonic_ms())
+            log.trim()
+        self._waiters.confirm(log.written if at_once else log.synced)
+
+    def _flush_queues(self) -> None:
+        """Write the entries of queues that have many. Without a free descriptor they stay in memory for another turn."""
+        try:
+            for queue in self._waiters.touched:
+                self._queues.flush_full(queue)
+            self._queues.flush_some()
+        except OSError as error:
+            if error.errno not in SHORTAGE:
+                raise
+
+    def _time_turn(self, opened_us: int) -> None:
+        self.append_latency.observe(self._clock.monotonic_us() - opened_us)
+
+    # -- confirmation ----------------------------------------------------------------------------
+
+    def when_written(self, callback: Callable[[], None]) -> None:
+        """Call back when the operating system has every append so far: at the end of this loop turn, in either flush mode."""
+        if self.has_failed:
+            return
+        if self.turn_is_open:
+            self._waiters.call_when_written(callback)
+        else:
+            callback()
+
+    def when_confirmed(self, callback: Callable[[], None]) -> None:
+        """Call back when the log is confirmed up to its present end, this turn's journal included; at once if nothing is pending."""
+        if not self.has_failed:
+            self._waiters.call_when_confirmed(callback, self.turn_is_open)
+
+    def when_synced(self, callback: Callable[[], None]) -> None:
+        """Call back when every append so far is on the disk, in either flush mode: all callers share one sync."""
+        if self.has_failed:
+            return
+        if self._log.synced >= self._log.end:
+            callback()
+            return
+        self._sync_waiters.append((self._log.end, callback))
+        if not self.turn_is_open:
+            self.flusher.note_written(now=True)
+
+    @property
+    def waiting_count(self) -> int:
+        """Return the number of callbacks that wait for confirmation or a sync."""
+        return self._waiters.waiting_count + len(self._sync_waiters)
+
+    @property
+    def unsynced_bytes(self) -> int:
+        """Return the number of bytes that were written and are not known to be on the disk."""
+        return self._log.written - self._log.synced
+
+    @property
+    def confirmed(self) -> int:
+        """Return the log position up to which records may be read by their position."""
+        return self._log.written if self._config.flush is FlushMode.ASYNC else self._log.synced
+
+    async def sync(self) -> None:
+        """Return when everything appended so far is on the disk, and confirmed. Raise StoreDiskError after a failure."""
+        self.end_turn()
+        self.check_healthy()
+        await self.flusher.sync()
+
+    def _synced(self, position: int) -> None:
+        if self.has_failed:
+            return
+        if self._unconfirmed_end is not None and position >= self._unconfirmed_end:
+            self._unconfirmed_end = None
+        if self._unconfirmed_end is None:
+            self._waiters.confirm(position)
+        waiters = self._sync_waiters
+        while waiters and waiters[0][0] <= position:
+            call_isolated(CALLBACK_FAILED, waiters.popleft()[1])
+
+    # -- failure ---------------------------------------------------------------------------------
+
+    def fail_inconsistent(self, error: BaseException) -> None:
+        """End the process (exit 3): a change was carried out in part, so the tables disagree with the log. A start reads them from it."""
+        self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Refuse and confirm nothing from here on, then report the failure: no response is sent in between."""
+        if self.has_failed:
+            return
+        self.has_failed = True
+        self.refusal = f"the log can't be written: {error}"
+        self._waiters.drop_all()
+        self._sync_waiters.clear()
+        self.flusher.abandon()
+        if self.on_fatal is not None:
+            self.on_fatal(self._fatal(error))
+
+    def _fatal(self, error: BaseException) -> StoreDiskError:
+        """Return the error that ends the process: the removal or replacement of the store's files if that is the cause, else `error`."""
+        if isinstance(error, StoreDiskError):
+            return error
+        fatal = StoreDiskError(f"store {self._config.path} failed: {error}")
+        try:
+            self._directory.presence.check()
+        except StoreDiskError as vanished:
+            fatal = vanished
+        except OSError:
+            pass
+        fatal.__cause__ = error
+        return fatal

@@ -1,0 +1,131 @@
+"""Check and parse one stored record."""
+
+from dataclasses import dataclass
+
+from lockstep.broker.store.log.append import TAGS, tag_code
+from lockstep.broker.store.log.delay_checksum import seal_holds
+from lockstep.protocol.crc import crc32
+from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
+from lockstep.protocol.names import STATE_TOPIC, check_topic
+from lockstep.protocol.record import (
+    CRC_MASK,
+    MAGIC,
+    RECORD_BYTES_MIN,
+    SYS_TRANSACTION_MASK,
+    head_of,
+)
+from lockstep.protocol.sequence import STAMP_HEAD, FrameSequence, find_sequence
+
+RETRIED = b"\x02RETRY_TOPIC\x01"
+"""A copy for a retry, which begins no frame. RocketMQ's broker keeps the property `__LS_SEQ` in it; senders can't set this one."""
+PREPARED = 0x4
+ROLLED_BACK = 0xC
+
+
+@dataclass(slots=True)
+class StoredRecord:
+    """One good record of the log."""
+
+    topic: str
+    queue_id: int
+    queue_offset: int
+    position: int
+    size: int
+    tag: int
+    store_ms: int
+    queued: bool
+    """Whether it has a position in its queue. Prepared and rolled-back transaction messages of Apache's brokers have none."""
+    sequence: FrameSequence | None
+    body: bytes | None
+    """The body of a state record, else None."""
+
+
+class BadRecordError(Exception):
+    """The bytes at a position are not a good record. The text gives the reason."""
+
+
+def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredRecord:
+    """Check and return the whole record `data` at `position`. Raise BadRecordError, which names the rule that it breaks.
+
+    `topics` caches topic names that are valid.
+    """
+    if len(data) < RECORD_BYTES_MIN:
+        raise BadRecordError(f"{len(data)} bytes, a record has at least {RECORD_BYTES_MIN}")
+    head = head_of(data)
+    body_at = head.size
+    if len(data) < body_at:
+        raise BadRecordError(f"{len(data)} bytes, its head has {body_at}")
+    size, magic, crc, queue_id, _, queue_offset, physical, sys_flag, _, _, store_ms, _, _, prepared, body_bytes = head.unpack_from(data)
+    if magic != MAGIC or size != len(data):
+        raise BadRecordError(f"size {size} and magic {magic:#010x}, expected {len(data)} and {MAGIC:#010x}")
+    if physical != position or queue_id < 0 or queue_offset < 0:
+        raise BadRecordError(f"physical offset {physical}, queue id {queue_id}, queue offset {queue_offset}")
+    behind = body_at + body_bytes
+    if body_bytes < 0 or behind + 3 > size:
+        raise BadRecordError(f"body of {body_bytes} bytes in a record of {size}")
+    properties_at = behind + 3 + data[behind]
+    if properties_at > size or properties_at + (data[properties_at - 2] << 8 | data[properties_at - 1]) != size:
+        raise BadRecordError(f"its fields do not make its size {size}")
+    if not valid_properties(data, properties_at, size):
+        raise BadRecordError("its properties have a byte 0 or are not UTF-8")
+    body = data[body_at:behind]
+    if crc32(body) & CRC_MASK != crc:
+        raise BadRecordError("the CRC of its body is wrong")
+    name = data[behind + 1 : properties_at - 2]
+    if prepared and not seal_holds(data, 0, size, name):
+        raise BadRecordError("the CRC of the delayed message is wrong")
+    topic = topics.get(name)
+    if topic is None:
+        topic = topics[name] = _topic(name)
+    transaction = sys_flag & SYS_TRANSACTION_MASK
+    properties = data[properties_at:]
+    tag = properties.find(TAGS)
+    return StoredRecord(
+        topic,
+        queue_id,
+        queue_offset,
+        position,
+        size,
+        tag_code(properties, tag) if tag >= 0 else 0,
+        store_ms,
+        transaction not in (PREPARED, ROLLED_BACK),
+        _sequence(properties) if properties.startswith(STAMP_HEAD) and RETRIED not in properties else None,
+        body if topic == STATE_TOPIC else None,
+    )
+
+
+def valid_properties(data: bytes, begin: int, end: int) -> bool:
+    """Return whether [begin, end) can be the properties of a record, whose length is stored before `begin`.
+
+    No CRC covers them. A byte 0 means a sector that never reached the disk; properties that are not UTF-8 are never accepted from a client.
+    """
+    if begin + (data[begin - 2] << 8 | data[begin - 1]) != end:
+        return False
+    if begin == end:
+        return True
+    properties = data[begin:end]
+    if properties.isascii():
+        return 0 not in properties
+    try:
+        return "\0" not in properties.decode()
+    except UnicodeDecodeError:
+        return False
+
+
+def _topic(name: bytes) -> str:
+    try:
+        topic = name.decode("ascii")
+        check_topic(topic)
+    except (UnicodeDecodeError, LocalProtocolError) as error:
+        raise BadRecordError(f"topic {name[:40]!r}") from error
+    return topic
+
+
+def _sequence(properties: bytes) -> FrameSequence:
+    try:
+        sequence = find_sequence(properties)
+    except RemoteProtocolError as error:
+        raise BadRecordError(str(error)) from error
+    if sequence is None or sequence.count < 1:
+        raise BadRecordError("an idempotent frame without records")
+    return sequence

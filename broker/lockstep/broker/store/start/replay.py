@@ -1,0 +1,122 @@
+"""Gives a start its state back: entries of good records go to their queues, state records and frames to the broker's tables."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from lockstep.broker.store.health.damage import DamageTable, lost_entry
+from lockstep.broker.store.log.scan import DamagedRange
+from lockstep.broker.store.log.store_clock import StoreClock
+from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.queues.queue_table import QueueTable
+from lockstep.broker.store.queues.rebuild import entry_of
+from lockstep.broker.store.start.losses import LostRow
+from lockstep.protocol.names import STATE_TOPIC
+from lockstep.protocol.sequence import FrameSequence
+
+HELD_ENTRIES_MAX = 8_000_000
+"""Entries that a start keeps in memory, 160 MB, before it begins to write consume queues although it has not read the whole log."""
+
+
+class Replay(Protocol):
+    """Takes the state back at a start: first the snapshot, then the log after it, in log order.
+
+    `Store.drop_topic` may be called from `state`: the messages that the topic had up to that record stay hidden.
+    """
+
+    def snapshot(self, plain: object) -> None:
+        """Take what `write_snapshot` was given. Called at most once, and first."""
+        ...
+
+    def state(self, body: bytes) -> None:
+        """Take a state record."""
+        ...
+
+    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+        """Return the running CRC that a frame goes on from, by the frames and the snapshot so far; None if it is not known.
+
+        `first` is the first record of the frame.
+        """
+        ...
+
+    def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
+        """Take a whole frame of an idempotent producer; place and time of its first record are those of its first response."""
+        ...
+
+
+@dataclass(slots=True)
+class LogState:
+    """The position of a store in the log that a start has read."""
+
+    stamps: StoreClock = field(default_factory=StoreClock)
+    state_next: int = 0
+    """Queue offset of the next state record."""
+    last_record: int = -1
+    """Log offset of the newest record; −1 while there is none."""
+
+
+class ReplaySink:
+    """Takes the good records of a scan. No file is written while their entries fit in memory."""
+
+    def __init__(self, queues: QueueTable, replay: Replay, state: LogState, damage: DamageTable, *, dense: bool, skips: bool) -> None:
+        self._queues = queues
+        self._replay = replay
+        self._state = state
+        self._damage = damage
+        self._dense = dense
+        """Every queue's next offset is known; without a snapshot the first record of a queue may have any."""
+        self._skips = skips
+        """Damage is passed over instead of ending the scan."""
+        self._lost_at = 0
+        self.ranges: list[DamagedRange] = []
+        """Damage that was not known before."""
+        self.lost: list[LostRow] = []
+        """Messages that were not known to be lost."""
+
+    def expected_offset(self, topic: str, queue_id: int) -> int | None:
+        if topic == STATE_TOPIC:
+            return self._state.state_next if self._dense or self._state.state_next else None
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            return 0 if self._dense else None
+        return queue.next
+
+    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+        return self._replay.crc_before(first, sequence)
+
+    def record(self, record: StoredRecord) -> None:
+        stamps = self._state.stamps
+        if record.body is not None:
+            self._state.state_next = record.queue_offset + 1
+            own = stamps.read_clock_record(record.position, record.body)
+            stamps.record_stamp(record.position, record.store_ms)
+            if not own:
+                self._replay.state(record.body)
+            return
+        stamps.record_stamp(record.position, record.store_ms)
+        if not record.queued:
+            return
+        queue = self._queues.get((record.topic, record.queue_id))
+        if queue is None:
+            queue = self._queues.get_or_create(record.topic, record.queue_id)
+            first = 0 if self._dense else record.queue_offset
+            queue.restore(first, first)
+        if missing := record.queue_offset - queue.next:
+            for first, end in self._damage.not_lost_ranges(record.topic, record.queue_id, queue.next, record.queue_offset):
+                self._damage.add_lost(record.topic, record.queue_id, first, end)
+                self.lost.append((record.topic, record.queue_id, first, end))
+            queue.add_entries(lost_entry(self._lost_at) * missing, missing)
+            self._queues.entries_added(queue, missing)
+        queue.add_entries(entry_of(record), 1)
+        self._queues.entries_added(queue, 1)
+        if self._queues.waiting_count > HELD_ENTRIES_MAX:
+            self._queues.files.apply_postponed()
+            self._queues.flush_all()
+
+    def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
+        self._replay.frame(first, sequence)
+
+    def damaged(self, damaged_range: DamagedRange) -> bool:
+        self._lost_at = damaged_range.begin
+        if not damaged_range.known:
+            self.ranges.append(damaged_range)
+        return self._skips
