@@ -1,8 +1,8 @@
 """One queue with parked keys, as its broker and its owner see it: the main flow, replays and drops over the real table of parked keys.
 
 The broker's part is that of processors/pull.py, parking.py and parked_copies.py, with the real ParkTable; the owner's is that of
-consumer/parking.py and lane_model.py, with the real ProcessQueue. Requests may lose their way, or their response; the broker may forget
-what it has not synced; the owner may die. After each step the laws hold:
+consumer/calls/parking.py and lane_model.py, with the real ProcessQueue. Requests may lose their way, or their response; the broker may
+forget what it has not synced; the owner may die. After each step the laws hold:
 
     P-K1  a later message of a key is not accepted before an earlier one, so none is left out by both flows
     P-K2  what was accepted comes again only if that was not committed
@@ -17,7 +17,7 @@ from enum import Enum
 from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.groups.tables.park_table import KeyFilter, ParkFilter, ParkTable
 from lockstep.broker.journal import Change, Journal, decode_changes
-from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
+from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueue
 from lockstep.protocol.bodies import ParkState
 from lockstep.protocol.done_ranges import Ranges, above, contains, union
 from lockstep.protocol.headers.park import ParkEndReply

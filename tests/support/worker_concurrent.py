@@ -16,7 +16,7 @@ from typing import Any
 
 from lockstep.admin.demo.proof import HandledEvent
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, MessageExt, PushConsumer
-from lockstep.client.consumer.concurrent_model import ConcurrentRunner
+from lockstep.client.consumer.calls.concurrent_model import ConcurrentRunner
 from lockstep.runtime.log import announce, configure
 
 DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER

@@ -29,7 +29,7 @@ from typing import Any
 
 from lockstep.admin.demo.proof import HandledEvent
 from lockstep.client import Backoff, ConsumeOrderlyStatus, MessageExt, OrderedRetry, OrderlyContext, PushConsumer, TransportError
-from lockstep.client.consumer.ownership import QueueOwnership, SentItem
+from lockstep.client.consumer.grants.ownership import QueueOwnership, SentItem
 from lockstep.runtime.log import configure
 from support.accepted import Accepted
 

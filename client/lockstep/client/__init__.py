@@ -6,6 +6,24 @@ from lockstep.client.client import (
 from lockstep.client.config import (
     ClientConfig,
 )
+from lockstep.client.consumer.calls.hooks import (
+    ConsumeHook,
+    Consuming,
+)
+from lockstep.client.consumer.calls.listener import (
+    Cancelled,
+    ConcurrentlyContext,
+    ConcurrentlyListener,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyStatus,
+    Fence,
+    OrderlyContext,
+    OrderlyListener,
+)
+from lockstep.client.consumer.calls.retry import (
+    Backoff,
+    OrderedRetry,
+)
 from lockstep.client.consumer.config import (
     ConsumerConfig,
     PullConsumerConfig,
@@ -27,29 +45,11 @@ from lockstep.client.consumer.health import (
     LaneHealth,
     QueueHealth,
 )
-from lockstep.client.consumer.hooks import (
-    ConsumeHook,
-    Consuming,
-)
-from lockstep.client.consumer.listener import (
-    Cancelled,
-    ConcurrentlyContext,
-    ConcurrentlyListener,
-    ConsumeConcurrentlyStatus,
-    ConsumeOrderlyStatus,
-    Fence,
-    OrderlyContext,
-    OrderlyListener,
-)
 from lockstep.client.consumer.pull_consumer import (
     PullConsumer,
 )
 from lockstep.client.consumer.push_consumer import (
     PushConsumer,
-)
-from lockstep.client.consumer.retry import (
-    Backoff,
-    OrderedRetry,
 )
 from lockstep.client.consumer.subscription import (
     SqlExpression,

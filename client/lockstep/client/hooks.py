@@ -1,4 +1,4 @@
-"""Calls hooks: of sends (producer/hooks.py) and of listener calls (consumer/hooks.py). RocketMQ: SendMessageHook, ConsumeMessageHook.
+"""Calls hooks: of sends (producer/hooks.py) and of listener calls (consumer/calls/hooks.py). RocketMQ: SendMessageHook, ConsumeMessageHook.
 
 A hook only observes. Its errors are logged (`hook.failed`) and change neither the send nor the consumption. Hooks are called in the
 order in which they were added before a send or call, and in the opposite order after it.

@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Seque
 from datetime import timedelta
 from hashlib import sha256
 
-from lockstep.client.consumer.listener import Fence, OrderlyContext
+from lockstep.client.consumer.calls.listener import Fence, OrderlyContext
 from lockstep.client.database import Database, Statement, changed_rows
 from lockstep.client.errors import FencedError
 from lockstep.protocol.errors import ConfigError, LocalProtocolError

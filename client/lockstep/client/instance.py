@@ -12,7 +12,7 @@ from functools import partial
 
 from lockstep.client.broker_link import SHORTEST_SESSION_MS, BrokerLink, LinkHooks
 from lockstep.client.config import ClientConfig
-from lockstep.client.consumer.broker_sessions import BrokerSessions
+from lockstep.client.consumer.grants.broker_sessions import BrokerSessions
 from lockstep.client.nameservers import Nameservers
 from lockstep.client.outages import Outages
 from lockstep.client.route_cache import RouteCache, RouteChange

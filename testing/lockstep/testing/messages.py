@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from lockstep.client.consumer.listener import ConcurrentlyContext, Fence, OrderlyContext
+from lockstep.client.consumer.calls.listener import ConcurrentlyContext, Fence, OrderlyContext
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message, MessageExt, decode_messages
 from lockstep.protocol.properties import UNIQ_KEY, encode_properties

@@ -17,7 +17,7 @@ from lockstep.client import (
     SendError,
     SendResult,
 )
-from lockstep.client.consumer.listener import OrderlyListener, is_async
+from lockstep.client.consumer.calls.listener import OrderlyListener, is_async
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.tags import TagFilter
 from lockstep.testing.cluster import TestCluster

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lockstep.client.consumer import broadcast
-from lockstep.client.consumer.broadcast import LocalProgress, LocalSession
-from lockstep.client.consumer.concurrent_model import ConcurrentCall, ConcurrentRunner
-from lockstep.client.consumer.local_offsets import LocalOffsets, SavedProgress
-from lockstep.client.consumer.offset_file import OffsetFile
-from lockstep.client.consumer.ownership import GrantPolicy, QueueOwnership
-from lockstep.client.consumer.queue_worker import QueueWorker
+from lockstep.client.consumer.calls.concurrent_model import ConcurrentCall, ConcurrentRunner
+from lockstep.client.consumer.calls.queue_worker import QueueWorker
+from lockstep.client.consumer.grants import broadcast
+from lockstep.client.consumer.grants.broadcast import LocalProgress, LocalSession
+from lockstep.client.consumer.grants.local_offsets import LocalOffsets, SavedProgress
+from lockstep.client.consumer.grants.offset_file import OffsetFile
+from lockstep.client.consumer.grants.ownership import GrantPolicy, QueueOwnership
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue

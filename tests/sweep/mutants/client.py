@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from lockstep.client.consumer import ownership, rebalance
+from lockstep.client.consumer import rebalance
 from lockstep.client.consumer.base_consumer import RELEASE_WAIT_MS, BaseConsumer
-from lockstep.client.consumer.broker_session import BrokerSession
-from lockstep.client.consumer.lease_timers import LockSchedule, ProofOfLife, ProofRequest
-from lockstep.client.consumer.listener import Cancelled
+from lockstep.client.consumer.calls.listener import Cancelled
+from lockstep.client.consumer.calls.queue_worker import QueueWorker
+from lockstep.client.consumer.grants import ownership
+from lockstep.client.consumer.grants.broker_session import BrokerSession
+from lockstep.client.consumer.grants.lease_timers import LockSchedule, ProofOfLife, ProofRequest
+from lockstep.client.consumer.grants.ownership import OwnershipEvent, OwnershipState, QueueOwnership
 from lockstep.client.consumer.membership import Membership
-from lockstep.client.consumer.ownership import OwnershipEvent, OwnershipState, QueueOwnership
-from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.client.consumer.rebalance import ListChange, MemberLists
 from lockstep.client.instance import Instance
 from lockstep.protocol.allocate import BY_BROKER, allocate

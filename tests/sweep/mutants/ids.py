@@ -1,7 +1,7 @@
 """Rules of stored messages as clients see them: their ids, and their cached bodies."""
 
 from lockstep.broker import app
-from lockstep.client.consumer.broker_session import BrokerSession
+from lockstep.client.consumer.grants.broker_session import BrokerSession
 from lockstep.protocol import message
 from lockstep.protocol.ids import store_host_of
 from sweep.mutants.registry import Patches, mutant

@@ -6,11 +6,11 @@ from typing import Any
 
 from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
-from lockstep.client.consumer import process_queue
-from lockstep.client.consumer.crew import Crew
-from lockstep.client.consumer.lane_model import LaneRunner
-from lockstep.client.consumer.lanes import Lane, Lanes
-from lockstep.client.consumer.process_queue import ProcessQueue
+from lockstep.client.consumer.calls import process_queue
+from lockstep.client.consumer.calls.crew import Crew
+from lockstep.client.consumer.calls.lane_model import LaneRunner
+from lockstep.client.consumer.calls.lanes import Lane, Lanes
+from lockstep.client.consumer.calls.process_queue import ProcessQueue
 from lockstep.protocol.done_ranges import Ranges
 from lockstep.protocol.message import MessageExt
 from sweep.mutants.registry import Patches, mutant

@@ -9,9 +9,9 @@ from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.processors.pull_request import Pull
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.store import ReadResult
-from lockstep.client.consumer.lane_model import LaneRunner
-from lockstep.client.consumer.lanes import Lanes
-from lockstep.client.consumer.parking import ParkedKeys
+from lockstep.client.consumer.calls.lane_model import LaneRunner
+from lockstep.client.consumer.calls.lanes import Lanes
+from lockstep.client.consumer.calls.parking import ParkedKeys
 from lockstep.protocol.bodies import ParkedKey, ParkState
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.headers.park import ParkEndReply

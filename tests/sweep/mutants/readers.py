@@ -7,12 +7,12 @@ from lockstep.broker.delivery import message_copy
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors import pull
 from lockstep.broker.processors.pull_request import EVERY_MESSAGE, filter_of
-from lockstep.client.consumer import broker_session
-from lockstep.client.consumer.poll_model import PollModel
-from lockstep.client.consumer.process_queue import ProcessQueue
-from lockstep.client.consumer.progress_query import query_header, read_query
+from lockstep.client.consumer.calls.poll_model import PollModel
+from lockstep.client.consumer.calls.process_queue import ProcessQueue
+from lockstep.client.consumer.calls.queue_worker import QueueWorker
+from lockstep.client.consumer.grants import broker_session
+from lockstep.client.consumer.grants.progress_query import query_header, read_query
 from lockstep.client.consumer.pull_consumer import PullConsumer
-from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.protocol import message
 from lockstep.protocol.bodies import SQL92, TAG, ConsumeFromWhere
 from lockstep.protocol.errors import StateError

@@ -9,8 +9,8 @@ from lockstep.admin import why, why_query, why_text
 from lockstep.broker.classic import relay
 from lockstep.broker.groups.group_status import GroupStatusReader
 from lockstep.client.consumer import base_consumer, running_info, stacks
-from lockstep.client.consumer.consume_model import ConsumeModel
-from lockstep.client.consumer.queue_worker import QueueWorker
+from lockstep.client.consumer.calls.consume_model import ConsumeModel
+from lockstep.client.consumer.calls.queue_worker import QueueWorker
 from lockstep.client.consumer.running_info import Oldest
 from lockstep.client.consumer.stacks import Place
 from sweep.mutants.registry import Patches, mutant

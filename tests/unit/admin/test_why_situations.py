@@ -18,7 +18,7 @@ from lockstep.client import (
     PullConsumer,
     sql,
 )
-from lockstep.client.consumer.listener import ConcurrentlyContext
+from lockstep.client.consumer.calls.listener import ConcurrentlyContext
 from lockstep.client.consumer.stacks import Stack, stack_of_thread
 from lockstep.protocol.bodies import GroupSettings, MessageModel
 from lockstep.protocol.errors import SubscriptionConflictError

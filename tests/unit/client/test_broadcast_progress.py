@@ -19,8 +19,8 @@ from lockstep.client import (
     OrderedRetry,
     OrderlyContext,
 )
-from lockstep.client.consumer.local_offsets import SavedProgress
-from lockstep.client.consumer.offset_file import OffsetFile
+from lockstep.client.consumer.grants.local_offsets import SavedProgress
+from lockstep.client.consumer.grants.offset_file import OffsetFile
 from lockstep.runtime.host import Host
 from lockstep.testing import simulate
 from lockstep.testing.simulation.disk import Fault, SimFiles

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from lockstep.client.consumer.crew import Call, Crew
+from lockstep.client.consumer.calls.crew import Call, Crew
 from lockstep.runtime.daemon import Tasks
 
 

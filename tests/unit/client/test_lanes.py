@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lockstep.client.consumer.lanes import Lane, Lanes
-from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
+from lockstep.client.consumer.calls.lanes import Lane, Lanes
+from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueue
 from lockstep.protocol import done_ranges
 from lockstep.protocol.done_ranges import Ranges, above, contains, union
 from lockstep.protocol.message import MessageExt

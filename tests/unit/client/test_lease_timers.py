@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.client.consumer.lease_timers import LockSchedule, ProofOfLife, SyncSchedule
+from lockstep.client.consumer.grants.lease_timers import LockSchedule, ProofOfLife, SyncSchedule
 
 GRACE_MS, SESSION_MS = 3_000, 20_000
 

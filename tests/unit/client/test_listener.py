@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from lockstep.client.consumer.config import ConsumerConfig
-from lockstep.client.consumer.listener import (
+from lockstep.client.consumer.calls.listener import (
     STEPS,
     ConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -21,7 +20,8 @@ from lockstep.client.consumer.listener import (
     read_call,
     read_concurrent_call,
 )
-from lockstep.client.consumer.retry import Backoff, OrderedRetry, clamp_suspend_ms
+from lockstep.client.consumer.calls.retry import Backoff, OrderedRetry, clamp_suspend_ms
+from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.protocol.bodies import ConsumeFromWhere, MessageModel
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.consumer.local_offsets import LocalOffsets, SavedProgress
+from lockstep.client.consumer.grants.local_offsets import LocalOffsets, SavedProgress
 from lockstep.protocol.queue import MessageQueue
 
 QUEUES = st.builds(MessageQueue, st.sampled_from(["orders", "%DLQ%g"]), st.sampled_from(["a", "hz@b.c-1"]), st.integers(0, 99))

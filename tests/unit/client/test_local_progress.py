@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from lockstep.client.consumer.broadcast import WRITE_MS, LocalProgress
 from lockstep.client.consumer.config import ConsumerConfig
-from lockstep.client.consumer.local_offsets import LocalOffsets
-from lockstep.client.consumer.ownership import GrantPolicy, QueueOwnership
+from lockstep.client.consumer.grants.broadcast import WRITE_MS, LocalProgress
+from lockstep.client.consumer.grants.local_offsets import LocalOffsets
+from lockstep.client.consumer.grants.ownership import GrantPolicy, QueueOwnership
 from lockstep.protocol.bodies import LockResult, LockVerdict
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.client.consumer.local_offsets import LocalOffsets, SavedProgress
-from lockstep.client.consumer.offset_file import OffsetFile, check_instance
+from lockstep.client.consumer.grants.local_offsets import LocalOffsets, SavedProgress
+from lockstep.client.consumer.grants.offset_file import OffsetFile, check_instance
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host

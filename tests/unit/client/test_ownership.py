@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.client.consumer.ownership import DEMAND_TRANSITIONS, TRANSITIONS, OwnershipEvent, OwnershipState, QueueOwnership
+from lockstep.client.consumer.grants.ownership import DEMAND_TRANSITIONS, TRANSITIONS, OwnershipEvent, OwnershipState, QueueOwnership
 from lockstep.protocol.bodies import LockItem, LockResult, LockVerdict, SyncItem, SyncResult
 from lockstep.protocol.queue import MessageQueue
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
+from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueue
 from lockstep.protocol.message import MessageExt
 
 WIDE = FlowLimits(count_max=1_000, bytes_max=1 << 20, span_max=10_000)

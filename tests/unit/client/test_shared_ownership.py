@@ -1,6 +1,6 @@
 """A concurrent group's queue: QUERY grants it, SYNC commits under its generation, and it is never locked."""
 
-from lockstep.client.consumer.ownership import GrantPolicy, OwnershipEvent, OwnershipState, QueueOwnership
+from lockstep.client.consumer.grants.ownership import GrantPolicy, OwnershipEvent, OwnershipState, QueueOwnership
 from lockstep.protocol.bodies import LockResult, LockVerdict, SyncItem, SyncResult
 from lockstep.protocol.queue import MessageQueue
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lockstep.client import Message, Producer, PushConsumer, Sending
-from lockstep.client.consumer.hooks import watched
+from lockstep.client.consumer.calls.hooks import watched
 from lockstep.otel import ConsumeTracing, LockstepInstrumentor, SendTracing
 from lockstep.testing import message, orderly_context
 from support.telemetry import Telemetry

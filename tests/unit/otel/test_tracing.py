@@ -27,7 +27,7 @@ from lockstep.client import (
     PushConsumer,
     SendError,
 )
-from lockstep.client.consumer.hooks import watched
+from lockstep.client.consumer.calls.hooks import watched
 from lockstep.otel import context_of
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster, message, orderly_context

@@ -14,15 +14,15 @@ from typing import Self, TypeVar
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.client import Client
-from lockstep.client.consumer.broker_sessions import BrokerSessions
+from lockstep.client.consumer.calls.consume_model import ConsumeModel
 from lockstep.client.consumer.config import ConsumerConfig
-from lockstep.client.consumer.consume_model import ConsumeModel
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import ConsumerEvent
+from lockstep.client.consumer.grants.broker_sessions import BrokerSessions
+from lockstep.client.consumer.grants.ownership import GrantPolicy
 from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, QueueHealth
 from lockstep.client.consumer.joining import join
 from lockstep.client.consumer.membership import Membership
-from lockstep.client.consumer.ownership import GrantPolicy
 from lockstep.client.consumer.running_info import oldest_call, running_queue
 from lockstep.client.consumer.subscription import Expression, SqlExpression, tag_filter_of
 from lockstep.client.features import FILTERING_BY_SQL, check_features

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from lockstep.client.config import StartConfig
-from lockstep.client.consumer.offset_file import DEFAULT_DIR, check_instance
-from lockstep.client.consumer.retry import RETRY_UNLIMITED, SUSPEND_MS_MAX, SUSPEND_MS_MIN, OrderedRetry
+from lockstep.client.consumer.calls.retry import RETRY_UNLIMITED, SUSPEND_MS_MAX, SUSPEND_MS_MIN, OrderedRetry
+from lockstep.client.consumer.grants.offset_file import DEFAULT_DIR, check_instance
 from lockstep.client.settings import settings_of
 from lockstep.protocol.allocate import BY_BROKER, Strategy, check_strategy
 from lockstep.protocol.bodies import CONTRACT_VERSION_MAX, ConsumeFromWhere, MessageModel

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 
-from lockstep.client.consumer.broadcast import LocalProgress
 from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.events import ConsumerEvent
-from lockstep.client.consumer.ownership import GrantPolicy
+from lockstep.client.consumer.grants.broadcast import LocalProgress
+from lockstep.client.consumer.grants.ownership import GrantPolicy
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lockstep.client.broker_link import BrokerLink
-from lockstep.client.consumer.ownership import QueueOwnership
+from lockstep.client.consumer.grants.ownership import QueueOwnership
 from lockstep.protocol.bodies import ListVersion, LockResult, ReplayKey, StartPolicy
 
 

@@ -9,15 +9,15 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from lockstep.client.broker_link import BrokerLink
-from lockstep.client.consumer.broadcast import LocalSession
-from lockstep.client.consumer.broker_session import BrokerSession
-from lockstep.client.consumer.broker_sessions import BrokerSessions
-from lockstep.client.consumer.consume_model import ConsumeModel
+from lockstep.client.consumer.calls.consume_model import ConsumeModel
+from lockstep.client.consumer.calls.queue_worker import QueueWorker
 from lockstep.client.consumer.context import ConsumerContext
+from lockstep.client.consumer.grants.broadcast import LocalSession
+from lockstep.client.consumer.grants.broker_session import BrokerSession
+from lockstep.client.consumer.grants.broker_sessions import BrokerSessions
+from lockstep.client.consumer.grants.ownership import GrantPolicy
 from lockstep.client.consumer.health import BrokerHealth, QueueHealth
 from lockstep.client.consumer.interfaces import QueueHandler
-from lockstep.client.consumer.ownership import GrantPolicy
-from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.client.consumer.rebalance import ListChange, MemberLists, QueueSet, RebalancePlan, by_hand, by_one_list, everything, plan
 from lockstep.client.consumer.rebalance_delay import RebalanceDelay
 from lockstep.client.features import check_features

@@ -14,15 +14,15 @@ from typing import Self
 
 from lockstep.client.client import ConnectionArguments
 from lockstep.client.consumer.base_consumer import BaseConsumer
+from lockstep.client.consumer.calls.consume_model import SLICE_MS
+from lockstep.client.consumer.calls.grant import Grant
+from lockstep.client.consumer.calls.poll_model import PollModel, PollRunner
+from lockstep.client.consumer.calls.queue_worker import QueueWorker
 from lockstep.client.consumer.config import PullConsumerConfig
-from lockstep.client.consumer.consume_model import SLICE_MS
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.client.consumer.grant import Grant
+from lockstep.client.consumer.grants.ownership import GrantPolicy
 from lockstep.client.consumer.health import ConsumerState
 from lockstep.client.consumer.joining import find_topics
-from lockstep.client.consumer.ownership import GrantPolicy
-from lockstep.client.consumer.poll_model import PollModel, PollRunner
-from lockstep.client.consumer.queue_worker import QueueWorker
 from lockstep.client.consumer.subscription import Expression, subscription_of, tag_filter_of
 from lockstep.client.features import CONSUMING_CONCURRENTLY
 from lockstep.client.instance import Instance

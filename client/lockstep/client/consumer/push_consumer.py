@@ -5,24 +5,24 @@ from typing import TypeVar
 
 from lockstep.client.client import ConnectionArguments
 from lockstep.client.consumer.base_consumer import BaseConsumer
-from lockstep.client.consumer.broadcast import LocalProgress
-from lockstep.client.consumer.concurrent_model import ConcurrentModel
-from lockstep.client.consumer.config import ConsumerConfig
-from lockstep.client.consumer.consume_model import ConsumeModel
-from lockstep.client.consumer.context import ConsumerContext
-from lockstep.client.consumer.hooks import ConsumeHook
-from lockstep.client.consumer.joining import find_topics, ready_retries
-from lockstep.client.consumer.lane_model import LaneModel
-from lockstep.client.consumer.listener import (
+from lockstep.client.consumer.calls.concurrent_model import ConcurrentModel
+from lockstep.client.consumer.calls.consume_model import ConsumeModel
+from lockstep.client.consumer.calls.hooks import ConsumeHook
+from lockstep.client.consumer.calls.lane_model import LaneModel
+from lockstep.client.consumer.calls.listener import (
     ConcurrentlyListener,
     Listener,
     OrderlyListener,
     check_listener,
     listener_name,
 )
-from lockstep.client.consumer.listener_calls import ListenerCalls
-from lockstep.client.consumer.ordered_model import OrderedModel
-from lockstep.client.consumer.ownership import GrantPolicy
+from lockstep.client.consumer.calls.listener_calls import ListenerCalls
+from lockstep.client.consumer.calls.ordered_model import OrderedModel
+from lockstep.client.consumer.config import ConsumerConfig
+from lockstep.client.consumer.context import ConsumerContext
+from lockstep.client.consumer.grants.broadcast import LocalProgress
+from lockstep.client.consumer.grants.ownership import GrantPolicy
+from lockstep.client.consumer.joining import find_topics, ready_retries
 from lockstep.client.consumer.subscription import Expression, subscription_of, tag_filter_of
 from lockstep.client.features import (
     CONSUMING_BROADCAST,

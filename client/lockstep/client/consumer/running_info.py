@@ -1,9 +1,9 @@
 """What a consumer reports of itself: GET_CONSUMER_RUNNING_INFO. RocketMQ: DefaultMQPushConsumerImpl.consumerRunningInfo."""
 
-from lockstep.client.consumer.consume_model import ConsumeModel, ListenerCall
-from lockstep.client.consumer.listener import OrderlyContext
-from lockstep.client.consumer.ownership import OwnershipState
-from lockstep.client.consumer.queue_worker import QueueWorker
+from lockstep.client.consumer.calls.consume_model import ConsumeModel, ListenerCall
+from lockstep.client.consumer.calls.listener import OrderlyContext
+from lockstep.client.consumer.calls.queue_worker import QueueWorker
+from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.client.consumer.stacks import Stack, stack_of_task, stack_of_thread
 from lockstep.protocol.bodies import RunningCall, RunningQueue
 

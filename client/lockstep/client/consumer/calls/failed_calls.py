@@ -5,13 +5,13 @@ from collections import OrderedDict
 from enum import Enum
 from typing import cast
 
-from lockstep.client.consumer.consume_model import HeldQueue
+from lockstep.client.consumer.calls.consume_model import HeldQueue
+from lockstep.client.consumer.calls.grant import Grant
+from lockstep.client.consumer.calls.listener import STEPS, OrderlyContext, QueueAction, read_call, reason_of
+from lockstep.client.consumer.calls.listener_calls import ends_the_consumer
+from lockstep.client.consumer.calls.retry import clamp_suspend_ms
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import KeyParked, MessageDeadLettered, QueueBlocked
-from lockstep.client.consumer.grant import Grant
-from lockstep.client.consumer.listener import STEPS, OrderlyContext, QueueAction, read_call, reason_of
-from lockstep.client.consumer.listener_calls import ends_the_consumer
-from lockstep.client.consumer.retry import clamp_suspend_ms
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, ParkRefusedError, StaleEpochError, TransportError
 from lockstep.protocol.headers.park import ParkHeader

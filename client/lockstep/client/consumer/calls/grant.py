@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from lockstep.client.consumer.calls.process_queue import ProcessQueue
 from lockstep.client.consumer.health import LaneHealth
-from lockstep.client.consumer.process_queue import ProcessQueue
 from lockstep.protocol.bodies import ReplayKey
 
 

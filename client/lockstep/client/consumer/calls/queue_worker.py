@@ -7,16 +7,16 @@ once; a call that still runs finishes, and until then the queue is not locked ag
 import asyncio
 from collections.abc import Sequence
 
-from lockstep.client.consumer.consume_model import ConsumeModel
+from lockstep.client.consumer.calls.consume_model import ConsumeModel
+from lockstep.client.consumer.calls.grant import Grant, Runner, RunnerStatus
+from lockstep.client.consumer.calls.listener import ConcurrentlyContext, OrderlyContext
+from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueue
+from lockstep.client.consumer.calls.pull_loop import pull
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import QueueAssigned, QueueGap, QueueRevoked
-from lockstep.client.consumer.grant import Grant, Runner, RunnerStatus
+from lockstep.client.consumer.grants.ownership import OwnershipState, QueueOwnership
 from lockstep.client.consumer.health import QueueHealth
 from lockstep.client.consumer.interfaces import GroupHandler, QueueSession
-from lockstep.client.consumer.listener import ConcurrentlyContext, OrderlyContext
-from lockstep.client.consumer.ownership import OwnershipState, QueueOwnership
-from lockstep.client.consumer.process_queue import FlowLimits, ProcessQueue
-from lockstep.client.consumer.pull_loop import pull
 from lockstep.protocol.bodies import LockResult, ReplayKey, StartPolicy
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger

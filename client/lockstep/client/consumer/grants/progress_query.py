@@ -1,7 +1,7 @@
 """Reads the response to QUERY_CONSUMER_OFFSET of a concurrent group as the LockResult that a LOCK of the queue would have."""
 
+from lockstep.client.consumer.grants.ownership import QueueOwnership
 from lockstep.client.consumer.interfaces import QueueHandler
-from lockstep.client.consumer.ownership import QueueOwnership
 from lockstep.protocol.bodies import LockResult, LockVerdict
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError

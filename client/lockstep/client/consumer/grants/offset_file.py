@@ -10,7 +10,7 @@ Two consumers never share a file: the second one with the same group, instance a
 import re
 from collections.abc import Callable
 
-from lockstep.client.consumer.local_offsets import LocalOffsets
+from lockstep.client.consumer.grants.local_offsets import LocalOffsets
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.files import Files
 from lockstep.runtime.host import Host

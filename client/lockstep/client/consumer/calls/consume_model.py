@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
+from lockstep.client.consumer.calls.grant import Grant, Runner
+from lockstep.client.consumer.calls.listener import ConcurrentlyContext, Fence, OrderlyContext
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.client.consumer.grant import Grant, Runner
 from lockstep.client.consumer.interfaces import QueueHandler, QueueSession
-from lockstep.client.consumer.listener import ConcurrentlyContext, Fence, OrderlyContext
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 

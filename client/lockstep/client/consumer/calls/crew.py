@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue, ListenerCall
+from lockstep.client.consumer.calls.consume_model import SLICE_MS, HeldQueue, ListenerCall
+from lockstep.client.consumer.calls.listener import ConcurrentlyContext, OrderlyContext
+from lockstep.client.consumer.calls.listener_calls import ListenerCalls, ends_the_consumer, ends_the_task
+from lockstep.client.consumer.calls.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.client.consumer.listener import ConcurrentlyContext, OrderlyContext
-from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer, ends_the_task
-from lockstep.client.consumer.loop_watch import BLOCKED_MS
 from lockstep.protocol.message import MessageExt
 
 

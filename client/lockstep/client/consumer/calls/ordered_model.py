@@ -11,14 +11,14 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from weakref import WeakSet
 
-from lockstep.client.consumer.consume_model import SLICE_MS, HeldQueue, ListenerCall, fence_of
+from lockstep.client.consumer.calls.consume_model import SLICE_MS, HeldQueue, ListenerCall, fence_of
+from lockstep.client.consumer.calls.failed_calls import FailedCalls
+from lockstep.client.consumer.calls.grant import Grant, RunnerStatus
+from lockstep.client.consumer.calls.listener import STEPS, ConsumeOrderlyStatus, OrderlyContext, QueueAction, read_call
+from lockstep.client.consumer.calls.listener_calls import ListenerCalls, ends_the_consumer, ends_the_task
+from lockstep.client.consumer.calls.loop_watch import BLOCKED_MS
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.client.consumer.failed_calls import FailedCalls
-from lockstep.client.consumer.grant import Grant, RunnerStatus
-from lockstep.client.consumer.listener import STEPS, ConsumeOrderlyStatus, OrderlyContext, QueueAction, read_call
-from lockstep.client.consumer.listener_calls import ListenerCalls, ends_the_consumer, ends_the_task
-from lockstep.client.consumer.loop_watch import BLOCKED_MS
-from lockstep.client.consumer.ownership import OwnershipState
+from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue

@@ -10,17 +10,17 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lockstep.client.consumer.consume_model import HeldQueue, ListenerCall, fence_of
+from lockstep.client.consumer.calls.consume_model import HeldQueue, ListenerCall, fence_of
+from lockstep.client.consumer.calls.crew import Call, Crew
+from lockstep.client.consumer.calls.failed_calls import FailedCalls, ParkOutcome
+from lockstep.client.consumer.calls.grant import Grant, RunnerStatus
+from lockstep.client.consumer.calls.lanes import Lane, Lanes
+from lockstep.client.consumer.calls.listener import ConsumeOrderlyStatus, OrderlyContext, read_call
+from lockstep.client.consumer.calls.listener_calls import ListenerCalls
+from lockstep.client.consumer.calls.parking import ParkedKeys, Replay
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.client.consumer.crew import Call, Crew
-from lockstep.client.consumer.failed_calls import FailedCalls, ParkOutcome
-from lockstep.client.consumer.grant import Grant, RunnerStatus
+from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.client.consumer.health import LaneHealth
-from lockstep.client.consumer.lanes import Lane, Lanes
-from lockstep.client.consumer.listener import ConsumeOrderlyStatus, OrderlyContext, read_call
-from lockstep.client.consumer.listener_calls import ListenerCalls
-from lockstep.client.consumer.ownership import OwnershipState
-from lockstep.client.consumer.parking import ParkedKeys, Replay
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.done_ranges import Ranges
 from lockstep.protocol.errors import ConfigError

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 from lockstep.client.broker_link import BrokerLink
-from lockstep.client.consumer.broker_session import BrokerSession
+from lockstep.client.consumer.grants.broker_session import BrokerSession
+from lockstep.client.consumer.grants.lease_timers import ProofOfLife
 from lockstep.client.consumer.interfaces import GroupHandler
-from lockstep.client.consumer.lease_timers import ProofOfLife
 from lockstep.runtime.host import Host
 
 

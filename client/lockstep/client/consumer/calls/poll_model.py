@@ -13,9 +13,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
-from lockstep.client.consumer.consume_model import HeldQueue, ListenerCall
-from lockstep.client.consumer.grant import Grant, RunnerStatus
-from lockstep.client.consumer.ownership import OwnershipState
+from lockstep.client.consumer.calls.consume_model import HeldQueue, ListenerCall
+from lockstep.client.consumer.calls.grant import Grant, RunnerStatus
+from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue

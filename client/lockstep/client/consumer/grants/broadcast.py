@@ -11,10 +11,10 @@ from typing import ClassVar, TypeVar
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.config import ConsumerConfig
+from lockstep.client.consumer.grants.local_offsets import LocalOffsets, SavedProgress
+from lockstep.client.consumer.grants.offset_file import OffsetFile
+from lockstep.client.consumer.grants.ownership import OwnershipEvent, OwnershipState, QueueOwnership, SentItem
 from lockstep.client.consumer.interfaces import QueueHandler
-from lockstep.client.consumer.local_offsets import LocalOffsets, SavedProgress
-from lockstep.client.consumer.offset_file import OffsetFile
-from lockstep.client.consumer.ownership import OwnershipEvent, OwnershipState, QueueOwnership, SentItem
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import ConsumeFromWhere, LockResult, LockVerdict
 from lockstep.protocol.codes import RequestCode

@@ -13,14 +13,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from lockstep.client.consumer.consume_model import HeldQueue, ListenerCall
+from lockstep.client.consumer.calls.consume_model import HeldQueue, ListenerCall
+from lockstep.client.consumer.calls.crew import Call, Crew
+from lockstep.client.consumer.calls.grant import Grant, RunnerStatus
+from lockstep.client.consumer.calls.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_call, reason_of
+from lockstep.client.consumer.calls.listener_calls import ListenerCalls
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.client.consumer.crew import Call, Crew
 from lockstep.client.consumer.events import MessageDeadLettered
-from lockstep.client.consumer.grant import Grant, RunnerStatus
-from lockstep.client.consumer.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_call, reason_of
-from lockstep.client.consumer.listener_calls import ListenerCalls
-from lockstep.client.consumer.ownership import OwnershipState
+from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL

@@ -11,12 +11,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lockstep.client.consumer.consume_model import HeldQueue
+from lockstep.client.consumer.calls.consume_model import HeldQueue
+from lockstep.client.consumer.calls.grant import Grant
+from lockstep.client.consumer.calls.pull_loop import ERROR_PAUSE_MS, read_page
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import KeyResumed
-from lockstep.client.consumer.grant import Grant
-from lockstep.client.consumer.ownership import OwnershipState
-from lockstep.client.consumer.pull_loop import ERROR_PAUSE_MS, read_page
+from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command

@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from lockstep.client.broker_link import BrokerLink
+from lockstep.client.consumer.grants.lease_timers import LockSchedule, ProofOfLife, ProofRequest, SyncSchedule
+from lockstep.client.consumer.grants.ownership import OwnershipEvent, OwnershipState, QueueOwnership, SentItem
+from lockstep.client.consumer.grants.progress_query import query_header, read_query
 from lockstep.client.consumer.interfaces import GroupHandler, QueueHandler
-from lockstep.client.consumer.lease_timers import LockSchedule, ProofOfLife, ProofRequest, SyncSchedule
-from lockstep.client.consumer.ownership import OwnershipEvent, OwnershipState, QueueOwnership, SentItem
-from lockstep.client.consumer.progress_query import query_header, read_query
 from lockstep.protocol.bodies import (
     ListVersion,
     LockItem,

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lockstep.client.consumer.calls.hooks import ConsumeHook, watched
+from lockstep.client.consumer.calls.listener import ConcurrentlyContext, Listener, OrderlyContext, is_async
+from lockstep.client.consumer.calls.loop_watch import LoopWatch
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.client.consumer.hooks import ConsumeHook, watched
-from lockstep.client.consumer.listener import ConcurrentlyContext, Listener, OrderlyContext, is_async
-from lockstep.client.consumer.loop_watch import LoopWatch
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
