@@ -55,7 +55,7 @@ def test_kustomization_lists_the_manifests_of_the_servers() -> None:
 def effective(arguments: list[str], variables: dict[str, str]) -> dict[str, str]:
     """Return the settings of a program with these arguments and variables, as it prints them."""
     shown = subprocess.run(
-        [sys.executable, "-m", "lockstep.admin.cli", *arguments, "--show-config"],
+        [sys.executable, "-m", "lockstep.cli.main", *arguments, "--show-config"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), **variables},
         capture_output=True,
         text=True,
@@ -232,7 +232,7 @@ def test_unit_starts_a_server_with_options_that_it_accepts_and_leaves_it_time_to
     command, *arguments = start.replace("%i", "broker-a").split()
     assert command == "/opt/lockstep/bin/lockstep"
     shown = subprocess.run(
-        [sys.executable, "-m", "lockstep.admin.cli", *arguments, "--show-config"],
+        [sys.executable, "-m", "lockstep.cli.main", *arguments, "--show-config"],
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,

@@ -12,8 +12,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import lockstep.client
-from lockstep.admin.app import app
 from lockstep.broker.config import BrokerConfig
+from lockstep.cli.app import app
 from lockstep.client import Client, Message, OrderedRetry, Producer, PullConsumer, PushConsumer
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_group, check_topic, dlq_topic, retry_topic

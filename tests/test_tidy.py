@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FLOORS = {"protocol": 0, "runtime": 1, "broker": 2, "nameserver": 2, "client": 2, "admin": 3, "testing": 3, "dashboard": 3, "spark": 3}
-FLOORS |= {"otel": 3, "taskiq": 3, "tests": 4}
+FLOORS = {"protocol": 0, "runtime": 1, "broker": 2, "nameserver": 2, "client": 2, "operations": 3}
+FLOORS |= {"cli": 4, "dashboard": 4, "testing": 4, "spark": 4, "otel": 4, "taskiq": 4, "tests": 5}
 """`tests/sweep` is checked like a root."""
 BESIDE = ["spark/pyspark_lockstep"]
 """Packages of the wheel outside of the namespace: Spark looks for modules of this name."""
-PEERS = {("dashboard", "admin"), ("testing", "admin")}
-"""Permitted imports within one floor."""
 PURE_FORBIDDEN = {"asyncio", "socket", "time", "random", "os", "logging", "threading", "structlog", "uvloop", "secrets", "uuid"}
 WORLD = {f"runtime/lockstep/runtime/{name}.py" for name in ("clock", "host", "files", "descriptors", "loop_thread")}
 """The only product files that use clocks, randomness, files and threads directly."""
@@ -79,7 +77,7 @@ def test_file_imports_only_from_lower_floors() -> None:
             assert here == "tests" or name.partition(".")[0] not in {"sweep", "support"}, f"{place(path)} imports {name}"
             if name.startswith("lockstep."):
                 there = name.split(".")[1]
-                assert there == here or FLOORS[there] < FLOORS[here] or (here, there) in PEERS, f"{place(path)} imports {name}"
+                assert there == here or FLOORS[there] < FLOORS[here], f"{place(path)} imports {name}"
 
 
 def module_of(path: Path) -> str:
@@ -133,7 +131,7 @@ def test_tables_are_pure() -> None:
 
 
 def test_clocks_randomness_files_and_threads_are_injected() -> None:
-    for path in [path for path in sources() if place(path) not in WORLD and not place(path).startswith("admin/")]:
+    for path in [path for path in sources() if place(path) not in WORLD and not place(path).startswith("cli/")]:
         seeded = {"random"} if simulates(path) else set()
         assert not WORLD_MODULES & {name.split(".")[0] for name in imported(path)} - seeded, place(path)
         for number, line in enumerate(path.read_text().splitlines(), 1):

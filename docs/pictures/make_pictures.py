@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.admin.commands.group_history import _history
+from lockstep.cli.commands.group_history import _history
 from lockstep.client import Message, MessageExt, OrderlyContext, Producer, PushConsumer
 from lockstep.testing import TestCluster, simulate
 

@@ -32,7 +32,7 @@ def scene() -> Scene:
 @pytest.fixture(scope="session")
 def panel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
     store = tmp_path_factory.mktemp("browser")
-    with program("lockstep.admin.cli", "up", "--port", "0", "--brokers", "2", "--store", str(store), event="up.started") as up:
+    with program("lockstep.cli.main", "up", "--port", "0", "--brokers", "2", "--store", str(store), event="up.started") as up:
         nameserver = up.started["nameserver"]
         load = Load(nameserver)
         try:

@@ -74,7 +74,7 @@ async def fail(messages: Sequence[MessageExt], context: ConcurrentlyContext) -> 
 
 
 def serving(nameserver: str, listen: str, *options: str) -> Any:
-    return program("lockstep.admin.cli", "dashboard", "--nameserver", nameserver, "--listen", listen, *options, event="dashboard.started")
+    return program("lockstep.cli.main", "dashboard", "--nameserver", nameserver, "--listen", listen, *options, event="dashboard.started")
 
 
 @dataclass

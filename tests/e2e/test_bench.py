@@ -27,7 +27,7 @@ PHASES = [
 
 def bench(*options: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name != "LOCKSTEP_NAMESERVER"}
-    command = [sys.executable, "-m", "lockstep.admin.cli", "bench", "--count", "300", "--window", "50", *options]
+    command = [sys.executable, "-m", "lockstep.cli.main", "bench", "--count", "300", "--window", "50", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment, check=False)
 
 

@@ -5,7 +5,7 @@ from itertools import cycle
 
 import pytest
 
-from lockstep.admin.demo.proof import Verdict
+from lockstep.cli.demo.proof import Verdict
 from support.cluster import DEFAULTS, Cluster, Report, now_us
 
 pytestmark = pytest.mark.e2e

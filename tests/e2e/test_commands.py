@@ -20,7 +20,7 @@ from support.processes import LIMIT_S, clean_environment, program, run_program
 
 pytestmark = pytest.mark.e2e
 
-CLI = "lockstep.admin.cli"
+CLI = "lockstep.cli.main"
 MIB = 1 << 20
 Ended = subprocess.CompletedProcess[str]
 

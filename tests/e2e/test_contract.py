@@ -25,7 +25,7 @@ TOLD = [
 
 
 def test_inconsistent_subscriptions_give_the_published_result(tmp_path: Path) -> None:
-    with program("lockstep.admin.cli", "up", "--port", "0", "--store", str(tmp_path / "store"), event="up.started") as laptop:
+    with program("lockstep.cli.main", "up", "--port", "0", "--store", str(tmp_path / "store"), event="up.started") as laptop:
         path = f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"
         environment = clean_environment(LOCKSTEP_NAMESERVER=laptop.started["nameserver"], PATH=path)
         command = [sys.executable, str(EXAMPLE)]

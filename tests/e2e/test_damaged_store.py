@@ -309,7 +309,7 @@ async def test_missing_log_file_fails_the_start_and_cut_corrupt_serves_the_other
         (said,) = broker.find("store.set_aside")
         assert (said["lost_messages"], said["lost_offsets"]) == (len(lost), [f"orders:0 {lost[0]}..{lost[-1]}"])
         assert broker.stop() == 0
-    checked = run_program("lockstep.admin.cli", "store", "check", str(tmp_path / "s"), "--json")
+    checked = run_program("lockstep.cli.main", "store", "check", str(tmp_path / "s"), "--json")
     assert (checked.returncode, json.loads(checked.stdout)["lost_messages"]) == (5, len(lost))
     async with served(tmp_path / "s") as (_, client):
         assert (await client.reported("orders"))[0] == whole
@@ -345,7 +345,7 @@ async def test_foreign_names_are_ignored_or_rejected_with_their_path(tmp_path: P
     ended = run_program(*command(tmp_path / "s"))
     assert (ended.returncode, ended.stderr.count("\n")) == (5, 1), (ended.returncode, ended.stderr)
     assert f"{stray} is a directory" in ended.stderr
-    checked = run_program("lockstep.admin.cli", "store", "check", str(tmp_path / "s"), "--json")
+    checked = run_program("lockstep.cli.main", "store", "check", str(tmp_path / "s"), "--json")
     assert (checked.returncode, len(json.loads(checked.stdout)["problems"])) == (5, 1)
     stray.rmdir()
     await check_continues(tmp_path / "s", life)
@@ -371,7 +371,7 @@ async def test_damaged_identity_fails_the_start(tmp_path: Path) -> None:
 
 
 def check(store: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return run_program("lockstep.admin.cli", "store", "check", str(store), *options)
+    return run_program("lockstep.cli.main", "store", "check", str(store), *options)
 
 
 async def test_store_check_prints_each_problem_and_changes_nothing(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ LIMIT_S = 60
 
 def serving(nameserver: str, *options: str) -> AbstractContextManager[Program]:
     return program(
-        "lockstep.admin.cli",
+        "lockstep.cli.main",
         *("dashboard", "--nameserver", nameserver, "--listen", "127.0.0.1:0", *options),
         event="dashboard.started",
     )
@@ -110,7 +110,7 @@ async def test_dashboard_behind_a_proxy_links_below_its_path(cluster: Cluster) -
     ],
 )
 def test_invalid_setting_is_explained_in_one_line(options: list[str], words: str) -> None:
-    ended = run_program("lockstep.admin.cli", "dashboard", *options)
+    ended = run_program("lockstep.cli.main", "dashboard", *options)
     assert ended.returncode == 2
     assert words in ended.stderr
     assert len(ended.stderr.strip().splitlines()) == 1
@@ -120,7 +120,7 @@ def test_taken_port_is_explained_in_one_line() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        ended = run_program("lockstep.admin.cli", "dashboard", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        ended = run_program("lockstep.cli.main", "dashboard", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
     assert ended.returncode == 1
     assert "the dashboard can't listen on" in ended.stderr
     assert "Traceback" not in ended.stderr

@@ -107,7 +107,7 @@ def progress() -> Iterator[tuple[str, str, int]]:
 
 
 def dashboard(cluster: Cluster) -> list[str]:
-    return ["-m", "lockstep.admin.cli", "dashboard", "--nameserver", cluster.nameservers, "--listen", "127.0.0.1:0"]
+    return ["-m", "lockstep.cli.main", "dashboard", "--nameserver", cluster.nameservers, "--listen", "127.0.0.1:0"]
 
 
 async def browse(stack: AsyncExitStack, address: str) -> list[Tab]:

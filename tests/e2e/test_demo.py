@@ -11,9 +11,7 @@ pytestmark = pytest.mark.e2e
 
 
 def test_demo_proves_its_result(report: Report) -> None:
-    demo = run_program(
-        "lockstep.admin.demo", "--orders", "100", "--seconds", "4", environment=clean_environment(COLUMNS="140"), limit_s=120
-    )
+    demo = run_program("lockstep.cli.demo", "--orders", "100", "--seconds", "4", environment=clean_environment(COLUMNS="140"), limit_s=120)
     assert demo.returncode == 0, demo.stdout + demo.stderr
     for scene in ("kill -9 consumer-2", "kill -9 broker-b", "consumer-4 joins"):
         assert scene in demo.stdout

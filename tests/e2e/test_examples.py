@@ -36,7 +36,7 @@ ELSEWHERE = {"inconsistent_subscription.py", "test_shop.py"}
 
 @pytest.mark.parametrize("name", TOLD)
 def test_example_prints_what_its_page_promises(name: str, tmp_path: Path) -> None:
-    with program("lockstep.admin.cli", "up", "--port", "0", "--store", str(tmp_path / "store"), event="up.started") as laptop:
+    with program("lockstep.cli.main", "up", "--port", "0", "--store", str(tmp_path / "store"), event="up.started") as laptop:
         path = f"{Path(sys.prefix) / 'bin'}{os.pathsep}{os.environ['PATH']}"
         environment = clean_environment(LOCKSTEP_NAMESERVER=laptop.started["nameserver"], PATH=path, TMPDIR=str(tmp_path))
         command = [sys.executable, str(EXAMPLES / name)]

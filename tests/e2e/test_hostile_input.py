@@ -455,7 +455,7 @@ async def test_every_nameserver_request_handles_any_fields(world: World, seed: i
     assert await fuzz(world.nameserver_address, NAMESERVER_CODES, 100 + seed, 120) > 800
     await check_alive(world.nameserver_address)
     environment = clean_environment(LOCKSTEP_NAMESERVER=world.nameserver_address)
-    listed = run_program("lockstep.admin.cli", "topic", "show", "good", environment=environment)
+    listed = run_program("lockstep.cli.main", "topic", "show", "good", environment=environment)
     assert listed.returncode == 0, listed.stderr
 
 

@@ -161,7 +161,7 @@ def check_escaped(text: str) -> None:
 async def test_remark_of_a_server_is_escaped_before_it_is_printed(world: World, command: tuple[str, ...]) -> None:
     async with invalid_remark_server(ResponseCode.SYSTEM_ERROR) as address:
         environment = clean_environment(LOCKSTEP_NAMESERVER=address)
-        ended = await asyncio.to_thread(run_program, "lockstep.admin.cli", *command, environment=environment)
+        ended = await asyncio.to_thread(run_program, "lockstep.cli.main", *command, environment=environment)
     assert ended.returncode == 1
     check_escaped(ended.stdout + ended.stderr)
     if command != ("doctor",):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.admin.message_track import MEANINGS, TrackType
+from lockstep.operations.messages.message_track import MEANINGS, TrackType
 from support.cluster import Cluster
 
 pytestmark = pytest.mark.e2e

@@ -12,10 +12,10 @@ import pytest
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from lockstep.admin.app import app
-from lockstep.admin.message_track import MEANINGS
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.running_settings import FIXED
+from lockstep.cli.app import app
+from lockstep.operations.messages.message_track import MEANINGS
 from lockstep.runtime.settings import declared_settings
 from support.page_commands import Newcomer, blocks
 from support.ports import is_free

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.demo.proof import HandledEvent
+from lockstep.cli.demo.proof import HandledEvent
 from support.accepted import accepted_twice
 from support.cluster import QUICK, Cluster, Report
 from support.worker_consumer import BROKEN_EVERY

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.admin.processes import Process
 from lockstep.client import Message, Producer
+from lockstep.runtime.processes import Process
 from support.background import resident_bytes
 from support.cluster import QUICK, Cluster, Report
 from support.concurrent_lines import Lines, consumer

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.demo.proof import prove
+from lockstep.cli.demo.proof import prove
 from support.cluster import Cluster, Report, now_us
 
 pytestmark = pytest.mark.e2e

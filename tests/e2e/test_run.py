@@ -16,7 +16,7 @@ from support.processes import LIMIT_S, clean_environment, program, run_program
 
 pytestmark = pytest.mark.e2e
 
-CLI = "lockstep.admin.cli"
+CLI = "lockstep.cli.main"
 TESTS = Path(__file__).resolve().parents[1]
 
 

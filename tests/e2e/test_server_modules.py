@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.processes import Process
 from lockstep.client import Client, ConsumeFromWhere, Message, Producer, PullConsumer
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.processes import Process
 
 pytestmark = pytest.mark.e2e
 
 REPORT = 'import atexit, json, sys; atexit.register(lambda: print(json.dumps({"event": "modules", "names": sorted(sys.modules)})))\n'
-AS_COMMAND = REPORT + "from lockstep.admin.cli import main; main(sys.argv[1:])"
+AS_COMMAND = REPORT + "from lockstep.cli.main import main; main(sys.argv[1:])"
 AS_MODULE = REPORT + 'import runpy; runpy.run_module(f"lockstep.{sys.argv.pop(1)}", run_name="__main__", alter_sys=True)'
 UNNEEDED = {
     "click",
@@ -54,5 +54,5 @@ async def test_servers_have_no_module_of_the_commands_or_the_client(tmp_path: Pa
         assert "lockstep.runtime.server" in names, "it lists what the server ran"
         needless = UNNEEDED & {name.partition(".")[0] for name in names}
         assert not needless
-        assert not {"lockstep.client", "lockstep.admin.app"} & names
+        assert not {"lockstep.client", "lockstep.cli.app"} & names
     await tasks.cancel_all()

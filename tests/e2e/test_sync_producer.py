@@ -18,7 +18,7 @@ from support.processes import LIMIT_S, Program, clean_environment, program, run_
 
 pytestmark = pytest.mark.e2e
 
-CLI = "lockstep.admin.cli"
+CLI = "lockstep.cli.main"
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.admin.client import AdminClient
 from lockstep.client import LocalProtocolError
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.compression import SYS_ZLIB
 from lockstep.protocol.headers.send import SendMessageHeader

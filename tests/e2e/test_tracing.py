@@ -14,7 +14,7 @@ from support.telemetry import Telemetry, id_of, trace_of
 
 pytestmark = pytest.mark.e2e
 
-CLI = "lockstep.admin.cli"
+CLI = "lockstep.cli.main"
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ async def test_watched_group_is_told_when_its_answer_changes(cluster: Cluster, t
     await member(cluster, tmp_path, "waiting", "waits")
     await cluster.command("send", "orders", "one", "--sharding-key", "order-1")
     await until_because(cluster, "waiting", "listener_runs")
-    command = [sys.executable, "-m", "lockstep.admin.cli", "why", "waiting", "--watch", "--interval", "0.5", "-n", cluster.nameservers]
+    command = [sys.executable, "-m", "lockstep.cli.main", "why", "waiting", "--watch", "--interval", "0.5", "-n", cluster.nameservers]
     watching = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert watching.stdout is not None
     try:

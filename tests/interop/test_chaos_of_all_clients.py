@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.admin.processes import ProcessError
 from lockstep.client import Outcome
+from lockstep.runtime.processes import ProcessError
 from support.cluster import DEFAULTS, Cluster, Report, now_us, running_cluster
 from support.interop import PROGRAMS, cpp_python, go_program, node_folder
 from support.java_programs import compiled

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.admin.demo.proof import HandledEvent
+from lockstep.cli.demo.proof import HandledEvent
 from support.cluster import DEFAULTS, Cluster, Report, running_cluster
 from support.java_programs import compiled
 from support.mixed_groups import faults, java, java_member, repeats, until_every_queue_is_handled

@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lockstep.admin.group_history import PlacedEvent
-from lockstep.admin.ownership import Lane, Period, Span
-from lockstep.admin.ownership import lanes as told_lanes
 from lockstep.broker.app import Broker
+from lockstep.operations.groups.group_history import PlacedEvent
+from lockstep.operations.groups.ownership import Lane, Period, Span
+from lockstep.operations.groups.ownership import lanes as told_lanes
 from lockstep.testing.simulation.process import EPOCH_S
 from sweep import owners
 from sweep.__main__ import main

@@ -91,7 +91,7 @@ def test_spark_discovers_the_data_source(table: Table) -> None:
 
 def test_demo_verifies_its_result(tmp_path: Path) -> None:
     options = ["--scripts", str(SCRIPTS), "--rows", "4000", "--rate", "1000", "--folder", str(tmp_path)]
-    demo = run_program("lockstep.admin.demo.load", *options, environment=clean_environment(COLUMNS="200"), limit_s=500)
+    demo = run_program("lockstep.cli.demo.load", *options, environment=clean_environment(COLUMNS="200"), limit_s=500)
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert re.search(r"[1-9][\d,]* frames of the failed task were sent again and stored once", demo.stdout)
     for reported in (

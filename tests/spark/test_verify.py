@@ -94,7 +94,7 @@ def test_rows_missing_in_the_topic_are_counted_as_lost(table: Table, tmp_path: P
     before = numbered(table.spark, replace(MANIFEST, rows=400, keys=40), 1)
     table.write(before.select(F.lit("x").alias("value"), (F.col("id") % 4).cast("int").alias("partition")))
     assert load(table, tmp_path, "--rows", "100", "--keys", "10") == 0
-    command = [sys.executable, "-m", "lockstep.admin.cli", "topic", "delete", table.topic]
+    command = [sys.executable, "-m", "lockstep.cli.main", "topic", "delete", table.topic]
     subprocess.run([*command, "--nameserver", table.cluster.nameserver], check=True, capture_output=True)
     table.cluster.create(table.topic, 3)
     assert verify(table, tmp_path) == 1, capsys.readouterr().err

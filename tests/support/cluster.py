@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from lockstep.admin.demo.proof import HandledEvent, SentSteps, Verdict, parse_handled_event, prove
-from lockstep.admin.processes import Process
+from lockstep.cli.demo.proof import HandledEvent, SentSteps, Verdict, parse_handled_event, prove
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.processes import Process
 from support.accepted import Accepted, accepted_twice, parse_accepted
 from support.pauses import Pause, late_calls
 from support.processes import LIMIT_S
@@ -190,7 +190,7 @@ class Cluster:
     async def started_command(self, *arguments: str) -> tuple[int | None, str, str]:
         """Return (exit code, standard output, standard error) of a command."""
         child = await asyncio.create_subprocess_exec(
-            *[sys.executable, "-m", "lockstep.admin.cli", *arguments],
+            *[sys.executable, "-m", "lockstep.cli.main", *arguments],
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "LOCKSTEP_NAMESERVER": self.nameservers, "NO_COLOR": "1", "COLUMNS": "200"},

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from lockstep.admin.standalone import StandaloneCluster
+from lockstep.cli.standalone import StandaloneCluster
 from lockstep.runtime.host import Host
 from lockstep.runtime.loop_thread import LoopThread
 

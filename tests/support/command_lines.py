@@ -6,9 +6,9 @@ import shlex
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from lockstep.admin.app import app
-from lockstep.admin.servers import runs_server
 from lockstep.broker.config import BrokerConfig
+from lockstep.cli.app import app
+from lockstep.cli.servers import runs_server
 from lockstep.dashboard.config import DashboardConfig
 from lockstep.nameserver.config import NameserverConfig
 

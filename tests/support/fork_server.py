@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 TESTS = Path(__file__).resolve().parents[1]
 PRELOADED = (
-    "lockstep.admin.app",
+    "lockstep.cli.app",
     "lockstep.broker.app",
     "lockstep.client",
     "lockstep.nameserver.app",

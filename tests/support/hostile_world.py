@@ -89,7 +89,7 @@ def hostile_world(folder: Path, *both: str, of_broker: tuple[str, ...] = (), pro
         module = (*program, "lockstep.broker") if program else ("-m", "lockstep.broker")
         command = (*module, *listen, "--nameserver", address, "--store", str(folder / "store"), *of_broker)
         with background(folder, "broker", *command, ready="broker.started") as broker:
-            cli = ("lockstep.admin.cli", "topic", "create")
+            cli = ("lockstep.cli.main", "topic", "create")
             for topic in ("good", "fuzz"):
                 made = run_program(*cli, topic, environment=clean_environment(LOCKSTEP_NAMESERVER=address))
                 assert made.returncode == 0, made.stderr

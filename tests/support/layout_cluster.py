@@ -1,8 +1,8 @@
 """Brokers that write layouts of one topic, modeled by tables: each has a TopicTable, connected by a nameserver's LayoutTable."""
 
-from lockstep.admin.layout_change import alter_layout
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.operations.changes.layout_change import alter_layout
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import TopicLayout
 

@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Iterable, Sequence
 
-from lockstep.admin.client import AdminClient
 from lockstep.client.topics import first_layout
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from itertools import pairwise
 
-from lockstep.admin.demo.proof import HandledEvent
+from lockstep.cli.demo.proof import HandledEvent
 from lockstep.protocol.order import skips
 from support.cluster import Cluster, now_us
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.client import AdminClient
 from lockstep.client import (
     Backoff,
     ConsumerEvent,
@@ -22,6 +21,7 @@ from lockstep.client import (
 )
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.subscription import Expression
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkedKey
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command

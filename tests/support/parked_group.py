@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.parked import Parked, list_parked
 from lockstep.client import Backoff, MessageExt, OrderedRetry, OrderlyContext, PushConsumer
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.groups.parked import Parked, list_parked
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support import park_kit

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from lockstep.admin.demo.proof import HandledEvent
+from lockstep.cli.demo.proof import HandledEvent
 
 
 @dataclass(frozen=True, slots=True)

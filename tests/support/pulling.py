@@ -4,7 +4,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from lockstep.admin.client import AdminClient
 from lockstep.client import (
     Message,
     MessageExt,
@@ -12,6 +11,7 @@ from lockstep.client import (
     Producer,
     PullConsumer,
 )
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.bodies import QueueOffset, ResetBody
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster

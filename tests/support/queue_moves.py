@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from lockstep.admin.client import AdminClient
 from lockstep.client import ConsumeFromWhere, MessageExt, OrderlyContext, PushConsumer
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.queue import TopicLayout
 from lockstep.testing import TestCluster

@@ -55,7 +55,7 @@ class SparkCluster:
 
     def run(self, *command: str) -> str:
         """Run a command of lockstep. Return its output."""
-        words = [sys.executable, "-m", "lockstep.admin.cli", *command, "--nameserver", self.nameserver]
+        words = [sys.executable, "-m", "lockstep.cli.main", *command, "--nameserver", self.nameserver]
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout
 
     def ends(self, topic: str) -> dict[MessageQueue, int]:

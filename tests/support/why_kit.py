@@ -6,11 +6,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.why import Cause, Explanation
-from lockstep.admin.why_query import diagnose
 from lockstep.client import Message, MessageExt, OrderlyContext, Producer, PushConsumer
 from lockstep.client.consumer.subscription import Expression
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.explain.why import Cause, Explanation
+from lockstep.operations.explain.why_query import diagnose
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.admin.demo.proof import HandledEvent
+from lockstep.cli.demo.proof import HandledEvent
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, MessageExt, PushConsumer
 from lockstep.client.consumer.calls.concurrent_model import ConcurrentRunner
 from lockstep.runtime.log import announce, configure

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from random import Random
 
-from lockstep.admin.client import AdminClient
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.allocate import allocate
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, LockBatchBody, LockBatchReply, MemberList, QueueRef, Subscription
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body

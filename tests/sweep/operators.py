@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 
-from lockstep.admin.client import AdminClient, by_name
-from lockstep.admin.reset_plan import offset_range, plan_moves
-from lockstep.admin.targets import Target
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
+from lockstep.operations.admin_client import AdminClient, by_name
+from lockstep.operations.changes.reset_plan import offset_range, plan_moves
+from lockstep.operations.targets import Target
 from lockstep.protocol.bodies import DataVersion, OffsetRange, QueueOffset, RegisterBody, ResetBody
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode

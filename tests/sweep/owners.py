@@ -8,8 +8,8 @@ session by itself: the bar of an owner that died or was silent is pale from its 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from lockstep.admin.ownership import Lane, Span
-from lockstep.admin.pictures.owners import owners_picture
+from lockstep.operations.groups.ownership import Lane, Span
+from lockstep.operations.pictures.owners import owners_picture
 from sweep.checkers.violation import Violation
 from sweep.events import (
     ClassicLocked,

@@ -4,7 +4,7 @@ import asyncio
 from functools import lru_cache
 from random import Random
 
-from lockstep.admin.client import AdminClient
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.bodies import BrokerAddress, ParkAction, ParkControlBody, ParkedKey, ParkState
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.host import Host

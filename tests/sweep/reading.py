@@ -2,7 +2,7 @@
 
 import asyncio
 
-from lockstep.admin.client import AdminClient
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.bodies import OffsetRange, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode

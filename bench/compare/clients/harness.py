@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from compare.procfs import cpu_us
-from lockstep.admin.bench.figures import percentile
+from lockstep.cli.bench.figures import percentile
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.event_loop import new_event_loop
 from lockstep.runtime.garbage_collector import collect_less_often

@@ -21,8 +21,6 @@ from compare.clients.harness import (
     receiving,
     run,
 )
-from lockstep.admin.client import AdminClient
-from lockstep.admin.layout_publish import create_and_wait, publish_layout
 from lockstep.client import (
     ConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -35,6 +33,8 @@ from lockstep.client import (
     PushConsumer,
     SendResult,
 )
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.layout_publish import create_and_wait, publish_layout
 from lockstep.runtime.host import Host
 
 QUEUES = 8

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from lockstep.admin.append_latency import BUCKETS, bound_name, quantile
-from lockstep.admin.pictures.latency import latency_picture
-from lockstep.admin.pictures.series import series_picture
-from lockstep.admin.watch.latency import COLUMNS
-from lockstep.admin.watch.watch import INTERVAL_MS, Watch
+from lockstep.operations.brokers.append_latency import BUCKETS, bound_name, quantile
+from lockstep.operations.pictures.latency import latency_picture
+from lockstep.operations.pictures.series import series_picture
+from lockstep.operations.watch.latency import COLUMNS
+from lockstep.operations.watch.watch import INTERVAL_MS, Watch
 
 TREND = 120
 """Ticks of a small chart: ten minutes."""

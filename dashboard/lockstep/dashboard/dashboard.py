@@ -10,19 +10,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from lockstep.admin.delays import DelayReport, delays_json
-from lockstep.admin.diagnosis import Finding, findings_json
-from lockstep.admin.doctor_query import examine
-from lockstep.admin.group_list import GroupLine, groups_json
-from lockstep.admin.group_query import list_groups
-from lockstep.admin.overviews import read_delays
-from lockstep.admin.rates import groups_of_topic
-from lockstep.admin.settings_query import ClusterSettings, read_settings
-from lockstep.admin.watch.cache import Answer, Cache
-from lockstep.admin.watch.group_look import look_at_group
-from lockstep.admin.watch.topic_query import TopicReport, read_topic, topic_json
-from lockstep.admin.watch.watch import Watch
-from lockstep.admin.why_query import Diagnosis, diagnosis_json
 from lockstep.dashboard import failed_messages, views, why_page
 from lockstep.dashboard.changes.pages import Changes
 from lockstep.dashboard.documents import answer_document, document, error_status, group_document, refusal, wants_json
@@ -36,6 +23,19 @@ from lockstep.dashboard.render import BASE, PART, Static, Templates
 from lockstep.dashboard.searches import Searches
 from lockstep.dashboard.tail_page import TailPage
 from lockstep.dashboard.why_page import Question, question_of
+from lockstep.operations.brokers.delays import DelayReport, delays_json
+from lockstep.operations.brokers.diagnosis import Finding, findings_json
+from lockstep.operations.brokers.doctor_query import examine
+from lockstep.operations.brokers.overviews import read_delays
+from lockstep.operations.brokers.rates import groups_of_topic
+from lockstep.operations.brokers.settings_query import ClusterSettings, read_settings
+from lockstep.operations.explain.why_query import Diagnosis, diagnosis_json
+from lockstep.operations.groups.group_list import GroupLine, groups_json
+from lockstep.operations.groups.group_query import list_groups
+from lockstep.operations.watch.cache import Answer, Cache
+from lockstep.operations.watch.group_look import look_at_group
+from lockstep.operations.watch.topic_query import TopicReport, read_topic, topic_json
+from lockstep.operations.watch.watch import Watch
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 

@@ -6,12 +6,12 @@ from typing import Any, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
-from lockstep.admin.group_query import UnknownGroupError, unknown_group
-from lockstep.admin.group_report import group_json
-from lockstep.admin.render import json_text
-from lockstep.admin.watch.cache import FIRST_S, Answer
-from lockstep.admin.watch.group_look import GroupLook
-from lockstep.admin.why_question import NothingToExplainError
+from lockstep.operations.explain.why_question import NothingToExplainError
+from lockstep.operations.groups.group_query import UnknownGroupError, unknown_group
+from lockstep.operations.groups.group_report import group_json
+from lockstep.operations.text import json_text
+from lockstep.operations.watch.cache import FIRST_S, Answer
+from lockstep.operations.watch.group_look import GroupLook
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError, TopicNotExistError, TransportError
 
 V = TypeVar("V")
@@ -52,7 +52,7 @@ def answer_document(answer: Answer[V], made: Callable[[V], Any]) -> Response:
 
 
 def group_document(group: str, found: GroupLook) -> dict[str, Any]:
-    """Return a group as JSON. Raise UnknownGroupError if no broker knows it, and CommandError if some could not be asked."""
+    """Return a group as JSON. Raise UnknownGroupError if no broker knows it, and OperationError if some could not be asked."""
     if found.report is None:
         raise unknown_group(group, found.failed)
     return group_json(found.report, found.failed)

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from shlex import quote
 from typing import Any
 
-from lockstep.admin.client import AdminClient, BrokerResults
-from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue, find_dead_letter_queues, read_newest
-from lockstep.admin.group_query import UnknownGroupError, read_group, unknown_group
-from lockstep.admin.parked import Parked, Waiting, count_waiting, list_parked
-from lockstep.admin.watch.cache import Answer
 from lockstep.dashboard.messages import Messages
+from lockstep.operations.admin_client import AdminClient, BrokerResults
+from lockstep.operations.groups.group_query import UnknownGroupError, read_group, unknown_group
+from lockstep.operations.groups.parked import Parked, Waiting, count_waiting, list_parked
+from lockstep.operations.messages.dead_letters import DeadLetter, DeadLetterQueue, find_dead_letter_queues, read_newest
+from lockstep.operations.watch.cache import Answer
 from lockstep.protocol.errors import LocalProtocolError, TopicNotExistError
 from lockstep.protocol.names import check_group
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from markupsafe import Markup
 
-from lockstep.admin.group_history import PlacedEvent
-from lockstep.admin.group_report import QueueLine
-from lockstep.admin.holdings import holdings
-from lockstep.admin.ownership import Period, Span
-from lockstep.admin.pictures.group import GroupPicture, Reported, group_picture
-from lockstep.admin.pictures.held import held_picture
-from lockstep.admin.pictures.owners import length_text, member_letters, queue_name
-from lockstep.admin.presence import MemberLane
-from lockstep.admin.watch.group_look import GroupLook
-from lockstep.admin.watch.watch import Watch
+from lockstep.operations.groups.group_history import PlacedEvent
+from lockstep.operations.groups.group_report import QueueLine
+from lockstep.operations.groups.holdings import holdings
+from lockstep.operations.groups.ownership import Period, Span
+from lockstep.operations.groups.presence import MemberLane
+from lockstep.operations.pictures.group import GroupPicture, Reported, group_picture
+from lockstep.operations.pictures.held import held_picture
+from lockstep.operations.pictures.owners import length_text, member_letters, queue_name
+from lockstep.operations.watch.group_look import GroupLook
+from lockstep.operations.watch.watch import Watch
 
 QUEUES_MAX = 64
 """Queues that have a lane: those that moved most."""

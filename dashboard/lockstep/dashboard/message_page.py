@@ -6,17 +6,17 @@ from typing import Any, TypeVar
 
 from starlette.responses import PlainTextResponse, Response
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.find import Found
-from lockstep.admin.message_query import brokers_to_search, find_by_id
-from lockstep.admin.message_text import message_facts, message_json
-from lockstep.admin.message_track import TrackType, track_json, track_text
-from lockstep.admin.related_messages import LOOK_MAX, copies_of, find_copies, find_neighbours, origin_of
-from lockstep.admin.search_progress import SearchProgress
-from lockstep.admin.tracking import tracks
-from lockstep.admin.waiting import home_queue, waiting_of
 from lockstep.dashboard.messages import Messages
 from lockstep.dashboard.searches import BusyError, Searches
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.messages.find import Found
+from lockstep.operations.messages.message_query import brokers_to_search, find_by_id
+from lockstep.operations.messages.message_text import message_facts, message_json
+from lockstep.operations.messages.message_track import TrackType, track_json, track_text
+from lockstep.operations.messages.related_messages import LOOK_MAX, copies_of, find_copies, find_neighbours, origin_of
+from lockstep.operations.messages.tracking import tracks
+from lockstep.operations.messages.waiting import home_queue, waiting_of
+from lockstep.operations.progress import SearchProgress
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import LockstepError, RemoteProtocolError, RequestTimeoutError
 from lockstep.protocol.message import MessageExt

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.find import OFFSET_MAX, Criteria, Found, check_key, find_key, format_positions, parse_positions
-from lockstep.admin.newest_first import parse_place
-from lockstep.admin.search_progress import SearchProgress
-from lockstep.admin.targets import parse_period, parse_queue
-from lockstep.admin.topic_search import SearchLimits, find_in_topic
 from lockstep.dashboard.messages import Messages
 from lockstep.dashboard.searches import BusyError, Searches
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.messages.find import OFFSET_MAX, Criteria, Found, check_key, find_key, format_positions, parse_positions
+from lockstep.operations.messages.newest_first import parse_place
+from lockstep.operations.messages.topic_search import SearchLimits, find_in_topic
+from lockstep.operations.progress import SearchProgress
+from lockstep.operations.targets import parse_period, parse_queue
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError, RequestTimeoutError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
 from lockstep.protocol.properties import check_text

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from lockstep.admin.group_report import GroupReport, QueueLine
-from lockstep.admin.pictures.heat import heat_picture, highest
-from lockstep.admin.watch.group_look import GroupLook
+from lockstep.operations.groups.group_report import GroupReport, QueueLine
+from lockstep.operations.pictures.heat import heat_picture, highest
+from lockstep.operations.watch.group_look import GroupLook
 
 HEAT_MIN = 16
 """Fewer queues have no picture of all of them."""

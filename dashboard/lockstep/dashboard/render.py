@@ -13,8 +13,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from lockstep.admin.render import format_bytes, format_duration, format_time
 from lockstep.dashboard.language import COOKIE, LANGUAGES, chosen_language, install
+from lockstep.operations.text import format_bytes, format_duration, format_time
 from lockstep.runtime.safe_text import printable, printable_lines
 
 HERE = Path(__file__).parent

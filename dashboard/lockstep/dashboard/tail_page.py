@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.find import Criteria
-from lockstep.admin.watch.live_tail import READERS_MAX, ROWS_MAX, LiveTails
 from lockstep.dashboard.messages import Messages, Row
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.messages.find import Criteria
+from lockstep.operations.watch.live_tail import READERS_MAX, ROWS_MAX, LiveTails
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.daemon import Tasks
 

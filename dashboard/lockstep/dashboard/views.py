@@ -5,20 +5,20 @@ from typing import Any
 
 from markupsafe import Markup
 
-from lockstep.admin.delays import delay_report, due_name
-from lockstep.admin.diagnosis import Finding
-from lockstep.admin.group_history import hand_overs, summary
-from lockstep.admin.pictures.due import due_picture
-from lockstep.admin.pictures.heat import highest
-from lockstep.admin.rates import GroupRates, TopicRates, groups_of_topic
-from lockstep.admin.settings_query import ClusterSettings
-from lockstep.admin.watch.cache import Answer
-from lockstep.admin.watch.topic_query import TopicReport
-from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.client.producer.routing import queue_of_key
 from lockstep.dashboard.charts import chart, latency, trend
 from lockstep.dashboard.lanes import group_lanes
 from lockstep.dashboard.queues import HIGHEST_SHOWN, ShownGroup, group_queues, heat, lags
+from lockstep.operations.brokers.delays import delay_report, due_name
+from lockstep.operations.brokers.diagnosis import Finding
+from lockstep.operations.brokers.rates import GroupRates, TopicRates, groups_of_topic
+from lockstep.operations.brokers.settings_query import ClusterSettings
+from lockstep.operations.groups.group_history import hand_overs, summary
+from lockstep.operations.pictures.due import due_picture
+from lockstep.operations.pictures.heat import highest
+from lockstep.operations.watch.cache import Answer
+from lockstep.operations.watch.topic_query import TopicReport
+from lockstep.operations.watch.watch import INTERVAL_MS, Watch
 from lockstep.protocol.bodies import Overview
 from lockstep.protocol.delays import format_delay
 from lockstep.protocol.errors import RequestCodeNotSupportedError, TopicNotExistError

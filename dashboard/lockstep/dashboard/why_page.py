@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.targets import parse_topic_queue
-from lockstep.admin.watch.cache import Answer
-from lockstep.admin.why_query import Diagnosis
-from lockstep.admin.why_question import ask
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.explain.why_query import Diagnosis
+from lockstep.operations.explain.why_question import ask
+from lockstep.operations.targets import parse_topic_queue
+from lockstep.operations.watch.cache import Answer
 from lockstep.protocol.errors import ConfigError
 
 COST_FACTOR = 4
@@ -35,7 +35,7 @@ def question_of(group: str, query: Mapping[str, str]) -> Question:
 async def answer(admin: AdminClient, question: Question) -> Diagnosis:
     """Examine what the question is about. A message is no target here: to search for it takes long, and this page asks again and again.
 
-    Raise what `lockstep.admin.why_question.ask` and its Examine raise, and ConfigError for text that names no queue.
+    Raise what `lockstep.operations.explain.why_question.ask` and its Examine raise, and ConfigError for text that names no queue.
     """
     if question.queue is not None and parse_topic_queue(question.queue) is None:
         raise ConfigError(f"{question.queue!r} is no queue: write TOPIC:QUEUE or TOPIC@BROKER:QUEUE, as in orders@broker-a:3")

@@ -7,11 +7,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.group_query import read_group
-from lockstep.admin.group_report import GroupReport
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.groups.group_query import read_group
+from lockstep.operations.groups.group_report import GroupReport
 from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkedKey
 from lockstep.protocol.errors import ConfigError, LockstepError, ParkRefusedError, StateError
 from lockstep.runtime.host import Host

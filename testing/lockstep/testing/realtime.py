@@ -6,10 +6,10 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from lockstep.admin.processes import Process
 from lockstep.protocol.errors import StateError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
+from lockstep.runtime.processes import Process
 from lockstep.testing.stage import STOP_S, BrokerSettings, Main
 from lockstep.testing.workers import RUNNING, ThreadWorker
 

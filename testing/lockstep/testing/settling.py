@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from lockstep.admin.group_report import GroupReport, QueueLine
+from lockstep.operations.groups.group_report import GroupReport, QueueLine
 
 
 def unsettled(report: GroupReport | None, name_of: Callable[[str], str]) -> str:

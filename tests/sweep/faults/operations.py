@@ -1,6 +1,6 @@
 """Operations at bad times: resets, groups that begin, topics deleted and created again, copied stores, strange layouts."""
 
-from lockstep.admin.targets import Target
+from lockstep.operations.targets import Target
 from sweep.late_groups import start_next_group
 from sweep.operators import (
     OPERATOR,

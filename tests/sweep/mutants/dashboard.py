@@ -4,15 +4,6 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from lockstep.admin import ownership, rates
-from lockstep.admin.find import Criteria
-from lockstep.admin.pictures import owners, series
-from lockstep.admin.watch import watch
-from lockstep.admin.watch.cache import Cache
-from lockstep.admin.watch.events import EventHistory
-from lockstep.admin.watch.live_tail import LiveTail, LiveTails
-from lockstep.admin.watch.series import Series
-from lockstep.admin.watch.tail_plan import TailPlan
 from lockstep.broker.figures import figures
 from lockstep.dashboard import Dashboard, guard
 from lockstep.dashboard.changes.change import Change, Plan
@@ -21,6 +12,16 @@ from lockstep.dashboard.changes.pages import Changes
 from lockstep.dashboard.changes.replays import Replays
 from lockstep.dashboard.guard import Guard
 from lockstep.dashboard.message_search import MessageSearch
+from lockstep.operations.brokers import rates
+from lockstep.operations.groups import ownership
+from lockstep.operations.messages.find import Criteria
+from lockstep.operations.pictures import owners, series
+from lockstep.operations.watch import watch
+from lockstep.operations.watch.cache import Cache
+from lockstep.operations.watch.events import EventHistory
+from lockstep.operations.watch.live_tail import LiveTail, LiveTails
+from lockstep.operations.watch.series import Series
+from lockstep.operations.watch.tail_plan import TailPlan
 from lockstep.runtime.metrics import Slices
 from sweep.mutants.registry import Patches, mutant
 

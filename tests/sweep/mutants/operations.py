@@ -6,8 +6,6 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
-from lockstep.admin import group_query, interrupt
-from lockstep.admin.client import AdminClient
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.group_state import GroupState
 from lockstep.broker.groups.group_tables import GroupTables
@@ -19,7 +17,10 @@ from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.groups.tables.session_table import Session
 from lockstep.broker.store import Store
 from lockstep.broker.tables.topic_table import TopicTable
+from lockstep.cli import interrupt
 from lockstep.client.instance import Instance
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.groups import group_query
 from lockstep.protocol.bodies import LockVerdict
 from lockstep.protocol.queue import WRITER_MAX, LayoutVersion, TopicLayout
 from sweep.mutants.registry import Patches, mutant

@@ -5,7 +5,6 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from lockstep.admin import why, why_query, why_text
 from lockstep.broker.classic import relay
 from lockstep.broker.groups.group_status import GroupStatusReader
 from lockstep.client.consumer import base_consumer, running_info, stacks
@@ -13,6 +12,7 @@ from lockstep.client.consumer.calls.consume_model import ConsumeModel
 from lockstep.client.consumer.calls.queue_worker import QueueWorker
 from lockstep.client.consumer.running_info import Oldest
 from lockstep.client.consumer.stacks import Place
+from lockstep.operations.explain import why, why_query, why_text
 from sweep.mutants.registry import Patches, mutant
 
 SITUATIONS = "tests/unit/admin/test_why_situations.py::"

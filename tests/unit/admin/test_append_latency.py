@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.append_latency import BUCKETS, bound_name, counted, quantile
-from lockstep.admin.pictures.latency import CELL, LABEL, ROW, latency_picture
-from lockstep.admin.watch.latency import COLUMN_TICKS, COLUMNS, LatencyHistory
+from lockstep.operations.brokers.append_latency import BUCKETS, bound_name, counted, quantile
+from lockstep.operations.pictures.latency import CELL, LABEL, ROW, latency_picture
+from lockstep.operations.watch.latency import COLUMN_TICKS, COLUMNS, LatencyHistory
 
 SVG = "{http://www.w3.org/2000/svg}"
 COUNTS = st.lists(st.integers(0, 1_000), min_size=BUCKETS, max_size=BUCKETS)

@@ -2,9 +2,9 @@
 
 import pytest
 
-from lockstep.admin.bench.figures import latency_figure, percentile, rate_figure
-from lockstep.admin.bench.producer import CLOCK, Phases, parser
-from lockstep.admin.bench.run import Plan
+from lockstep.cli.bench.figures import latency_figure, percentile, rate_figure
+from lockstep.cli.bench.producer import CLOCK, Phases, parser
+from lockstep.cli.bench.run import Plan
 from lockstep.client import Producer
 from lockstep.protocol.errors import LocalProtocolError
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin import cli
-from lockstep.admin.servers import runs_server
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.running_settings import FIXED
+from lockstep.cli import main as cli
+from lockstep.cli.servers import runs_server
 from lockstep.protocol.errors import NoPermissionError
 from lockstep.runtime.settings import declared_settings
 from support.fake_broker import FakeBroker, ThreadedCluster, threaded_cluster

@@ -23,7 +23,7 @@ UNUSED = "127.0.0.1:1"
     ],
 )
 def test_closed_standard_stream_does_not_change_the_exit_code(arguments: list[str], closed: str, exit_code: int, said: str) -> None:
-    shell = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "lockstep.admin.cli", *arguments]
+    shell = ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "lockstep.cli.main", *arguments]
     done = subprocess.run(shell, capture_output=True, text=True, timeout=60, env=clean_environment())
     assert (done.returncode, done.stdout) == (exit_code, ""), done.stderr
     assert said in done.stderr

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin import cli
+from lockstep.cli import main as cli
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, ListVersion, MemberStatus, OffsetRange, QueueStatus, Subscription
 from lockstep.protocol.errors import ServiceNotAvailableError, TopicNotExistError
 from lockstep.protocol.ids import offset_message_id
@@ -164,7 +164,7 @@ def test_ctrl_c_during_the_loading_of_a_command_prints_no_traceback(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lockstep.admin.app.app", interrupted)
+    monkeypatch.setattr("lockstep.cli.app.app", interrupted)
     monkeypatch.setattr(cli, "serve", interrupted)
     run = Run(capsys, *arguments)
     assert (run.code, run.out, run.err) == (130, "", "")

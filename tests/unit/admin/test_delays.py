@@ -8,11 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.commands.delays import _delays
-from lockstep.admin.delays import BUCKETS, EARLIER_VERSION, LATE_MS, DelayLine, DelayReport, delay_report, delays_json, due_name
-from lockstep.admin.options import CommandError
-from lockstep.admin.pictures.due import LABEL, LENGTH, WIDTH, due_picture
-from lockstep.admin.rates import Looks
+from lockstep.cli.commands.delays import _delays
+from lockstep.operations.brokers.delays import (
+    BUCKETS,
+    EARLIER_VERSION,
+    LATE_MS,
+    DelayLine,
+    DelayReport,
+    delay_report,
+    delays_json,
+    due_name,
+)
+from lockstep.operations.brokers.rates import Looks
+from lockstep.operations.errors import OperationError
+from lockstep.operations.pictures.due import LABEL, LENGTH, WIDTH, due_picture
 from lockstep.protocol.bodies import BrokerStatus, DelayFigures, Overview
 from lockstep.protocol.delays import DUE_WITHIN_MS
 from lockstep.testing import TestCluster
@@ -132,7 +141,7 @@ async def test_command_prints_what_waits(lockstep_cluster: TestCluster, capsys: 
     assert lines[-1] == "due: overdue 0, within 1m 2, 1m to 5m 0, 5m to 30m 1, 30m to 2h 3, after 2h 0"
     await cluster.kill("broker-b")
     await cluster.kill("broker-a")
-    with pytest.raises(CommandError, match=r"broker broker-a.*broker broker-b"):
+    with pytest.raises(OperationError, match=r"broker broker-a.*broker broker-b"):
         await _delays(cluster.nameserver, as_json=True)
     found = json.loads(capsys.readouterr().out)
     assert (found["waiting"], found["delays"], list(found["failed"])) == (None, [], ["broker-a", "broker-b"])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.admin.demo.proof import HandledEvent, Handover, ProofError, SentSteps, parse_handled_event, prove
+from lockstep.cli.demo.proof import HandledEvent, Handover, ProofError, SentSteps, parse_handled_event, prove
 
 ORDERS, STEPS = 3, 4
 TOLD = {order: SentSteps(STEPS, STEPS) for order in range(ORDERS)}

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.admin import diagnosis
-from lockstep.admin.diagnosis import CLOCK_MS_MAX, Finding
-from lockstep.admin.group_report import GroupReport, MemberLine
+from lockstep.operations.brokers import diagnosis
+from lockstep.operations.brokers.diagnosis import CLOCK_MS_MAX, Finding
+from lockstep.operations.groups.group_report import GroupReport, MemberLine
 from lockstep.protocol.bodies import (
     BrokerAddress,
     BrokerStatus,

@@ -6,15 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.commands import broker_drain
-from lockstep.admin.commands.broker_drain import _drain, _remove
-from lockstep.admin.drain import close_queues, drop_queues
-from lockstep.admin.group_query import read_groups
-from lockstep.admin.layout_change import alter_layout
-from lockstep.admin.layout_publish import create_and_wait
-from lockstep.admin.options import CommandError
-from lockstep.admin.queue_move import NotConsumedError, put_in_order
+from lockstep.cli.commands import broker_drain
+from lockstep.cli.commands.broker_drain import _drain, _remove
 from lockstep.client import (
     ConcurrentlyContext,
     ConsumeFromWhere,
@@ -25,6 +18,13 @@ from lockstep.client import (
     Producer,
     PushConsumer,
 )
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.drain import close_queues, drop_queues
+from lockstep.operations.changes.layout_change import alter_layout
+from lockstep.operations.changes.layout_publish import create_and_wait
+from lockstep.operations.changes.queue_move import NotConsumedError, put_in_order
+from lockstep.operations.errors import OperationError
+from lockstep.operations.groups.group_query import read_groups
 from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, TopicRoute
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.names import dlq_topic, retry_topic
@@ -158,7 +158,7 @@ async def test_drain_ends_if_another_command_gives_the_broker_queues_again(
             await put_in_order(admin, before, alter_layout(before, {source: (1, 1)}, writer=7))
 
     monkeypatch.setattr(broker_drain, "drop_queues", drop_and_add)
-    with pytest.raises(CommandError, match="topic orders has queues on broker-a again: another command has added them since"):
+    with pytest.raises(OperationError, match="topic orders has queues on broker-a again: another command has added them since"):
         await _drain("broker-a", cluster.nameserver)
     assert (await layout_of(admin, TOPIC)).write_total == 2
 
@@ -193,7 +193,7 @@ async def test_drain_leaves_queues_of_broadcasting_groups_and_names_the_next_ste
     await asyncio.sleep(5)
     await close_queues(admin, TOPIC, "broker-a")
     with pytest.raises(
-        CommandError, match=r"orders \(groups screens\).*`lockstep topic alter orders --broker broker-a --queues 0 --force`"
+        OperationError, match=r"orders \(groups screens\).*`lockstep topic alter orders --broker broker-a --queues 0 --force`"
     ):
         await drop_queues(admin, [TOPIC], "broker-a")
     await cluster.stop("worker")

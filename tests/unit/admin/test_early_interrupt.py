@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lockstep.admin import interrupt
-from lockstep.admin.early_signal import EarlySignal
-from lockstep.admin.interrupt import CommandInterruptedError, run_interruptible
+from lockstep.cli import interrupt
+from lockstep.cli.early_signal import EarlySignal
+from lockstep.cli.interrupt import CommandInterruptedError, run_interruptible
 from support.processes import clean_environment
 
-HANDLED_SINCE = "lockstep.admin.servers"
+HANDLED_SINCE = "lockstep.cli.servers"
 """The handler is set before the import that follows this one."""
 MOMENTS = 8
 ENDED = (0, 130, -signal.SIGINT)
@@ -30,7 +30,7 @@ def address() -> Iterator[str]:
 def tail(address: str, *, ignored: bool) -> "subprocess.Popen[str]":
     """Start `lockstep tail`, which writes a line for each module that is imported and would wait for a response forever."""
     start = ["/bin/sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if ignored else []
-    command = [sys.executable, "-X", "importtime", "-m", "lockstep.admin.cli", "tail", "t", "--nameserver", ";".join([address] * 20)]
+    command = [sys.executable, "-X", "importtime", "-m", "lockstep.cli.main", "tail", "t", "--nameserver", ";".join([address] * 20)]
     return subprocess.Popen([*start, *command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=clean_environment())
 
 
@@ -42,7 +42,7 @@ def imported(address: str) -> list[str]:
     names = []
     for line in process.stderr:
         names.append(line.rpartition("|")[2].strip())
-        if names[-1] == "lockstep.admin.app":
+        if names[-1] == "lockstep.cli.app":
             break
     process.kill()
     process.communicate()
@@ -113,7 +113,7 @@ def test_signal_between_the_installation_of_two_handlers_ends_the_command(monkey
 
 
 def test_second_signal_while_a_command_is_loaded_ends_the_process() -> None:
-    script = "import signal\nfrom lockstep.admin.early_signal import EarlySignal\nEarlySignal().install()\n"
+    script = "import signal\nfrom lockstep.cli.early_signal import EarlySignal\nEarlySignal().install()\n"
     twice = "for _ in range(2):\n    try:\n        signal.raise_signal(signal.SIGINT)\n    except KeyboardInterrupt:\n        pass\n"
     ended = subprocess.run([sys.executable, "-c", script + twice], env=clean_environment(), timeout=60, check=False)
     assert ended.returncode == 130

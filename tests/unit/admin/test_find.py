@@ -9,14 +9,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lockstep.admin import cli
-from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.message import _show
-from lockstep.admin.commands.message_find import _find
-from lockstep.admin.find import Criteria
-from lockstep.admin.message_query import place_of
-from lockstep.admin.search_progress import EVERY_MS, FIRST_MS, SearchProgress
+from lockstep.cli import main as cli
+from lockstep.cli.commands.message import _show
+from lockstep.cli.commands.message_find import _find
+from lockstep.cli.reporter import EVERY_MS, FIRST_MS, StderrReporter
 from lockstep.client import Message, MessageQueue, Producer, SendResult
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.messages.find import Criteria
+from lockstep.operations.messages.message_query import place_of
+from lockstep.operations.progress import SearchProgress
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import LocalProtocolError, LockstepError, TopicNotExistError
 from lockstep.protocol.headers.offsets import QueryMessageHeader
@@ -301,7 +302,7 @@ def test_wrong_usage_ends_with_2_and_says_what_is_wrong(arguments: list[str], wo
 
 def test_progress_is_printed_with_rate_and_time_left(capsys: pytest.CaptureFixture[str]) -> None:
     clock = SetClock()
-    progress = SearchProgress(clock, printed=True)
+    progress = SearchProgress(clock, reporter=StderrReporter())
     progress.update("a", 1_000_000_000, 7_000_000_000)
     assert capsys.readouterr().err == ""
     clock.now_ms += FIRST_MS
@@ -319,11 +320,11 @@ def test_progress_is_printed_with_rate_and_time_left(capsys: pytest.CaptureFixtu
 def test_progress_on_a_terminal_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     clock = SetClock()
-    progress = SearchProgress(clock, "messages", printed=True)
+    progress = SearchProgress(clock, "messages", StderrReporter())
     for _ in range(3):
         clock.now_ms += FIRST_MS
         progress.update("a", 100, 900)
-    progress.end_line()
+    progress.end()
     printed = capsys.readouterr().err
     assert printed.count("\n") == 1
     assert printed.count("\r") == 3

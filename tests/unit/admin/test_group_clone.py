@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.group_clone import _clone, _export, _import
-from lockstep.admin.commands.group_reset import _reset
-from lockstep.admin.group_progress import GroupProgress, from_json, progress_of, to_json
-from lockstep.admin.group_report import QueueLine
-from lockstep.admin.options import CommandError
-from lockstep.admin.reset_plan import plan_offsets
+from lockstep.cli.commands.group_clone import _clone, _export, _import
+from lockstep.cli.commands.group_reset import _reset
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.reset_plan import plan_offsets
+from lockstep.operations.errors import OperationError
+from lockstep.operations.groups.group_progress import GroupProgress, from_json, progress_of, to_json
+from lockstep.operations.groups.group_report import QueueLine
 from lockstep.protocol.bodies import OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.errors import ConfigError, StateError
 from lockstep.protocol.queue import MessageQueue
@@ -191,7 +191,7 @@ async def test_export_and_import_bring_progress_back(
     assert f"became the nearest ones that they hold ({TOPIC}@broker-a:0: 1000000 became {clipped['after']})" in printed.err
     document["queues"][0]["queue_id"] = 7
     file.write_text(json.dumps(document))
-    with pytest.raises(CommandError, match="nothing was changed: 1 of the 2 queues do not exist here"):
+    with pytest.raises(OperationError, match="nothing was changed: 1 of the 2 queues do not exist here"):
         await _import(str(file), False, False, cluster.nameserver, True)
 
 
@@ -212,7 +212,7 @@ async def test_parked_keys_of_the_source_are_named_and_those_of_the_target_are_k
     assert "k3" in capsys.readouterr().err
     before = await committed(cluster, GROUP)
     await set_progress(cluster, TARGET, [7])
-    with pytest.raises(CommandError, match=f"keys of group {GROUP} are parked"):
+    with pytest.raises(OperationError, match=f"keys of group {GROUP} are parked"):
         await clone(cluster, TARGET, GROUP)
     assert await committed(cluster, GROUP) == before
     await cluster.stop("worker")
@@ -226,9 +226,9 @@ async def test_nothing_is_changed_if_a_broker_does_not_respond(lockstep_cluster:
     await started(cluster)
     await set_progress(cluster, GROUP, [3, 5])
     await cluster.kill("broker-b")
-    with pytest.raises(CommandError, match="broker broker-b"):
+    with pytest.raises(OperationError, match="broker broker-b"):
         await clone(cluster)
-    with pytest.raises(CommandError, match="broker broker-b"):
+    with pytest.raises(OperationError, match="broker broker-b"):
         await _export(GROUP, cluster.nameserver)
     assert (capsys.readouterr().out, await committed(cluster, TARGET)) == ("", {})
 
@@ -237,10 +237,10 @@ async def test_nothing_is_changed_if_a_broker_does_not_respond(lockstep_cluster:
 async def test_source_must_have_progress(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await started(cluster)
-    with pytest.raises(CommandError, match=f"no broker knows group {GROUP}"):
+    with pytest.raises(OperationError, match=f"no broker knows group {GROUP}"):
         await clone(cluster)
     await set_progress(cluster, GROUP, [3])
-    with pytest.raises(CommandError, match=f"group {GROUP} has no progress in others"):
+    with pytest.raises(OperationError, match=f"group {GROUP} has no progress in others"):
         await clone(cluster, topic="others")
     with pytest.raises(ConfigError, match="can't be cloned to itself"):
         await clone(cluster, GROUP, GROUP)

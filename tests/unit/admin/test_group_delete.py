@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin import cli
+from lockstep.cli import main as cli
 from lockstep.protocol.bodies import GroupSettings, GroupStatus, ListVersion, MemberStatus
 from lockstep.protocol.errors import NoPermissionError
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout

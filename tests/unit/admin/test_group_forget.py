@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.broker_drain import _drain
-from lockstep.admin.commands.group import _show
-from lockstep.admin.commands.group_forget import _forget
-from lockstep.admin.group_query import list_groups
-from lockstep.admin.layout_publish import create_and_wait
-from lockstep.admin.options import CommandError
-from lockstep.admin.write_hold import WriteHold
+from lockstep.cli.commands.broker_drain import _drain
+from lockstep.cli.commands.group import _show
+from lockstep.cli.commands.group_forget import _forget
 from lockstep.client import Message, Producer
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.layout_publish import create_and_wait
+from lockstep.operations.changes.write_hold import WriteHold
+from lockstep.operations.errors import OperationError
+from lockstep.operations.groups.group_query import list_groups
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.queue_moves import consuming, layout_of
@@ -63,7 +63,7 @@ async def test_left_topic_is_shown_and_its_progress_ends_on_command(
     await forget(cluster, as_json=True)
     queues = [{"queue": "orders@broker-a:0", "offset": 3, "end": 5}]
     assert json.loads(capsys.readouterr().out) == {"group": "billing", "topic": TOPIC, "done": True, "queues": queues}
-    with pytest.raises(CommandError, match="nothing was changed: group billing has no progress in orders"):
+    with pytest.raises(OperationError, match="nothing was changed: group billing has no progress in orders"):
         await forget(cluster)
     await cluster.settled("billing")
     await cluster.stop("new")
@@ -74,9 +74,9 @@ async def test_left_topic_is_shown_and_its_progress_ends_on_command(
 async def test_progress_in_a_topic_that_members_consume_does_not_end(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await left_topic(cluster)
-    with pytest.raises(CommandError, match=r"nothing was changed: members of group billing may consume bills: .*@.*group forget billing"):
+    with pytest.raises(OperationError, match=r"nothing was changed: members of group billing may consume bills: .*@.*group forget billing"):
         await forget(cluster, "bills")
-    with pytest.raises(CommandError, match="no broker knows group nobody"):
+    with pytest.raises(OperationError, match="no broker knows group nobody"):
         await forget(cluster, group="nobody")
 
 

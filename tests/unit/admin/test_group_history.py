@@ -8,9 +8,9 @@ from xml.etree.ElementTree import fromstring as parse
 
 import pytest
 
-from lockstep.admin.commands.group_history import _history
-from lockstep.admin.group_history import HandOver, hand_overs, in_order, incomplete, summary
-from lockstep.admin.options import CommandError
+from lockstep.cli.commands.group_history import _history
+from lockstep.operations.errors import OperationError
+from lockstep.operations.groups.group_history import HandOver, hand_overs, in_order, incomplete, summary
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind, GroupEvents
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.testing import TestCluster
@@ -187,7 +187,7 @@ async def test_started_broker_says_since_when_it_has_events_and_an_absent_one_is
     assert [line.split(" started ")[0] for line in report["notes"]] == ["broker-a", "broker-b"]
     assert ("broker-a", "reconnected") in {(each["broker"], each["kind"]) for each in report["events"]}
     await cluster.kill("broker-b")
-    with pytest.raises(CommandError, match="broker-b"):
+    with pytest.raises(OperationError, match="broker-b"):
         await history(cluster, capsys)
     printed = json.loads(capsys.readouterr().out)
     assert {each["broker"] for each in printed["events"]} == {"broker-a"}
@@ -196,7 +196,7 @@ async def test_started_broker_says_since_when_it_has_events_and_an_absent_one_is
 @pytest.mark.lockstep(brokers=1)
 async def test_table_has_a_line_for_each_event(lockstep_cluster: TestCluster, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = lockstep_cluster
-    with pytest.raises(CommandError, match="no broker knows group billing"):
+    with pytest.raises(OperationError, match="no broker knows group billing"):
         await _history(GROUP, None, None, None, cluster.nameserver, False)
     with pytest.raises(ConfigError, match="--since 'soon'"):
         await _history(GROUP, None, "soon", None, cluster.nameserver, False)
@@ -235,6 +235,6 @@ async def test_picture_shows_who_held_each_queue(lockstep_cluster: TestCluster, 
     with pytest.raises(ConfigError, match="--svg"):
         await history(cluster, capsys, svg=tmp_path)
     await cluster.kill("broker-b")
-    with pytest.raises(CommandError, match="broker-b"):
+    with pytest.raises(OperationError, match="broker-b"):
         await _history(GROUP, None, None, picture, cluster.nameserver, True)
     assert f"{TOPIC}@broker-b:1: not known" in picture.read_text()

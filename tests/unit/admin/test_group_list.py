@@ -1,6 +1,6 @@
 """group list: what the brokers report about all groups becomes one line for each group."""
 
-from lockstep.admin.group_list import GroupLine, group_lines
+from lockstep.operations.groups.group_list import GroupLine, group_lines
 from lockstep.protocol.bodies import GroupStatusReply, GroupSummary
 
 

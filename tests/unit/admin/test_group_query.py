@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.doctor_query import examine
-from lockstep.admin.group_query import read_group, read_groups
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.brokers.doctor_query import examine
+from lockstep.operations.groups.group_query import read_group, read_groups
 from lockstep.protocol.bodies import BrokerAddress, ClusterInfo, GroupStatus, GroupStatusReply, ListVersion, QueueStatus, TopicRoute
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -126,7 +126,7 @@ async def test_unreachable_broker_is_dialled_once(monkeypatch: pytest.MonkeyPatc
             dialled.append(address)
             raise TransportError(f"{address}: refused")
 
-        monkeypatch.setattr("lockstep.admin.client.connect", refused)
+        monkeypatch.setattr("lockstep.operations.admin_client.connect", refused)
         async with admin.keep_connections():
             found = await asyncio.gather(*(admin.brokers() for _ in range(9)), return_exceptions=True)
         assert {type(error) for error in found} == {TransportError}

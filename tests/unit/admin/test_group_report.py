@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.commands.group import print_report
-from lockstep.admin.group_report import report, topics_of
+from lockstep.cli.commands.group import print_report
+from lockstep.operations.groups.group_report import report, topics_of
 from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, ListVersion, MemberStatus, QueueStatus, Subscription
 from lockstep.protocol.queue import MessageQueue
 

@@ -7,11 +7,11 @@ from xml.etree.ElementTree import fromstring as parse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.group_history import PlacedEvent
-from lockstep.admin.group_report import QueueLine
-from lockstep.admin.holdings import Holdings, holdings
-from lockstep.admin.ownership import lanes
-from lockstep.admin.pictures.held import held_picture
+from lockstep.operations.groups.group_history import PlacedEvent
+from lockstep.operations.groups.group_report import QueueLine
+from lockstep.operations.groups.holdings import Holdings, holdings
+from lockstep.operations.groups.ownership import lanes
+from lockstep.operations.pictures.held import held_picture
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind
 
 K = GroupEventKind

@@ -14,13 +14,13 @@ from typing import IO
 
 import pytest
 
-from lockstep.admin.interrupt import CommandInterruptedError, run_interruptible
+from lockstep.cli.interrupt import CommandInterruptedError, run_interruptible
 from support.processes import clean_environment
 
 HEAD = """
 import asyncio, os, signal, sys, time
 import typer
-from lockstep.admin import options
+from lockstep.cli import options
 
 def run(*work, **how):
     try:

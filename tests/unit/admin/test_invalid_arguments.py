@@ -10,8 +10,8 @@ import pytest
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from lockstep.admin import cli
-from lockstep.admin.app import app
+from lockstep.cli import main as cli
+from lockstep.cli.app import app
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.codes import RequestCode

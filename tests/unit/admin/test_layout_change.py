@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.layout_change import alter_layout, parse_queue_counts
-from lockstep.admin.options import CommandError
+from lockstep.operations.changes.layout_change import alter_layout, parse_queue_counts
+from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.layouts import check_layout
 from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, LayoutVersion, TopicLayout
@@ -108,7 +108,7 @@ def test_topic_keeps_its_age_and_a_queue_to_write_to_after_any_alters_drains_and
         for counts in steps_of(now, change):
             try:
                 after = alter_layout(now, counts, writer=9)
-            except CommandError:
+            except OperationError:
                 assert now.write_total == sum(now.write_count(name) for name in counts)
                 assert not any(write for write, _ in counts.values())
                 break
@@ -119,7 +119,7 @@ def test_topic_keeps_its_age_and_a_queue_to_write_to_after_any_alters_drains_and
 
 @pytest.mark.parametrize("topic", ["orders", "%RETRY%billing", "%DLQ%billing"])
 def test_layout_without_a_queue_to_write_to_is_refused(topic: str) -> None:
-    with pytest.raises(CommandError, match=f"nothing was changed: topic {topic} would have no queue to write to"):
+    with pytest.raises(OperationError, match=f"nothing was changed: topic {topic} would have no queue to write to"):
         alter_layout(TopicLayout(topic, TWO.version, TWO.entries), dict.fromkeys(BOTH, (0, 2)), writer=9)
 
 

@@ -2,12 +2,12 @@
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.layout_change import alter_layout
-from lockstep.admin.options import CommandError
-from lockstep.admin.queue_move import put_in_order
-from lockstep.admin.write_hold import NotHeldError, WriteHold
 from lockstep.client import Message, Producer
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.layout_change import alter_layout
+from lockstep.operations.changes.queue_move import put_in_order
+from lockstep.operations.changes.write_hold import NotHeldError, WriteHold
+from lockstep.operations.errors import OperationError
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.queue import TopicLayout
@@ -86,7 +86,9 @@ async def test_broker_that_does_not_take_the_layout_fails_the_change(lockstep_cl
     await cluster.create_topic(TOPIC, queues=1)
     await unregister_broker_b(cluster, admin)
     admin.lost = 1_000_000
-    with pytest.raises(CommandError, match=r"order per key may have ended: broker broker-b: did not respond.*`lockstep topic show orders`"):
+    with pytest.raises(
+        OperationError, match=r"order per key may have ended: broker broker-b: did not respond.*`lockstep topic show orders`"
+    ):
         await more_on_broker_a(admin)
     assert (await layout_of(admin, TOPIC)).write_total == 3, "the layout is in force at broker-a"
 
@@ -106,5 +108,5 @@ async def test_broker_that_restarts_before_it_has_the_layout_fails_the_change(lo
 
     admin = KillingAdmin(Host.current(), cluster.nameserver)
     await cluster.create_topic(TOPIC, queues=1)
-    with pytest.raises(CommandError, match="order per key may have ended: broker broker-b: did not hold the writes all the time"):
+    with pytest.raises(OperationError, match="order per key may have ended: broker broker-b: did not hold the writes all the time"):
         await more_on_broker_a(admin)

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.admin.message_track import MEANINGS, Track, TrackType, concerns, track, track_json, track_text
-from lockstep.admin.waiting import home_queue, home_topic, waiting_of
+from lockstep.operations.messages.message_track import MEANINGS, Track, TrackType, concerns, track, track_json, track_text
+from lockstep.operations.messages.waiting import home_queue, home_topic, waiting_of
 from lockstep.protocol.bodies import SQL92, ConsumerGroup, ConsumeType, GroupStatus, MessageModel, Subscription
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.group_history import PlacedEvent
-from lockstep.admin.group_report import QueueLine
-from lockstep.admin.ownership import Span, group_lanes, lanes, most_moved
+from lockstep.operations.groups.group_history import PlacedEvent
+from lockstep.operations.groups.group_report import QueueLine
+from lockstep.operations.groups.ownership import Span, group_lanes, lanes, most_moved
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind
 
 K = GroupEventKind

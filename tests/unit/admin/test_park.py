@@ -6,14 +6,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lockstep.admin import cli, parked
-from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.group_delete import _delete as delete_group
-from lockstep.admin.commands.park import _list, _show
-from lockstep.admin.commands.park_change import _change
-from lockstep.admin.commands.topic_delete import _delete as delete_topic
-from lockstep.admin.group_report import report
-from lockstep.admin.parked import count_forgotten, replay_waits_for
+from lockstep.cli import main as cli
+from lockstep.cli.commands.group_delete import _delete as delete_group
+from lockstep.cli.commands.park import _list, _show
+from lockstep.cli.commands.park_change import _change
+from lockstep.cli.commands.topic_delete import _delete as delete_topic
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.groups import parked
+from lockstep.operations.groups.group_report import report
+from lockstep.operations.groups.parked import count_forgotten, replay_waits_for
 from lockstep.protocol.bodies import (
     BrokerAddress,
     ConsumerGroup,

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin import group_reset, queue_move
-from lockstep.admin.client import AdminClient, BrokerResults
-from lockstep.admin.commands.broker_drain import _drain
-from lockstep.admin.commands.group import _show as show_group
-from lockstep.admin.commands.group_reset import _reset
-from lockstep.admin.commands.topic_alter import _alter
-from lockstep.admin.drain import close_queues
-from lockstep.admin.group_query import read_group
-from lockstep.admin.group_report import GroupReport
-from lockstep.admin.options import CommandError
+from lockstep.cli.commands.broker_drain import _drain
+from lockstep.cli.commands.group import _show as show_group
+from lockstep.cli.commands.group_reset import _reset
+from lockstep.cli.commands.topic_alter import _alter
+from lockstep.operations.admin_client import AdminClient, BrokerResults
+from lockstep.operations.changes import group_reset, queue_move
+from lockstep.operations.changes.drain import close_queues
+from lockstep.operations.errors import OperationError
+from lockstep.operations.groups.group_query import read_group
+from lockstep.operations.groups.group_report import GroupReport
 from lockstep.protocol.bodies import GroupStatus, ParkAction, ParkControlBody
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
@@ -69,7 +69,7 @@ async def test_reset_is_refused_at_every_broker_while_any_has_parked_keys(
     await until_parked(group, *(each.row.key for each in await group.parked() if each.broker.name == "broker-b"))
     before, count = await committed(cluster), (await parked_at(group))["broker-b"]
     for dry_run in (False, True):
-        with pytest.raises(CommandError) as refused:
+        with pytest.raises(OperationError) as refused:
             await reset(cluster, "beginning", dry_run=dry_run)
         assert str(refused.value) == (
             f"nothing was changed: keys of group {GROUP} are parked ({count} in {TOPIC} broker-b:0), and a reset would deliver their "
@@ -124,7 +124,7 @@ async def test_key_that_is_parked_between_the_check_and_the_reset_is_reported(
 
     monkeypatch.setattr(group_reset, "read_group", read_before)
     with pytest.raises(
-        CommandError, match=r"broker broker-a did not reset orders: PARK_REFUSED: group billing is not reset in orders queue 0"
+        OperationError, match=r"broker broker-a did not reset orders: PARK_REFUSED: group billing is not reset in orders queue 0"
     ):
         await reset(cluster, "end")
 
@@ -139,10 +139,12 @@ async def test_reset_that_forgets_keys_is_not_made_if_their_messages_cannot_be_c
     await group.park(20, 10, "k3")
 
     async def unreadable(self: AdminClient, *args: object, **options: object) -> tuple[bytes, int]:
-        raise CommandError("the disk is broken")
+        raise OperationError("the disk is broken")
 
     monkeypatch.setattr(AdminClient, "pull", unreadable)
-    with pytest.raises(CommandError, match=r"nothing was changed: the waiting messages .* can't be counted: broker broker-a: the disk is"):
+    with pytest.raises(
+        OperationError, match=r"nothing was changed: the waiting messages .* can't be counted: broker broker-a: the disk is"
+    ):
         await reset(cluster, "end", drop_parked=True)
     assert await parked_at(group) == {"broker-a": 1}
 
@@ -161,14 +163,14 @@ async def test_queues_do_not_change_while_keys_are_parked(lockstep_cluster: Test
     await cluster.settled("audit")
     before = await layout_of(admin, TOPIC)
     for queues, why in ((3, "messages of a key would be consumed out of order"), (1, "messages in the removed queues would be lost")):
-        with pytest.raises(CommandError) as refused:
+        with pytest.raises(OperationError) as refused:
             await alter(cluster, queues)
         assert str(refused.value) == (
             f"nothing was changed: groups have parked keys in {TOPIC} (audit: 2, billing: 1), and {why}. Replay or drop them (`lockstep "
             f"park ls --topic {TOPIC}` lists them), or use --force"
         )
     for refused_work in (close_queues(admin, TOPIC, "broker-a"), _drain("broker-a", cluster.nameserver)):
-        with pytest.raises(CommandError, match=r"parked keys in orders \(audit: 2, billing: 1\)"):
+        with pytest.raises(OperationError, match=r"parked keys in orders \(audit: 2, billing: 1\)"):
             await refused_work
     assert await layout_of(admin, TOPIC) == before
     capsys.readouterr()
@@ -188,7 +190,7 @@ async def test_queues_change_when_no_key_is_parked_any_more(lockstep_cluster: Te
     group = Group(cluster)
     await group.park(40, 10, "k3")
     group.poison.clear()
-    with pytest.raises(CommandError, match="parked keys in orders"):
+    with pytest.raises(OperationError, match="parked keys in orders"):
         await alter(cluster, 2)
     for each in await group.parked():
         await AdminClient(Host.current(), cluster.nameserver).control_parked(
@@ -224,7 +226,7 @@ async def test_key_that_is_parked_while_the_writes_are_held_stops_the_change(
 
     monkeypatch.setattr(queue_move, "read_lag", read_lag)
     before = await layout_of(admin, TOPIC)
-    with pytest.raises(CommandError, match=r"parked keys in orders \(billing: 1\)"):
+    with pytest.raises(OperationError, match=r"parked keys in orders \(billing: 1\)"):
         await alter(cluster, 2)
     assert (lags[0] > 0, lags[-1], len(lags) > 2) == (True, 0, True)
     assert await layout_of(admin, TOPIC) == before
@@ -261,10 +263,10 @@ async def test_change_is_refused_if_a_broker_does_not_list_its_parked_keys(
     await cluster.settled(GROUP)
 
     async def silent(self: AdminClient, *args: object) -> Any:
-        raise CommandError("no response within 5000 ms")
+        raise OperationError("no response within 5000 ms")
 
     monkeypatch.setattr(AdminClient, "control_parked", silent)
-    with pytest.raises(CommandError, match=r"is unknown \(broker broker-a: no response within 5000 ms; broker broker-b: "):
+    with pytest.raises(OperationError, match=r"is unknown \(broker broker-a: no response within 5000 ms; broker broker-b: "):
         await alter(cluster, 2)
 
 
@@ -289,7 +291,7 @@ async def test_group_show_counts_the_parked_keys_of_each_queue(lockstep_cluster:
     await show_group(GROUP, cluster.nameserver, True)
     assert [queue["parked"] for queue in json.loads(capsys.readouterr().out)["queues"]] == list(counts.values())
     await cluster.kill("broker-b")
-    with pytest.raises(CommandError, match="incomplete"):
+    with pytest.raises(OperationError, match="incomplete"):
         await show_group(GROUP, cluster.nameserver, True)
     assert [queue["parked"] for queue in json.loads(capsys.readouterr().out)["queues"]] == [counts["broker-a"], None]
     admin = AdminClient(Host.current(), cluster.nameserver)

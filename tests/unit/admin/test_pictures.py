@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.group_history import PlacedEvent
-from lockstep.admin.group_report import QueueLine
-from lockstep.admin.ownership import Lane, Span
-from lockstep.admin.pictures.condensed import Moves, condensed
-from lockstep.admin.pictures.heat import COLUMNS, heat_picture, highest
-from lockstep.admin.pictures.marks import marks
-from lockstep.admin.pictures.owners import LABEL, RIGHT, STATE, WIDTH, member_letters, members_picture, owners_picture
-from lockstep.admin.pictures.series import series_picture
-from lockstep.admin.pictures.svg import clock_time, time_marks
-from lockstep.admin.presence import MemberLane
+from lockstep.operations.groups.group_history import PlacedEvent
+from lockstep.operations.groups.group_report import QueueLine
+from lockstep.operations.groups.ownership import Lane, Span
+from lockstep.operations.groups.presence import MemberLane
+from lockstep.operations.pictures.condensed import Moves, condensed
+from lockstep.operations.pictures.heat import COLUMNS, heat_picture, highest
+from lockstep.operations.pictures.marks import marks
+from lockstep.operations.pictures.owners import LABEL, RIGHT, STATE, WIDTH, member_letters, members_picture, owners_picture
+from lockstep.operations.pictures.series import series_picture
+from lockstep.operations.pictures.svg import clock_time, time_marks
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind
 from lockstep.testing import simulate
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.group_history import PlacedEvent
-from lockstep.admin.group_report import MemberLine
-from lockstep.admin.presence import MemberLane, member_lanes, summary
+from lockstep.operations.groups.group_history import PlacedEvent
+from lockstep.operations.groups.group_report import MemberLine
+from lockstep.operations.groups.presence import MemberLane, member_lanes, summary
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind
 
 K = GroupEventKind

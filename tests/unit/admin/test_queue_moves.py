@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.drain import close_queues, drop_queues
-from lockstep.admin.layout_change import alter_layout
-from lockstep.admin.layout_publish import create_and_wait, publish_layout
-from lockstep.admin.options import CommandError
-from lockstep.admin.queue_move import needs_of, put_in_order
-from lockstep.admin.write_hold import WriteHold
 from lockstep.client import ConsumeFromWhere, Message, MessageExt, MessageQueue, OrderlyContext, Producer, PushConsumer
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.drain import close_queues, drop_queues
+from lockstep.operations.changes.layout_change import alter_layout
+from lockstep.operations.changes.layout_publish import create_and_wait, publish_layout
+from lockstep.operations.changes.queue_move import needs_of, put_in_order
+from lockstep.operations.changes.write_hold import WriteHold
+from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import NoPermissionError
 from lockstep.protocol.layouts import check_layout
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
@@ -129,7 +129,7 @@ async def test_lagging_group_keeps_the_layout_and_ends_the_hold(lockstep_cluster
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
         await producer.send(Message(TOPIC, b"1", sharding_key="k"))
         before = await layout_of(admin)
-        with pytest.raises(CommandError, match=r"nothing was changed: some groups have not consumed all of orders \(lag of billing: 1\)"):
+        with pytest.raises(OperationError, match=r"nothing was changed: some groups have not consumed all of orders \(lag of billing: 1\)"):
             await set_counts(admin, broker_a=2, broker_b=2)
         assert await layout_of(admin) == before
         await producer.send(Message(TOPIC, b"3", sharding_key="k"), timeout_ms=1_000)
@@ -147,11 +147,11 @@ async def test_sends_wait_for_the_end_of_a_hold_and_brokers_take_no_layout_witho
             assert not sending.done()
             await hold.confirm()
             other = WriteHold(admin, TOPIC)
-            with pytest.raises(CommandError, match="are being moved by another command"):
+            with pytest.raises(OperationError, match="are being moved by another command"):
                 await other.__aenter__()
             await cluster.kill("broker-a")
             await cluster.restart("broker-a")
-            with pytest.raises(CommandError, match="the writes to orders are not held at broker broker-a"):
+            with pytest.raises(OperationError, match="the writes to orders are not held at broker broker-a"):
                 await hold.confirm()
             layout = await layout_of(admin)
             proposed = alter_layout(layout, {"broker-a": (2, 2)}, writer=7)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.commands.top import BARS, TREND_CELLS, Sort, keep_trends, ordered, trend_text
-from lockstep.admin.rates import BrokerRates, GroupRates, Looks, TopicGroup, groups_of_topic, rates, rates_with_topics
-from lockstep.admin.tool_groups import READER_GROUP, REPLAY_GROUP
+from lockstep.cli.commands.top import BARS, TREND_CELLS, Sort, keep_trends, ordered, trend_text
+from lockstep.operations.brokers.rates import BrokerRates, GroupRates, Looks, TopicGroup, groups_of_topic, rates, rates_with_topics
+from lockstep.operations.tool_groups import READER_GROUP, REPLAY_GROUP
 from lockstep.protocol.bodies import BrokerStatus, FlowFigures, GroupFigures, NameserverStanding, Overview, TopicFigures
 from lockstep.runtime.metrics import BUCKETS_US
 

@@ -7,12 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.topic_delete import _delete
-from lockstep.admin.group_query import list_groups, read_group
-from lockstep.admin.layout_change import alter_layout
-from lockstep.admin.layout_publish import create_and_wait
-from lockstep.admin.queue_move import put_in_order
+from lockstep.cli.commands.topic_delete import _delete
 from lockstep.client import (
     ConsumeFromWhere,
     ConsumerEvent,
@@ -25,6 +20,11 @@ from lockstep.client import (
     PushConsumer,
     QueueGap,
 )
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.layout_change import alter_layout
+from lockstep.operations.changes.layout_publish import create_and_wait
+from lockstep.operations.changes.queue_move import put_in_order
+from lockstep.operations.groups.group_query import list_groups, read_group
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.queue_moves import layout_of, stored

@@ -3,8 +3,9 @@
 import pytest
 from rich.cells import cell_len
 
-from lockstep.admin.message_text import message_json
-from lockstep.admin.render import FOLDED_ROWS_MAX, body_text, format_duration, format_time, print_table
+from lockstep.cli.render import FOLDED_ROWS_MAX, print_table
+from lockstep.operations.messages.message_text import message_json
+from lockstep.operations.text import body_text, format_duration, format_time
 from lockstep.protocol.message import Message, decode_messages, encode_message
 from lockstep.protocol.record import encode_record
 from lockstep.runtime.safe_text import printable

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.admin import replay
-from lockstep.admin.client import AdminClient
-from lockstep.admin.dead_letters import DeadLetter, DeadLetterQueue
-from lockstep.admin.replay import (
+from lockstep.client.producer.producer import Producer
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes import replay
+from lockstep.operations.changes.replay import (
     COMMIT_EVERY,
     DEAD_LETTER_LEVEL,
     RETRY_LEVEL,
@@ -20,7 +20,7 @@ from lockstep.admin.replay import (
     summarize_skipped,
     unfinished,
 )
-from lockstep.client.producer.producer import Producer
+from lockstep.operations.messages.dead_letters import DeadLetter, DeadLetterQueue
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
 from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, TransportError
 from lockstep.protocol.headers.send import SendBackHeader

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.group_report import QueueLine
-from lockstep.admin.reset_plan import Move, plan_moves, undo_commands
-from lockstep.admin.targets import Target
+from lockstep.operations.changes.reset_plan import Move, plan_moves, undo_commands
+from lockstep.operations.groups.group_report import QueueLine
+from lockstep.operations.targets import Target
 from lockstep.protocol.bodies import OffsetRange
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.queue import MessageQueue

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.admin import store_copy
-from lockstep.admin.store_restore import restore
 from lockstep.broker.store.errors import StoreCorruptError, StoreInUseError
+from lockstep.cli import store_copy
+from lockstep.cli.store_restore import restore
 from lockstep.runtime.files import RealFiles
 
 IDENTITY = {

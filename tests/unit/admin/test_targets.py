@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.admin.targets import Target, parse_period, parse_queue, parse_since, parse_target, time_hint
+from lockstep.operations.targets import Target, parse_period, parse_queue, parse_since, parse_target, time_hint
 from lockstep.protocol.errors import ConfigError
 
 NOW = 1_700_000_000_000

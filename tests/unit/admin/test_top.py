@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console, ConsoleDimensions
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.top import Sort, _screen, _top
-from lockstep.admin.overviews import read_overviews
-from lockstep.admin.rates import rates
+from lockstep.cli.commands.top import Sort, _screen, _top
 from lockstep.client import MessageExt, OrderlyContext
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.brokers.overviews import read_overviews
+from lockstep.operations.brokers.rates import rates
 from lockstep.protocol.bodies import GroupSettings
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster

@@ -2,9 +2,9 @@
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.options import CommandError
-from lockstep.admin.topic_change import create_topic, delete_topic, plan_deletion
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.topic_change import create_topic, delete_topic, plan_deletion
+from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster, simulate
@@ -16,7 +16,7 @@ def test_deletion_that_no_broker_with_queues_accepts_changes_nothing_and_can_be_
             admin = AdminClient(Host.current(), cluster.nameserver)
             created, _ = await create_topic(admin, "orders", 1, ["broker-a"])
             await cluster.pause("broker-a")
-            with pytest.raises(CommandError, match="no broker accepted the change of topic orders"):
+            with pytest.raises(OperationError, match="no broker accepted the change of topic orders"):
                 await delete_topic(admin, await plan_deletion(admin, "orders"))
             await cluster.resume("broker-a")
             await cluster.advance(seconds=40)

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.find import Criteria, Found
-from lockstep.admin.newest_first import NewestFirst, Place, Rest, parse_place
-from lockstep.admin.search_progress import SearchProgress
-from lockstep.admin.topic_search import SearchLimits, find_in_topic
 from lockstep.client import Message, MessageQueue, Producer
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.messages.find import Criteria, Found
+from lockstep.operations.messages.newest_first import NewestFirst, Place, Rest, parse_place
+from lockstep.operations.messages.topic_search import SearchLimits, find_in_topic
+from lockstep.operations.progress import SearchProgress
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster

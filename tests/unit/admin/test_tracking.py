@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin import search_progress
-from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.message import _show
-from lockstep.admin.commands.message_find import _find
-from lockstep.admin.commands.why import _why
-from lockstep.admin.find import Criteria
-from lockstep.admin.message_query import find_by_id
-from lockstep.admin.message_track import Track, TrackType
-from lockstep.admin.options import CommandError
-from lockstep.admin.tracking import track_with_copies, tracks
-from lockstep.admin.why_question import ask
+from lockstep.cli import reporter
+from lockstep.cli.commands.message import _show
+from lockstep.cli.commands.message_find import _find
+from lockstep.cli.commands.why import _why
 from lockstep.client import ConcurrentlyContext, Message, MessageExt, OrderedRetry, OrderlyContext, Producer, sql
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.errors import OperationError
+from lockstep.operations.explain.why_question import ask
+from lockstep.operations.messages.find import Criteria
+from lockstep.operations.messages.message_query import find_by_id
+from lockstep.operations.messages.message_track import Track, TrackType
+from lockstep.operations.messages.tracking import track_with_copies, tracks
 from lockstep.protocol.bodies import BrokerAddress, GroupStatus, GroupStatusReply
 from lockstep.protocol.errors import BrokerSystemError, SubscriptionGroupNotExistError, TransportError
 from lockstep.protocol.headers.offsets import QueryMessageHeader, QueryMessageReply
@@ -112,7 +112,7 @@ async def test_search_that_fails_leaves_unknown_who_may_have_copies() -> None:
         Track("g", TrackType.UNKNOWN, why="its copies could not be searched for: 10.0.0.1:10911: closed"),
         Track("h", TrackType.NOT_CONSUME_YET, 7, online=True),
     ]
-    with pytest.raises(CommandError, match="could not be searched for"):
+    with pytest.raises(OperationError, match="could not be searched for"):
         await track_with_copies(fake, BROKER, status(), message())
 
 
@@ -210,7 +210,7 @@ async def test_delayed_message_is_found_by_both_ids_with_the_time_at_which_it_is
     assert (await examine()).note == f"{place}: the group's progress is past the message; the group's progress is 1"
     assert (await looked.track(sent.message_id)).type is TrackType.CONSUMED
     assert (await looked.find(sent.message_id, TOPIC)).count("\n") == 1, "what was delivered waits no longer"
-    with pytest.raises(CommandError, match=f"does not wait any more: find it by the id {sent.message_id}"):
+    with pytest.raises(OperationError, match=f"does not wait any more: find it by the id {sent.message_id}"):
         await looked.track(offset_id)
 
 
@@ -261,7 +261,7 @@ async def test_message_that_is_retried_and_then_dead_lettered(
     await cluster.advance(seconds=30)
     assert await types(4) == [TrackType.DEAD_LETTERED]
     assert await types(3) == [TrackType.CONSUMED]
-    monkeypatch.setattr(search_progress, "FIRST_MS", 0)
+    monkeypatch.setattr(reporter, "FIRST_MS", 0)
     capsys.readouterr()
     await types(4)
     assert capsys.readouterr().err == "", "only a command prints the progress of a long search"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.standalone import BROKER_PORT_AFTER, VIP_PORT_BEFORE, StandaloneCluster, next_steps
+from lockstep.cli.standalone import BROKER_PORT_AFTER, VIP_PORT_BEFORE, StandaloneCluster, next_steps
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.host import Host
 from support.http import raw
@@ -19,7 +19,7 @@ from support.java_wire import JSON, java_wire
 from support.ports import END, FIRST, is_free
 from support.processes import clean_environment, program, run_program
 
-CLI = "lockstep.admin.cli"
+CLI = "lockstep.cli.main"
 
 
 @pytest.mark.e2e
@@ -104,7 +104,7 @@ def test_taken_port_of_the_dashboard_ends_up_with_one_line(tmp_path: Path) -> No
 @pytest.mark.e2e
 @pytest.mark.parametrize("arguments", [["up", "--dashboard"], ["dashboard"]])
 def test_dashboard_without_its_extra_names_what_to_install(arguments: list[str], tmp_path: Path) -> None:
-    without = f"import sys; sys.modules['starlette'] = None; from lockstep.admin.cli import main; main({arguments!r})"
+    without = f"import sys; sys.modules['starlette'] = None; from lockstep.cli.main import main; main({arguments!r})"
     ended = subprocess.run(
         [sys.executable, "-c", without], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=60, check=False
     )

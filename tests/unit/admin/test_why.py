@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.admin.group_report import QueueLine, report
-from lockstep.admin.why import Explanation, Facts, QueueState, asked_member, explain, has_progress, key_explanation, state_of
-from lockstep.admin.why_query import Diagnosis
-from lockstep.admin.why_text import diagnosis_lines
+from lockstep.operations.explain.why import Explanation, Facts, QueueState, asked_member, explain, has_progress, key_explanation, state_of
+from lockstep.operations.explain.why_query import Diagnosis
+from lockstep.operations.explain.why_text import diagnosis_lines
+from lockstep.operations.groups.group_report import QueueLine, report
 from lockstep.protocol.bodies import (
     ConsumerGroup,
     GroupSettings,

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from lockstep.admin.group_report import QueueLine, report
-from lockstep.admin.why import QueueState
-from lockstep.admin.why_filter import find_unmatched
-from lockstep.admin.why_query import ASKED_MAX, _choose
+from lockstep.operations.explain.why import QueueState
+from lockstep.operations.explain.why_filter import find_unmatched
+from lockstep.operations.explain.why_query import ASKED_MAX, _choose
+from lockstep.operations.groups.group_report import QueueLine, report
 from lockstep.protocol.bodies import (
     BrokerAddress,
     ConsumerGroup,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import typer
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.why import _why
-from lockstep.admin.why import QueueState
-from lockstep.admin.why_query import diagnose
+from lockstep.cli.commands.why import _why
 from lockstep.client import Backoff, MessageExt, OrderedRetry, OrderlyContext
 from lockstep.client.producer.routing import number_of_key
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.explain.why import QueueState
+from lockstep.operations.explain.why_query import diagnose
 from lockstep.protocol.bodies import BrokerAddress, GroupSettings, GroupStatusReply, ParkControlBody, ParkControlReply
 from lockstep.protocol.errors import LockstepError, TransportError
 from lockstep.protocol.names import RETRY_PREFIX
@@ -227,7 +227,7 @@ async def test_exit_1_if_nothing_explains_it(lockstep_cluster: TestCluster, run:
     await hung(lockstep_cluster, queues=1)
     await send(lockstep_cluster, 10)
     await lockstep_cluster.advance(seconds=2)
-    monkeypatch.setattr("lockstep.admin.why._obstacles", lambda report, facts: ())
+    monkeypatch.setattr("lockstep.operations.explain.why._obstacles", lambda report, facts: ())
     said = await run(why(lockstep_cluster))
     assert "  because  unknown: nothing of what the brokers and the member report explains it\n  fact     broker: " in said
     assert said.endswith("exit 1")

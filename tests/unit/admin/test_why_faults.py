@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.topic_change import plan_alteration
-from lockstep.admin.why import Cause, Explanation, QueueState
 from lockstep.client import MessageExt, OrderlyContext
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.topic_change import plan_alteration
+from lockstep.operations.explain.why import Cause, Explanation, QueueState
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, LockBatchBody, QueueRef, Subscription
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode

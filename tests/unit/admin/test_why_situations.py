@@ -6,9 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.options import CommandError
-from lockstep.admin.why import QueueState
 from lockstep.client import (
     Backoff,
     ConsumeOrderlyStatus,
@@ -20,6 +17,9 @@ from lockstep.client import (
 )
 from lockstep.client.consumer.calls.listener import ConcurrentlyContext
 from lockstep.client.consumer.stacks import Stack, stack_of_thread
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.errors import OperationError
+from lockstep.operations.explain.why import QueueState
 from lockstep.protocol.bodies import GroupSettings, MessageModel
 from lockstep.protocol.errors import SubscriptionConflictError
 from lockstep.runtime.host import Host
@@ -71,7 +71,7 @@ async def test_queue_that_moves_says_how_long_it_will_take(lockstep_cluster: Tes
 
 
 async def test_unknown_group(lockstep_cluster: TestCluster) -> None:
-    with pytest.raises(CommandError, match=f"no broker knows group {GROUP}"):
+    with pytest.raises(OperationError, match=f"no broker knows group {GROUP}"):
         await explanations(lockstep_cluster)
 
 
@@ -417,7 +417,7 @@ async def test_power_cut_suspends_grants(lockstep_cluster: TestCluster) -> None:
     for _ in range(5):
         try:
             (found,) = await explanations(lockstep_cluster)
-        except CommandError:
+        except OperationError:
             continue
         seen.add(None if found.because is None else found.because.name)
     assert "grants_suspended" in seen
@@ -428,7 +428,7 @@ async def test_broker_that_is_away(lockstep_cluster: TestCluster) -> None:
     await start(lockstep_cluster, "a", Member(lockstep_cluster, hang))
     await send(lockstep_cluster, 10)
     await lockstep_cluster.kill("broker-a")
-    with pytest.raises(CommandError, match="the result is incomplete: broker broker-a"):
+    with pytest.raises(OperationError, match="the result is incomplete: broker broker-a"):
         await explanations(lockstep_cluster)
 
 

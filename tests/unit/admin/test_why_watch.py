@@ -8,12 +8,12 @@ import pytest
 import typer
 from rich.console import ConsoleDimensions
 
-from lockstep.admin.commands.why import Examination, _why
-from lockstep.admin.group_report import report
-from lockstep.admin.options import CommandError
-from lockstep.admin.why import Cause, Explanation, Facts, QueueState, explain
-from lockstep.admin.why_query import Diagnosis
-from lockstep.admin.why_text import answer_of, diagnosis_lines
+from lockstep.cli.commands.why import Examination, _why
+from lockstep.operations.errors import OperationError
+from lockstep.operations.explain.why import Cause, Explanation, Facts, QueueState, explain
+from lockstep.operations.explain.why_query import Diagnosis
+from lockstep.operations.explain.why_text import answer_of, diagnosis_lines
+from lockstep.operations.groups.group_report import report
 from lockstep.protocol.bodies import RunningInfo
 from lockstep.protocol.queue import MessageQueue
 from lockstep.testing import TestCluster
@@ -129,7 +129,7 @@ async def test_each_examination_is_a_line_of_json(lockstep_cluster: TestCluster,
 
 @one_broker
 async def test_first_examination_that_fails_ends_the_command(lockstep_cluster: TestCluster) -> None:
-    with pytest.raises(CommandError, match=f"no broker knows group {GROUP}"):
+    with pytest.raises(OperationError, match=f"no broker knows group {GROUP}"):
         await _why(GROUP, None, None, None, lockstep_cluster.nameserver, False, 2)
 
 

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from lockstep.admin.client import AdminClient
 from lockstep.broker.processors import group_events
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.bodies import BrokerAddress, GroupEventKind, GroupEvents
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lockstep.admin.dead_letters import DeadLetter
 from lockstep.broker.delivery.message_copy import MessageCopy, failed_copy
+from lockstep.operations.messages.dead_letters import DeadLetter
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.message import decode_messages, encode_message
 from lockstep.protocol.properties import (

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.admin.store_restore import restore
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.nameserver_registration import NameserverRegistration, RegistrationRefusedError
 from lockstep.broker.store import Store
+from lockstep.cli.store_restore import restore
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.codes import RequestCode, ResponseCode

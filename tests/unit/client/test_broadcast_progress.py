@@ -4,9 +4,6 @@ import errno
 from collections import Counter
 from collections.abc import Sequence
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.layout_change import alter_layout
-from lockstep.admin.layout_publish import publish_layout
 from lockstep.client import (
     Backoff,
     ConcurrentlyContext,
@@ -21,6 +18,9 @@ from lockstep.client import (
 )
 from lockstep.client.consumer.grants.local_offsets import SavedProgress
 from lockstep.client.consumer.grants.offset_file import OffsetFile
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.layout_change import alter_layout
+from lockstep.operations.changes.layout_publish import publish_layout
 from lockstep.runtime.host import Host
 from lockstep.testing import simulate
 from lockstep.testing.simulation.disk import Fault, SimFiles

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.layout_change import alter_layout
-from lockstep.admin.layout_publish import publish_layout
 from lockstep.client import (
     Backoff,
     ConcurrentlyContext,
@@ -25,6 +22,9 @@ from lockstep.client import (
     PushConsumer,
     SubscriptionConflictError,
 )
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.layout_change import alter_layout
+from lockstep.operations.changes.layout_publish import publish_layout
 from lockstep.protocol.bodies import QueueOffset, ResetBody
 from lockstep.protocol.errors import BrokerSystemError
 from lockstep.runtime.host import Host

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.client import AdminClient
 from lockstep.client import Fence, Message, MessageExt, OrderedRetry, OrderlyContext, Producer, PushConsumer
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.bodies import QueueOffset, ResetBody
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.client import AdminClient
 from lockstep.client import Backoff, ConcurrentlyContext, Message, MessageExt, OrderedRetry, OrderlyContext, Producer, PushConsumer
 from lockstep.client.inbox import Inbox, Seen
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.bodies import QueueOffset, ResetBody
 from lockstep.runtime.host import Host
 from lockstep.testing import Chaos, TestCluster

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.client import AdminClient
 from lockstep.client import (
     ConfigError,
     ConsumerEvent,
@@ -23,6 +22,7 @@ from lockstep.client import (
     QueueBlocked,
     SubscriptionConflictError,
 )
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.allocate import AVERAGE
 from lockstep.protocol.bodies import QueueOffset, ResetBody
 from lockstep.runtime.host import Host

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.topic_change import delete_topic, plan_deletion
 from lockstep.client import ConsumeFromWhere, Message, MessageModel, Producer, PullConsumer, PushConsumer, QueueGap
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.topic_change import delete_topic, plan_deletion
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster, simulate
 

@@ -6,9 +6,6 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.layout_change import alter_layout
-from lockstep.admin.layout_publish import publish_layout
 from lockstep.client import (
     ConcurrentlyContext,
     ConsumeConcurrentlyStatus,
@@ -23,6 +20,9 @@ from lockstep.client import (
 )
 from lockstep.client.client import Client
 from lockstep.client.instance import Instance
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.layout_change import alter_layout
+from lockstep.operations.changes.layout_publish import publish_layout
 from lockstep.protocol.bodies import TopicRoute
 from lockstep.protocol.queue import TopicLayout
 from lockstep.runtime.host import Host

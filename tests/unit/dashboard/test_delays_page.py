@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.admin.delays import EARLIER_VERSION
 from lockstep.client import ConcurrentlyContext, Message, MessageExt, PushConsumer
 from lockstep.dashboard import Dashboard
+from lockstep.operations.brokers.delays import EARLIER_VERSION
 from lockstep.protocol.bodies import DelayFigures, Overview
 from lockstep.testing import TestCluster
 from support.asgi import get

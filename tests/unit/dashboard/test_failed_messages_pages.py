@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.dead_letters import commit_replayed, find_dead_letter_queues
 from lockstep.client import Backoff, Message, MessageExt, OrderedRetry, OrderlyContext
 from lockstep.dashboard import Dashboard, failed_messages
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.messages.dead_letters import commit_replayed, find_dead_letter_queues
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.asgi import get

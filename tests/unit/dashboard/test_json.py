@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin.commands import delays, doctor, group, message, topic, why
+from lockstep.cli.commands import delays, doctor, group, message, topic, why
 from lockstep.client import Message, Producer
 from lockstep.dashboard import Dashboard
 from lockstep.dashboard.dashboard import Dashboard as Made

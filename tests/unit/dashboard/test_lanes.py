@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from lockstep.admin.ownership import Lane, Span
-from lockstep.admin.pictures.group import GroupPicture
 from lockstep.client import MessageModel, PushConsumer
 from lockstep.dashboard.lanes import SPANS_SHOWN, span_rows
+from lockstep.operations.groups.ownership import Lane, Span
+from lockstep.operations.pictures.group import GroupPicture
 from lockstep.testing import TestCluster
 from support.asgi import get
 from support.panel import checked, dashboard, shown

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from jinja2 import nodes
 
-from lockstep.admin import rates
 from lockstep.dashboard.language import LANGUAGES, chosen_language
 from lockstep.dashboard.render import HERE, environment
 from lockstep.dashboard.words import CHINESE
+from lockstep.operations.brokers import rates
 from lockstep.testing import TestCluster
 from support.asgi import get
 from support.panel import dashboard

@@ -12,12 +12,12 @@ from zlib import crc32
 
 import pytest
 
-from lockstep.admin import related_messages
-from lockstep.admin.client import AdminClient
 from lockstep.client import Backoff, Message, MessageExt, MessageQueue, OrderedRetry, OrderlyContext, Producer
 from lockstep.dashboard import Dashboard, message_search
 from lockstep.dashboard.messages import lay_out
 from lockstep.dashboard.searches import SEARCHES_MAX
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.messages import related_messages
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.send import SendMessageHeader

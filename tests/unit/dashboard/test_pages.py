@@ -9,9 +9,9 @@ from urllib.parse import parse_qs, quote
 import pytest
 from fastapi import FastAPI
 
-from lockstep.admin.topic_change import delete_topic
 from lockstep.client import Message, MessageExt, OrderlyContext, Producer
 from lockstep.dashboard.render import HERE
+from lockstep.operations.changes.topic_change import delete_topic
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.asgi import get

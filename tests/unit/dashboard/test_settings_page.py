@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.settings_query import OWN, SettingRow, read_settings
 from lockstep.broker.config import BrokerConfig
 from lockstep.nameserver.config import NameserverConfig
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.brokers.settings_query import OWN, SettingRow, read_settings
 from lockstep.protocol.bodies import BrokerSetting
 from lockstep.protocol.errors import RequestCodeNotSupportedError
 from lockstep.runtime.host import Host

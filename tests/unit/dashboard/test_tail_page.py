@@ -11,12 +11,12 @@ from zlib import crc32
 
 import pytest
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.commands.topic_alter import _alter
-from lockstep.admin.commands.topic_delete import _delete
-from lockstep.admin.watch.live_tail import KEPT_MS, READERS_MAX, ROWS_MAX
+from lockstep.cli.commands.topic_alter import _alter
+from lockstep.cli.commands.topic_delete import _delete
 from lockstep.client import Message
 from lockstep.dashboard import Dashboard
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.watch.live_tail import KEPT_MS, READERS_MAX, ROWS_MAX
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.asgi import get

@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import pytest
 
-from lockstep.admin.commands import why
+from lockstep.cli.commands import why
 from lockstep.testing import TestCluster
 from support.asgi import get
 from support.json_pages import ageless, parsed, printed

@@ -11,7 +11,7 @@ from opentelemetry import baggage, propagate, trace
 from opentelemetry.context import attach, detach, get_current
 from opentelemetry.trace import SpanKind, StatusCode
 
-from lockstep.admin.commands.dlq import _replay
+from lockstep.cli.commands.dlq import _replay
 from lockstep.client import (
     Backoff,
     ConcurrentlyContext,

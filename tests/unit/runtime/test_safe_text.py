@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lockstep.admin.options import print_error
-from lockstep.admin.render import json_text, print_line, print_table
+from lockstep.cli.options import print_error
+from lockstep.cli.render import print_line, print_table
+from lockstep.operations.text import json_text
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import RESPONSE_FLAG, Command
 from lockstep.protocol.errors import broker_error

@@ -1,6 +1,6 @@
 """The demo's report of its faults matches the faults."""
 
-from lockstep.admin.demo.load import describe_repeated_frames
+from lockstep.cli.demo.load import describe_repeated_frames
 
 
 def test_repeated_frames_are_reported_and_their_absence_too() -> None:

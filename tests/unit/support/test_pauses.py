@@ -1,6 +1,6 @@
 """What excuses a call that a paused member made too late."""
 
-from lockstep.admin.demo.proof import HandledEvent
+from lockstep.cli.demo.proof import HandledEvent
 from support.pauses import Pause, late_calls
 
 PAUSES = [Pause("paused", 25, 70)]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from shlex import join
 
-from lockstep.admin.client import AdminClient
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.errors import ConfigError
 
 Values = Mapping[str, str]

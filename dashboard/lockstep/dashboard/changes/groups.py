@@ -3,19 +3,19 @@
 from collections import Counter
 from shlex import join
 
-from lockstep.admin.client import AdminClient, broker_reasons
-from lockstep.admin.group_forget import carry_out as carry_out_forget
-from lockstep.admin.group_forget import plan_forget
-from lockstep.admin.group_query import read_group
-from lockstep.admin.group_reset import carry_out as carry_out_reset
-from lockstep.admin.group_reset import check_parked, plan_reset
-from lockstep.admin.group_settings import describe_settings, plan_settings
-from lockstep.admin.options import CommandError
-from lockstep.admin.parked import ParkedKeys, change_parked, forgotten_text, list_parked, replay_waits_for
-from lockstep.admin.render import format_time
-from lockstep.admin.reset_plan import Move, totals
-from lockstep.admin.targets import parse_queue, parse_target
 from lockstep.dashboard.changes.change import Change, Field, Plan, Table, Values, chosen, command, option, optional, required
+from lockstep.operations.admin_client import AdminClient, broker_reasons
+from lockstep.operations.changes.group_forget import carry_out as carry_out_forget
+from lockstep.operations.changes.group_forget import plan_forget
+from lockstep.operations.changes.group_reset import carry_out as carry_out_reset
+from lockstep.operations.changes.group_reset import check_parked, plan_reset
+from lockstep.operations.changes.group_settings import describe_settings, plan_settings
+from lockstep.operations.changes.reset_plan import Move, totals
+from lockstep.operations.errors import OperationError
+from lockstep.operations.groups.group_query import read_group
+from lockstep.operations.groups.parked import ParkedKeys, change_parked, forgotten_text, list_parked, replay_waits_for
+from lockstep.operations.targets import parse_queue, parse_target
+from lockstep.operations.text import format_time
 from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkState, SubscriptionPolicy
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import check_group, check_topic, dlq_topic
@@ -106,7 +106,9 @@ async def _plan_settings(admin: AdminClient, values: Values) -> Plan:
     async def carry_out() -> tuple[str, ...]:
         results = await planned.carry_out(admin)
         if results.failed:
-            raise CommandError(f"some brokers don't have the change: {broker_reasons(results.failed)}. Change it again when they are back")
+            raise OperationError(
+                f"some brokers don't have the change: {broker_reasons(results.failed)}. Change it again when they are back"
+            )
         return (f"Group {group}: {describe_settings(planned.after)}, at {', '.join(sorted(results.values))}.",)
 
     before = "was never configured" if planned.before is None else f"has {describe_settings(planned.before)}"
@@ -127,9 +129,9 @@ async def _plan_park(admin: AdminClient, values: Values, action: ParkAction) -> 
         listed = await list_parked(admin, group, topic, key)
         report, _ = await read_group(admin, group)
     if listed.failed:
-        raise CommandError(f"nothing was changed: some brokers did not say what is parked: {broker_reasons(listed.failed)}")
+        raise OperationError(f"nothing was changed: some brokers did not say what is parked: {broker_reasons(listed.failed)}")
     if not listed.keys:
-        raise CommandError(f"no such key of group {group} is parked" if key is not None else f"no keys of group {group} are parked")
+        raise OperationError(f"no such key of group {group} is parked" if key is not None else f"no keys of group {group} are parked")
     queues = Counter(each.queue for each in listed.keys)
     count = f"{len(listed.keys)}{' or more' if listed.cut else ''} keys"
     if action is ParkAction.REPLAY:
@@ -143,7 +145,7 @@ async def _plan_park(admin: AdminClient, values: Values, action: ParkAction) -> 
         async with admin.keep_connections():
             changed = await change_parked(admin, listed, body)
         if changed.failed:
-            raise CommandError(f"some keys of group {group} may not be changed: {broker_reasons(changed.failed)}")
+            raise OperationError(f"some keys of group {group} may not be changed: {broker_reasons(changed.failed)}")
         return (_said(action, group, changed),)
 
     options = option("--to", None if action is ParkAction.REPLAY else "dlq") + option("--topic", topic)

@@ -16,11 +16,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from lockstep.admin.client import AdminClient
 from lockstep.dashboard.changes import groups, topics
 from lockstep.dashboard.changes.change import Change, Plan
 from lockstep.dashboard.changes.outcomes import NONCE, Outcome, Outcomes
 from lockstep.dashboard.changes.replays import Replays
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.log import get_logger

@@ -5,11 +5,11 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import chain
 
-from lockstep.admin.client import AdminClient, BrokerResults
-from lockstep.admin.dead_letters import DeadLetterQueue, find_dead_letter_queues
-from lockstep.admin.options import CommandError
-from lockstep.admin.replay import Replay, ReplayTarget, choose_target, count_to_replay, replaying, unfinished
 from lockstep.dashboard.changes.change import Change, Field, Plan, Values, chosen, command, option, required, whole_number
+from lockstep.operations.admin_client import AdminClient, BrokerResults
+from lockstep.operations.changes.replay import Replay, ReplayTarget, choose_target, count_to_replay, replaying, unfinished
+from lockstep.operations.errors import OperationError
+from lockstep.operations.messages.dead_letters import DeadLetterQueue, find_dead_letter_queues
 from lockstep.protocol.errors import LockstepError, TopicNotExistError
 from lockstep.protocol.names import check_group, retry_topic
 from lockstep.runtime.daemon import Tasks
@@ -92,12 +92,12 @@ class Replays:
         try:
             found = await find_dead_letter_queues(admin, group)
         except TopicNotExistError:
-            raise CommandError(f"group {group} has no dead letters") from None
+            raise OperationError(f"group {group} has no dead letters") from None
         target = await choose_target(admin, group, ReplayTarget(to) if to else None)
         queues = list(chain.from_iterable(found.values.values()))
         count = count_to_replay(queues, include_replayed=everything)
         if not count:
-            raise CommandError(f"group {group} has no dead letter {'' if everything else 'that was not replayed'}".rstrip())
+            raise OperationError(f"group {group} has no dead letter {'' if everything else 'that was not replayed'}".rstrip())
         where = retry_topic(group) if target is ReplayTarget.RETRY else "their original topics"
         effect = [f"{count:,} dead letters of {group} are sent to {where}, {rate} a second: some {max(1, count // rate):,} s."]
         effect += [f"{name} is left out: {why}." for name, why in found.failed.items()]
@@ -105,7 +105,7 @@ class Replays:
 
         async def carry_out() -> tuple[str, ...]:
             if self._has(group):
-                raise CommandError(f"a replay of {group} is running: stop it first")
+                raise OperationError(f"a replay of {group} is running: stop it first")
             running = Running(group, target, count, admin.host.clock.wall_ms())
             self._running[group] = running
             running.task = self._tasks.spawn(self._run(admin, running, found, rate, everything), f"replay of {group}")

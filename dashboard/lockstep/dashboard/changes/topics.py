@@ -2,11 +2,11 @@
 
 from itertools import chain
 
-from lockstep.admin.client import AdminClient
-from lockstep.admin.options import CommandError
-from lockstep.admin.parked import count_forgotten
-from lockstep.admin.sending import send_message
-from lockstep.admin.topic_change import (
+from lockstep.client.producer.routing import queue_of_key
+from lockstep.dashboard.changes.change import Change, Field, Plan, Values, command, option, optional, required, whole_number
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.sending import send_message
+from lockstep.operations.changes.topic_change import (
     create_topic,
     delete_topic,
     describe_queues,
@@ -15,9 +15,9 @@ from lockstep.admin.topic_change import (
     plan_deletion,
     registered_brokers,
 )
-from lockstep.admin.watch.topic_query import read_topic
-from lockstep.client.producer.routing import queue_of_key
-from lockstep.dashboard.changes.change import Change, Field, Plan, Values, command, option, optional, required, whole_number
+from lockstep.operations.errors import OperationError
+from lockstep.operations.groups.parked import count_forgotten
+from lockstep.operations.watch.topic_query import read_topic
 from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
 from lockstep.protocol.message import Message
 from lockstep.protocol.names import check_topic
@@ -37,7 +37,7 @@ async def _plan_creation(admin: AdminClient, values: Values) -> Plan:
     only = () if broker is None else (broker,)
     registered = await registered_brokers(admin, only)
     if (before := await find_layout(admin, topic)) is not None:
-        raise CommandError(f"topic {topic} exists already: {describe_queues(before.entries)}")
+        raise OperationError(f"topic {topic} exists already: {describe_queues(before.entries)}")
     where = only or tuple(registered)
 
     async def carry_out() -> tuple[str, ...]:
@@ -54,7 +54,7 @@ async def _plan_alteration(admin: AdminClient, values: Values) -> Plan:
     broker = optional(values, "broker")
     planned = await plan_alteration(admin, topic, queues, queues, () if broker is None else (broker,))
     if not planned.changes:
-        raise CommandError(f"topic {topic} has that many queues already: {describe_queues(planned.before.entries)}")
+        raise OperationError(f"topic {topic} has that many queues already: {describe_queues(planned.before.entries)}")
 
     async def carry_out() -> tuple[str, ...]:
         held_ms = await planned.carry_out(admin)
@@ -108,7 +108,7 @@ async def _plan_sending(admin: AdminClient, values: Values) -> Plan:
     message = Message(topic, body, tags=tag, keys=keys, sharding_key=sharding_key, properties={"sent_by": "lockstep-dashboard"})
     layout = (await admin.route(topic)).layout
     if not layout.write_queues:
-        raise CommandError(f"topic {topic} has no queue to write to")
+        raise OperationError(f"topic {topic} has no queue to write to")
 
     async def carry_out() -> tuple[str, ...]:
         result = await send_message(admin, message)

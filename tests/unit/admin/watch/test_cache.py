@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lockstep.admin.watch import cache
-from lockstep.admin.watch.cache import Cache
+from lockstep.operations.watch import cache
+from lockstep.operations.watch.cache import Cache
 from lockstep.protocol.errors import TransportError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.watch.clock_offset import RENEWED_MS, ClockOffset
+from lockstep.operations.watch.clock_offset import RENEWED_MS, ClockOffset
 
 
 def measured(*exchanges: tuple[int, int, int]) -> ClockOffset:

@@ -1,6 +1,6 @@
 """The events of several brokers over an hour, and of which periods they are not known."""
 
-from lockstep.admin.watch.events import KEPT_MS, EventHistory
+from lockstep.operations.watch.events import KEPT_MS, EventHistory
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind, GroupEvents
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.watch.series import Series
+from lockstep.operations.watch.series import Series
 
 ADDED = st.lists(
     st.tuples(st.integers(1, 7), st.dictionaries(st.sampled_from("abcde"), st.none() | st.integers(-1_000, 1_000).map(float))), max_size=40

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.admin.watch.tail_plan import QUEUES_MAX, SHOWN_MAX, Batch, Part, TailPlan, merged, shares
+from lockstep.operations.watch.tail_plan import QUEUES_MAX, SHOWN_MAX, Batch, Part, TailPlan, merged, shares
 from lockstep.protocol.bodies import OffsetRange
 from lockstep.protocol.queue import MessageQueue
 

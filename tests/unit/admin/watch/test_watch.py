@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from lockstep.admin import client
-from lockstep.admin.client import REDIAL_MS, AdminClient
-from lockstep.admin.group_history import hand_overs
-from lockstep.admin.ownership import lanes
-from lockstep.admin.watch.absence import AWAITED_MS, Why
-from lockstep.admin.watch.watch import INTERVAL_MS, Watch
 from lockstep.client import Message, Producer
 from lockstep.client.errors import QueueUnavailableError
+from lockstep.operations import admin_client as client
+from lockstep.operations.admin_client import REDIAL_MS, AdminClient
+from lockstep.operations.groups.group_history import hand_overs
+from lockstep.operations.groups.ownership import lanes
+from lockstep.operations.watch.absence import AWAITED_MS, Why
+from lockstep.operations.watch.watch import INTERVAL_MS, Watch
 from lockstep.protocol.bodies import BrokerAddress, Overview
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import RequestCodeNotSupportedError, TransportError

@@ -1,0 +1,56 @@
+"""lockstep cluster."""
+
+from collections import Counter
+
+from lockstep.cli.options import JsonOption, NameserverOption, run
+from lockstep.cli.render import print_json, print_table
+from lockstep.cli.reporter import admin_client
+from lockstep.client.config import DEFAULT_NAMESERVER
+from lockstep.operations.admin_client import gather_results
+from lockstep.protocol.bodies import BrokerAddress
+
+
+def cluster_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
+    """List the brokers that the nameserver knows, and whether each can be reached from this machine at its advertised address."""
+    run(_cluster(nameserver, as_json))
+
+
+async def _cluster(nameserver: str, as_json: bool) -> None:
+    admin = admin_client(nameserver)
+    brokers = await admin.brokers()
+    results = await gather_results({broker.name: admin.group_status(broker, None) for broker in brokers})
+    named = Counter(name for layout in (await admin.layouts()).values() for name in layout.brokers)
+    states = {broker.name: broker_state(broker, named[broker.name]) for broker in brokers}
+    unknown = {name: lost(count) for name, count in sorted(named.items()) if name not in states}
+    if as_json:
+        lines = [
+            {
+                "name": broker.name,
+                "cluster": broker.cluster,
+                "address": broker.address,
+                "registered": broker.registered,
+                "state": states[broker.name],
+                "term": broker.term,
+                "reached": broker.name in results.values,
+                "failure": results.failed.get(broker.name),
+            }
+            for broker in brokers
+        ]
+        lines += [{"name": name, "address": None, "registered": False, "state": state, "reached": False} for name, state in unknown.items()]
+        print_json({"brokers": lines})
+        return
+    rows: list[tuple[object, ...]] = [
+        (broker.cluster, broker.name, broker.address, states[broker.name], results.failed.get(broker.name, "yes"), broker.term)
+        for broker in brokers
+    ]
+    rows += [(None, name, None, state, "no address is known", None) for name, state in unknown.items()]
+    print_table(["cluster", "broker", "address", "state", "reached", ">term"], rows, empty="no broker has registered")
+
+
+def broker_state(broker: BrokerAddress, topic_count: int) -> str:
+    """Return "registered", "lost: …" for a broker that has queues of so many topics, or "gone" for one that has none any more."""
+    return "registered" if broker.registered else lost(topic_count) if topic_count else "gone"
+
+
+def lost(topic_count: int) -> str:
+    return f"lost: queues of {topic_count} topics"

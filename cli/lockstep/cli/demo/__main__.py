@@ -1,0 +1,136 @@
+"""Run the demo. Exit 0 if the proof holds, 1 if it does not or a process failed."""
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from lockstep.cli.demo.demo_cluster import DemoCluster
+from lockstep.cli.demo.order_events import STEPS
+from lockstep.cli.demo.proof import HandledEvent, SentSteps, Verdict, parse_handled_event, prove
+from lockstep.protocol.errors import LockstepError
+from lockstep.runtime.processes import ProcessError
+
+PRODUCERS = 3
+QUEUES_PER_BROKER = 8
+POLL_S = 0.25
+STALL_S = 60.0
+"""The demo fails if no event was handled for this long."""
+
+
+def main() -> int:
+    options = parser().parse_args()
+    console = Console()
+    folder = Path(options.folder or tempfile.mkdtemp(prefix="lockstep-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    total = options.orders * len(STEPS)
+    console.print(f"{total:,} events of {options.orders:,} orders; files and logs in {folder}")
+    try:
+        names = asyncio.run(run_demo(folder, console, options.orders, options.seconds))
+        events = [parse_handled_event(line) for name in names for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+    except LockstepError as error:
+        console.print(f"[bold red]failed:[/] {error}")
+        return 1
+    verdict = prove(events, {order: SentSteps(len(STEPS), len(STEPS)) for order in range(options.orders)})
+    show(verdict, console, total)
+    return 0 if verdict.holds else 1
+
+
+async def run_demo(folder: Path, console: Console, orders: int, seconds: float) -> list[str]:
+    """Run the demo to its end. Return the names of the consumers."""
+    async with DemoCluster(folder) as cluster:
+        await start_cluster(cluster, console, orders, seconds)
+        await inject_faults(cluster, console, orders * len(STEPS))
+        await cluster.stop_consumers()
+        return list(cluster.files)
+
+
+async def start_cluster(cluster: DemoCluster, console: Console, orders: int, seconds: float) -> None:
+    await cluster.start_nameserver()
+    await asyncio.gather(cluster.start_broker("broker-a"), cluster.start_broker("broker-b"))
+    console.print(f"nameserver at {cluster.nameserver}, broker-a, broker-b")
+    await cluster.create_topic(QUEUES_PER_BROKER)
+    await asyncio.gather(*(cluster.start_consumer(f"consumer-{number}") for number in (1, 2, 3)))
+    console.print(f"three ordered consumers of one group, {PRODUCERS} producers")
+    for share in range(PRODUCERS):
+        await cluster.start_producer(share, of=PRODUCERS, orders=orders, seconds=seconds)
+
+
+async def inject_faults(cluster: DemoCluster, console: Console, total: int) -> None:
+    """Show the progress until all events are handled, and inject a fault at 20, 40 and 65 %."""
+    faults = [(0.20, kill_consumer), (0.40, restart_broker), (0.65, add_consumer)]
+    done: set[tuple[int, int]] = set()
+    stalled_s = 0.0
+    bar = Progress(TextColumn("handled"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
+    with bar:
+        task = bar.add_task("handled", total=total)
+        while not (cluster.check_producers() and len(done) >= total):
+            before = len(done)
+            done.update(handled(cluster.new_events()))
+            bar.update(task, completed=len(done))
+            stalled_s = 0.0 if len(done) > before else stalled_s + POLL_S
+            if stalled_s > STALL_S:
+                raise ProcessError(
+                    f"nothing was handled for {STALL_S:.0f} s: {len(done):,} of {total:,} events are done. Logs: {cluster.folder}"
+                )
+            if faults and len(done) >= faults[0][0] * total:
+                bar.console.print(await faults.pop(0)[1](cluster))
+            await asyncio.sleep(POLL_S)
+
+
+def handled(events: list[HandledEvent]) -> set[tuple[int, int]]:
+    return {(event.order, event.step) for event in events}
+
+
+async def kill_consumer(cluster: DemoCluster) -> str:
+    await cluster.kill("consumer-2")
+    return "  20 %  kill -9 consumer-2"
+
+
+async def restart_broker(cluster: DemoCluster) -> str:
+    await cluster.kill("broker-b")
+    await cluster.start_broker("broker-b")
+    return "  40 %  kill -9 broker-b, started again on its store"
+
+
+async def add_consumer(cluster: DemoCluster) -> str:
+    await cluster.start_consumer("consumer-4")
+    return "  65 %  consumer-4 joins"
+
+
+def show(verdict: Verdict, console: Console, total: int) -> None:
+    table = Table(
+        "queue",
+        "from",
+        "to",
+        "handover (ms)",
+        title="handovers: from the end of the old owner's last listener call to the start of the new one's first",
+    )
+    for handover in sorted(verdict.handovers, key=lambda each: each.idle_us):
+        table.add_row(handover.queue, handover.old_owner, handover.new_owner, f"{handover.idle_us / 1000:,.1f}")
+    console.print(table)
+    if verdict.holds:
+        console.print(
+            f"[bold green]proved:[/] {total:,} events, every order's in order, none lost; {verdict.repeats:,} repeated after a fault"
+        )
+        return
+    console.print(f"[bold red]NOT proved:[/] {len(verdict.faults):,} faults, the first:")
+    for fault in verdict.faults[:10]:
+        console.print(f"  {fault}", markup=False)
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
+    options.add_argument("--orders", type=int, default=2000, help="number of orders, with 10 events each (default 2000)")
+    options.add_argument("--seconds", type=float, default=20.0, help="how long sending takes when nothing fails (default 20 s)")
+    options.add_argument("--folder", help="directory for stores, files and logs (default: a new one under the temporary directory)")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""The demo's processes: a nameserver, two brokers, producers, and consumers with the files that they write."""
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from lockstep.cli.demo.order_events import TOPIC
+from lockstep.cli.demo.proof import HandledEvent, parse_handled_event
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.processes import Process, ProcessError
+
+
+class ConsumerFile:
+    """Reads the lines that one consumer has appended since the last read, except one that is still being written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._position = 0
+
+    def new_events(self) -> list[HandledEvent]:
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            file.seek(self._position)
+            data = file.read()
+        complete = data[: data.rfind(b"\n") + 1]
+        self._position += len(complete)
+        return [parse_handled_event(line) for line in complete.decode().splitlines()]
+
+
+class DemoCluster:
+    """Starts, kills and restarts the demo's processes. Ends them all when its context ends."""
+
+    def __init__(self, folder: Path, topic: str = TOPIC) -> None:
+        self.folder = folder
+        self.topic = topic
+        self.processes: dict[str, Process] = {}
+        self.files: dict[str, ConsumerFile] = {}
+        self.nameserver = ""
+        self._addresses: dict[str, str] = {}
+        self._tasks = Tasks()
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> "DemoCluster":
+        self._stack.push_async_callback(self._tasks.cancel_all)
+        self._stack.push_async_callback(self._kill_all)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def start_nameserver(self) -> None:
+        process = await self._start("nameserver", ["-m", "lockstep.nameserver", "--listen", "127.0.0.1:0"])
+        self.nameserver = str((await process.wait_for_event("nameserver.started"))["address"])
+
+    async def start_broker(self, name: str) -> None:
+        """Start a broker, on its previous port and store if it ran before."""
+        listen = self._addresses.get(name, "127.0.0.1:0")
+        store = str(self.folder / f"store-{name}")
+        process = await self._start(
+            name, ["-m", "lockstep.broker", "--name", name, "--listen", listen, "--nameserver", self.nameserver, "--store", store]
+        )
+        self._addresses[name] = str((await process.wait_for_event("broker.started"))["address"])
+
+    async def create_topic(self, queues: int) -> None:
+        command = ["topic", "create", self.topic, "--queues", str(queues), "--nameserver", self.nameserver]
+        process = await self._start("topic create", ["-m", "lockstep.cli.main", *command])
+        if await process.wait() != 0:
+            raise ProcessError(f"topic create failed: {process.stderr_tail()}")
+
+    async def start_producer(self, share: int, *, of: int, orders: int, seconds: float) -> None:
+        options = ["--share", str(share), "--of", str(of), "--orders", str(orders), "--seconds", str(seconds)]
+        await self._start(f"producer-{share + 1}", ["-m", "lockstep.cli.demo.producer", "--nameserver", self.nameserver, *options])
+
+    async def start_consumer(self, name: str, *more: str) -> None:
+        path = self.folder / f"{name}.jsonl"
+        options = ["--nameserver", self.nameserver, "--topic", self.topic, "--name", name, "--file", str(path), *more]
+        process = await self._start(name, ["-m", "lockstep.cli.demo.consumer", *options])
+        self.files[name] = ConsumerFile(path)
+        await process.wait_for_event("consumer.started")
+
+    async def spark_submit(self, name: str, script: Path, *options: str) -> Process:
+        """Run a job of scripts/ with the spark-submit next to this Python interpreter."""
+        submit = Path(sys.executable).with_name("spark-submit")
+        if not submit.exists():
+            raise ProcessError(f"{submit} is missing: install lockstep-mq[spark] into this environment")
+        environment = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+        return await self._start(name, [str(script), *options], program=str(submit), environment=environment)
+
+    async def kill(self, name: str) -> None:
+        await self.processes[name].kill()
+
+    async def stop_consumers(self) -> None:
+        await asyncio.gather(
+            *(process.stop() for name, process in self.processes.items() if name.startswith("consumer") and process.exit_code is None)
+        )
+
+    def new_events(self) -> list[HandledEvent]:
+        return [event for file in self.files.values() for event in file.new_events()]
+
+    def check_producers(self) -> bool:
+        """Return whether all producers have finished. Raise ProcessError if one failed."""
+        producers = [process for name, process in self.processes.items() if name.startswith("producer")]
+        for process in producers:
+            if process.exit_code not in (None, 0):
+                raise ProcessError(f"{process.name} failed with exit code {process.exit_code}.\n{process.stderr_tail()}")
+        return all(process.exit_code == 0 for process in producers)
+
+    async def _start(
+        self, name: str, arguments: list[str], *, program: str = sys.executable, environment: Mapping[str, str] | None = None
+    ) -> Process:
+        log = self.folder / f"{name.replace(' ', '-')}.log"
+        process = await Process.start(name, arguments, log=log, tasks=self._tasks, program=program, environment=environment)
+        self.processes[name] = process
+        return process
+
+    async def _kill_all(self) -> None:
+        for process in reversed(self.processes.values()):
+            if process.exit_code is None:
+                await process.kill()

@@ -1,0 +1,468 @@
+"""Requests of the commands to nameservers and brokers. RocketMQ: MQAdminExt.
+
+Brokers are dialled at the address that the nameserver returns, with one connection per request: a command sends few requests and ends.
+Within `keep_connections` each address has one connection for all requests.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from lockstep.client.config import nameserver_addresses
+from lockstep.client.nameservers import not_a_nameserver
+from lockstep.operations.progress import Reporter
+from lockstep.operations.tool_groups import READER_GROUP
+from lockstep.protocol.bodies import (
+    TAG,
+    BrokerAddress,
+    BrokerSettings,
+    BrokerStatus,
+    ChangeSettings,
+    ClusterInfo,
+    CreateTopicReply,
+    GroupEvent,
+    GroupEvents,
+    GroupSettings,
+    GroupStatusReply,
+    OffsetRange,
+    Overview,
+    ParkControlBody,
+    ParkControlReply,
+    ResetBody,
+    ResetReply,
+    RunningInfo,
+    SettingChanges,
+    TopicList,
+    TopicOffsets,
+    TopicRoute,
+)
+from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import (
+    LockstepError,
+    RequestTimeoutError,
+    RouteNotReadyError,
+    TopicNotExistError,
+    TransportError,
+    broker_error,
+)
+from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.headers.clients import (
+    DeleteGroupHeader,
+    ForgetProgressHeader,
+    ForgetProgressReply,
+    GroupEventsHeader,
+    GroupStatusHeader,
+)
+from lockstep.protocol.headers.offsets import (
+    OffsetReply,
+    QueryMessageHeader,
+    QueryMessageReply,
+    SearchOffsetHeader,
+    TopicHeader,
+    ViewMessageHeader,
+)
+from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
+from lockstep.protocol.headers.routes import (
+    CreateTopicHeader,
+    ForgetDeletionsHeader,
+    ForgetDeletionsReply,
+    HoldWritesHeader,
+    HoldWritesReply,
+)
+from lockstep.protocol.headers.tools import RunningInfoHeader
+from lockstep.protocol.queue import TopicLayout
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.link import CONNECT_MS, call, connect
+
+T = TypeVar("T")
+
+PULL_BYTES_MAX = 256 * 1024
+PULLED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+TIMEOUT_MS = 5_000
+"""As RocketMQ's admin tools."""
+REDIAL_MS = 1_000
+"""For how long an address that could not be dialled is not dialled again: requests that waited for the dial do not dial in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerResults(Generic[T]):
+    """The results of the same request to several brokers, by broker name."""
+
+    values: Mapping[str, T]
+    failed: Mapping[str, str]
+    """Broker → why its request failed."""
+
+    def failure_summary(self) -> str | None:
+        """Return one line that names the brokers that failed, or None if none did."""
+        return failure_summary(self.failed)
+
+
+class CachedConnection:
+    """One connection to one address, shared by concurrent requests."""
+
+    def __init__(self, host: Host, address: str, *, redial: bool) -> None:
+        self._host = host
+        self._address = address
+        self._redial = redial
+        self._endpoint: Endpoint | None = None
+        self._failed: TransportError | None = None
+        """Why the address can't be dialled: further requests fail at once instead of waiting as long again."""
+        self._failed_ms = 0
+        self._dialling = asyncio.Lock()
+
+    async def request(self, code: int, fields: dict[str, Any] | None, body: bytes, timeout_ms: int) -> Command:
+        """Return the response, whatever its code. Raise TransportError or RequestTimeoutError."""
+        async with self._dialling:
+            now_ms = self._host.clock.monotonic_ms()
+            if self._failed is not None and not (self._redial and now_ms - self._failed_ms >= REDIAL_MS):
+                raise self._failed
+            if self._endpoint is None or self._endpoint.closed:
+                try:
+                    self._endpoint = await connect(self._host, self._address, timeout_ms=min(timeout_ms, CONNECT_MS))
+                except TransportError as error:
+                    self._failed, self._failed_ms = error, self._host.clock.monotonic_ms()
+                    raise
+                self._failed = None
+        return await self._endpoint.request(code, fields, body, timeout_ms=timeout_ms)
+
+    async def close(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.abort("done")
+            await self._endpoint.wait_closed()
+
+
+class AdminClient:
+    """Sends admin requests. Every request raises TransportError, or the BrokerError of a response that reports an error.
+
+    The constructor raises ConfigError for an invalid nameserver address.
+    """
+
+    def __init__(self, host: Host, nameserver: str, *, timeout_ms: int = TIMEOUT_MS, reporter: Reporter | None = None) -> None:
+        """`reporter`: receives what operations report while they run."""
+        self.host = host
+        self.reporter = reporter or Reporter()
+        self.timeout_ms = timeout_ms
+        self.nameservers = nameserver_addresses(nameserver)
+        self._connections: dict[str, CachedConnection] | None = None
+        self._redial = False
+        self._responded: str | None = None
+        """The nameserver that has responded last, which is asked first."""
+        self._kept_by = 0
+        """The number of `keep_connections` blocks that are running."""
+
+    @asynccontextmanager
+    async def keep_connections(self, *, redial: bool = False) -> AsyncIterator[None]:
+        """Use one connection per address inside the block. It is dialled by the first request, and again after it was lost. The last of
+        several blocks that run at the same time closes the connections.
+
+        An address that can't be dialled is not tried again, or with `redial`, for a block that does not end, not for REDIAL_MS.
+        """
+        self._kept_by += 1
+        self._redial |= redial
+        if self._connections is None:
+            self._connections = {}
+        try:
+            yield
+        finally:
+            self._kept_by -= 1
+            if not self._kept_by:
+                connections, self._connections, self._redial = self._connections, None, False
+                for connection in connections.values():
+                    await connection.close()
+
+    async def _call(self, address: str, code: int, fields: dict[str, Any] | None = None, body: bytes = b"") -> Command:
+        if self._connections is None:
+            return await call(self.host, address, code, fields, body, timeout_ms=self.timeout_ms)
+        if address not in self._connections:
+            self._connections[address] = CachedConnection(self.host, address, redial=self._redial)
+        return await self._connections[address].request(code, fields, body, self.timeout_ms)
+
+    async def brokers(self) -> tuple[BrokerAddress, ...]:
+        """Return every broker that the nameserver knows, sorted by name."""
+        try:
+            response = await self._request_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO)
+        except RouteNotReadyError:
+            return ()
+        return decode_body(ClusterInfo, response.body).brokers
+
+    async def brokers_at(self, nameserver: str) -> tuple[BrokerAddress, ...]:
+        """Return every broker that this one nameserver knows."""
+        response = await self._call(nameserver, RequestCode.GET_BROKER_CLUSTER_INFO)
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise not_a_nameserver(nameserver, RequestCode.GET_BROKER_CLUSTER_INFO)
+        if response.code == ResponseCode.ROUTE_NOT_READY:
+            return ()
+        if response.code != ResponseCode.SUCCESS:
+            raise broker_error(response.code, response.remark)
+        return decode_body(ClusterInfo, response.body).brokers
+
+    async def topics(self) -> tuple[str, ...]:
+        """Return every topic of the cluster except deleted and system ones, sorted."""
+        response = await self._request_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        return decode_body(TopicList, response.body).topics
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Return the topic's whole layout and its brokers' addresses. Raise TopicNotExistError."""
+        return decode_body(TopicRoute, (await self._request_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))).body)
+
+    async def find_layout(self, topic: str) -> TopicLayout | None:
+        """Return the topic's whole layout, or None if it does not exist."""
+        try:
+            return (await self.route(topic)).layout
+        except TopicNotExistError:
+            return None
+
+    async def _request_nameserver(self, code: RequestCode, header: object | None = None) -> Command:
+        """Return the response of a nameserver that can be reached and knows a broker: of the one that has responded last, or the first."""
+        fields = None if header is None else to_plain(header)
+        failed: list[LockstepError] = []
+        for address in sorted(self.nameservers, key=lambda each: each != self._responded):
+            try:
+                response = await self._call(address, code, fields, b"")
+            except TransportError as error:
+                failed.append(error)
+                continue
+            if response.code == ResponseCode.SUCCESS:
+                self._responded = address
+                return response
+            if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise not_a_nameserver(address, code)
+            refusal = broker_error(response.code, response.remark)
+            if not isinstance(refusal, RouteNotReadyError):
+                raise refusal
+            failed.append(
+                RouteNotReadyError(
+                    f"nameserver {address} knows no broker: none has registered since it started. "
+                    f"Start one with `lockstep broker --nameserver {address} …`"
+                )
+            )
+        if len(failed) == 1 and isinstance(failed[0], RouteNotReadyError):
+            raise failed[0]
+        if any(isinstance(error, RouteNotReadyError) for error in failed):
+            raise RouteNotReadyError("; ".join(str(error) for error in failed))
+        reasons = "; ".join(str(error) for error in failed)
+        raise TransportError(f"no nameserver responds: {reasons}. Check that one is running there, or pass another --nameserver")
+
+    async def request(self, broker: BrokerAddress, code: RequestCode, header: object | None = None, body: bytes = b"") -> Command:
+        """Send one request to one broker, at its last known address."""
+        fields = None if header is None else to_plain(header)
+        response = await self._call(broker.address, code, fields, body)
+        if response.code != ResponseCode.SUCCESS:
+            raise broker_error(response.code, response.remark)
+        return response
+
+    async def offsets(self, broker: BrokerAddress, topic: str) -> tuple[OffsetRange, ...]:
+        """Return the first and the next offset of each of the topic's queues at one broker."""
+        return decode_body(TopicOffsets, (await self.request(broker, RequestCode.TOPIC_OFFSETS, TopicHeader(topic))).body).queues
+
+    async def group_status(self, broker: BrokerAddress, group: str | None, *, summaries: bool = False) -> GroupStatusReply:
+        """Return the state of `group` at one broker, or of None the names of all groups, and their summaries if requested."""
+        header = GroupStatusHeader(group, True if summaries else None)
+        return decode_body(GroupStatusReply, (await self.request(broker, RequestCode.GROUP_STATUS, header)).body)
+
+    async def offset_by_time(self, broker: BrokerAddress, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """Return the offset of the first message that was stored at this time or later, or the queue's end if there is none."""
+        response = await self.request(broker, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader(topic, queue_id, timestamp_ms))
+        return from_plain(OffsetReply, response.fields).offset
+
+    async def pull(
+        self,
+        broker: BrokerAddress,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count: int,
+        *,
+        group: str = READER_GROUP,
+        tags: str = "*",
+        expression_type: str = TAG,
+        key: str | None = None,
+    ) -> tuple[bytes, int]:
+        """Return stored records of one queue from an offset on, and the next offset to pull. Commits nothing and does not wait.
+
+        `tags`: a tag expression; the broker compares hashes, so that other tags may pass. Or another one, of `expression_type`.
+        `key`: return only records with this sharding key; with an empty text only what waits for the replay of `group`'s parked keys.
+        """
+        header = PullHeader(
+            group,
+            topic,
+            queue_id,
+            offset,
+            count,
+            SUBSCRIPTION,
+            subscription=tags,
+            expression_type=expression_type or TAG,
+            max_msg_bytes=PULL_BYTES_MAX,
+            key=key,
+        )
+        response = await self._call(broker.address, RequestCode.PULL_MESSAGE, to_plain(header))
+        if response.code not in PULLED:
+            raise broker_error(response.code, response.remark)
+        body = bytes(response.body) if response.code == ResponseCode.SUCCESS else b""
+        return body, from_plain(PullReply, response.fields).next_begin_offset
+
+    async def reset(self, broker: BrokerAddress, body: ResetBody) -> ResetReply:
+        """Set a group's progress at one broker: in all the given queues, or in none."""
+        return decode_body(ResetReply, (await self.request(broker, RequestCode.RESET_OFFSETS, body=encode_body(body))).body)
+
+    async def control_parked(self, broker: BrokerAddress, body: ParkControlBody) -> ParkControlReply:
+        """List, replay or drop parked keys at one broker. Return the keys that were named, at most LISTED_MAX."""
+        response = await self.request(broker, RequestCode.PARK_CONTROL, None, encode_body(body))
+        return decode_body(ParkControlReply, response.body)
+
+    async def configure(self, broker: BrokerAddress, settings: GroupSettings) -> GroupSettings:
+        """Store a group's settings at one broker. Return the settings in force."""
+        response = await self.request(broker, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=encode_body(settings))
+        return decode_body(GroupSettings, response.body)
+
+    async def delete_group(self, broker: BrokerAddress, group: str) -> None:
+        """Remove a group and its progress at one broker. Does nothing if the broker does not know the group."""
+        await self.request(broker, RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader(group, clean_offset=True))
+
+    async def forget_progress(self, broker: BrokerAddress, group: str, topic: str) -> int:
+        """End a group's progress in one topic at one broker. Return the number of queues in which it had progress."""
+        response = await self.request(broker, RequestCode.FORGET_PROGRESS, ForgetProgressHeader(group, topic))
+        return from_plain(ForgetProgressReply, response.fields).queues
+
+    async def running_info(self, broker: BrokerAddress, header: RunningInfoHeader) -> RunningInfo:
+        """Return what a member reports of itself, whom its broker asks. Raise MemberTimeoutError if it does not respond within 3 s."""
+        return decode_body(RunningInfo, (await self.request(broker, RequestCode.GET_CONSUMER_RUNNING_INFO, header)).body)
+
+    async def broker_status(self, broker: BrokerAddress) -> BrokerStatus:
+        """Return a broker's report about itself."""
+        return decode_body(BrokerStatus, (await self.request(broker, RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+
+    async def overview(self, broker: BrokerAddress) -> Overview:
+        """Return the figures of a whole broker."""
+        return decode_body(Overview, (await self.request(broker, RequestCode.OVERVIEW)).body)
+
+    async def group_events(self, broker: BrokerAddress, group: str) -> GroupEvents:
+        """Return all events of a group that a broker has kept."""
+        events: list[GroupEvent] = []
+        dropped: dict[str, int] = {}
+        after, term = 0, None
+        while True:
+            reply = await self.group_events_after(broker, after, term, group)
+            if reply.term != term:
+                events, dropped = [], {}
+            events += reply.events
+            dropped |= reply.dropped
+            after, term = reply.last, reply.term
+            if not reply.events:
+                return replace(reply, events=tuple(events), dropped=dropped)
+
+    async def group_events_after(self, broker: BrokerAddress, after: int, term: int | None, group: str | None = None) -> GroupEvents:
+        """Return the next events after the number `after` of that term; of all groups if `group` is None."""
+        header = GroupEventsHeader(after, term, group)
+        return decode_body(GroupEvents, (await self.request(broker, RequestCode.GROUP_EVENTS, header)).body)
+
+    async def settings(self, broker: BrokerAddress) -> BrokerSettings:
+        """Return all settings of a broker."""
+        return decode_body(BrokerSettings, (await self.request(broker, RequestCode.GET_BROKER_CONFIG)).body)
+
+    async def nameserver_settings(self, address: str) -> BrokerSettings:
+        """Return all settings of one nameserver. Raise RequestCodeNotSupportedError if it is of an earlier version."""
+        response = await self._call(address, RequestCode.GET_NAMESRV_CONFIG)
+        if response.code != ResponseCode.SUCCESS:
+            raise broker_error(response.code, response.remark)
+        return decode_body(BrokerSettings, response.body)
+
+    async def change_settings(self, broker: BrokerAddress, values: dict[str, str]) -> SettingChanges:
+        """Change settings of one broker until it ends: all of them or none."""
+        response = await self.request(broker, RequestCode.UPDATE_BROKER_CONFIG, body=encode_body(ChangeSettings(values)))
+        return decode_body(SettingChanges, response.body)
+
+    async def forget_deletions(self, address: str, counter_max: int) -> ForgetDeletionsReply:
+        """Make a broker or a nameserver forget deleted topics; with `counter_max` 0 it only returns how many it remembers."""
+        fields = to_plain(ForgetDeletionsHeader(counter_max))
+        response = await self._call(address, RequestCode.FORGET_DELETIONS, fields)
+        if response.code != ResponseCode.SUCCESS:
+            raise broker_error(response.code, response.remark)
+        return from_plain(ForgetDeletionsReply, response.fields)
+
+    async def put_layout(self, broker: BrokerAddress, layout: TopicLayout, hold_id: str | None = None) -> TopicLayout:
+        """Propose a layout to one broker, with `hold_id` only while that hold is in force. Return the one in force there afterwards."""
+        header = CreateTopicHeader(layout.topic, hold_id=hold_id)
+        response = await self.request(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header, encode_body(layout))
+        return decode_body(CreateTopicReply, response.body).layout
+
+    async def hold_writes(self, broker: BrokerAddress, topic: str, hold_id: str, lease_ms: int) -> bool:
+        """Begin, renew or (with a lease of 0) end a hold of a topic's writes at one broker. Return whether it began now."""
+        response = await self.request(broker, RequestCode.HOLD_WRITES, HoldWritesHeader(topic, hold_id, lease_ms))
+        return from_plain(HoldWritesReply, response.fields).begun
+
+    async def layouts(self) -> dict[str, TopicLayout]:
+        """Return the layout of every topic, also those of groups (retry, dead letters). A topic that is deleted meanwhile is left out.
+
+        Raise TransportError if the layout of any topic can't be read.
+        """
+        async with self.keep_connections():
+            topics = await self.topics()
+            found = await gather_results({topic: self.find_layout(topic) for topic in topics})
+        if found.failed:
+            topic, why = next(iter(found.failed.items()))
+            raise TransportError(f"the layouts of {len(found.failed)} of {len(topics)} topics can't be read; that of {topic}: {why}")
+        return {topic: layout for topic, layout in found.values.items() if layout is not None}
+
+    async def query(self, broker: BrokerAddress, header: QueryMessageHeader) -> tuple[QueryMessageReply, bytes]:
+        """Search a part of one broker's log. Return how far the search came, and the records that were found, the newest first."""
+        response = await self.request(broker, RequestCode.QUERY_MESSAGE, header)
+        return from_plain(QueryMessageReply, response.fields), bytes(response.body)
+
+    async def view(self, broker: BrokerAddress, physical_offset: int) -> bytes:
+        """Return the stored record at a position of one broker's log."""
+        return bytes((await self.request(broker, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader(physical_offset))).body)
+
+
+def failure_summary(failed: Mapping[str, str]) -> str | None:
+    """Return one line that names the brokers that failed and why, or None if none did."""
+    return f"the result is incomplete: {broker_reasons(failed)}" if failed else None
+
+
+def broker_reasons(failed: Mapping[str, str]) -> str:
+    return "; ".join(f"broker {name}: {why}" for name, why in failed.items())
+
+
+async def gather_results(requests: Mapping[str, Awaitable[T]]) -> BrokerResults[T]:
+    """Await requests to several brokers at once. A LockstepError or OSError of one is recorded in `failed`; any other is raised."""
+    results = await asyncio.gather(*requests.values(), return_exceptions=True)
+    values: dict[str, T] = {}
+    failed: dict[str, str] = {}
+    for name, result in zip(requests, results, strict=True):
+        if isinstance(result, LockstepError | OSError):
+            failed[name] = " ".join(str(result).split()) or type(result).__name__
+        elif isinstance(result, BaseException):
+            raise result
+        else:
+            values[name] = result
+    return BrokerResults(values, failed)
+
+
+async def within_patience(request: Awaitable[T], patience_s: float | None) -> T:
+    """Return the response to a request. Raise RequestTimeoutError if it takes longer than `patience_s`."""
+    try:
+        async with asyncio.timeout(patience_s):
+            return await request
+    except RequestTimeoutError:
+        raise
+    except TimeoutError:
+        raise RequestTimeoutError(f"it has not responded for {patience_s:g} s") from None
+
+
+def by_name(brokers: Iterable[BrokerAddress]) -> dict[str, BrokerAddress]:
+    return {broker.name: broker for broker in brokers}
+
+
+def without_address(layout_brokers: Sequence[str], known: Mapping[str, BrokerAddress]) -> dict[str, str]:
+    """Return the brokers of a layout that no nameserver knows, each with this reason."""
+    return {name: "no address is known: it has not registered since the nameserver started" for name in layout_brokers if name not in known}

@@ -1,0 +1,61 @@
+"""Ask nameservers and brokers what `lockstep doctor` examines."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from lockstep.operations.admin_client import AdminClient, gather_results
+from lockstep.operations.brokers import diagnosis
+from lockstep.operations.brokers.diagnosis import Finding
+from lockstep.operations.groups.group_query import read_groups
+from lockstep.protocol.bodies import BrokerAddress
+from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.queue import TopicLayout
+
+
+async def examine(admin: AdminClient) -> list[Finding]:
+    """Run every check, in the order in which they depend on each other."""
+    known = await gather_results({address: admin.brokers_at(address) for address in admin.nameservers})
+    findings = [
+        diagnosis.check_nameserver(address, known.values.get(address), known.failed.get(address, "")) for address in admin.nameservers
+    ]
+    findings += diagnosis.check_agreement(known.values)
+    brokers: dict[str, BrokerAddress] = {}
+    for reported in known.values.values():
+        for broker in reported:
+            if broker.name not in brokers or (broker.registered, broker.term) > (
+                brokers[broker.name].registered,
+                brokers[broker.name].term,
+            ):
+                brokers[broker.name] = broker
+    layouts = await _layouts(admin)
+    named = Counter(name for layout in layouts.values() for name in layout.brokers)
+    for name in sorted(brokers):
+        findings += await _check_broker(admin, brokers[name], named.get(name, 0))
+    findings += [diagnosis.check_unknown_broker(name, count) for name, count in sorted(named.items()) if brokers and name not in brokers]
+    if any(broker.registered for broker in brokers.values()):
+        findings += await _check_groups(admin, [broker for broker in brokers.values() if broker.registered], layouts)
+    return findings
+
+
+async def _layouts(admin: AdminClient) -> dict[str, TopicLayout]:
+    """Return the layout of each topic; nothing if no nameserver responds, which is a finding of its own."""
+    try:
+        return await admin.layouts()
+    except LockstepError:
+        return {}
+
+
+async def _check_broker(admin: AdminClient, broker: BrokerAddress, topic_count: int) -> list[Finding]:
+    clock = admin.host.clock
+    began_ms = clock.monotonic_ms()
+    results = await gather_results({broker.name: admin.broker_status(broker)} if broker.registered else {})
+    took_ms = clock.monotonic_ms() - began_ms
+    status, reason = results.values.get(broker.name), results.failed.get(broker.name, "")
+    return diagnosis.check_broker(broker, status, reason, clock.wall_ms(), took_ms, topic_count)
+
+
+async def _check_groups(admin: AdminClient, brokers: list[BrokerAddress], layouts: Mapping[str, TopicLayout]) -> list[Finding]:
+    results = await gather_results({broker.name: admin.group_status(broker, None, summaries=True) for broker in brokers})
+    groups = diagnosis.groups_to_check(results.values)
+    reports = await read_groups(admin, groups, layouts)
+    return [finding for group in groups if (report := reports[group][0]) is not None for finding in diagnosis.check_group(report)]

@@ -1,0 +1,142 @@
+"""Move a group to other offsets: what would change, and the requests that change it."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from shlex import quote
+
+from lockstep.operations.admin_client import AdminClient, broker_reasons, by_name, gather_results
+from lockstep.operations.changes.reset_plan import Move, plan_moves
+from lockstep.operations.errors import OperationError
+from lockstep.operations.groups.group_query import read_group, unknown_group
+from lockstep.operations.groups.group_report import QueueLine
+from lockstep.operations.groups.parked import Waiting, count_forgotten
+from lockstep.operations.targets import Target
+from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
+from lockstep.protocol.names import check_topic, group_of_topic
+from lockstep.protocol.queue import MessageQueue
+
+QUEUES_SHOWN = 8
+"""The number of queues with parked keys that a refusal names."""
+FIRST_RESET = (
+    "use --topic TOPIC to set its offsets before its first start. If it is broadcasting, each member keeps its progress in a file of its "
+    "own, which no broker can reset"
+)
+
+
+async def check_parked(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move], *, drop_parked: bool) -> Waiting:
+    """Return how many messages of parked keys wait that the reset forgets.
+
+    Raise OperationError if keys are parked and are not to be dropped, or if what waits can't be counted.
+    """
+    if not any(move.parked for move in plan):
+        return Waiting(0, True)
+    if not drop_parked:
+        raise _parked_error(group, plan)
+    return await _count_forgotten(admin, group, topic, plan)
+
+
+def _parked_error(group: str, plan: Sequence[Move]) -> OperationError:
+    """Return the error for a reset of queues with parked keys."""
+    counts = [f"{move.parked} in {move.queue.topic} {move.queue.broker_name}:{move.queue.queue_id}" for move in plan if move.parked]
+    listed = ", ".join(counts[:QUEUES_SHOWN]) + (" …" if len(counts) > QUEUES_SHOWN else "")
+    return OperationError(
+        f"nothing was changed: keys of group {group} are parked ({listed}), and a reset would deliver their messages again, or never. "
+        f"Replay or drop them (`lockstep park ls {quote(group)}` lists them), or forget them with --drop-parked"
+    )
+
+
+async def _count_forgotten(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move]) -> Waiting:
+    """Return how many messages of the parked keys wait that the reset forgets."""
+    forgotten = await count_forgotten(admin, group, topic, {move.queue for move in plan})
+    if forgotten.failed:
+        raise OperationError(
+            f"nothing was changed: the waiting messages of parked keys can't be counted: {broker_reasons(forgotten.failed)}"
+        )
+    return forgotten.waiting
+
+
+async def plan_reset(
+    admin: AdminClient, group: str, topic: str | None, selected: Collection[tuple[str, int]], target: Target
+) -> tuple[Move, ...]:
+    """Return what a reset to `target` would change: of the queues `selected`, all if that is empty.
+
+    Raise OperationError if a broker concerned does not respond: a reset is complete or not made at all.
+    """
+    lines = await read_lines(admin, group)
+    if topic is not None:
+        check_topic(topic)
+        topics = [topic]
+    else:
+        topics = sorted({line.topic for line in lines if group_of_topic(line.topic) is None})
+    if not topics:
+        raise unknown_group(group, {}, FIRST_RESET)
+    queues, brokers = await read_queues(admin, topics)
+    if selected:
+        queues = [each for each in queues if (each.broker_name, each.queue_id) in selected]
+    if missing := set(selected) - {(each.broker_name, each.queue_id) for each in queues}:
+        raise OperationError(
+            f"nothing was changed: {', '.join(topics)} has no queue {':'.join(map(str, min(missing)))}; "
+            "run `lockstep topic show TOPIC` to list the queues"
+        )
+    ranges = await read_ranges(admin, brokers, queues)
+    by_time = {}
+    if target.kind == "time":
+        found = await gather_results(
+            {str(each): admin.offset_by_time(brokers[each.broker_name], each.topic, each.queue_id, target.value) for each in queues}
+        )
+        if found.failed:
+            raise OperationError(f"nothing was changed, {found.failure_summary()}. Run the command again")
+        by_time = {each: found.values[str(each)] for each in queues}
+    return plan_moves(queues, lines, ranges, target, by_time)
+
+
+async def read_lines(admin: AdminClient, group: str) -> Sequence[QueueLine]:
+    """Return the group's progress and parked keys, nothing if no broker knows the group.
+
+    Raise OperationError if a broker does not respond, and for a broadcasting group.
+    """
+    report, statuses = await read_group(admin, group)
+    if statuses.failed:
+        raise OperationError(f"nothing was changed: some brokers did not respond: {broker_reasons(statuses.failed)}. Try again later")
+    if report is not None and report.broadcasting:
+        raise OperationError(
+            f"group {group} is broadcasting: each member keeps its progress in a file of its own, which no broker can reset"
+        )
+    return () if report is None else report.queues
+
+
+async def read_queues(admin: AdminClient, topics: Iterable[str]) -> tuple[list[MessageQueue], dict[str, BrokerAddress]]:
+    """Return the readable queues of topics, and their brokers by name. Raise TopicNotExistError."""
+    queues: list[MessageQueue] = []
+    brokers: dict[str, BrokerAddress] = {}
+    for name in topics:
+        route = await admin.route(name)
+        brokers |= by_name(route.brokers)
+        queues += route.layout.read_queues
+    return queues, brokers
+
+
+async def read_ranges(
+    admin: AdminClient, brokers: Mapping[str, BrokerAddress], queues: Sequence[MessageQueue]
+) -> dict[MessageQueue, OffsetRange]:
+    """Return the offsets that each queue holds. Raise OperationError if the address of a broker is not known."""
+    ranges = {}
+    for topic, name in dict.fromkeys((queue.topic, queue.broker_name) for queue in queues):
+        if name not in brokers:
+            raise OperationError(f"nothing was changed: no address of broker {name} is known, and it has queues of {topic}")
+        for held in await admin.offsets(brokers[name], topic):
+            ranges[MessageQueue(topic, name, held.queue_id)] = held
+    return ranges
+
+
+async def carry_out(admin: AdminClient, group: str, plan: Sequence[Move], *, drop_parked: bool) -> None:
+    """Reset broker by broker; each resets all its queues of a topic or none. Raise OperationError at the first that does not."""
+    brokers = by_name(await admin.brokers())
+    done: list[str] = []
+    for topic, name in dict.fromkeys((move.queue.topic, move.queue.broker_name) for move in plan):
+        own = [move for move in plan if (move.queue.topic, move.queue.broker_name) == (topic, name)]
+        body = ResetBody(group, topic, tuple(QueueOffset(move.queue.queue_id, move.after) for move in own), drop_parked)
+        results = await gather_results({name: admin.reset(brokers[name], body)})
+        if results.failed:
+            so_far = f"{topic} was reset at {', '.join(done)} already" if done else "nothing was changed before"
+            raise OperationError(f"broker {name} did not reset {topic}: {results.failed[name]}; {so_far}. Run the command again")
+        done.append(name)

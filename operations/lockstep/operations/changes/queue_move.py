@@ -1,0 +1,161 @@
+"""Change the queues of a topic so that the order of each key is kept (ordering.md 9.6).
+
+    the ordered groups have almost consumed the topic ─▶ hold its writes at every broker ─▶ they have consumed all of it
+    ─▶ put the new layout into force ─▶ end the hold
+
+Sends wait meanwhile: those of a key for as long as `keyed_send_timeout_ms` (30 s), so the hold is shorter. If the groups do not get there
+in time, the hold ends and nothing has changed. It is not begun for a group that can't catch up: one without a member, or that may not
+consume. Queues that are removed must have been consumed by every group.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from shlex import quote
+
+from lockstep.operations.admin_client import AdminClient, broker_reasons, by_name
+from lockstep.operations.changes.layout_publish import publish_layout
+from lockstep.operations.changes.write_hold import WriteHold
+from lockstep.operations.errors import OperationError
+from lockstep.operations.groups.group_report import forget_command
+from lockstep.operations.groups.parked import list_parked
+from lockstep.operations.groups.topic_lag import TopicLag, read_lag
+from lockstep.protocol.bodies import BrokerAddress
+from lockstep.protocol.queue import MessageQueue, TopicLayout
+
+HOLD_MS = 20_000
+"""How long the writes are held at the longest."""
+HOLD_LAG_MAX = 10_000
+"""The lag above which the hold is not begun: the groups would hardly consume so much in time."""
+STEP_S = 0.05
+
+
+class NotConsumedError(OperationError):
+    """Nothing was changed: groups have not consumed what they must, or have parked keys, or messages wait for their delay."""
+
+    def __init__(self, text: str, lag: TopicLag, waits_for: str) -> None:
+        super().__init__(f"nothing was changed: {text}, or use --force")
+        self.lag = lag
+        self.waits_for = waits_for
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What must be consumed before a new layout may be in force."""
+
+    ordered: frozenset[MessageQueue]
+    """By ordered groups: else they would mix old and new messages of a key."""
+    every: frozenset[MessageQueue]
+    """By every group: queues that are removed."""
+    emptied: frozenset[str]
+    """Brokers of which all queues are removed. No message may wait there for its delay or a retry: it would open a queue again."""
+
+    def __bool__(self) -> bool:
+        return bool(self.ordered or self.every)
+
+    @property
+    def why(self) -> str:
+        """Return what would go wrong otherwise."""
+        return "messages in the removed queues would be lost" if self.every else "messages of a key would be consumed out of order"
+
+
+def needs_of(before: TopicLayout, after: TopicLayout) -> Needs:
+    """Return what groups must have consumed before `after` follows `before`."""
+    moves = before.write_queues != after.write_queues and bool(before.write_queues)
+    ordered = frozenset(before.read_queues if moves else ())
+    return Needs(
+        ordered, frozenset(before.read_queues) - frozenset(after.read_queues), frozenset(before.brokers) - frozenset(after.brokers)
+    )
+
+
+async def put_in_order(
+    admin: AdminClient, before: TopicLayout, after: TopicLayout, lost: Collection[str] = (), lag_max: int = HOLD_LAG_MAX
+) -> int | None:
+    """Put `after` into force without breaking the order of a key or losing a message. Return for how long writes were held, in ms; None
+    if that was not necessary.
+
+    `lost`: brokers that are gone for good, whose queues can't be consumed. Above a lag of `lag_max` the hold is not begun.
+
+    Raises:
+        NotConsumedError: Groups lag, their lag is not known, they have parked keys, or messages wait for their delay. Nothing was changed.
+        NotHeldError: A broker does not hold the writes. Nothing was changed.
+        OperationError: See `publish_layout`.
+    """
+    needs = needs_of(before, after)
+    if not needs:
+        await publish_layout(admin, after)
+        return None
+    await _lag_below(admin, before.topic, needs, lost, lag_max)
+    clock = admin.host.clock
+    async with WriteHold(admin, before.topic, frozenset(before.brokers) - frozenset(lost)) as hold:
+        begun_ms = clock.monotonic_ms()
+        while (lag := await _lag_below(admin, before.topic, needs, lost, lag_max)).lags:
+            await hold.confirm()
+            if clock.monotonic_ms() - begun_ms >= HOLD_MS:
+                raise _lagging(before.topic, lag, needs)
+            await asyncio.sleep(STEP_S)
+        await hold.confirm()
+        await publish_layout(admin, after, hold)
+        return clock.monotonic_ms() - begun_ms
+
+
+async def _lag_below(admin: AdminClient, topic: str, needs: Needs, lost: Collection[str], lag_max: int) -> TopicLag:
+    """Return the lag. Raise NotConsumedError if it is above the limit or unknown, if messages wait at a broker that is emptied, or if keys
+    are parked.
+
+    The messages that wait are counted after the lag, and so are parked keys. A call that fails puts its message among them, or parks its
+    key, before it commits, and while the writes are held none of them is delivered: so none is missed.
+    """
+    lag = await read_lag(admin, needs.ordered, needs.every, lost)
+    waiting = await _waiting(admin, needs.emptied - frozenset(lost))
+    parked, unreached = await _parked(admin, topic, needs.ordered | needs.every, lost)
+    if unknown := {**unreached, **lag.unknown}:
+        reasons = broker_reasons(unknown)
+        text = f"the lag of groups in {topic} is unknown ({reasons}), and if a group lags, {needs.why}. Start the broker again"
+        raise NotConsumedError(text, lag, f"{topic}: {reasons}")
+    if lag.broadcasting or lag.standing or lag.total > lag_max:
+        raise _lagging(topic, lag, needs)
+    if waiting:
+        places = ", ".join(f"{count} at {name}" for name, count in waiting.items())
+        text = f"messages wait for their delay or a retry ({places}), and one of {topic} would open a queue there again"
+        raise NotConsumedError(f"{text}. Wait until they are delivered", lag, f"messages that wait for their delay or a retry: {places}")
+    if parked:
+        groups = ", ".join(f"{group}: {count}" for group, count in parked.items())
+        step = f"Replay or drop them (`lockstep park ls --topic {quote(topic)}` lists them)"
+        text = f"groups have parked keys in {topic} ({groups}), and {needs.why}. {step}"
+        raise NotConsumedError(text, lag, f"parked keys in {topic}: {groups}")
+    return lag
+
+
+async def _parked(
+    admin: AdminClient, topic: str, queues: Collection[MessageQueue], lost: Collection[str]
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the groups with parked keys in these queues of the topic, each with the number of keys, and the brokers of the queues that did
+    not respond, each with the reason."""
+    listed = await list_parked(admin, topic=topic, lost=lost)
+    owners = {queue.broker_name for queue in queues}
+    counts = Counter(each.row.group for each in listed.keys if each.queue in queues)
+    more = "at least " if owners & set(listed.cut) else ""
+    failed = {name: why for name, why in listed.failed.items() if name in owners}
+    return {group: f"{more}{count}" for group, count in counts.items()}, failed
+
+
+async def _waiting(admin: AdminClient, names: Collection[str]) -> dict[str, int]:
+    """Return how many messages wait at each of these brokers for their delay or a retry, without those that have none."""
+    brokers = by_name(await admin.brokers()) if names else {}
+    counts = {name: await waiting_count(admin, brokers[name]) for name in sorted(names) if name in brokers}
+    return {name: count for name, count in counts.items() if count}
+
+
+async def waiting_count(admin: AdminClient, broker: BrokerAddress) -> int:
+    """Return how many messages wait at the broker for their delay or a retry."""
+    return (await admin.broker_status(broker)).delayed_messages or 0
+
+
+def _lagging(topic: str, lag: TopicLag, needs: Needs) -> NotConsumedError:
+    step, waits_for = "Wait until they have", f"{topic}: {lag}"
+    if (group := next(iter(lag.standing), None)) is not None:
+        ends = f"`{forget_command(group, topic)}` ends the progress of a group that will not come back"
+        step, waits_for = f"Let them consume it ({ends})", f"{waits_for} ({ends})"
+    return NotConsumedError(f"some groups have not consumed all of {topic} (lag of {lag}), and {needs.why}. {step}", lag, waits_for)
