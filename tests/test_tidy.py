@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import tomllib
 from collections.abc import Collection, Iterator
 from functools import cache
@@ -27,6 +28,14 @@ WORLD_CALLS = re.compile(
 
 def roots() -> list[str]:
     return sorted(path.parents[1].name for path in ROOT.glob("*/lockstep/*") if path.is_dir() and path.name != "__pycache__")
+
+
+def tracked_files() -> list[str]:
+    """Return the files of the repository, those that git does not know yet included; of a copy without git all of them."""
+    listing = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    return listing.stdout.splitlines() if listing.returncode == 0 else [place(path) for path in ROOT.rglob("*") if path.is_file()]
 
 
 def sources() -> list[Path]:
@@ -62,6 +71,35 @@ def test_pyproject_lists_exactly_the_roots_on_disk() -> None:
     assert sorted(hatch["targets"]["wheel"]["packages"]) == sorted([f"{root}/lockstep" for root in roots()] + BESIDE)
     assert sorted(hatch["dev-mode-dirs"]) == roots()
     assert sorted(set(project["tool"]["pytest"]["ini_options"]["pythonpath"]) - {"tests", "bench"}) == roots()
+
+
+def listed(page: str, heading: str) -> dict[str, str]:
+    """Return the folders in the first table after `heading`, each with the cell before it, or "" if it is in the first column."""
+    table = (ROOT / page).read_text().partition(heading)[2].partition("\n\n|")[2].partition("\n\n")[0]
+    return {folder: floor for floor, folder in re.findall(r"^\|?(?: (\d) \|)? `([\w.]+)` \|", table, re.MULTILINE)}
+
+
+def test_pages_list_exactly_the_roots_and_folders_on_disk() -> None:
+    floors = {root: str(floor) for root, floor in FLOORS.items() if root != "tests"}
+    assert listed("docs/architecture.md", "## Floors") == floors
+    assert listed("CONTRIBUTING.md", "## Layout") == floors
+    assert sorted(floors) == roots()
+    tracked = {path.parts[0] for path in map(Path, tracked_files()) if len(path.parts) > 1 and not path.parts[0].startswith(".")}
+    assert set(listed("docs/architecture.md", "Beside the roots")) == tracked - floors.keys()
+
+
+ENTRIES_MAX = 25
+LARGE = {f"{root}/lockstep/{root}" for root in ("protocol", "runtime", "spark")}
+LARGE |= {"cli/lockstep/cli/commands", "client/lockstep/client/producer"}
+"""Folders that are still larger."""
+
+
+def test_folders_are_small_enough_to_read_their_list_and_say_what_belongs_there() -> None:
+    folders = {path.parent for path in sources() if path.parent.parent.name != "lockstep" or path.parent.name in roots()}
+    for folder in sorted(folder for folder in folders if not place(folder).startswith("tests/")):
+        entries = [each.name for each in folder.iterdir() if each.name not in ("__pycache__", "__init__.py", "py.typed")]
+        assert len(entries) <= ENTRIES_MAX or place(folder) in LARGE, f"{place(folder)} has {len(entries)} entries: divide it by subject"
+        assert ast.get_docstring(tree(folder / "__init__.py")), f"{place(folder)}/__init__.py does not say what belongs there"
 
 
 def test_every_root_is_one_typed_part_of_the_namespace_package() -> None:

@@ -7,8 +7,11 @@ import lockstep.nameserver
 import lockstep.runtime
 
 SERVERS = (lockstep.broker, lockstep.nameserver, lockstep.runtime)
+NOT_OF_SERVERS = {"processes.py"}
+"""Child processes are started by benchmarks, the demo and TestCluster."""
 
 
 def server_sources() -> list[Path]:
     """Return the files of broker, nameserver and runtime."""
-    return [path for package in SERVERS for path in sorted(Path(package.__path__[0]).rglob("*.py"))]
+    found = [path for package in SERVERS for path in sorted(Path(package.__path__[0]).rglob("*.py"))]
+    return [path for path in found if path.name not in NOT_OF_SERVERS]

@@ -1,6 +1,8 @@
 """A dashboard in the browser: what the brokers, topics and groups of a cluster do now, and did in the last hour. docs/dashboard.md.
 
-`lockstep dashboard` runs it, or a program mounts it: `app.mount("/lockstep", Dashboard("127.0.0.1:9876").app)`.
+Here: pages, forms, words of other languages, and who may ask. Not here: what is shown or changed (`operations`).
+
+Read `server.py`, then `views.py`.
 """
 
 from lockstep.runtime.extras import with_advice
