@@ -5,18 +5,19 @@ from typing import Annotated
 import typer
 from typer.core import TyperCommand
 
+from lockstep.cli.change_command import add_changes
 from lockstep.cli.commands import broker, dlq, group, message, park, store, topic
 from lockstep.cli.commands.bench import bench_command
 from lockstep.cli.commands.cluster import cluster_command
 from lockstep.cli.commands.delays import delays_command
 from lockstep.cli.commands.doctor import doctor_command
-from lockstep.cli.commands.send import send_command
 from lockstep.cli.commands.tail import tail_command
 from lockstep.cli.commands.top import top_command
 from lockstep.cli.commands.up import up_command
 from lockstep.cli.commands.why import why_command
 from lockstep.cli.servers import serve
 from lockstep.cli.version import describe_version
+from lockstep.operations.changes.send import Send
 
 PASS_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
@@ -58,7 +59,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(park.app, name="park")
 app.command("cluster")(cluster_command)
-app.command("send")(send_command)
+add_changes(app, (Send,))
 app.command("tail")(tail_command)
 app.add_typer(message.app, name="message")
 app.command("bench")(bench_command)

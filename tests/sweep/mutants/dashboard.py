@@ -6,7 +6,7 @@ from typing import Any
 
 from lockstep.broker.figures import figures
 from lockstep.dashboard import Dashboard, guard
-from lockstep.dashboard.changes.change import Change, Plan
+from lockstep.dashboard.changes.forms import Form, Planned
 from lockstep.dashboard.changes.outcomes import Outcomes
 from lockstep.dashboard.changes.pages import Changes
 from lockstep.dashboard.changes.replays import Replays
@@ -101,13 +101,13 @@ def the_token_is_not_asked_for(patch: Patches) -> None:
 @mutant(aimed=CHANGES + "test_change_needs_the_name_and_the_plan_that_was_shown")
 def an_old_plan_is_carried_out(patch: Patches) -> None:
     """A change is carried out only if its plan is still the one that was shown."""
-    patch.set(Plan, "digest", property(lambda self: "the same"))
+    patch.set(Planned, "digest", property(lambda self: "the same"))
 
 
 @mutant(aimed=CHANGES + "test_change_needs_the_name_and_the_plan_that_was_shown")
 def the_name_is_not_asked_for(patch: Patches) -> None:
     """A change needs the name of what it changes, typed once more."""
-    patch.set(Change, "confirmed", None)
+    patch.set(Form, "confirmed", None)
 
 
 @mutant(aimed=CHANGES + "test_confirmed_plan_is_carried_out_once")

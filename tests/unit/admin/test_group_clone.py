@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.cli.commands.group_clone import _clone, _export, _import
-from lockstep.cli.commands.group_reset import _reset
+from lockstep.cli.change_command import carry_out
+from lockstep.cli.commands.group_progress import _export, _import
 from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.group_clone import GroupClone
+from lockstep.operations.changes.group_reset import GroupReset
 from lockstep.operations.changes.reset_plan import plan_offsets
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_progress import GroupProgress, from_json, progress_of, to_json
@@ -102,8 +104,8 @@ def test_offsets_outside_of_a_queue_become_the_nearest_ones() -> None:
 
 
 def clone(cluster: TestCluster, source: str = GROUP, target: str = TARGET, **options: Any) -> Any:
-    settings = {"topic": None, "drop_parked": False, "dry_run": False, "as_json": True, **options}
-    return _clone(source, target, nameserver=cluster.nameserver, **settings)
+    shown = {name: options.pop(name, default) for name, default in (("dry_run", False), ("as_json", True))}
+    return carry_out(GroupClone(source=source, target=target, **options), cluster.nameserver, **shown)
 
 
 async def set_progress(cluster: TestCluster, group: str, offsets: Sequence[int], topic: str = TOPIC) -> None:
@@ -153,7 +155,7 @@ async def test_clone_gives_the_target_the_offsets_of_the_source(lockstep_cluster
     assert f"queues in which the group had no progress: 2; only `lockstep group delete {TARGET}` takes that back" in printed
     for command in commands:
         _, _, _, group, _, topic, _, queue, _, offset = shlex.split(command)
-        await _reset(group, offset, topic, (queue,), False, False, cluster.nameserver, False)
+        await carry_out(GroupReset(group=group, to=offset, topic=topic, queue=(queue,)), cluster.nameserver)
     assert (await committed(cluster, TARGET))[TOPIC, "broker-a"] == 3
     assert (await committed(cluster, TARGET))[TOPIC, "broker-b"] == 5
     capsys.readouterr()

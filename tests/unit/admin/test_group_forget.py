@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from lockstep.cli.change_command import carry_out
 from lockstep.cli.commands.broker_drain import _drain
 from lockstep.cli.commands.group import _show
-from lockstep.cli.commands.group_forget import _forget
 from lockstep.client import Message, Producer
 from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.group_forget import GroupForget
 from lockstep.operations.changes.layout_publish import create_and_wait
 from lockstep.operations.changes.write_hold import WriteHold
 from lockstep.operations.errors import OperationError
@@ -23,7 +24,7 @@ TOPIC = "orders"
 
 
 def forget(cluster: TestCluster, topic: str = TOPIC, group: str = "billing", *, dry_run: bool = False, as_json: bool = False) -> Any:
-    return _forget(group, topic, dry_run, cluster.nameserver, as_json)
+    return carry_out(GroupForget(group=group, topic=topic), cluster.nameserver, dry_run=dry_run, as_json=as_json)
 
 
 async def left_topic(cluster: TestCluster) -> None:
@@ -57,9 +58,10 @@ async def test_left_topic_is_shown_and_its_progress_ends_on_command(
     lines, _ = await list_groups(AdminClient(Host.current(), cluster.nameserver))
     assert [(line.group, line.lag) for line in lines] == [("billing", 0)]
     await forget(cluster, dry_run=True)
-    table, said = capsys.readouterr().out.rstrip().rsplit("\n", 1)
-    assert table.splitlines()[1].split() == [TOPIC, "broker-a", "0", "3", "5"]
-    assert said == "the progress of group billing in orders would end; nothing was changed (--dry-run)"
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1].split() == [TOPIC, "broker-a", "0", "3", "5"]
+    assert shown[2].startswith("The progress of group billing in orders ends, in 1 queues")
+    assert shown[-1] == "nothing was changed (--dry-run)"
     await forget(cluster, as_json=True)
     queues = [{"queue": "orders@broker-a:0", "offset": 3, "end": 5}]
     assert json.loads(capsys.readouterr().out) == {"group": "billing", "topic": TOPIC, "done": True, "queues": queues}

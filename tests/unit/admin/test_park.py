@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from lockstep.cli import main as cli
-from lockstep.cli.commands.group_delete import _delete as delete_group
+from lockstep.cli.change_command import carry_out
 from lockstep.cli.commands.park import _list, _show
-from lockstep.cli.commands.park_change import _change
-from lockstep.cli.commands.topic_delete import _delete as delete_topic
 from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.group_delete import GroupDelete
+from lockstep.operations.changes.park_change import DropTarget, ParkDrop, ParkReplay
+from lockstep.operations.changes.topic_delete import TopicDelete
 from lockstep.operations.groups import parked
 from lockstep.operations.groups.group_report import report
 from lockstep.operations.groups.parked import count_forgotten, replay_waits_for
@@ -22,7 +23,6 @@ from lockstep.protocol.bodies import (
     GroupStatus,
     ListVersion,
     MemberStatus,
-    ParkAction,
     ParkControlBody,
     ParkControlReply,
     QueueStatus,
@@ -70,11 +70,11 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def replay(cluster: TestCluster, key: str | None, *, group: str = GROUP, topic: str | None = None, as_json: bool = False) -> Any:
-    return _change(ParkAction.REPLAY, group, key, key is None, topic, cluster.nameserver, as_json)
+    return carry_out(ParkReplay(group=group, key=key, every=key is None, topic=topic), cluster.nameserver, as_json=as_json)
 
 
 def drop(cluster: TestCluster, key: str | None, *, as_json: bool = False) -> Any:
-    return _change(ParkAction.DROP, GROUP, key, key is None, None, cluster.nameserver, as_json)
+    return carry_out(ParkDrop(group=GROUP, key=key, every=key is None, to=DropTarget.DLQ), cluster.nameserver, as_json=as_json)
 
 
 # --------------------------------------------------------------------------------------------------------------------- ls
@@ -226,11 +226,11 @@ async def test_deletion_of_a_topic_says_what_is_forgotten(lockstep_cluster: Test
     cluster = lockstep_cluster
     await cluster.create_topic(TOPIC, queues=1)
     await Group(cluster).park(100, 10, "k3", "k7")
-    first, second = (await run(delete_topic(TOPIC, False, cluster.nameserver, False))).out.splitlines()
+    first, second = (await run(carry_out(TopicDelete(topic=TOPIC), cluster.nameserver))).out.splitlines()
     assert first == f"2 parked keys of {GROUP} are forgotten, with 20 messages that wait for them"
     assert second.startswith(f"topic {TOPIC} is deleted: ")
     await cluster.create_topic(f"{TOPIC}-2", queues=1)
-    shown = (await run(delete_topic(f"{TOPIC}-2", False, cluster.nameserver, True))).json
+    shown = (await run(carry_out(TopicDelete(topic=f"{TOPIC}-2"), cluster.nameserver, as_json=True))).json
     assert (shown["parked_keys"], shown["waiting"], shown["waiting_complete"]) == (0, 0, True)
 
 
@@ -240,7 +240,7 @@ async def test_deletion_of_a_group_says_what_is_forgotten(lockstep_cluster: Test
     await cluster.create_topic(TOPIC, queues=1)
     await Group(cluster).park(100, 10, "k3", "k7")
     await cluster.stop("worker")
-    ended = await run(delete_group(GROUP, cluster.nameserver, False))
+    ended = await run(carry_out(GroupDelete(group=GROUP), cluster.nameserver))
     first, second, *_ = ended.out.splitlines()
     assert first == f"2 parked keys of {GROUP} are forgotten, with 20 messages that wait for them"
     assert second == f"group {GROUP} is deleted at broker-a: its progress and its settings"
@@ -421,11 +421,13 @@ async def test_change_without_one_broker_is_made_at_the_others(lockstep_cluster:
     await group.park(40, 10, *(f"k{number}" for number in range(10)))
     at_b = {each.row.key for each in await group.parked() if each.broker.name == "broker-b"}
     await cluster.kill("broker-a")
-    for action, options in ((ParkAction.REPLAY, "--all"), (ParkAction.DROP, "--all --to dlq")):
-        ended = await run(_change(action, GROUP, None, True, TOPIC, cluster.nameserver, True))
+    replayed = ParkReplay(group=GROUP, every=True, topic=TOPIC)
+    dropped = ParkDrop(group=GROUP, every=True, topic=TOPIC, to=DropTarget.DLQ)
+    for change, options in ((replayed, f"replay {GROUP} --all"), (dropped, f"drop {GROUP} --all --to dlq")):
+        ended = await run(carry_out(change, cluster.nameserver, as_json=True))
         assert {each["key"] for each in ended.json["keys"]} == at_b
         assert ended.error.startswith(f"some keys of group {GROUP} may not be ")
-        assert ended.error.endswith(f"run `lockstep park {action.value} {GROUP} {options} --topic {TOPIC}` again")
+        assert ended.error.endswith(f"run `lockstep park {options} --topic {TOPIC}` again")
 
 
 # --------------------------------------------------------------------------------------------------------------------- drop

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from lockstep.cli.change_command import carry_out
 from lockstep.cli.commands.broker_drain import _drain
 from lockstep.cli.commands.group import _show as show_group
-from lockstep.cli.commands.group_reset import _reset
-from lockstep.cli.commands.topic_alter import _alter
 from lockstep.operations.admin_client import AdminClient, BrokerResults
 from lockstep.operations.changes import group_reset, queue_move
 from lockstep.operations.changes.drain import close_queues
+from lockstep.operations.changes.group_reset import GroupReset
+from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import read_group
 from lockstep.operations.groups.group_report import GroupReport
@@ -29,13 +30,15 @@ one_broker = pytest.mark.lockstep(brokers=1)
 
 
 def reset(cluster: TestCluster, to: str, *queues: str, drop_parked: bool = False, dry_run: bool = False, as_json: bool = False) -> Any:
-    return _reset(GROUP, to, None, queues, drop_parked, dry_run, cluster.nameserver, as_json)
+    return carry_out(
+        GroupReset(group=GROUP, to=to, queue=tuple(queues), drop_parked=drop_parked), cluster.nameserver, dry_run=dry_run, as_json=as_json
+    )
 
 
 def alter(
     cluster: TestCluster, queues: int | None = None, read: int | None = None, *, write: int | None = None, force: bool = False
 ) -> Coroutine[Any, Any, None]:
-    return _alter(TOPIC, (queues, write, read), (), force, cluster.nameserver, False)
+    return carry_out(TopicAlter(topic=TOPIC, queues=queues, write_queues=write, read_queues=read, force=force), cluster.nameserver)
 
 
 async def committed(cluster: TestCluster) -> dict[str, int | None]:
@@ -92,8 +95,12 @@ async def test_reset_forgets_parked_keys_if_it_is_told_to_and_counts_them(
     await group.park(50, 10, "k3", "k7")
     group.poison.clear()
     await reset(cluster, "end", drop_parked=True, dry_run=True)
-    said = "group billing: messages to consume again: 0, messages to skip: 0, parked keys to forget: 2, with 10 waiting messages"
-    assert capsys.readouterr().out.splitlines()[-1] == f"{said}; nothing was changed (--dry-run)"
+    assert capsys.readouterr().out.splitlines()[-4:] == [
+        "Group billing consumes 0 messages again and skips 0, as things are now.",
+        "Running members are fenced, and continue from there without a restart.",
+        "2 parked keys are forgotten, with 10 messages that wait for them.",
+        "nothing was changed (--dry-run)",
+    ]
     assert await parked_at(group) == {"broker-a": 2}
     await reset(cluster, "end", drop_parked=True, as_json=True)
     shown = json.loads(capsys.readouterr().out)
@@ -240,7 +247,7 @@ async def test_drain_waits_until_parked_keys_are_gone(lockstep_cluster: TestClus
     group = Group(cluster)
     await group.park(40, 10, *KEYS)
     at_a = [each for each in await group.parked() if each.broker.name == "broker-a"]
-    await _alter(TOPIC, (None, 0, 1), ("broker-a",), True, cluster.nameserver, False)
+    await carry_out(TopicAlter(topic=TOPIC, write_queues=0, read_queues=1, broker=("broker-a",), force=True), cluster.nameserver)
     capsys.readouterr()
     draining = asyncio.create_task(_drain("broker-a", cluster.nameserver))
     await asyncio.sleep(5)

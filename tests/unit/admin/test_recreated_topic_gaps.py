@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.cli.commands.topic_delete import _delete
+from lockstep.cli.change_command import carry_out
 from lockstep.client import (
     ConsumeFromWhere,
     ConsumerEvent,
@@ -24,6 +24,7 @@ from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.changes.layout_change import alter_layout
 from lockstep.operations.changes.layout_publish import create_and_wait
 from lockstep.operations.changes.queue_move import put_in_order
+from lockstep.operations.changes.topic_delete import TopicDelete
 from lockstep.operations.groups.group_query import list_groups, read_group
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
@@ -84,7 +85,7 @@ async def deleted(cluster: TestCluster) -> AdminClient:
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
         for number in range(40):
             await producer.send(Message(TOPIC, b"deleted"), queue=MessageQueue(TOPIC, "broker-a", number % 4))
-    await _delete(TOPIC, True, cluster.nameserver, False)
+    await carry_out(TopicDelete(topic=TOPIC, force=True), cluster.nameserver)
     return admin
 
 
@@ -129,7 +130,7 @@ async def test_consumer_that_runs_while_its_topic_is_created_again_has_no_gap_in
     await send_to(cluster, 0, b"0", b"1")
     await cluster.until(lambda: len(seen.bodies) == 2, "both messages")
     await cluster.advance(seconds=5)
-    await _delete(TOPIC, True, cluster.nameserver, False)
+    await carry_out(TopicDelete(topic=TOPIC, force=True), cluster.nameserver)
     await cluster.advance(seconds=5)
     await create_and_wait(cluster.nameserver, TOPIC, 1, ["broker-a"])
     await send_to(cluster, 0, b"2")

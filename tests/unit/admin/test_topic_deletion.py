@@ -3,7 +3,8 @@
 import pytest
 
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.topic_change import create_topic, delete_topic, plan_deletion
+from lockstep.operations.changes.topic_create import create_topic
+from lockstep.operations.changes.topic_delete import delete_topic, plan_deletion
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.runtime.host import Host

@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.client import MessageExt, OrderlyContext
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.topic_change import plan_alteration
+from lockstep.operations.changes.topic_alter import plan_alteration
 from lockstep.operations.explain.why import Cause, Explanation, QueueState
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, LockBatchBody, QueueRef, Subscription
 from lockstep.protocol.codec.msgpack_body import encode_body

@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.client import ConsumeFromWhere, Message, MessageModel, Producer, PullConsumer, PushConsumer, QueueGap
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.topic_change import delete_topic, plan_deletion
+from lockstep.operations.changes.topic_delete import delete_topic, plan_deletion
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster, simulate
 

@@ -12,13 +12,11 @@ import pytest
 
 from lockstep.client import PushConsumer
 from lockstep.dashboard import Dashboard
-from lockstep.dashboard.changes import groups, topics
-from lockstep.dashboard.changes.change import Change
+from lockstep.dashboard.changes.forms import Form, form_of
 from lockstep.dashboard.changes.outcomes import KEPT_MAX, Outcome, Outcomes
 from lockstep.dashboard.changes.pages import FORM_BYTES_MAX, FORM_S
-from lockstep.dashboard.changes.replays import Replays
+from lockstep.operations.changes import catalogue
 from lockstep.protocol.errors import TopicNotExistError
-from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.asgi import Got, get, post
@@ -27,7 +25,7 @@ from support.parked_group import Group, until_parked
 from support.queue_moves import consuming
 from support.why_kit import GROUP, TOPIC, Member, send
 
-CHANGES: Mapping[str, Change] = {each.name: each for each in (*topics.CHANGES, *groups.CHANGES, Replays(Tasks()).change)}
+CHANGES: Mapping[str, Form] = {each.path: form_of(each) for each in catalogue.CHANGES if each.title is not None}
 
 
 class Panel:
@@ -224,7 +222,7 @@ async def test_second_click_on_a_plan_that_fails_leads_to_the_reason(
             await asyncio.sleep(1)
             raise TopicNotExistError("it was deleted meanwhile")
 
-        monkeypatch.setattr(topics, "send_message", fails)
+        monkeypatch.setattr("lockstep.operations.changes.send.send_message", fails)
         first, second = await asyncio.gather(on.sent("send", form), on.sent("send", form))
         assert (first.status, "it was deleted meanwhile" in words(first)) == (409, True)
         assert second.status == 303
@@ -368,7 +366,7 @@ async def test_topic_is_created_written_altered_and_deleted(lockstep_cluster: Te
     caplog.set_level(logging.INFO, "lockstep.dashboard")
     async with panel(cluster) as on:
         done = await on.done("topic-create", topic=TOPIC, queues="2")
-        assert f"Topic {TOPIC} was created: 2 queues on broker-a, 2 queues on broker-b." in done
+        assert f"Topic {TOPIC} created: 2 queues on broker-a, 2 queues on broker-b." in done
         assert f"topic {TOPIC} exists already" in await on.planned("topic-create", topic=TOPIC)
         sent = await on.done("send", topic=TOPIC, sharding_key="k", body="<b>\nhello", keys="a b")
         assert "SEND_OK" in sent
@@ -381,7 +379,7 @@ async def test_topic_is_created_written_altered_and_deleted(lockstep_cluster: Te
         assert await queues_of(on, TOPIC) == 5
         plan = await on.planned("topic-delete", topic=TOPIC)
         assert "its 5 queues, 1 messages" in plan
-        assert f"Topic {TOPIC} was deleted." in await on.done("topic-delete", typed=TOPIC, topic=TOPIC)
+        assert f"Topic {TOPIC} is deleted:" in await on.done("topic-delete", typed=TOPIC, topic=TOPIC)
         with pytest.raises(TopicNotExistError):
             await on.dashboard.watch.admin.route(TOPIC)
     made = [record.getMessage() for record in caplog.records if "change.made" in record.getMessage()]
@@ -424,8 +422,8 @@ async def test_group_is_reset_while_it_consumes_and_the_reset_can_be_undone(lock
         await send(cluster, 40, keys=40)
         await cluster.settled(GROUP)
         done = words(await on.carried_out("group-reset", {**form, "typed": GROUP}))
-        undo = re.findall(r"lockstep group reset-offset \S+ --topic \S+ --queue \S+ --to \d+", done)
-        assert len(undo) == 4
+        undo = re.findall(r"lockstep group reset-offset \S+ --topic \S+(?: --queue \S+)+ --to \d+", done)
+        assert sum(line.count("--queue") for line in undo) == 4
         for line in undo:
             check_command(line)
         await cluster.settled(GROUP)
@@ -481,16 +479,16 @@ async def test_parked_keys_are_replayed_and_dropped(lockstep_cluster: TestCluste
     group = Group(cluster)
     await group.park(60, 10, "k1", "k2", "k3")
     async with panel(cluster) as on:
-        assert "no such key" in await on.planned("park-replay", group=group.name, key="k9")
+        assert "key 'k9' of group billing is not parked" in await on.planned("park-replay", group=group.name, key="k9")
         group.poison.clear()
-        assert "1 keys of group" in await on.done("park-replay", typed=group.name, group=group.name, key="k1")
+        assert "keys to replay: 1," in await on.done("park-replay", typed=group.name, group=group.name, key="k1")
         await until_parked(group, "k2", "k3")
         assert group.of_key("k1") == [1, 11, 21, 31, 41, 51]
         refused = await on.planned("group-reset", group=group.name, to="end")
         assert "are parked" in refused
         forgotten = f"2 parked keys of {group.name} are forgotten, with 12 messages that wait for them."
         assert forgotten in await on.planned("topic-delete", topic=TOPIC)
-        assert "2 keys of group" in await on.done("park-drop", typed=group.name, group=group.name)
+        assert "keys to drop: 2," in await on.done("park-drop", typed=group.name, group=group.name)
         await until_parked(group)
         assert "parked keys" not in await on.planned("topic-delete", topic=TOPIC)
         assert f"no keys of group {group.name} are parked" in await on.planned("park-drop", group=group.name)

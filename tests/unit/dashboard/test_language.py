@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 from jinja2 import nodes
 
+from lockstep.dashboard.changes.forms import Form, form_of
 from lockstep.dashboard.language import LANGUAGES, chosen_language
 from lockstep.dashboard.render import HERE, environment
 from lockstep.dashboard.words import CHINESE
 from lockstep.operations.brokers import rates
+from lockstep.operations.changes import catalogue
 from lockstep.testing import TestCluster
 from support.asgi import get
 from support.panel import dashboard
@@ -60,11 +62,25 @@ def test_every_text_of_a_template_has_a_chinese_one_with_the_same_values_and_ele
         assert '"' not in CHINESE[text], "it may be the value of an attribute"
 
 
+FORMS = [each for each in map(form_of, catalogue.CHANGES) if each.title]
+
+
+def texts_of_form(form: Form) -> set[str]:
+    """Return the texts of a form that are translated: its title, and labels and hints of its fields, and what stands for a bool."""
+    found = {text for each in form.fields for text in (each.label, each.hint, *(each.choices if each.declared.kind is bool else ()))}
+    return {form.title, *found} - {""}
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
+def test_every_text_of_a_form_has_a_chinese_one(form: Form) -> None:
+    assert texts_of_form(form) - CHINESE.keys() == set()
+
+
 def test_no_translation_is_left_over() -> None:
     """Those that no template names are words that Python gives to templates."""
-    used = set().union(*map(texts, TEMPLATES))
-    sources = [*HERE.rglob("*.py"), *(HERE / "templates").iterdir(), Path(rates.__file__)]
-    given = "".join(path.read_text().lower() for path in sources if path.name != "words.py")
+    used = set().union(*map(texts, TEMPLATES), *map(texts_of_form, FORMS))
+    sources = [*HERE.rglob("*.py"), *(HERE / "templates").iterdir(), Path(rates.__file__), *Path(catalogue.__file__).parent.iterdir()]
+    given = "".join(path.read_text().lower() for path in sources if path.is_file() and path.name != "words.py")
     assert [text for text in CHINESE if text not in used and text.lower() not in given] == []
 
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from lockstep.client import Message, MessageExt, OrderlyContext, Producer
 from lockstep.dashboard.render import HERE
-from lockstep.operations.changes.topic_change import delete_topic
+from lockstep.operations.changes.topic_delete import delete_topic
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.asgi import get

@@ -11,11 +11,12 @@ from zlib import crc32
 
 import pytest
 
-from lockstep.cli.commands.topic_alter import _alter
-from lockstep.cli.commands.topic_delete import _delete
+from lockstep.cli.change_command import carry_out
 from lockstep.client import Message
 from lockstep.dashboard import Dashboard
 from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.topic_alter import TopicAlter
+from lockstep.operations.changes.topic_delete import TopicDelete
 from lockstep.operations.watch.live_tail import KEPT_MS, READERS_MAX, ROWS_MAX
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
@@ -194,7 +195,7 @@ async def test_deleted_topic_is_told_and_its_next_creation_is_followed_from_its_
     async with tailing(cluster, queues=1) as on:
         await send(cluster, 6)
         await until_shown(on, "n5")
-        await _delete(TOPIC, True, cluster.nameserver, False)
+        await carry_out(TopicDelete(topic=TOPIC, force=True), cluster.nameserver)
         text = await until_shown(on, "The topic was deleted. What follows is older.")
         assert numbers(text) == [5, 4, 3, 2, 1, 0]
         assert (await get(on.app, URL)).status == 200
@@ -208,7 +209,7 @@ async def test_deleted_topic_is_told_and_its_next_creation_is_followed_from_its_
 async def test_new_queues_join(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     async with tailing(cluster, queues=1) as on:
-        await _alter(TOPIC, (3, None, None), (), False, cluster.nameserver, False)
+        await carry_out(TopicAlter(topic=TOPIC, queues=3), cluster.nameserver)
         await send(cluster, 18)
         await until_shown(on, "n17")
         await asyncio.sleep(8)

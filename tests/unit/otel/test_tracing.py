@@ -11,7 +11,7 @@ from opentelemetry import baggage, propagate, trace
 from opentelemetry.context import attach, detach, get_current
 from opentelemetry.trace import SpanKind, StatusCode
 
-from lockstep.cli.commands.dlq import _replay
+from lockstep.cli.change_command import carry_out
 from lockstep.client import (
     Backoff,
     ConcurrentlyContext,
@@ -28,6 +28,7 @@ from lockstep.client import (
     SendError,
 )
 from lockstep.client.consumer.calls.hooks import watched
+from lockstep.operations.changes.replay import DeadLetterReplay
 from lockstep.otel import context_of
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster, message, orderly_context
@@ -251,7 +252,7 @@ async def test_trace_continues_over_attempts_a_dead_letter_and_its_replay(servic
         await service.until_spans("process orders", 2)
         await service.until_spans(f"process %DLQ%{GROUP}", 1)
         broken = False
-        await _replay(GROUP, None, 100, False, False, service.cluster.nameserver, False)
+        await carry_out(DeadLetterReplay(group=GROUP), service.cluster.nameserver)
         await service.until_spans("process orders", 3)
     (send,) = telemetry.spans("send orders")
     first, second, again = telemetry.spans("process orders")

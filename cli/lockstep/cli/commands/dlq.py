@@ -1,24 +1,27 @@
-"""lockstep dlq ls | show | replay."""
+"""lockstep dlq ls | show. `dlq replay` is declared in operations/changes/replay.py."""
 
 from itertools import chain
 from typing import Annotated, Any
 
 import typer
 
+from lockstep.cli.change_command import add_changes
 from lockstep.cli.options import JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.admin_client import AdminClient, BrokerResults, failure_summary, gather_results
-from lockstep.operations.changes.replay import ReplayResult, ReplayTarget, choose_target, count_to_replay, replaying, unfinished
+from lockstep.operations.changes.replay import DeadLetterReplay
 from lockstep.operations.errors import OperationError, raise_if_incomplete
 from lockstep.operations.messages.dead_letters import DeadLetter, DeadLetterQueue, find_dead_letter_queues, read_dead_letters, read_newest
 from lockstep.operations.messages.message_text import message_json
 from lockstep.operations.text import body_text, format_time
 from lockstep.protocol.errors import TopicNotExistError
-from lockstep.protocol.names import DLQ_PREFIX, check_group, retry_topic
+from lockstep.protocol.names import DLQ_PREFIX, check_group
 
 app = typer.Typer(no_args_is_help=True, help="List, show and replay dead letters: messages that a group has given up on.")
+
+add_changes(app, (DeadLetterReplay,))
 
 BODY_LENGTH_SHOWN = 60
 GroupArgument = Annotated[str, typer.Argument(help="The group that gave up on the messages.")]
@@ -46,29 +49,6 @@ def show_command(
 ) -> None:
     """Show one dead letter: its original topic, the number of attempts, the reason of the failure, and the message."""
     run(_show(group, message_id, nameserver, as_json))
-
-
-@app.command("replay")
-def replay_command(
-    group: GroupArgument,
-    to: Annotated[
-        ReplayTarget | None,
-        typer.Option(
-            "--to",
-            help="retry: only this group receives them again; topic: all groups of their original topics do. "
-            "By default retry for a concurrent group and topic for an ordered one.",
-        ),
-    ] = None,
-    rate: Annotated[int, typer.Option("--rate", min=1, max=100_000, help="Send at most N messages per second.")] = 100,
-    include_replayed: Annotated[bool, typer.Option("--all", help="Include those that were replayed before.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print how many would be sent and change nothing.")] = False,
-    nameserver: NameserverOption = DEFAULT_NAMESERVER,
-    as_json: JsonOption = False,
-) -> None:
-    """Send a group's dead letters again; they also stay in the dead-letter topic. A concurrent group tries each once more.
-
-    Exit 1 if some could not be sent: the others were, and the next replay tries those again."""
-    run(_replay(group, to, rate, include_replayed, dry_run, nameserver, as_json))
 
 
 async def _list_groups(nameserver: str, as_json: bool) -> None:
@@ -153,26 +133,3 @@ async def _find(admin: AdminClient, group: str, queues: list[DeadLetterQueue], m
             if message_id in (dead_letter.message.offset_message_id, dead_letter.message.message_id, dead_letter.origin_id):
                 return dead_letter
     return None
-
-
-async def _replay(
-    group: str, to: ReplayTarget | None, rate: int, include_replayed: bool, dry_run: bool, nameserver: str, as_json: bool
-) -> None:
-    admin = admin_client(nameserver)
-    results = await _queues_by_broker(admin, group)
-    queues = list(chain.from_iterable(results.values.values()))
-    target = await choose_target(admin, group, to)
-    if dry_run:
-        result = ReplayResult(count_to_replay(queues, include_replayed=include_replayed))
-    else:
-        async with replaying(admin, group, target, rate, include_replayed=include_replayed) as replay:
-            result = await replay.run(queues)
-    if as_json:
-        failed = {**results.failed, **result.failed}
-        skipped = [{"offset_message_id": each.id, "origin_topic": each.topic, "why": each.why} for each in result.skipped]
-        print_json({"group": group, "done": not dry_run, "to": target.value, "count": result.sent, "left": skipped, "failed": failed})
-    else:
-        where = retry_topic(group) if target is ReplayTarget.RETRY else "their original topics"
-        print_line(f"{result.sent} dead letters of {group} {'would be' if dry_run else 'were'} sent to {where}")
-    if errors := unfinished(group, result, results.failed):
-        raise OperationError(". ".join(errors))

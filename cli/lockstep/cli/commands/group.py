@@ -1,21 +1,22 @@
-"""lockstep group list | show; the subcommands that change a group are in modules group_*.py of their own."""
+"""lockstep group list | show. Most changes are declared in operations/changes."""
 
 from collections.abc import Mapping
 from shlex import quote
 
 import typer
 
-from lockstep.cli.commands.group_clone import clone_command, export_command, import_command
-from lockstep.cli.commands.group_delete import delete_command
-from lockstep.cli.commands.group_forget import forget_command as forget_progress_command
+from lockstep.cli.change_command import add_changes
 from lockstep.cli.commands.group_history import history_command
-from lockstep.cli.commands.group_reset import reset_command
-from lockstep.cli.commands.group_settings import create_command, update_command
+from lockstep.cli.commands.group_progress import export_command, import_command
 from lockstep.cli.options import GroupArgument, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
 from lockstep.client.config import DEFAULT_NAMESERVER
-from lockstep.operations.changes.group_settings import describe_settings
+from lockstep.operations.changes.group_clone import GroupClone
+from lockstep.operations.changes.group_delete import GroupDelete
+from lockstep.operations.changes.group_forget import GroupForget
+from lockstep.operations.changes.group_reset import GroupReset
+from lockstep.operations.changes.group_settings import GroupCreate, GroupUpdate, describe_settings
 from lockstep.operations.errors import raise_if_incomplete
 from lockstep.operations.groups.group_list import groups_json
 from lockstep.operations.groups.group_query import list_groups, read_group, unknown_group
@@ -24,15 +25,10 @@ from lockstep.operations.text import format_duration
 from lockstep.protocol.bodies import SubscriptionPolicy
 
 app = typer.Typer(no_args_is_help=True, help="List, show, configure, reset, clone and delete consumer groups.")
-app.command("reset-offset")(reset_command)
+add_changes(app, (GroupReset, GroupClone, GroupCreate, GroupUpdate, GroupDelete, GroupForget))
 app.command("history")(history_command)
-app.command("clone")(clone_command)
 app.command("export")(export_command)
 app.command("import")(import_command)
-app.command("create")(create_command)
-app.command("update")(update_command)
-app.command("delete")(delete_command)
-app.command("forget")(forget_progress_command)
 
 
 @app.command("list")

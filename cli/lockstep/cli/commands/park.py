@@ -1,26 +1,29 @@
-"""lockstep park ls | show; the subcommands that change parked keys are in park_change.py."""
+"""lockstep park ls | show. The changes are declared in operations/changes/park_change.py."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
 
-from lockstep.cli.commands.park_change import (
-    GroupArgument,
-    TopicOption,
-    check_group_known,
-    check_names,
-    drop_command,
-    not_parked,
-    replay_command,
-)
+from lockstep.cli.change_command import add_changes
 from lockstep.cli.options import JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
 from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.admin_client import failure_summary, gather_results
+from lockstep.operations.changes.park_change import ParkDrop, ParkReplay
 from lockstep.operations.errors import raise_if_incomplete
-from lockstep.operations.groups.parked import Parked, Waiting, count_unlisted, count_waiting, list_parked, read_waiting
+from lockstep.operations.groups.parked import (
+    Parked,
+    Waiting,
+    check_group_known,
+    check_names,
+    count_unlisted,
+    count_waiting,
+    list_parked,
+    not_parked,
+    read_waiting,
+)
 from lockstep.operations.messages.message_text import message_json
 from lockstep.operations.text import body_text, format_time
 from lockstep.protocol.message import MessageExt
@@ -30,6 +33,8 @@ app = typer.Typer(
     no_args_is_help=True, help="List, show, replay and drop parked keys: sharding keys that an ordered group has set aside after failures."
 )
 
+GroupArgument = Annotated[str, typer.Argument(help="The group that has parked the key.")]
+TopicOption = Annotated[str | None, typer.Option("--topic", "-t", help="Only what is parked in this topic. By default in all topics.")]
 BODY_LENGTH_SHOWN = 60
 PLACES_SHOWN = 8
 """Queues with further keys that are named."""
@@ -63,8 +68,7 @@ def show_command(
     run(_show(group, key, topic, limit, nameserver, as_json))
 
 
-app.command("replay")(replay_command)
-app.command("drop")(drop_command)
+add_changes(app, (ParkReplay, ParkDrop))
 
 
 async def _list(group: str | None, topic: str | None, nameserver: str, as_json: bool) -> None:

@@ -1,9 +1,12 @@
 """What confirmed plans have done. A plan is carried out once: not by a second click, nor when its answer is reloaded. Pure."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 KEPT_MAX = 1_000
+UNDO_MAX = 50
+"""Commands that undo a change which a page shows."""
 NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
@@ -42,3 +45,11 @@ class Outcomes:
     def of(self, nonce: str) -> Outcome | None:
         """Return what a plan has done; None while it is carried out. Raise KeyError for one that was not confirmed, or is forgotten."""
         return self._outcomes[nonce]
+
+
+def sentences(lines: Sequence[str], undo: Sequence[str]) -> tuple[str, ...]:
+    """Return what was done as sentences, and the commands that undo it."""
+    found = [f"{line[:1].upper()}{line[1:]}." for line in lines]
+    if undo:
+        found += ["To undo it:", *undo[:UNDO_MAX]]
+    return (*found, *([f"… and {len(undo) - UNDO_MAX} more commands."] if len(undo) > UNDO_MAX else []))

@@ -16,11 +16,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from lockstep.dashboard.changes import groups, topics
-from lockstep.dashboard.changes.change import Change, Plan
-from lockstep.dashboard.changes.outcomes import NONCE, Outcome, Outcomes
+from lockstep.dashboard.changes.forms import Form, Planned, form_of
+from lockstep.dashboard.changes.outcomes import NONCE, Outcome, Outcomes, sentences
 from lockstep.dashboard.changes.replays import Replays
 from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.catalogue import CHANGES
+from lockstep.operations.changes.replay import DeadLetterReplay
+from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.log import get_logger
@@ -50,7 +52,7 @@ class Changes:
         self._token = admin.host.random.token(16).hex()
         self.replays = Replays(tasks)
         self._outcomes = Outcomes()
-        self._changes = {each.name: each for each in (*topics.CHANGES, *groups.CHANGES, self.replays.change)}
+        self._forms = {each.path: form_of(each) for each in CHANGES if each.title is not None}
 
     @property
     def routes(self) -> list[Route]:
@@ -66,17 +68,17 @@ class Changes:
         return self._list(request)
 
     def _list(self, request: Request, *, error: str | None = None, status: int = 200) -> Response:
-        values = {"kinds": list(self._changes.values()), "replays": self.replays.all, "token": self._token, "error": error}
+        values = {"kinds": list(self._forms.values()), "replays": self.replays.all, "token": self._token, "error": error}
         return self._page(request, "changes.html", values, status)
 
     async def _form(self, request: Request) -> Response:
-        change = self._changes.get(request.path_params["change"])
+        change = self._forms.get(request.path_params["change"])
         if change is None:
             return self._page(request, "missing.html", {}, 404)
         return self._shown(request, change, change.filled(request.query_params))
 
     async def _post(self, request: Request) -> Response:
-        change = self._changes.get(request.path_params["change"])
+        change = self._forms.get(request.path_params["change"])
         if change is None:
             return self._page(request, "missing.html", {}, 404)
         try:
@@ -90,30 +92,43 @@ class Changes:
         if nonce in self._outcomes:
             return _to_outcome(request, change, nonce)
         try:
-            plan = await change.plan(self._admin, values)
+            planned = await self._plan(change, values)
         except FAILURES as error:
             return self._shown(request, change, values, error=str(error), status=409)
-        values |= plan.values
+        values |= planned.fixed
         if form.get("step") != "do":
-            return self._shown(request, change, values, plan=plan)
-        if form.get("digest") != plan.digest or not NONCE.fullmatch(nonce):
-            return self._shown(request, change, values, plan=plan, error=ANOTHER_PLAN, status=409)
+            return self._shown(request, change, values, planned=planned)
+        if form.get("digest") != planned.digest or not NONCE.fullmatch(nonce):
+            return self._shown(request, change, values, planned=planned, error=ANOTHER_PLAN, status=409)
         if change.confirmed is not None and form.get("typed", "").strip() != values[change.confirmed].strip():
             wrong = f"type the {change.confirmed}'s name to confirm it: nothing was done"
-            return self._shown(request, change, values, plan=plan, error=wrong, status=409)
+            return self._shown(request, change, values, planned=planned, error=wrong, status=409)
         if nonce in self._outcomes:  # the form came a second time while its plan was made
             return _to_outcome(request, change, nonce)
-        return await self._do(request, change, values, plan, nonce)
+        return await self._do(request, change, values, planned, nonce)
 
-    async def _do(self, request: Request, change: Change, values: Mapping[str, str], plan: Plan, nonce: str) -> Response:
+    async def _plan(self, change: Form, values: Mapping[str, str]) -> Planned:
+        """Return what the change would do with these values. Raise LockstepError if there is nothing to do, or not all of it is known."""
+        operation = change.operation(values)
+        if isinstance(operation, DeadLetterReplay):  # it goes on after the response
+            plan = await self.replays.plan(self._admin, operation)
+        else:
+            plan = await operation.plan(self._admin)
+        plan.check_complete()
+        return Planned.of(operation, plan)
+
+    async def _do(self, request: Request, change: Form, values: Mapping[str, str], planned: Planned, nonce: str) -> Response:
         target = values[change.fields[0].name]
         self._outcomes.begin(nonce)
         try:
-            self._outcomes.end(nonce, Outcome(await plan.carry_out()))
+            outcome = await planned.plan.carry_out()
+            if outcome.failed is not None:
+                raise OperationError(outcome.failed)
+            self._outcomes.end(nonce, Outcome(sentences(outcome.lines, outcome.undo)))
         except FAILURES as error:
             self._outcomes.end(nonce, Outcome(error=str(error)))
             log.warning("change.failed", change=change.name, target=target, peer=_peer(request), error=str(error))
-            return self._shown(request, change, values, plan=plan, error=str(error), status=409)
+            return self._shown(request, change, values, planned=planned, error=str(error), status=409)
         finally:
             self._outcomes.end(nonce, Outcome(error=UNEXPECTED))
         log.info("change.made", change=change.name, target=target, peer=_peer(request))
@@ -121,7 +136,7 @@ class Changes:
 
     async def _outcome(self, request: Request) -> Response:
         """Return the page that says what a plan has done, or that it is still carried out."""
-        change, nonce = self._changes.get(request.path_params["change"]), request.path_params["nonce"]
+        change, nonce = self._forms.get(request.path_params["change"]), request.path_params["nonce"]
         if change is None or nonce not in self._outcomes:
             return self._page(request, "missing.html", {}, 404)
         return self._page(request, "outcome.html", {"change": change, "outcome": self._outcomes.of(nonce)}, 200)
@@ -144,15 +159,15 @@ class Changes:
     def _shown(
         self,
         request: Request,
-        change: Change,
+        change: Form,
         values: Mapping[str, str],
         *,
-        plan: Plan | None = None,
+        planned: Planned | None = None,
         error: str | None = None,
         status: int = 200,
     ) -> Response:
         nonce = self._admin.host.random.token(16).hex()
-        shown = {"change": change, "values": values, "plan": plan, "error": error, "token": self._token, "nonce": nonce}
+        shown = {"change": change, "values": values, "planned": planned, "error": error, "token": self._token, "nonce": nonce}
         return self._page(request, "change.html", shown, status)
 
     def _has_token(self, form: Mapping[str, str]) -> bool:
@@ -179,7 +194,7 @@ class Changes:
         return dict(pairs)
 
 
-def _to_outcome(request: Request, change: Change, nonce: str) -> Response:
+def _to_outcome(request: Request, change: Form, nonce: str) -> Response:
     """Lead to the outcome of a plan, which a browser can reload."""
     return RedirectResponse(f"{request.scope.get('root_path', '')}/changes/{change.name}/done/{nonce}", 303)
 

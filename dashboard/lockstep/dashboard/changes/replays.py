@@ -3,22 +3,15 @@
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from itertools import chain
 
-from lockstep.dashboard.changes.change import Change, Field, Plan, Values, chosen, command, option, required, whole_number
-from lockstep.operations.admin_client import AdminClient, BrokerResults
-from lockstep.operations.changes.replay import Replay, ReplayTarget, choose_target, count_to_replay, replaying, unfinished
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.operation import Outcome, Plan
+from lockstep.operations.changes.replay import DeadLetterReplay, Replay, Replayable, ReplayTarget, replaying, unfinished
 from lockstep.operations.errors import OperationError
-from lockstep.operations.messages.dead_letters import DeadLetterQueue, find_dead_letter_queues
-from lockstep.protocol.errors import LockstepError, TopicNotExistError
-from lockstep.protocol.names import check_group, retry_topic
+from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.daemon import Tasks
 
-RATE_MAX = 100_000
 ENDED_KEPT = 20
-TO = ("", *(each.value for each in ReplayTarget))
-TO_HINT = "retry: only this group gets them; topic: all groups of their topics; empty: topic if the group is ordered, else retry"
-INCLUDED = ("not replayed yet", "all")
 
 
 @dataclass(slots=True)
@@ -67,61 +60,27 @@ class Replays:
     def _has(self, group: str) -> bool:
         return group in self._running
 
-    @property
-    def change(self) -> Change:
-        """Return the change that begins a replay."""
-        fields = (
-            Field("group", "Group"),
-            Field(
-                "to",
-                "To",
-                hint=TO_HINT,
-                choices=TO,
-            ),
-            Field("rate", "Messages per second", "100"),
-            Field("which", "Which", INCLUDED[0], choices=INCLUDED),
-        )
-        return Change("dlq-replay", "Replay dead letters", fields, self._plan, confirmed="group")
+    async def plan(self, admin: AdminClient, operation: DeadLetterReplay) -> Plan:
+        """Return the plan that begins a replay, which goes on after the response. It replays dead letters that are added meanwhile too."""
+        found = await operation.read(admin)
+        group = operation.group
 
-    async def _plan(self, admin: AdminClient, values: Values) -> Plan:
-        group = required(values, "group")
-        check_group(group)
-        rate = whole_number(values, "rate", 1, RATE_MAX)
-        everything = chosen(values, "which", INCLUDED) == "all"
-        to = chosen(values, "to", TO)
-        try:
-            found = await find_dead_letter_queues(admin, group)
-        except TopicNotExistError:
-            raise OperationError(f"group {group} has no dead letters") from None
-        target = await choose_target(admin, group, ReplayTarget(to) if to else None)
-        queues = list(chain.from_iterable(found.values.values()))
-        count = count_to_replay(queues, include_replayed=everything)
-        if not count:
-            raise OperationError(f"group {group} has no dead letter {'' if everything else 'that was not replayed'}".rstrip())
-        where = retry_topic(group) if target is ReplayTarget.RETRY else "their original topics"
-        effect = [f"{count:,} dead letters of {group} are sent to {where}, {rate} a second: some {max(1, count // rate):,} s."]
-        effect += [f"{name} is left out: {why}." for name, why in found.failed.items()]
-        options = (*option("--to", target.value), *option("--rate", str(rate)), *(["--all"] if everything else []))
-
-        async def carry_out() -> tuple[str, ...]:
+        async def carry_out() -> Outcome:
             if self._has(group):
                 raise OperationError(f"a replay of {group} is running: stop it first")
-            running = Running(group, target, count, admin.host.clock.wall_ms())
+            running = Running(group, found.target, found.count, admin.host.clock.wall_ms())
             self._running[group] = running
-            running.task = self._tasks.spawn(self._run(admin, running, found, rate, everything), f"replay of {group}")
-            return (f"The replay of {group} has begun.",)
+            running.task = self._tasks.spawn(self._run(admin, running, found, operation), f"replay of {group}")
+            return Outcome([f"the replay of {group} has begun"], {})
 
-        # Dead letters that are added meanwhile are replayed too.
-        return Plan(tuple(effect), command(("dlq", "replay"), (group,), options), carry_out)
+        fixed = {"to": found.target}
+        return Plan(operation.effect(found), carry_out, fixed=fixed, nothing=operation.nothing(found))
 
-    async def _run(
-        self, admin: AdminClient, running: Running, found: BrokerResults[list[DeadLetterQueue]], rate: int, everything: bool
-    ) -> None:
-        queues = chain.from_iterable(found.values.values())
+    async def _run(self, admin: AdminClient, running: Running, found: Replayable, operation: DeadLetterReplay) -> None:
         try:
-            async with replaying(admin, running.group, running.target, rate, include_replayed=everything) as running.replay:
-                result = await running.replay.run(queues)
-            running.outcome = ". ".join(unfinished(running.group, result, found.failed)) or "done"
+            async with replaying(admin, running.group, running.target, operation.rate, include_replayed=operation.every) as running.replay:
+                result = await running.replay.run(found.queues)
+            running.outcome = ". ".join(unfinished(running.group, result, found.found.failed)) or "done"
         except (LockstepError, OSError) as error:
             running.outcome = str(error)
         finally:

@@ -1,15 +1,62 @@
-"""End a group's progress in one topic: what would be ended, and the requests that end it (ordering.md 11.6)."""
+"""End a group's progress in one topic (ordering.md 11.6)."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from shlex import quote
+from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient, broker_reasons, by_name, gather_results
+from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan, Table
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import read_group, unknown_group
 from lockstep.operations.groups.group_report import QueueLine, forget_command
 from lockstep.protocol.names import check_group, check_topic
 
 CLIENTS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupForget(Operation):
+    """End a group's progress in one topic, which its members do not consume (any more). If it comes back, it begins by its start policy.
+
+    The topic and its messages, and the group's other topics, stay as they are. It can't be undone: note the offsets that are printed.
+    """
+
+    words = ("group", "forget")
+    path = "group-forget"
+    title = "End the progress of a group in a topic"
+    confirmed = "group"
+
+    group: Annotated[str, Argument(help="The group's name.", label="Group")]
+    topic: Annotated[
+        str,
+        Option(
+            flags=("--topic", "-t"),
+            help="The topic in which the group's progress ends.",
+            label="Topic",
+            hint="which its members do not consume any more",
+        ),
+    ]
+
+    async def plan(self, admin: AdminClient) -> Plan:
+        async with admin.keep_connections():
+            lines = await plan_forget(admin, self.group, self.topic)
+        queues = [{"queue": str(line.queue), "offset": line.committed_offset, "end": line.max_offset} for line in lines]
+        found = {"group": self.group, "topic": self.topic, "done": False, "queues": queues}
+
+        async def carry_out_forget() -> Outcome:
+            async with admin.keep_connections():
+                await carry_out(admin, self.group, self.topic, lines)
+            return Outcome([f"the progress of group {self.group} in {self.topic} has ended"], {**found, "done": True}, table=table)
+
+        effect = (
+            f"The progress of group {self.group} in {self.topic} ends, in {len(lines)} queues: it does not lag there any more.",
+            "If it comes back to the topic, it begins by its start policy. This can't be undone: note the offsets.",
+        )
+        rows = [(line.topic, line.broker, line.queue_id, line.committed_offset, line.max_offset) for line in lines]
+        table = Table(("topic", "broker", ">queue", ">offset", ">end offset"), rows)
+        agreed = tuple((str(line.queue), line.committed_offset) for line in lines)
+        return Plan(effect, carry_out_forget, agreed, table, json=found)
 
 
 async def plan_forget(admin: AdminClient, group: str, topic: str) -> tuple[QueueLine, ...]:

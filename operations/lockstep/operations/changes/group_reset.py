@@ -1,17 +1,21 @@
-"""Move a group to other offsets: what would change, and the requests that change it."""
+"""Move a group to other offsets."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from shlex import quote
+from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient, broker_reasons, by_name, gather_results
-from lockstep.operations.changes.reset_plan import Move, plan_moves
+from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan, Table
+from lockstep.operations.changes.reset_plan import Move, plan_moves, totals, undo_commands
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import read_group, unknown_group
 from lockstep.operations.groups.group_report import QueueLine
-from lockstep.operations.groups.parked import Waiting, count_forgotten
-from lockstep.operations.targets import Target
+from lockstep.operations.groups.parked import Waiting, count_forgotten, forgotten_text
+from lockstep.operations.targets import Target, parse_queue, parse_target
+from lockstep.operations.text import format_time
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
-from lockstep.protocol.names import check_topic, group_of_topic
+from lockstep.protocol.names import check_group, check_topic, group_of_topic
 from lockstep.protocol.queue import MessageQueue
 
 QUEUES_SHOWN = 8
@@ -20,6 +24,121 @@ FIRST_RESET = (
     "use --topic TOPIC to set its offsets before its first start. If it is broadcasting, each member keeps its progress in a file of its "
     "own, which no broker can reset"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupReset(Operation):
+    """Set the offsets from which a group continues. Running members are fenced and continue from there without a restart."""
+
+    words = ("group", "reset-offset")
+    path = "group-reset"
+    title = "Reset the offsets of a group"
+    confirmed = "group"
+
+    group: Annotated[str, Argument(help="The group's name.", label="Group")]
+    to: Annotated[
+        str,
+        Option(
+            flags=("--to",),
+            metavar="WHERE",
+            help="beginning, end, an offset, a time (ISO 8601; UTC if without a zone), a time of day (15:00, UTC), or a duration ago: 90s, "
+            "30m, 2h, 7d.",
+            label="To",
+            hint="beginning, end, an offset, a time (2026-11-21T15:00:00Z), or a duration ago (90s, 30m, 2h, 7d)",
+        ),
+    ]
+    topic: Annotated[
+        str | None,
+        Option(
+            flags=("--topic", "-t"),
+            help="Reset only this topic. By default all topics that the group subscribes to or has progress in, except its retry topic.",
+            label="Topic",
+            hint="only this one; empty for all",
+        ),
+    ] = None
+    queue: Annotated[
+        tuple[str, ...],
+        Option(
+            flags=("--queue",),
+            metavar="BROKER:NUMBER",
+            help="Reset only this queue; may be repeated. By default all.",
+            label="Queue",
+            hint="only this one, as in broker-a:3; empty for all",
+        ),
+    ] = ()
+    drop_parked: Annotated[
+        bool,
+        Option(
+            flags=("--drop-parked",),
+            help="Forget the parked keys of the queues. Without it a reset is refused while there are some.",
+            label="Forget parked keys",
+        ),
+    ] = False
+
+    async def plan(self, admin: AdminClient) -> Plan:
+        check_group(self.group)
+        target = parse_target(self.to, admin.host.clock.wall_ms())
+        selected = {parse_queue(text) for text in self.queue}
+        async with admin.keep_connections():  # a target time asks for the offset of each queue
+            moves = await plan_reset(admin, self.group, self.topic, selected, target)
+            waiting = await check_parked(admin, self.group, self.topic, moves, drop_parked=self.drop_parked)
+        # Progress and the ends of queues move while the plan is read: what was agreed to is where the group goes, and in which queues.
+        agreed = tuple((str(move.queue), move.after if target.kind in ("offset", "time") else None, move.parked) for move in moves)
+        fixed = {"to": format_time(target.value)} if target.kind == "time" else None
+        return reset_to(admin, self.group, moves, waiting, drop_parked=self.drop_parked, agreed=agreed, fixed=fixed)
+
+
+def reset_to(
+    admin: AdminClient,
+    group: str,
+    moves: Sequence[Move],
+    waiting: Waiting,
+    *,
+    drop_parked: bool,
+    agreed: tuple[object, ...] = (),
+    fixed: Mapping[str, str] | None = None,
+) -> Plan:
+    """Return the plan that moves a group as `moves` say. `waiting`: the messages of parked keys that it forgets."""
+    parked = sum(move.parked for move in moves)
+    again, skipped = totals(moves)
+    rows = [
+        {"queue": str(move.queue), "before": move.before, "after": move.after, "change": move.change, "parked": move.parked}
+        | ({} if move.asked is None else {"asked": move.asked})
+        for move in moves
+    ]
+    found = {
+        "group": group,
+        "done": False,
+        "queues": rows,
+        "parked_keys": parked,
+        "waiting": waiting.count,
+        "waiting_complete": waiting.complete,
+        "undo": [],
+    }
+
+    async def carry_out_moves() -> Outcome:
+        async with admin.keep_connections():
+            await carry_out(admin, group, moves, drop_parked=drop_parked)
+        undo = undo_commands(group, moves)
+        line = f"group {group}: messages to consume again: {again}, messages to skip: {skipped}"
+        if drop_parked:
+            line += f", parked keys to forget: {parked}, with {waiting} waiting messages"
+        lines = [line]
+        if begun := sum(move.before is None for move in moves):
+            lines.append(f"queues in which the group had no progress: {begun}; only `lockstep group delete {quote(group)}` takes that back")
+        return Outcome(lines, {**found, "done": True, "undo": undo}, undo, table)
+
+    table = Table(("topic", "broker", ">queue", ">old offset", ">new offset", ">end offset", "messages"), [_row(move) for move in moves])
+    effect = [f"Group {group} consumes {again:,} messages again and skips {skipped:,}, as things are now."]
+    effect.append("Running members are fenced, and continue from there without a restart.")
+    if parked:
+        effect.append(f"{forgotten_text(parked, waiting)}.")
+    return Plan(effect, carry_out_moves, agreed, table, fixed, json=found)
+
+
+def _row(move: Move) -> tuple[object, ...]:
+    change = f"{-move.change} again" if move.change < 0 else f"{move.change} skipped" if move.change else None
+    return move.queue.topic, move.queue.broker_name, move.queue.queue_id, move.before, move.after, move.end, change
 
 
 async def check_parked(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move], *, drop_parked: bool) -> Waiting:

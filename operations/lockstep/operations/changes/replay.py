@@ -6,21 +6,31 @@ copied to the end of its dead-letter queue, because the position is one offset p
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import chain
+from typing import Annotated
 
 from lockstep.client.producer.producer import Producer
-from lockstep.operations.admin_client import AdminClient, broker_reasons
-from lockstep.operations.changes.sending import PRODUCER_GROUP
+from lockstep.operations.admin_client import AdminClient, BrokerResults, broker_reasons
+from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan
+from lockstep.operations.changes.send import PRODUCER_GROUP
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import read_group
 from lockstep.operations.groups.group_report import GroupReport
-from lockstep.operations.messages.dead_letters import DeadLetter, DeadLetterQueue, commit_replayed, read_dead_letters
+from lockstep.operations.messages.dead_letters import (
+    DeadLetter,
+    DeadLetterQueue,
+    commit_replayed,
+    find_dead_letter_queues,
+    read_dead_letters,
+)
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import LockstepError, TransportError
+from lockstep.protocol.errors import LockstepError, TopicNotExistError, TransportError
 from lockstep.protocol.headers.send import SendBackHeader
+from lockstep.protocol.names import check_group, retry_topic
 from lockstep.protocol.queue import MessageQueue
 
 RETRY_LEVEL = 1
@@ -42,6 +52,110 @@ class ReplayTarget(Enum):
     """The group's retry topic: only this group receives them."""
     TOPIC = "topic"
     """Their original topics: every group that subscribes receives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayable:
+    """The dead letters that a replay would send, and where."""
+
+    found: BrokerResults[list[DeadLetterQueue]]
+    target: ReplayTarget
+    count: int
+
+    @property
+    def queues(self) -> Iterator[DeadLetterQueue]:
+        return chain.from_iterable(self.found.values.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterReplay(Operation):
+    """Send a group's dead letters again; they also stay in the dead-letter topic. A concurrent group tries each once more.
+
+    Exit 1 if some could not be sent: the others were, and the next replay tries those again.
+    """
+
+    words = ("dlq", "replay")
+    path = "dlq-replay"
+    title = "Replay dead letters"
+    confirmed = "group"
+
+    group: Annotated[str, Argument(help="The group that gave up on the messages.", label="Group")]
+    to: Annotated[
+        ReplayTarget | None,
+        Option(
+            flags=("--to",),
+            help="retry: only this group receives them again; topic: all groups of their original topics do. "
+            "By default retry for a concurrent group and topic for an ordered one.",
+            label="To",
+            hint="retry: only this group gets them; topic: all groups of their topics; empty: topic if the group is ordered, else retry",
+        ),
+    ] = None
+    rate: Annotated[
+        int, Option(flags=("--rate",), least=1, most=100_000, help="Send at most N messages per second.", label="Messages per second")
+    ] = 100
+    every: Annotated[
+        bool,
+        Option(flags=("--all",), help="Include those that were replayed before.", label="Which", choices=("not replayed yet", "all")),
+    ] = False
+
+    async def read(self, admin: AdminClient) -> Replayable:
+        """Return what a replay would send. Raise OperationError if the group has no dead letters, or does not read `to`."""
+        check_group(self.group)
+        try:
+            found = await find_dead_letter_queues(admin, self.group)
+        except TopicNotExistError:
+            raise OperationError(
+                f"group {self.group} has no dead letters; run `lockstep dlq ls` to list the groups that have some"
+            ) from None
+        target = await choose_target(admin, self.group, self.to)
+        return Replayable(found, target, count_to_replay(chain.from_iterable(found.values.values()), include_replayed=self.every))
+
+    async def plan(self, admin: AdminClient) -> Plan:
+        found = await self.read(admin)
+
+        async def carry_out() -> Outcome:
+            async with replaying(admin, self.group, found.target, self.rate, include_replayed=self.every) as replay:
+                result = await replay.run(found.queues)
+            errors = ". ".join(unfinished(self.group, result, found.found.failed))
+            line = f"{result.sent} dead letters of {self.group} were sent to {self.destination(found.target)}"
+            return Outcome([line], self._json(found, result, done=True), failed=errors or None)
+
+        failed = unfinished(self.group, ReplayResult(), found.found.failed)
+        return Plan(
+            self.effect(found),
+            carry_out,
+            nothing=self.nothing(found),
+            incomplete=". ".join(failed) or None,
+            json=self._json(found, ReplayResult(found.count), done=False),
+        )
+
+    def effect(self, found: Replayable) -> list[str]:
+        """Return what a replay would do, as sentences."""
+        seconds = max(1, found.count // self.rate)
+        where = self.destination(found.target)
+        effect = [f"{found.count:,} dead letters of {self.group} are sent to {where}, {self.rate} a second: some {seconds:,} s."]
+        return effect + [f"{name} is left out: {why}." for name, why in found.found.failed.items()]
+
+    def nothing(self, found: Replayable) -> str | None:
+        """Return why there is nothing to send; None if there is something."""
+        if found.count:
+            return None
+        return f"group {self.group} has no dead letter{'' if self.every else ' that was not replayed'}"
+
+    def destination(self, target: ReplayTarget) -> str:
+        return retry_topic(self.group) if target is ReplayTarget.RETRY else "their original topics"
+
+    def _json(self, found: Replayable, result: "ReplayResult", *, done: bool) -> dict[str, object]:
+        skipped = [{"offset_message_id": each.id, "origin_topic": each.topic, "why": each.why} for each in result.skipped]
+        failed = {**found.found.failed, **result.failed}
+        return {
+            "group": self.group,
+            "done": done,
+            "to": found.target.value,
+            "count": result.sent,
+            "left": skipped,
+            "failed": failed,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,18 @@ import asyncio
 from collections import Counter
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from lockstep.operations.admin_client import AdminClient, by_name, gather_results
-from lockstep.operations.groups.group_query import list_groups, read_groups
+from lockstep.operations.errors import OperationError
+from lockstep.operations.groups.group_query import list_groups, read_group, read_groups, unknown_group
 from lockstep.operations.groups.group_report import GroupReport
 from lockstep.protocol.bodies import BrokerAddress, ParkAction, ParkControlBody, ParkControlReply, ParkedKey
-from lockstep.protocol.errors import RequestCodeNotSupportedError
+from lockstep.protocol.bodies.parks import KEY_BYTES_MAX
+from lockstep.protocol.errors import ConfigError, RequestCodeNotSupportedError
 from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.queue import MessageQueue
 
 COUNTED_MAX = 10_000
@@ -231,3 +235,41 @@ def replay_waits_for(report: GroupReport | None, queues: Iterable[MessageQueue])
             place = f"{line.topic} {line.broker}:{line.queue_id}"
             found.append(f"{place} is held by {line.owner}, a client of RocketMQ, which replays no keys")
     return found
+
+
+def check_names(group: str | None, topic: str | None, key: str | None = None) -> None:
+    """Raise LocalProtocolError or ConfigError for what can be no group, topic or parked key."""
+    if group is not None:
+        check_group(group)
+    if topic is not None:
+        check_topic(topic)
+    if key is None:
+        return
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        raise ConfigError(f"key {key[:40]!r} is not UTF-8: no such key can be parked") from None
+    if not 0 < size <= KEY_BYTES_MAX:
+        raise ConfigError(f"key {key[:40]!r} has {size} bytes: parked keys have 1 to {KEY_BYTES_MAX}")
+
+
+async def check_group_known(admin: AdminClient, group: str | None, topic: str | None) -> None:
+    """Raise OperationError if no broker knows the group, TopicNotExistError if there is no such topic."""
+    if topic is not None:
+        await admin.route(topic)
+    if group is None:
+        return
+    report, statuses = await read_group(admin, group)
+    if report is None:
+        raise unknown_group(group, statuses.failed)
+
+
+async def not_parked(admin: AdminClient, group: str, topic: str | None, key: str, incomplete: str | None) -> OperationError:
+    """Return the error for a key that no broker has listed. Raises that of `check_group_known`."""
+    if incomplete is None:
+        await check_group_known(admin, group, topic)
+    where = "" if topic is None else f" in {topic}"
+    return OperationError(
+        f"key {key!r} of group {group} is not parked{where}{' at the brokers that responded' if incomplete else ''}; "
+        f"{incomplete or f'run `lockstep park ls {quote(group)}` to list the parked keys'}"
+    )
