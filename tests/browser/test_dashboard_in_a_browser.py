@@ -48,7 +48,7 @@ def test_links_forms_and_parts_work_below_the_path_of_a_proxy(browser: Browser, 
         made.page.click("header a[hreflang=en]")
         made.send_form("/changes/topic-create", {"topic": "below", "queues": "1"}, "Show what it does")
         made.page.click("button.do")
-        made.page.wait_for_selector("text=Topic below was created", timeout=LIMIT_MS)
+        made.page.wait_for_selector("text=Topic below created", timeout=LIMIT_MS)
         made.open("/topics/below")
         made.until_refreshed()
         assert made.said == []

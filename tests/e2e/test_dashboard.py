@@ -153,7 +153,7 @@ async def test_allowed_changes_are_made_from_its_own_forms_and_logged(cluster: C
             status, _ = await post(panel, {**form, "step": "do", **agreed}, origin)
             assert status == 303
         status, done = await read(panel, f"/changes/topic-create/done/{agreed['nonce']}")
-        assert (status, "Topic orders was created: 3 queues on broker-a." in done) == (200, True)
+        assert (status, "Topic orders created: 3 queues on broker-a." in done) == (200, True)
         assert panel.stop() == 0
         assert panel.process.stdout is not None
         made = [json.loads(line) for line in panel.process.stdout if "change.made" in line]

@@ -46,7 +46,7 @@ def command_of(change: type[Operation]) -> Callable[..., None]:
 def _parameter(declared: Declared) -> inspect.Parameter:
     parameter, kind = declared.parameter, declared.type
     if declared.several:
-        kind = list[str] | None
+        kind = list[str] if declared.required else list[str] | None
     elif kind is bytes:
         kind = str
     if isinstance(parameter, Option):

@@ -6,8 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from lockstep.cli.commands import broker_drain
-from lockstep.cli.commands.broker_drain import _drain, _remove
+from lockstep.cli.change_command import carry_out
 from lockstep.client import (
     ConcurrentlyContext,
     ConsumeFromWhere,
@@ -19,6 +18,8 @@ from lockstep.client import (
     PushConsumer,
 )
 from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes import broker_drain
+from lockstep.operations.changes.broker_drain import BrokerDrain, BrokerRemove
 from lockstep.operations.changes.drain import close_queues, drop_queues
 from lockstep.operations.changes.layout_change import alter_layout
 from lockstep.operations.changes.layout_publish import create_and_wait
@@ -45,9 +46,9 @@ async def test_two_drains_at_once_leave_each_topic_a_queue_to_write_to(lockstep_
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
         for number in range(100):
             await producer.send(Message("aaa", b"%d" % number, sharding_key="k"))
-        first = asyncio.create_task(_drain("broker-a", cluster.nameserver))
+        first = asyncio.create_task(carry_out(BrokerDrain(name="broker-a"), cluster.nameserver))
         await asyncio.sleep(1)
-        await asyncio.gather(first, _drain("broker-b", cluster.nameserver))
+        await asyncio.gather(first, carry_out(BrokerDrain(name="broker-b"), cluster.nameserver))
         for topic in ("aaa", TOPIC):
             assert (await layout_of(admin, topic)).write_total
             await producer.send(Message(topic, b"later", sharding_key="k"))
@@ -67,7 +68,7 @@ async def test_drain_waits_for_a_stopped_group_that_will_begin_in_the_broker_s_n
     await put_in_order(admin, before, alter_layout(before, {"broker-b": (1, 1)}, writer=7))
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
         await producer.send(Message(TOPIC, b"1"), queue=MessageQueue(TOPIC, "broker-b", 0))
-    draining = asyncio.create_task(_drain("broker-b", cluster.nameserver))
+    draining = asyncio.create_task(carry_out(BrokerDrain(name="broker-b"), cluster.nameserver))
     await asyncio.sleep(5)
     assert not draining.done()
     await cluster.restart("worker")
@@ -111,7 +112,7 @@ async def test_drain_misses_no_message_that_fails_while_it_looks(lockstep_cluste
     await cluster.start("worker", worker)
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
         await producer.send(Message(TOPIC, b"1"))
-    await _drain("broker-a", cluster.nameserver)
+    await carry_out(BrokerDrain(name="broker-a"), cluster.nameserver)
     assert may_fail_again.is_set()
     assert (await real(admin, await broker_named(admin, "broker-a"))).delayed_messages == 0
     assert calls == 3
@@ -125,7 +126,7 @@ async def test_drain_waits_for_a_message_that_waits_for_its_delay(lockstep_clust
     await cluster.start("worker", ordered_worker(cluster, "billing", TOPIC, bodies))
     async with Producer("shop", nameserver=cluster.nameserver) as producer:
         await producer.send(Message(TOPIC, b"late"), queue=MessageQueue(TOPIC, "broker-a", 0), delay=timedelta(seconds=30))
-        await _drain("broker-a", cluster.nameserver)
+        await carry_out(BrokerDrain(name="broker-a"), cluster.nameserver)
     assert b"late" in bodies
     assert (await layout_of(admin, TOPIC)).brokers == ("broker-b",)
 
@@ -159,7 +160,7 @@ async def test_drain_ends_if_another_command_gives_the_broker_queues_again(
 
     monkeypatch.setattr(broker_drain, "drop_queues", drop_and_add)
     with pytest.raises(OperationError, match="topic orders has queues on broker-a again: another command has added them since"):
-        await _drain("broker-a", cluster.nameserver)
+        await carry_out(BrokerDrain(name="broker-a"), cluster.nameserver)
     assert (await layout_of(admin, TOPIC)).write_total == 2
 
 
@@ -169,7 +170,7 @@ async def test_drain_gives_another_broker_the_topics_of_groups_that_are_on_the_b
     topics = retry_topic("billing"), dlq_topic("billing")
     for topic in topics:
         await create_and_wait(cluster.nameserver, topic, 1, ["broker-a"])
-    await _drain("broker-a", cluster.nameserver)
+    await carry_out(BrokerDrain(name="broker-a"), cluster.nameserver)
     assert [(await layout_of(admin, topic)).brokers for topic in topics] == [("broker-b",)] * 2
 
 
@@ -212,7 +213,7 @@ async def test_broker_counts_as_drained_only_if_every_layout_was_read(
 
     monkeypatch.setattr(AdminClient, "route", route)
     with pytest.raises(TransportError, match="the layouts of 1 of 1 topics can't be read; that of orders: no response within 5000 ms"):
-        await _drain("broker-a", cluster.nameserver)
+        await carry_out(BrokerDrain(name="broker-a"), cluster.nameserver)
 
 
 async def test_lost_broker_is_removed_from_many_topics_with_several_groups(lockstep_cluster: TestCluster) -> None:
@@ -226,7 +227,7 @@ async def test_lost_broker_is_removed_from_many_topics_with_several_groups(locks
     await asyncio.sleep(3)
     await cluster.kill("broker-a")
     await until_unregistered(admin, "broker-a")
-    await _remove("broker-a", True, cluster.nameserver)
+    await carry_out(BrokerRemove(name="broker-a", force=True), cluster.nameserver)
     assert {(await layout_of(admin, topic)).brokers for topic in topics} == {("broker-b",)}
 
 
@@ -239,7 +240,7 @@ async def test_queues_of_a_lost_broker_are_spread_over_the_others(lockstep_clust
         await create_and_wait(cluster.nameserver, topic, 1, ["broker-a"])
     await cluster.kill("broker-a")
     await until_unregistered(admin, "broker-a")
-    await _remove("broker-a", True, cluster.nameserver)
+    await carry_out(BrokerRemove(name="broker-a", force=True), cluster.nameserver)
     assert sorted([(await layout_of(admin, topic)).brokers for topic in topics]) == [("broker-b",)] * 2 + [("broker-c",)] * 2
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from lockstep.cli.change_command import carry_out
-from lockstep.cli.commands.broker_drain import _drain
 from lockstep.cli.commands.group import _show
 from lockstep.client import Message, Producer
 from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.broker_drain import BrokerDrain
 from lockstep.operations.changes.group_forget import GroupForget
 from lockstep.operations.changes.layout_publish import create_and_wait
 from lockstep.operations.changes.write_hold import WriteHold
@@ -88,7 +88,7 @@ async def test_drain_waits_for_a_group_without_members_and_holds_no_writes_meanw
     cluster = lockstep_cluster
     await left_topic(cluster)
     await cluster.stop("new")
-    draining = asyncio.create_task(_drain("broker-a", cluster.nameserver))
+    draining = asyncio.create_task(carry_out(BrokerDrain(name="broker-a"), cluster.nameserver))
     await cluster.advance(seconds=30)
     assert not draining.done()
     said = capsys.readouterr().err
@@ -105,6 +105,6 @@ async def test_drain_waits_for_a_group_without_members_and_holds_no_writes_meanw
 async def test_drain_does_not_wait_for_a_topic_that_the_group_has_left(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await left_topic(cluster)
-    await _drain("broker-a", cluster.nameserver)
+    await carry_out(BrokerDrain(name="broker-a"), cluster.nameserver)
     for topic in (TOPIC, "bills"):
         assert (await layout_of(AdminClient(Host.current(), cluster.nameserver), topic)).brokers == ("broker-b",)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lockstep.cli.change_command import carry_out
-from lockstep.cli.commands.broker_drain import _drain
 from lockstep.cli.commands.group import _show as show_group
 from lockstep.operations.admin_client import AdminClient, BrokerResults
 from lockstep.operations.changes import group_reset, queue_move
+from lockstep.operations.changes.broker_drain import BrokerDrain
 from lockstep.operations.changes.drain import close_queues
 from lockstep.operations.changes.group_reset import GroupReset
 from lockstep.operations.changes.topic_alter import TopicAlter
@@ -176,7 +176,7 @@ async def test_queues_do_not_change_while_keys_are_parked(lockstep_cluster: Test
             f"nothing was changed: groups have parked keys in {TOPIC} (audit: 2, billing: 1), and {why}. Replay or drop them (`lockstep "
             f"park ls --topic {TOPIC}` lists them), or use --force"
         )
-    for refused_work in (close_queues(admin, TOPIC, "broker-a"), _drain("broker-a", cluster.nameserver)):
+    for refused_work in (close_queues(admin, TOPIC, "broker-a"), carry_out(BrokerDrain(name="broker-a"), cluster.nameserver)):
         with pytest.raises(OperationError, match=r"parked keys in orders \(audit: 2, billing: 1\)"):
             await refused_work
     assert await layout_of(admin, TOPIC) == before
@@ -249,7 +249,7 @@ async def test_drain_waits_until_parked_keys_are_gone(lockstep_cluster: TestClus
     at_a = [each for each in await group.parked() if each.broker.name == "broker-a"]
     await carry_out(TopicAlter(topic=TOPIC, write_queues=0, read_queues=1, broker=("broker-a",), force=True), cluster.nameserver)
     capsys.readouterr()
-    draining = asyncio.create_task(_drain("broker-a", cluster.nameserver))
+    draining = asyncio.create_task(carry_out(BrokerDrain(name="broker-a"), cluster.nameserver))
     await asyncio.sleep(5)
     assert not draining.done()
     assert f"waiting for the groups of broker-a: parked keys in {TOPIC}: {GROUP}: {len(at_a)}\n" in capsys.readouterr().err

@@ -9,6 +9,8 @@ import typer
 from lockstep.cli import change_command
 from lockstep.cli.app import app
 from lockstep.dashboard.changes.forms import Form, form_of
+from lockstep.operations.changes.broker_drain import BrokerRemove
+from lockstep.operations.changes.broker_settings import BrokerConfigSet
 from lockstep.operations.changes.catalogue import CHANGES
 from lockstep.operations.changes.group_reset import GroupReset
 from lockstep.operations.changes.group_settings import GroupUpdate
@@ -18,6 +20,7 @@ from lockstep.operations.changes.replay import DeadLetterReplay, ReplayTarget
 from lockstep.operations.changes.send import Send
 from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
+from lockstep.operations.changes.topic_forget_deleted import TopicForgetDeleted
 from lockstep.protocol.bodies import SubscriptionPolicy
 from lockstep.protocol.errors import ConfigError
 
@@ -32,6 +35,9 @@ FILLED: list[Operation] = [
     ParkReplay(group="billing", every=True, topic="orders"),
     ParkDrop(group="billing", key="--all", to=DropTarget.DLQ),
     DeadLetterReplay(group="billing", to=ReplayTarget.TOPIC, rate=5, every=True),
+    TopicForgetDeleted(every=True),
+    BrokerRemove(name="broker-a", force=True),
+    BrokerConfigSet(changes=("retention_hours=24", "a=-b"), every=True),
 ]
 
 

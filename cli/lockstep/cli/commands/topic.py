@@ -3,7 +3,6 @@
 import typer
 
 from lockstep.cli.change_command import add_changes
-from lockstep.cli.commands.topic_forget_deleted import forget_deleted_command
 from lockstep.cli.options import JsonOption, NameserverOption, TopicArgument, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
@@ -12,13 +11,13 @@ from lockstep.operations.admin_client import gather_results
 from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
 from lockstep.operations.changes.topic_delete import TopicDelete
+from lockstep.operations.changes.topic_forget_deleted import TopicForgetDeleted
 from lockstep.operations.errors import raise_if_incomplete
 from lockstep.operations.watch.topic_query import read_topic, topic_json
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, alter and delete topics.")
 
-add_changes(app, (TopicCreate, TopicAlter, TopicDelete))
-app.command("forget-deleted")(forget_deleted_command)
+add_changes(app, (TopicCreate, TopicAlter, TopicDelete, TopicForgetDeleted))
 
 
 @app.command("list")

@@ -1,5 +1,7 @@
 """Every declared change, in the order in which the dashboard lists them."""
 
+from lockstep.operations.changes.broker_drain import BrokerDrain, BrokerRemove
+from lockstep.operations.changes.broker_settings import BrokerConfigSet
 from lockstep.operations.changes.group_clone import GroupClone
 from lockstep.operations.changes.group_delete import GroupDelete
 from lockstep.operations.changes.group_forget import GroupForget
@@ -12,11 +14,13 @@ from lockstep.operations.changes.send import Send
 from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
 from lockstep.operations.changes.topic_delete import TopicDelete
+from lockstep.operations.changes.topic_forget_deleted import TopicForgetDeleted
 
 CHANGES: tuple[type[Operation], ...] = (
     TopicCreate,
     TopicAlter,
     TopicDelete,
+    TopicForgetDeleted,
     Send,
     GroupReset,
     GroupClone,
@@ -27,4 +31,7 @@ CHANGES: tuple[type[Operation], ...] = (
     ParkReplay,
     ParkDrop,
     DeadLetterReplay,
+    BrokerDrain,
+    BrokerRemove,
+    BrokerConfigSet,
 )

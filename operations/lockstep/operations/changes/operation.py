@@ -178,7 +178,7 @@ class Operation:
             if isinstance(each.parameter, Option):
                 options += _options(each.parameter, value)
             elif value is not None:
-                arguments.append(text_of(value))
+                arguments += map(text_of, value if each.several else (value,))
         if any(each.startswith("-") and each != "-" for each in arguments):
             return (*self.words, *options, "--", *arguments)
         return (*self.words, *arguments, *options)
