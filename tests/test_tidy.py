@@ -90,7 +90,7 @@ def test_pages_list_exactly_the_roots_and_folders_on_disk() -> None:
 
 ENTRIES_MAX = 25
 LARGE = {f"{root}/lockstep/{root}" for root in ("protocol", "runtime", "spark")}
-LARGE |= {"cli/lockstep/cli/commands", "client/lockstep/client/producer"}
+LARGE |= {"client/lockstep/client/producer"}
 """Folders that are still larger."""
 
 

@@ -1,13 +1,13 @@
 """Whether the subscription of a group matches any of the last messages of a topic: one that is misspelt matches none."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lockstep.operations.admin_client import AdminClient, gather_results
 from lockstep.operations.groups.group_report import QueueLine
+from lockstep.operations.messages.queue_reader import Pick, QueueReader
 from lockstep.protocol.bodies import TAG, BrokerAddress, GroupStatus, Subscription
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
 
@@ -80,8 +80,9 @@ async def _compare(
         compared += held.max_offset - first
         if is_tags and len(tags) < TAGS_MAX:
             last = max(held.min_offset, held.max_offset - TAGS_READ)
-            body, _ = await admin.pull(broker, topic, queue_id, last, TAGS_READ)
-            tags |= dict.fromkeys(message.tags and message.tags[:TAG_SHOWN] for message in _newest_first(body, broker))
+            page = await QueueReader(admin, broker, topic, queue_id, last, count=TAGS_READ).next()
+            newest = () if page is None else reversed(page.messages)
+            tags |= dict.fromkeys(message.tags and message.tags[:TAG_SHOWN] for message in newest)
     if not compared:
         return None
     return Unmatched(subscription.topic, subscription.shown[:TAG_SHOWN], compared, tuple(tags)[:TAGS_MAX])
@@ -91,17 +92,11 @@ async def _any_matches(admin: AdminClient, subscription: Subscription, broker: B
     """Return whether any message of the queue from `offset` to `end` matches. The broker compares; it may pass another tag of the same
     hash, as it passes that to members."""
     tags = TagFilter.parse(subscription.expression) if subscription.expression_type in ("", TAG) else None
-    while offset < end:
-        body, after = await admin.pull(
-            broker, subscription.topic, queue_id, offset, 1, tags=subscription.expression, expression_type=subscription.expression_type
-        )
-        if any(tags is None or tags.matches_tag(message.tags) for message in _newest_first(body, broker)):
+    pick = Pick(tags=subscription.expression, expression_type=subscription.expression_type or TAG)
+    reader = QueueReader(admin, broker, subscription.topic, queue_id, offset, end, pick, count=1)
+    while (page := await reader.next()) is not None:
+        if any(tags is None or tags.matches_tag(message.tags) for message in page.messages):
             return True
-        if after <= offset:
-            raise RemoteProtocolError(f"a pull of {subscription.topic} from offset {offset} returned {after} as the next offset")
-        offset = after
+    if reader.offset < end:
+        raise RemoteProtocolError(f"a pull of {subscription.topic} from offset {reader.offset} returned no next offset above it")
     return False
-
-
-def _newest_first(body: bytes, broker: BrokerAddress) -> Iterator[MessageExt]:
-    return reversed(decode_messages(body, broker.name))

@@ -11,10 +11,11 @@ from lockstep.operations.admin_client import AdminClient, by_name, gather_result
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import list_groups, read_group, read_groups, unknown_group
 from lockstep.operations.groups.group_report import GroupReport
+from lockstep.operations.messages.queue_reader import PAGE_COUNT, Pick, QueueReader
 from lockstep.protocol.bodies import BrokerAddress, ParkAction, ParkControlBody, ParkControlReply, ParkedKey
 from lockstep.protocol.bodies.parks import KEY_BYTES_MAX
 from lockstep.protocol.errors import ConfigError, RequestCodeNotSupportedError
-from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.message import MessageExt
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.queue import MessageQueue
 
@@ -22,8 +23,6 @@ COUNTED_MAX = 10_000
 """The number of waiting messages of one queue that are counted."""
 PULLS_MAX = 1_000
 """The number of pulls that read what waits in one queue. Each one makes the broker examine up to 1 MiB of its log."""
-PAGE_COUNT = 256
-"""Messages per pull."""
 READS_MAX = 16
 """Queues that are read concurrently."""
 
@@ -151,19 +150,18 @@ async def _count_in_queue(admin: AdminClient, rows: Sequence[Parked]) -> dict[Pa
     broker, row = rows[0].broker, rows[0].row
     first = {each.row.key: each.row.next for each in rows}
     counts = dict.fromkeys(first, 0)
-    offset, total, complete = min(first.values()), 0, False
+    reader = QueueReader(admin, broker, row.topic, row.queue_id, min(first.values()), pick=Pick(group=row.group, key=""), count=PAGE_COUNT)
+    total = 0
     for _ in range(PULLS_MAX):
-        data, next_offset = await admin.pull(broker, row.topic, row.queue_id, offset, PAGE_COUNT, group=row.group, key="")
-        for message in decode_messages(data, broker.name):
+        page = None if total >= COUNTED_MAX else await reader.next()
+        if page is None:
+            break
+        for message in page.messages:
             key = message.sharding_key
             total += 1
             if key in first and message.queue_offset >= first[key]:
                 counts[key] += 1
-        complete = next_offset <= offset
-        if complete or total >= COUNTED_MAX:
-            break
-        offset = next_offset
-    return {each: Waiting(counts[each.row.key], complete) for each in rows}
+    return {each: Waiting(counts[each.row.key], reader.ended) for each in rows}
 
 
 async def count_forgotten(
@@ -208,17 +206,14 @@ async def read_waiting(admin: AdminClient, parked: Parked, limit: int) -> tuple[
     """Return the first waiting messages of a key, at most `limit`, in order, and whether these are all."""
     broker, row = parked.broker, parked.row
     found: list[MessageExt] = []
-    offset = row.next
+    pick = Pick(group=row.group, key=row.key)
+    reader = QueueReader(admin, broker, row.topic, row.queue_id, row.next, pick=pick, count=min(PAGE_COUNT, limit + 1))
     for _ in range(PULLS_MAX):
-        count = min(PAGE_COUNT, limit + 1 - len(found))
-        data, next_offset = await admin.pull(broker, row.topic, row.queue_id, offset, count, group=row.group, key=row.key)
-        found += decode_messages(data, broker.name)
-        if len(found) > limit:
+        page = None if len(found) > limit else await reader.next()
+        if page is None:
             break
-        if next_offset <= offset:
-            return found, True
-        offset = next_offset
-    return found[:limit], False
+        found += page.messages
+    return found[:limit], reader.ended and len(found) <= limit
 
 
 def replay_waits_for(report: GroupReport | None, queues: Iterable[MessageQueue]) -> list[str]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from itertools import chain
 
 from lockstep.operations.admin_client import AdminClient, BrokerResults, by_name, gather_results, without_address
+from lockstep.operations.messages.queue_reader import QueueReader
 from lockstep.operations.tool_groups import REPLAY_GROUP
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.errors import SubscriptionGroupNotExistError
-from lockstep.protocol.message import Message, MessageExt, decode_messages
+from lockstep.protocol.message import Message, MessageExt
 from lockstep.protocol.names import dlq_topic
 from lockstep.protocol.properties import (
     ORIGIN_MESSAGE_ID,
@@ -25,9 +26,6 @@ from lockstep.protocol.properties import (
 )
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import RecordView, split_records
-
-PAGE_COUNT = 256
-"""Messages per pull."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +140,11 @@ async def commit_replayed(admin: AdminClient, queue: DeadLetterQueue, group: str
 
 async def read_dead_letters(admin: AdminClient, queue: DeadLetterQueue, group: str, first: int) -> AsyncIterator[DeadLetter]:
     """Yield the dead letters from offset `first` to the end that the queue had when `queue` was made."""
-    offset = max(first, queue.offsets.min_offset)
-    while offset < queue.offsets.max_offset:
-        data, next_offset = await admin.pull(queue.broker, dlq_topic(group), queue.offsets.queue_id, offset, PAGE_COUNT)
-        for message, (start, _) in zip(decode_messages(data, queue.broker.name), split_records(data), strict=True):
-            if message.queue_offset < queue.offsets.max_offset:
-                yield _dead_letter(queue.broker, message, RecordView(data, start))
-        if next_offset <= offset:
-            return
-        offset = next_offset
+    begin = max(first, queue.offsets.min_offset)
+    reader = QueueReader(admin, queue.broker, dlq_topic(group), queue.offsets.queue_id, begin, queue.offsets.max_offset)
+    while (page := await reader.next()) is not None:
+        for message, (start, _) in zip(page.messages, split_records(page.data), strict=False):  # later ones are after the end
+            yield _dead_letter(queue.broker, message, RecordView(page.data, start))
 
 
 async def read_newest(admin: AdminClient, group: str, found: BrokerResults[list[DeadLetterQueue]], limit: int) -> NewestDeadLetters:

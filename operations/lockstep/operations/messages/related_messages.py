@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.messages.find import Criteria, Found, find_key
+from lockstep.operations.messages.queue_reader import Pick, QueueReader
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.ids import parse_offset_message_id
-from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.message import MessageExt
 from lockstep.protocol.properties import ORIGIN_MESSAGE_ID
 
 LOOK_MAX = 4_096
@@ -55,14 +56,9 @@ async def find_neighbours(admin: AdminClient, broker: BrokerAddress, message: Me
 
 async def _of_key(admin: AdminClient, broker: BrokerAddress, message: MessageExt, begin: int, end: int) -> list[MessageExt]:
     """Return the messages with the offsets from `begin` up to `end` that have the sharding key of `message`."""
-    key, found = message.sharding_key, list[MessageExt]()
-    while begin < end:
-        data, following = await admin.pull(broker, message.stored_topic, message.queue_id, begin, end - begin, key=key)
-        found += [each for each in decode_messages(data, broker.name) if each.queue_offset < end and each.sharding_key == key]
-        if following <= begin:
-            break
-        begin = following
-    return found
+    place = message.stored_topic, message.queue_id, begin, end
+    reader = QueueReader(admin, broker, *place, Pick(key=message.sharding_key), count=end - begin)
+    return [each for each in await reader.rest() if each.sharding_key == message.sharding_key]
 
 
 def origin_of(message: MessageExt) -> str | None:

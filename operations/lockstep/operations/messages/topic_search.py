@@ -7,10 +7,11 @@ from typing import TypeVar
 from lockstep.operations.admin_client import AdminClient, by_name, gather_results, within_patience, without_address
 from lockstep.operations.messages.find import Criteria, Found
 from lockstep.operations.messages.newest_first import NewestFirst, Place, Rest
+from lockstep.operations.messages.queue_reader import Pick, QueueReader
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import ConfigError, LockstepError, RequestTimeoutError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
-from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
 
@@ -197,15 +198,11 @@ class _TopicSearch:
     async def _pull(self, queue: MessageQueue, begin: int, end: int, *, selected: bool) -> list[MessageExt]:
         """Return the messages with the offsets from `begin` up to `end`, with `selected` only those that the broker finds to match."""
         broker = self._brokers[queue.broker_name]
-        tags, key = (self._criteria.tags, self._criteria.sharding_key) if selected else ("*", None)
+        pick = Pick(tags=self._criteria.tags, key=self._criteria.sharding_key) if selected else Pick()
+        place = queue.topic, queue.queue_id, begin, end
+        reader = QueueReader(self._admin, broker, *place, pick, count=end - begin, patience_s=self._patience_s)
         messages: list[MessageExt] = []
-        offset = begin
-        while offset < end:
-            pulled = self._admin.pull(broker, queue.topic, queue.queue_id, offset, end - offset, tags=tags, key=key)
-            data, following = await within_patience(pulled, self._patience_s)
-            self._bytes += len(data)
-            messages += [each for each in decode_messages(data, queue.broker_name) if begin <= each.queue_offset < end]
-            if following <= offset:
-                break
-            offset = following
+        while (page := await reader.next()) is not None:
+            self._bytes += len(page.data)
+            messages += page.messages
         return messages
