@@ -1,11 +1,16 @@
-"""The language of the pages: English, or Chinese by `words.py`. Findings, errors and log events stay English: people search for them."""
+"""The language of the pages: English, or one that has a catalogue in `locale`, in the format of gettext.
 
-from collections.abc import Callable
+Findings, errors and log events stay English: people search for them.
+"""
 
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from babel.messages.pofile import read_po
 from jinja2 import Environment
 
-from lockstep.dashboard.words import CHINESE
-
+LOCALE = Path(__file__).parent / "locale"
 LANGUAGES = {"en": "English", "zh-CN": "中文"}
 COOKIE = "lang"
 
@@ -32,9 +37,19 @@ def _known(tag: str) -> str | None:
     return "zh-CN" if tag == "zh" or tag.startswith("zh-") else "en" if tag == "en" or tag.startswith("en-") or tag == "*" else None
 
 
+@cache
+def catalogue(language: str) -> Mapping[str, str]:
+    """Return the texts of a language by the English ones."""
+    with open(LOCALE / f"{language.replace('-', '_')}.po", "rb") as file:  # world: a part of the package
+        return {str(each.id): str(each.string) for each in read_po(file) if each.id and each.string}
+
+
 def install(environment: Environment, language: str) -> None:
     """Let templates translate by `_("text")` and `{% trans %}`. A text without a translation stays English."""
-    words: Callable[[str], str] = (lambda text: CHINESE.get(text, text)) if language == "zh-CN" else (lambda text: text)
+    known = {} if language == "en" else catalogue(language)
+
+    def words(text: str) -> str:
+        return known.get(text, text)
 
     def plural(one: str, many: str, count: int) -> str:
         return words(one if count == 1 else many)

@@ -5,7 +5,7 @@ EXTRA_OF = {
     **dict.fromkeys(("typer", "rich", "prometheus_client"), "server"),
     **dict.fromkeys(("pytest", "pytest_asyncio"), "testing"),
     **dict.fromkeys(("pyspark", "pyarrow", "numpy"), "spark"),
-    **dict.fromkeys(("starlette", "uvicorn", "jinja2"), "dashboard"),
+    **dict.fromkeys(("starlette", "uvicorn", "jinja2", "babel"), "dashboard"),
     "opentelemetry": "otel",
     "taskiq": "taskiq",
     "lz4": "lz4",

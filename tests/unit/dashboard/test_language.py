@@ -7,15 +7,16 @@ import pytest
 from jinja2 import nodes
 
 from lockstep.dashboard.changes.forms import Form, form_of
-from lockstep.dashboard.language import LANGUAGES, chosen_language
+from lockstep.dashboard.language import LANGUAGES, LOCALE, catalogue, chosen_language
 from lockstep.dashboard.render import HERE, environment
-from lockstep.dashboard.words import CHINESE
 from lockstep.operations.brokers import rates
-from lockstep.operations.changes import catalogue
+from lockstep.operations.changes import operation
+from lockstep.operations.changes.catalogue import CHANGES
 from lockstep.testing import TestCluster
 from support.asgi import get
 from support.panel import dashboard
 
+CHINESE = catalogue("zh-CN")
 TEMPLATES = sorted(path.name for path in (HERE / "templates").iterdir())
 
 
@@ -62,7 +63,7 @@ def test_every_text_of_a_template_has_a_chinese_one_with_the_same_values_and_ele
         assert '"' not in CHINESE[text], "it may be the value of an attribute"
 
 
-FORMS = [each for each in map(form_of, catalogue.CHANGES) if each.title]
+FORMS = [each for each in map(form_of, CHANGES) if each.title]
 
 
 def texts_of_form(form: Form) -> set[str]:
@@ -76,11 +77,15 @@ def test_every_text_of_a_form_has_a_chinese_one(form: Form) -> None:
     assert texts_of_form(form) - CHINESE.keys() == set()
 
 
+def test_each_language_but_english_has_a_catalogue_and_each_catalogue_a_language() -> None:
+    assert {path.stem.replace("_", "-") for path in LOCALE.glob("*.po")} == LANGUAGES.keys() - {"en"}
+
+
 def test_no_translation_is_left_over() -> None:
     """Those that no template names are words that Python gives to templates."""
     used = set().union(*map(texts, TEMPLATES), *map(texts_of_form, FORMS))
-    sources = [*HERE.rglob("*.py"), *(HERE / "templates").iterdir(), Path(rates.__file__), *Path(catalogue.__file__).parent.iterdir()]
-    given = "".join(path.read_text().lower() for path in sources if path.is_file() and path.name != "words.py")
+    sources = [*HERE.rglob("*.py"), *(HERE / "templates").iterdir(), Path(rates.__file__), *Path(operation.__file__).parent.iterdir()]
+    given = "".join(path.read_text().lower() for path in sources if path.is_file())
     assert [text for text in CHINESE if text not in used and text.lower() not in given] == []
 
 
