@@ -18,7 +18,7 @@ def restore(root: str, source: str | None, progress: Callable[[int, int], None])
     """Copy the backup `source` to `root`, if it is given, and mark `root` as restored. Return the identity of the store.
 
     Nothing is written to `source`. `progress` is called with the copied bytes and their total, after each GiB. A copy that was interrupted
-    is begun anew.
+    is begun again.
 
     Raises:
         StoreInUseError: A broker has one of the directories open.

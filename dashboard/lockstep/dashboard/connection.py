@@ -78,5 +78,5 @@ class Connection(H11Protocol):
         """Close the connection that has waited longest for a request. If all others have one, that is this one."""
         waiting = [each for each in self.connections if isinstance(each, Connection) and each.waits_since is not None]
         longest = min(waiting, key=lambda each: each.waits_since or 0.0)
-        self.connections.discard(longest)  # the loop tells of its end later
+        self.connections.discard(longest)  # its end is reported later
         longest.transport.abort()

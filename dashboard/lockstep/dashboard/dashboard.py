@@ -40,14 +40,14 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 
 NAMES_FRESH_MS = 5_000
-"""The nameservers are asked for the names of topics again when they are of this age: brokers tell of those with messages only."""
+"""The nameservers are asked for the names of topics again when they are of this age: brokers report only those with messages."""
 FINDINGS_FRESH_MS = 60_000
 """The page of the cluster asks for an examination when the last one is of this age."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """What is asked only while somebody looks at it."""
+    """Requests that are made only for a page that is open."""
 
     groups: Cache[str, ShownGroup]
     topics: Cache[str, TopicReport]

@@ -33,7 +33,7 @@ class SpanRow:
     """Nothing if it is the lane of a member."""
     span: Span
     letter: str
-    """The member's in the picture, nothing if nobody held the queue."""
+    """The member's in the picture; empty if the queue was free."""
     began_ms: int | None
     """None if it began before the period, or that is not known."""
     ended_ms: int | None

@@ -35,7 +35,7 @@ def _rate(value: float | None) -> str:
 
 
 def _time(at_ms: int) -> Markup:
-    """Return an element with the time in UTC, of which the script makes a local one, or only a text if it is no time of a calendar."""
+    """Return an element with the time in UTC, of which the script makes a local one, or only text if it is not a time of the calendar."""
     text = format_time(at_ms)
     if not text.endswith("Z"):
         return escape(text)

@@ -12,7 +12,7 @@ from lockstep.runtime.daemon import Tasks
 
 
 class TailPage:
-    """Follows the topics that somebody looks at. Without bodies none is searched."""
+    """Follows the topics whose page is open. Without bodies none is searched."""
 
     def __init__(self, admin: AdminClient, tasks: Tasks, messages: Messages) -> None:
         self._messages = messages

@@ -32,7 +32,7 @@ OLD_MS = 15_000
 FAILING_SHOWN = 20
 WINDOWS_MIN = (1, 5, 15, 60)
 CLOCK_MS = 200
-"""A broker's clock that differs by more is told: its log has other times than the page."""
+"""A larger difference of a broker's clock is shown: its log has other times than the page."""
 EVENTS_SHOWN = 200
 
 

@@ -64,7 +64,7 @@ async def _history(group: str, topic: str | None, since: str | None, svg: Path |
     admin = admin_client(nameserver)
     async with admin.keep_connections():
         brokers = await admin.brokers()
-        report = None if svg is None else (await read_group(admin, group))[0]  # before the events: they tell what has changed since
+        report = None if svg is None else (await read_group(admin, group))[0]  # before the events, which show what has changed since
         results = await gather_results({broker.name: admin.group_events(broker, group) for broker in brokers})
         if not results.failed and not any(reply.events for reply in results.values.values()):
             await _check_known(admin, group)
@@ -74,8 +74,8 @@ async def _history(group: str, topic: str | None, since: str | None, svg: Path |
     events = [each for each in of_topic if each.event.wall_ms >= (since_ms or 0)]
     notes = incomplete(group, results.values, since_ms)
     if as_json:
-        told = [{"broker": each.broker, **asdict(each.event), "kind": each.event.kind.value, "epoch": _epoch(each)} for each in events]
-        print_json({"events": told, "hand_overs": [asdict(each) for each in moved], "notes": notes, "failed": dict(results.failed)})
+        shown = [{"broker": each.broker, **asdict(each.event), "kind": each.event.kind.value, "epoch": _epoch(each)} for each in events]
+        print_json({"events": shown, "hand_overs": [asdict(each) for each in moved], "notes": notes, "failed": dict(results.failed)})
     else:
         print_table(["time", "broker", "event", "topic", ">queue", "member", ">epoch", "details"], map(_row, events), empty="no events")
         print_line(summary(moved))

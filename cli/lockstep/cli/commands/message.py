@@ -49,7 +49,7 @@ def show_command(
     group has no progress there), PULL (the group pulls), CONSUME_BROADCASTING (each member keeps its own progress), UNKNOWN (the broker
     could not be reached). None proves that a listener ran. Known for sure are PARKED (its key is parked), DELAYED (it waits for its delay),
     RETRYING and DEAD_LETTERED (a copy waits for the next call, or is in the group's dead-letter topic). That no member is connected is
-    told beside the rest.
+    printed beside the rest.
     """
     run(_show(message_id, broker, nameserver, as_json, with_tracks=track))
 

@@ -98,7 +98,7 @@ class Examination:
 
     @property
     def answer(self) -> object:
-        """Return what has to differ for it to be told again."""
+        """Return what has to differ for it to be printed again."""
         return answer_of(self.found) if self.error is None else without_durations(self.error)
 
     def as_json(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ class Examination:
 
 
 class _Watch:
-    """Examines again and again. An examination that fails is told, and does not end it."""
+    """Examines again and again. An examination that fails is printed, and does not end it."""
 
     def __init__(self, admin: AdminClient, group: str, examine: Examine, first: Diagnosis) -> None:
         self._admin = admin

@@ -1,6 +1,6 @@
 """The pages of a change: its form, its plan, and what was done. A plan is carried out only if it is still the one that was shown.
 
-    form ─▶ plan, in the words of the command ─▶ the name typed once more ─▶ the plan is made anew: another one is shown instead ─▶ done
+    form ─▶ plan, in the words of the command ─▶ the name typed once more ─▶ the plan is made again: another one is shown instead ─▶ done
 
 Each form has a token of this process: a page from elsewhere can't know it. Each page of a plan has a nonce: the plan is carried out once,
 and its outcome has an address of its own (Post/Redirect/Get).
@@ -40,7 +40,7 @@ ANOTHER_PLAN = "things have changed, and nothing was done: this is what it does 
 
 
 class FormError(LockstepError):
-    """The body of a request is no form of these pages."""
+    """The body of a request is not a form of these pages."""
 
 
 class Changes:

@@ -55,7 +55,7 @@ class WriteHold:
             raise self._not_held({**dict.fromkeys(lapsed, "it does not hold them any more"), **failed})
 
     async def renew(self) -> tuple[list[str], Mapping[str, str]]:
-        """Renew the hold. Return the brokers where it had lapsed, and begins anew, and those that did not respond, each with the reason."""
+        """Renew the hold. Return the brokers where it had lapsed and begins again, and those that did not respond, each with its reason."""
         results = await gather_results(
             {name: self._admin.hold_writes(broker, self._topic, self.id, LEASE_MS) for name, broker in self.brokers.items()}
         )

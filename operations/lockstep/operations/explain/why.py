@@ -21,15 +21,15 @@ SETTLED_GRANTS_MAX = 2
 GROUP_WIDE = frozenset(
     {"consumption_disabled", "filter_matches_nothing", "member_missing", "member_refused", "not_settled", "sends_refused"}
 )
-"""Names of causes that concern more than their queue: they are told once."""
+"""Names of causes that concern more than their queue: each is reported once."""
 TOLD_ALWAYS = GROUP_WIDE | {"messages_lost", "parked"}
-"""Names of causes that are told whether their queue needs an explanation or not."""
+"""Names of causes that are reported even if their queue needs no explanation."""
 LOSS_TOLD_MS = 24 * 3_600_000
-"""How long lost messages are told. `lockstep group show` tells them as long as they are known."""
+"""For how long lost messages are reported. `lockstep group show` reports them as long as they are known."""
 PULL_SOON_MS = 1_000
 """A pull that is younger is expected to be answered, and the next one to follow."""
 LONG_CALL_MS = 5_000
-"""A call of a broadcasting group's listener that is told: no progress tells which one hangs."""
+"""The age from which a call of a broadcasting group's listener is reported: such a group has no progress that shows which call hangs."""
 UNBLOCK = "look for a call that blocks the loop: `await` it, or declare the listener as a plain `def`, which runs in a thread"
 ONE_MORE_CALL = "remove the cause, then restart the consumer or call consumer.resume(): each allows one more call"
 

@@ -24,17 +24,17 @@ _SHOWN = (*_STANDING, QueueState.LEFT)
 
 def diagnosis_lines(group: str, found: Diagnosis) -> Iterator[str]:
     """Yield what is known of the key or message, the numbers of queues, the explanation of each queue that needs one, and what else has
-    to be told of the group."""
+    to be reported of the group."""
     if found.note is not None:
         yield found.note
     if len(found.states) > 1:
         counts = Counter(found.states.values())
         yield f"group {group}: {', '.join(f'{name}: {counts[state]}' for state, name in _COUNTED.items() if counts[state])}"
-    told: set[str] = set()
+    reported: set[str] = set()
     for each, alike in _by_cause(_shown(found)):
-        yield from _explanation_lines(each, alike, told)
+        yield from _explanation_lines(each, alike, reported)
     for cause, queues in _not_shown(found):
-        if cause.text not in told:
+        if cause.text not in reported:
             yield from _cause_lines("also", cause, "" if cause.name in GROUP_WIDE else f" ({_queue_names(queues)})")
             yield from _step_lines([cause])
     left = sum(state in _STANDING for state in found.states.values()) - sum(each.state in _STANDING for each in found.explanations)
@@ -43,7 +43,7 @@ def diagnosis_lines(group: str, found: Diagnosis) -> Iterator[str]:
 
 
 def answer_of(found: Diagnosis) -> object:
-    """Return what a diagnosis says apart from ages, rates and the numbers of messages that wait. Equal ones tell an operator the same."""
+    """Return a diagnosis without ages, rates and the numbers of waiting messages, so that two of them can be compared."""
     explained = tuple(
         (
             (each.topic, each.broker, each.queue_id, each.state),
@@ -71,7 +71,7 @@ def _by_cause(found: Iterable[Explanation]) -> list[tuple[Explanation, list[Expl
 
 
 def _not_shown(found: Diagnosis) -> list[tuple[Cause, list[Explanation]]]:
-    """Return what is always told, with its queues, of those whose explanation is not shown, or stands for that of another queue."""
+    """Return what is always reported, with its queues, of those whose explanation is not shown or is shown for another queue."""
     shown = [first for first, _ in _by_cause(_shown(found))]
     causes: dict[Cause, list[Explanation]] = {}
     for each in found.explanations:
@@ -85,8 +85,8 @@ def _queue_names(found: Iterable[Explanation]) -> str:
     return ", ".join(f"{each.topic}@{each.broker}:{each.queue_id}" for each in found)
 
 
-def _explanation_lines(found: Explanation, alike: Sequence[Explanation], told: set[str]) -> Iterator[str]:
-    """Yield one explanation. `told`: the texts of causes that concern the group, and are told once."""
+def _explanation_lines(found: Explanation, alike: Sequence[Explanation], reported: set[str]) -> Iterator[str]:
+    """Yield one explanation. `reported`: the texts of causes that concern the group, each of which is reported once."""
     yield found.summary
     if alike:
         yield f"  {'and so':8} {_queue_names(alike)}"
@@ -95,12 +95,12 @@ def _explanation_lines(found: Explanation, alike: Sequence[Explanation], told: s
     elif not found.explained:
         yield "  because  unknown: nothing of what the brokers and the member report explains it"
         yield from _fact_lines(found.facts)
-    also = [cause for cause in found.also if cause.text not in told]
+    also = [cause for cause in found.also if cause.text not in reported]
     for cause in also:
         yield from _cause_lines("also", cause)
     causes = also if found.because is None else [found.because, *also]
     yield from _step_lines(causes)
-    told |= {cause.text for cause in causes if cause.name in GROUP_WIDE}
+    reported |= {cause.text for cause in causes if cause.name in GROUP_WIDE}
 
 
 def _fact_lines(facts: Facts | None) -> Iterator[str]:

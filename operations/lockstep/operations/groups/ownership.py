@@ -1,6 +1,6 @@
 """Who had which queue when: lanes of a group's queues over a period, from the events of brokers (GROUP_EVENTS). Pure.
 
-Each moment of a lane is one of: held by a member, held by nobody, or unknown. What a broker that is not reached would say is unknown, not
+Each moment of a lane is one of: held by a member, free, or unknown. What a broker that is not reached would say is unknown, not
 the same as before.
 """
 
@@ -25,7 +25,7 @@ class Span:
     from_ms: int
     until_ms: int
     client_id: str | None = None
-    """The owner; None if nobody held the queue."""
+    """The owner; None if the queue was free."""
     epoch: int | None = None
     """None if it is not among the events, because the grant is older."""
     alive_until_ms: int | None = None

@@ -1,7 +1,8 @@
 """Who was a member of a group when: a lane for each member over a period, from the events of all brokers (GROUP_EVENTS). Pure.
 
 A member registers at every broker. It is present while any broker has it with a connection, gone while those that have it wait for it to
-come back, and absent if no broker has it. What a broker does not tell is left to the others; where none tells anything, it is unknown.
+come back, and absent if no broker has it. A part for which one broker has no events is decided by the others; if none has any, it is
+unknown.
 """
 
 from collections import Counter
@@ -67,7 +68,7 @@ def member_lanes(
 
     Args:
         members: The members that brokers have reported. One without events has been there all the time.
-        events: The events of the group, of each broker in its order. Those before the period tell who was a member when it began.
+        events: The events of the group, of each broker in its order. Those before the period show who was a member when it began.
         period: What the lanes cover.
         unknown: Broker → periods of which its events are not known, in order.
         read_since: The brokers whose events were read after they reported the members. A member of another broker may be newer than its
@@ -145,7 +146,7 @@ def _spans(
 
 
 def _changes(broker: str, events: Sequence[GroupEvent], part: Period, at_end: bool) -> Iterator[_Change]:
-    """Yield what a broker says in a part of the period of which all its events are known. The first event tells what was before it."""
+    """Yield what a broker says in a part of the period of which all its events are known. The first event shows what was before it."""
     before = BEFORE[events[0].kind] if events else _State.PRESENT if at_end else _State.UNKNOWN
     yield _Change(part[0], broker, before)
     at_ms = part[0]

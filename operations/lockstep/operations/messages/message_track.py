@@ -2,7 +2,7 @@
 
 RocketMQ compares positions only: progress past a message does not prove that a listener was called with it. Here the copies of the message
 in the group's retry and dead-letter topics count as well, and its key, if that is parked. What is known for sure goes first; that no member
-of the group is connected is told beside it.
+of the group is connected is reported beside it.
 """
 
 from collections.abc import Mapping

@@ -60,7 +60,7 @@ class Rest:
 
     @property
     def place(self) -> Place:
-        """Return a place that is not older than any message of it, and newer than what is older than all of them."""
+        """Return the newest place that a message of the queue can have."""
         return Place(self.newest_ms, self.queue.broker_name, self.queue.queue_id, self.end)
 
     def next_count(self, *, selected: bool) -> int:

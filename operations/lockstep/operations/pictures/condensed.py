@@ -1,4 +1,4 @@
-"""Spans that are too short to be told apart in a picture become one. Pure."""
+"""Merge spans that are too short to be distinguished in a picture. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ class Moves:
     from_ms: int
     until_ms: int
     count: int
-    """Of those in which somebody held the queue."""
+    """Of those in which the queue had an owner."""
     free_ms: int
-    """How long nobody held it, in all."""
+    """For how long it had no owner, in all."""
 
 
 def condensed(spans: Sequence[Span], least_ms: float) -> Iterator[Span | Moves]:

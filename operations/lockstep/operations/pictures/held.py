@@ -19,7 +19,7 @@ def held_picture(group: str, found: Holdings, members: Iterable[str], period: Pe
     """Return the picture as SVG without a style sheet.
 
     The areas are in the order of `members` from the bottom; the first ones have the colours that they have in the picture of the lanes.
-    Those of all further members are one, and what nobody held is on top.
+    Those of all further members are one, and the queues without an owner are on top.
     """
     rows = _rows(found, members)
     scale = Scale(period, RIGHT)

@@ -12,7 +12,7 @@ MEMBER_WORDS = {GroupEventKind.JOINED: "joined", GroupEventKind.LEFT: "left"}
 SAME_MEMBER_MS = 60_000
 """A member joins and leaves at each broker, whose clocks may differ."""
 SAME_RESET_MS = 5_000
-"""A reset is told by each queue that has an owner."""
+"""Each queue that has an owner reports a reset."""
 BROKER_LENGTH = 24
 
 

@@ -165,7 +165,7 @@ def _picture(
 
 
 def member_colours(letters: Mapping[str, str]) -> dict[str, str]:
-    """Return the class of each member's colour. From the ninth on all have the same one: more are not told apart."""
+    """Return the class of each member's colour. From the ninth on all have the same one: more colours can't be distinguished."""
     return {client_id: f"c{index}" if index < COLOURS else "others" for index, client_id in enumerate(letters)}
 
 

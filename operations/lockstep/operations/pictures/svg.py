@@ -22,7 +22,7 @@ text { fill: currentColor } .faint { fill: #666 } .axis { stroke: #ccc } .mark {
 svg { background: #16181c; color: #ddd } .faint { fill: #9aa } .axis { stroke: #3a3f47 } .unknown { fill: #33373e }
 .line { stroke: #16181c } .hatch { stroke: #f66 } .alarm, .failing { fill: #f66 } }
 """
-"""For a picture in a file: light or dark, as the viewer prefers. The colours of owners are told apart by the colour-blind (Okabe and Ito),
+"""For a picture in a file: light or dark, as the viewer prefers. Colour-blind people can distinguish the colours of owners (Okabe and Ito),
 and darkened until white letters on them are read."""
 
 

@@ -1,4 +1,4 @@
-"""Answers that are shown again and again: the last one at once, and a newer one is requested while somebody looks."""
+"""Cached answers for pages that are refreshed: the last one is returned at once, and a look at an old one requests a newer one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 FRESH_MS = 2_000
-"""An answer of this age is requested again if somebody looks."""
+"""The age from which a look requests the answer again."""
 COST_FACTOR = 40
 """The time between two requests is at least this many times what the last one took: the queues of a group with 10,000 of them cost the
 brokers a tenth of a second or more."""

@@ -81,7 +81,7 @@ class EventHistory:
         return [placed for placed in self._events if placed.event.group == group]
 
     def unknown(self, now_ms: int, brokers: Iterable[str] = ()) -> dict[str, list[Period]]:
-        """Return for each broker the periods of which events are not known, up to now: a broker that is not reached tells nothing.
+        """Return for each broker the periods of which events are not known, up to now: those of a broker that is not reached are unknown.
 
         Of `brokers` that were never read nothing is known.
         """

@@ -62,7 +62,7 @@ class LiveTail(Generic[T]):
         self.failed: Mapping[str, str] = {}
         """Broker → why its messages are missing."""
         self.looked_ms = admin.host.clock.monotonic_ms()
-        """When somebody looked last, by the monotonic clock."""
+        """The time of the last look, by the monotonic clock."""
         self.first_round = asyncio.Event()
         self._admin = admin
         self._clock = admin.host.clock
@@ -101,7 +101,7 @@ class LiveTail(Generic[T]):
         return self._plan.unmatched
 
     async def run(self) -> None:
-        """Follow the topic until nobody looks any more, or until it is known that it did not exist at the beginning."""
+        """Follow the topic until KEPT_MS after the last look, or until it is known that it did not exist at the beginning."""
         try:
             async with self._admin.keep_connections(redial=True):
                 while self._clock.monotonic_ms() - self.looked_ms < KEPT_MS and not self.missing:

@@ -14,7 +14,7 @@ class Requests(Generic[T]):
     """At most one request to each name at a time. A response that comes late is returned when it is there."""
 
     def __init__(self, tasks: Tasks, patience_ms: int) -> None:
-        """`patience_ms`: how long responses are waited for. A server that has not responded by then is told to be silent."""
+        """`patience_ms`: how long responses are waited for. A server that has not responded by then counts as silent."""
         self._tasks = tasks
         self._patience_ms = patience_ms
         self._running: dict[str, asyncio.Task[T | LockstepError]] = {}

@@ -25,7 +25,7 @@ from lockstep.runtime.host import Host
 
 INTERVAL_MS = 5_000
 RESPONSE_MS = 4_000
-"""A broker that has not responded by then is told to be silent; its response is taken when it comes."""
+"""A broker that has not responded by then is shown as silent; a later response still counts."""
 LISTED_MS = 500
 """A nameserver that has not responded by then delays no broker: those that are known are asked. 0.5 s and 4 s are less than INTERVAL_MS."""
 NAMESERVERS = "nameservers"
@@ -51,7 +51,7 @@ class Watch:
         self.absent: dict[str, Absence] = {}
         """Brokers without figures: sums are without them."""
         self.without_events: dict[str, BrokerError] = {}
-        """Broker → why it tells no events of groups, though it gives its figures."""
+        """Broker → why its events of groups are not known, although its figures are."""
         self.problem: str | None = None
         """Why the nameservers could not be asked."""
         self.looked_ms: int | None = None
