@@ -2,7 +2,8 @@
 
 import asyncio
 
-from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
+from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.broker.journal import Journal
 from lockstep.broker.tables.delay_table import DelayTable

@@ -26,8 +26,9 @@ from lockstep.broker.classic.runtime_info import runtime_info
 from lockstep.broker.classic.statistics import Statistics
 from lockstep.broker.classic.topic_changes import TopicChanges
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.failed_messages import FailedMessages
+from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.delivery.parked_copies import ParkedCopies
 from lockstep.broker.figures.figures import Figures
 from lockstep.broker.figures.metrics import BrokerMetrics

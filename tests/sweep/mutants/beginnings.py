@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from lockstep.broker.delivery.delayed_delivery import GroupTopics
+from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.groups.group_admin import GroupAdmin
 from lockstep.broker.groups.group_limits import GroupLimits
 from lockstep.broker.groups.group_state import GroupState

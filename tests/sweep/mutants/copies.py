@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
+from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.delivery.message_copy import failed_copy
 from lockstep.broker.groups.group_state import GroupState
 from lockstep.broker.groups.lock_sync import LockSync

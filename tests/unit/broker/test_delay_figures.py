@@ -7,7 +7,8 @@ from typing import Any, cast
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
+from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.broker.figures.delay_figures import LOOK_UP_MS, delay_figures
 from lockstep.protocol.bodies import DelayFigures

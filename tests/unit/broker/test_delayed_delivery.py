@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.broker.delivery.delayed_delivery import RETRY_MS, DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.delayed_delivery import RETRY_MS, DelayedDelivery
+from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.delivery.message_copy import MessageCopy, failed_copy
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.store import ReadResult, ReadStatus, StoreCorruptError

@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 import pytest
 
 from lockstep.broker.app import LANES
-from lockstep.broker.delivery.delayed_delivery import GroupTopics
+from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.groups import start_policy
 from lockstep.broker.groups.coordination import CoordinationConfig
 from lockstep.broker.groups.effects import CloseConnection, PushQueueFree

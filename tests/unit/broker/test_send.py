@@ -2,8 +2,9 @@
 
 import pytest
 
-from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.failed_messages import FailedMessages
+from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendGate, SendProcessor

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.broker.app import Broker
-from lockstep.broker.delivery.delayed_delivery import GroupTopics
+from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.journal import Journal
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode

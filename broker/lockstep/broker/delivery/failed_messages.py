@@ -4,7 +4,8 @@ Both count the group, as every other request does with which a group begins, and
 created nothing and has counted no group.
 """
 
-from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, GroupTopics, store_copy
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery, store_copy
+from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.store import Appended, Store

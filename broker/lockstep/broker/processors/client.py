@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from lockstep.broker.classic.connections import ClientConnections
-from lockstep.broker.delivery.delayed_delivery import GroupTopics
+from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.heartbeats import HeartbeatCache
 from lockstep.broker.groups.tables.lock_table import QueueKey
