@@ -149,6 +149,11 @@ def check_sent_bytes(size: int, what: str = "properties, tags, keys and sharding
         raise LocalProtocolError(f"{what} have {size} bytes: at most {SENT_PROPERTIES_BYTES_MAX}; put large values into the body")
 
 
+def one_line_reason(reason: str) -> str:
+    """Return the reason as it is stored: one line of at most REASON_LENGTH_MAX characters."""
+    return "".join(char if char.isprintable() else " " for char in reason[:REASON_LENGTH_MAX]).strip()
+
+
 def check_user_properties(properties: Mapping[str, str]) -> None:
     """Raise LocalProtocolError for reserved names, empty names or values, 0x01 or 0x02, and text that is not Unicode."""
     for name, value in properties.items():

@@ -15,10 +15,10 @@ from lockstep.protocol.properties import (
     REAL_QID,
     REAL_TOPIC,
     REASON,
-    REASON_LENGTH_MAX,
     RETRY_TOPIC,
     decode_properties,
     encode_properties,
+    one_line_reason,
 )
 from lockstep.protocol.record import NO_HOST, SYS_BORN_IPV6, SYS_IPV6_MASK, RecordView, encode_record
 
@@ -114,11 +114,6 @@ def stored_number(name: str, text: str) -> int:
     return int(text)
 
 
-def one_line(reason: str) -> str:
-    """Return the reason as it is stored: one line of limited length."""
-    return "".join(char if char.isprintable() else " " for char in reason[:REASON_LENGTH_MAX]).strip()
-
-
 def failed_copy(record: RecordView, topic: str, queue_id: int, reason: str = "", failures: int = 1) -> MessageCopy:
     """Return the copy of a message that a group failed to process, for a retry or as a dead copy. `failures`: the failed calls that the
     record does not count yet.
@@ -130,7 +125,7 @@ def failed_copy(record: RecordView, topic: str, queue_id: int, reason: str = "",
     if RETRY_TOPIC not in properties:
         properties |= {RETRY_TOPIC: copy.topic, ORIGIN_QUEUE: str(copy.queue_id)}
     properties.setdefault(ORIGIN_MESSAGE_ID, message_id_of(record.store_host, record.physical_offset))
-    if text := one_line(reason):
+    if text := one_line_reason(reason):
         properties[REASON] = text
     times = min(copy.reconsume_times + failures, RECONSUME_TIMES_MAX)
     return replace(copy, topic=topic, queue_id=queue_id, properties=properties, reconsume_times=times)

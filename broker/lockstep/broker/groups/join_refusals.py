@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from lockstep.broker.delivery.message_copy import one_line
 from lockstep.protocol.bodies import JoinRefusal
+from lockstep.protocol.properties import one_line_reason
 
 KEPT_MAX = 8
 """Refusals that are kept of each group."""
@@ -20,7 +20,7 @@ class JoinRefusals:
         kept = self._groups.setdefault(group, deque(maxlen=KEPT_MAX))
         for each in [each for each in kept if each[1] == client_id]:
             kept.remove(each)
-        kept.append((now_ms, client_id, one_line(remark)))
+        kept.append((now_ms, client_id, one_line_reason(remark)))
 
     def forget_client(self, group: str, client_id: str) -> None:
         """Forget the refusal of a client that has been admitted."""

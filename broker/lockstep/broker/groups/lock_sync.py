@@ -19,7 +19,6 @@ First come all renewals, then the session's queues that no item names with the c
 
 from collections.abc import Mapping
 
-from lockstep.broker.delivery.message_copy import one_line
 from lockstep.broker.groups.group_state import GroupState
 from lockstep.broker.groups.start_policy import NO_OFFSETS, OffsetsByTime, StartPositions, start_policy
 from lockstep.broker.groups.tables.group import Group
@@ -43,6 +42,7 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.done_ranges import check_ranges, contains, skip
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
+from lockstep.protocol.properties import one_line_reason
 
 ITEMS_MAX = 100_000
 """Items in one LOCK or SYNC. A frame of 16 MiB holds about as many."""
@@ -275,7 +275,7 @@ class LockSync:
         if (wrong := check_ranges(done, offset, end)) is not None:
             return f"{key[1]} queue {key[2]}: {wrong}"
         self._state.activity.record_activity(key[0])
-        self._state.progress.record_commit(key, offset, item.attempts, now_ms, error and one_line(error), done)
+        self._state.progress.record_commit(key, offset, item.attempts, now_ms, error and one_line_reason(error), done)
         return None
 
     def _versions(self, session: Session, named: Mapping[str, None]) -> dict[str, ListVersion]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from lockstep.broker.delivery.message_copy import one_line
 from lockstep.broker.groups.group_state import GroupState
 from lockstep.broker.groups.tables.lock_table import Lock, QueueKey
 from lockstep.broker.groups.tables.park_table import ParkFilter
@@ -10,6 +9,7 @@ from lockstep.protocol.bodies import ConsumerGroup, ParkAction, ParkControlBody,
 from lockstep.protocol.bodies.parks import LISTED_MAX
 from lockstep.protocol.errors import LocalProtocolError, ParkRefusedError
 from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply, ParkHeader
+from lockstep.protocol.properties import one_line_reason
 
 PARKING_RETRY = "then park"
 """How the retry policy ends in the contract of a group whose members park keys, and replay them."""
@@ -44,7 +44,7 @@ class Parking:
             text = key.decode()
         except UnicodeDecodeError:
             raise ParkRefusedError(f"the sharding key of {place} is not UTF-8") from None
-        self._state.parks.park(queue, text, header.offset, header.attempts, one_line(header.reason), wall_ms)
+        self._state.parks.park(queue, text, header.offset, header.attempts, one_line_reason(header.reason), wall_ms)
 
     def commit_replay(self, header: ParkEndHeader) -> ParkEndReply:
         """Record the progress of a replay, whose epoch was checked, and end it if the request says so and nothing is left.
