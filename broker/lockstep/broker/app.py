@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 
 from lockstep.broker.advertise import advertise
-from lockstep.broker.background import EffectRunner, LeaseTimer, StoreMaintenance
 from lockstep.broker.classic.admin_broker import BrokerAdminProcessor
 from lockstep.broker.classic.admin_groups import GroupAdminProcessor
 from lockstep.broker.classic.admin_topics import TopicAdminProcessor
@@ -33,6 +32,9 @@ from lockstep.broker.delivery.parked_copies import ParkedCopies
 from lockstep.broker.figures.figures import Figures
 from lockstep.broker.figures.metrics import BrokerMetrics
 from lockstep.broker.groups.coordination import next_term
+from lockstep.broker.groups.effect_runner import EffectRunner
+from lockstep.broker.groups.lease_timer import LeaseTimer
+from lockstep.broker.maintenance import StoreMaintenance
 from lockstep.broker.nameserver_registration import BrokerIdentity, NameserverRegistration, RegistrationRefusedError, RegistrationState
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.group_events import GroupEventsProcessor
@@ -259,7 +261,7 @@ class Broker:
         self._server = server = Server(
             host, config.listeners(), self._handle, LIMITS, on_close=self._on_close, connections_max=connections_max
         )
-        self._effects = EffectRunner(coordination.state.pending, server.endpoints, pulls, self._date_events)
+        self._effects = EffectRunner(coordination.state.pending, server.endpoints, pulls.stale, self._date_events)
         self._leases = LeaseTimer(host, coordination)
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken

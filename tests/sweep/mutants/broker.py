@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker import app
-from lockstep.broker.background import EffectRunner
 from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.effect_runner import EffectRunner
 from lockstep.broker.groups.effects import Notify
 from lockstep.broker.groups.group_state import GroupState
 from lockstep.broker.groups.lock_sync import LockSync
@@ -267,7 +267,9 @@ def new_layouts_are_not_notified(patch: Patches) -> None:
     patch.set(PendingEffects, "notify_layout_changed", lambda self, topic: None)
 
 
-@mutant("handover", aimed="tests/unit/broker/test_background.py::test_effects_reach_their_connections_and_closed_connections_are_skipped")
+@mutant(
+    "handover", aimed="tests/unit/broker/test_effect_runner.py::test_effects_reach_their_connections_and_closed_connections_are_skipped"
+)
 def list_changes_are_not_notified(patch: Patches) -> None:
     """Members are notified of a change of their list."""
     do = EffectRunner._execute

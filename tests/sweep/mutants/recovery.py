@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from lockstep.broker.background import StoreMaintenance
 from lockstep.broker.groups.tables.lock_table import LockTable
+from lockstep.broker.maintenance import StoreMaintenance
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.store.log import scan
 from lockstep.broker.store.log.checkpoint import Checkpointer

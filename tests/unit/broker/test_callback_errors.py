@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from lockstep.broker.app import Broker
-from lockstep.broker.background import EffectRunner
+from lockstep.broker.groups.effect_runner import EffectRunner
 from lockstep.broker.groups.effects import CloseConnection, DrainFault
 from lockstep.broker.groups.pending_effects import PendingEffects
 from lockstep.broker.processors.pull import PullProcessor

@@ -6,12 +6,12 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from lockstep.broker.background import StoreMaintenance
 from lockstep.broker.figures.figures import Figures
 from lockstep.broker.figures.metrics import BrokerMetrics
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.tables.activity_table import DAY_MS
 from lockstep.broker.journal import Journal
+from lockstep.broker.maintenance import StoreMaintenance
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds

@@ -7,12 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.broker.background import MOVES_PER_SLICE, NOTICES_PER_TURN_MIN, STEPS_PER_TURN, EffectRunner, StoreMaintenance
+from lockstep.broker.groups.effect_runner import NOTICES_PER_TURN_MIN, STEPS_PER_TURN, EffectRunner
 from lockstep.broker.groups.effects import Notify, PushQueueFree, StalePulls
 from lockstep.broker.groups.group_admin import GroupAdmin
 from lockstep.broker.groups.group_status import GroupStatusReader
 from lockstep.broker.groups.tables.lock_table import LockTable, QueueKey
 from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
+from lockstep.broker.maintenance import MOVES_PER_SLICE, StoreMaintenance
 from lockstep.broker.processors import client
 from lockstep.broker.processors.packed_rows import PART
 from lockstep.broker.tables.sequence_table import IDLE_MS, LastFrame, Scope, SequenceTable, StoredFrame
@@ -136,10 +137,6 @@ async def test_effects_are_executed_in_slices_and_in_order_for_each_kind() -> No
     peers = {number: Peer(counted) for number in range(2 * STEPS_PER_TURN)}
     stale: list[StalePulls] = []
 
-    class Pulls:
-        def __init__(self) -> None:
-            self.stale = counted.of(stale.append)
-
     class State:
         def __init__(self) -> None:
             self.on_effects: Callable[[], None] | None = None
@@ -151,7 +148,7 @@ async def test_effects_are_executed_in_slices_and_in_order_for_each_kind() -> No
             return effects
 
     state = State()
-    EffectRunner(cast(Any, state), cast(Any, peers), cast(Any, Pulls()))
+    EffectRunner(cast(Any, state), cast(Any, peers), counted.of(stale.append))
     assert state.on_effects is not None
     state.on_effects()
     await counted.until(lambda: len(stale) == 4 * STEPS_PER_TURN)
@@ -185,9 +182,8 @@ async def test_close_stale_pull_and_free_queue_do_not_wait_for_pending_notices()
         def get(self, connection: int, default: Any = None) -> Any:
             return Peer(connection)
 
-    class Pulls:
-        def stale(self, effect: StalePulls) -> None:
-            done.append((len(counted.turns), effect.queue_id, "stale"))
+    def note_stale(effect: StalePulls) -> None:
+        done.append((len(counted.turns), effect.queue_id, "stale"))
 
     bench = Bench(layout(queues=4))
     a, b = Client(bench, "a"), Client(bench, "b")
@@ -197,7 +193,7 @@ async def test_close_stale_pull_and_free_queue_do_not_wait_for_pending_notices()
     a.lock(0, 1, 2, 3)
     bench.c.state.pending.drain()
     state = bench.c.state
-    EffectRunner(bench.c.state.pending, Ends(), cast(Any, Pulls()))
+    EffectRunner(bench.c.state.pending, Ends(), note_stale)
     groups = tuple(ordered(f"g{number}", expression="*") for number in range(100))
     members = [Client(bench, f"m{number}", *groups) for number in range(50)]
     for each in members:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.background import StoreMaintenance
 from lockstep.broker.groups.heartbeats import Heartbeat
+from lockstep.broker.maintenance import StoreMaintenance
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.broker.store.start import recovery, snapshot

@@ -1,4 +1,4 @@
-"""Effects of the coordination tables, as values. EffectRunner (background.py) carries them out; no table sends or closes."""
+"""Effects of the coordination tables, as values. EffectRunner (effect_runner.py) carries them out; no table sends or closes."""
 
 from dataclasses import dataclass
 

@@ -1,0 +1,55 @@
+"""The lease timer ticks when a lease is due, and goes on after an error."""
+
+import pytest
+
+from lockstep.broker.groups.lease_timer import LeaseTimer
+from support.broker_fakes import FakeHost
+from support.clocks import LoopClock
+from support.loops import FrozenLoop, LoopWatch
+
+
+class Coordination:
+    def __init__(self) -> None:
+        self.ticks: list[int] = []
+        self.due_in_ms = 1_000
+
+    def tick(self, now_ms: int) -> int:
+        self.ticks.append(now_ms)
+        return now_ms + self.due_in_ms
+
+
+SLEPT_MS = 86_400_000
+
+
+@pytest.mark.frozen_clock
+async def test_lease_timer_ticks_when_a_lease_is_due(frozen: FrozenLoop) -> None:
+    coordination = Coordination()
+    leases = LeaseTimer(FakeHost(LoopClock(slept_ms=SLEPT_MS)), coordination)  # type: ignore[arg-type]
+    leases.start()
+    began = coordination.ticks[0]
+    assert began == LoopClock(slept_ms=SLEPT_MS).boot_ms(), "the machine's sleep counts"
+    for due_in_ms in (1_000, 250, 1_000):
+        coordination.due_in_ms = due_in_ms
+        await frozen.advance(1)
+    leases.stop()
+    await frozen.advance(5)
+    assert [tick - began for tick in coordination.ticks] == [0, 1_000, 2_000, 2_250]
+
+
+@pytest.mark.frozen_clock
+async def test_lease_timer_continues_after_a_failing_tick(frozen: FrozenLoop, loop_watch: LoopWatch) -> None:
+    coordination = Coordination()
+    leases = LeaseTimer(FakeHost(LoopClock(slept_ms=SLEPT_MS)), coordination)  # type: ignore[arg-type]
+    leases.start()
+    tick, coordination.tick = coordination.tick, fail  # type: ignore[method-assign]
+    await frozen.advance(1)
+    coordination.tick = tick  # type: ignore[method-assign]
+    await frozen.advance(1)
+    leases.stop()
+    assert len(coordination.ticks) == 2
+    assert len(loop_watch.errors) == 1
+    loop_watch.errors.clear()
+
+
+def fail(now_ms: int) -> int:
+    raise RuntimeError(f"at {now_ms}")
