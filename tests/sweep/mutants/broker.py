@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker import app
+from lockstep.broker.groups.contract_changes import ContractChanges
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.effect_runner import EffectRunner
 from lockstep.broker.groups.effects import Notify
@@ -195,7 +196,7 @@ def a_changed_contract_keeps_its_grants(patch: Patches) -> None:
 @mutant("recontract")
 def contracts_are_not_compared(patch: Patches) -> None:
     """A member with another contract is refused while others have the old one."""
-    patch.set(GroupMembers, "_conflict", lambda self, group, here, session, requested: None)
+    patch.set(ContractChanges, "_conflict", lambda self, group, session, requested: None)
 
 
 @mutant(

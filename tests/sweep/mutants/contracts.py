@@ -1,6 +1,7 @@
 """Rules of groups whose members have contracts of several versions (ordering.md 11.5)."""
 
-from lockstep.broker.groups import membership
+from lockstep.broker.groups import contract
+from lockstep.broker.groups.contract_changes import ContractChanges
 from lockstep.broker.groups.membership import GroupMembers
 from lockstep.broker.groups.tables.group import Group
 from lockstep.protocol.bodies import Subscription
@@ -34,7 +35,7 @@ def a_draining_member_is_filtered_by_another_contract(patch: Patches) -> None:
 @mutant("rolling", aimed=AIMED + "test_what_owners_must_agree_on_is_refused_whatever_the_version")
 def versions_are_mixed_whatever_differs(patch: Patches) -> None:
     """Members run together only if their contracts agree on what decides about owners, and one subscription includes the other."""
-    patch.set(membership, "mixing_refusal", lambda here, asked: None)
+    patch.set(contract, "mixing_refusal", lambda here, asked: None)
 
 
 @mutant("rolling", aimed=AIMED + "test_queues_of_a_topic_are_shared_by_the_members_that_subscribe_to_it")
@@ -46,13 +47,13 @@ def every_member_shares_every_topic(patch: Patches) -> None:
 @mutant("rolling", aimed=AIMED + "test_older_version_is_refused_until_an_operator_allows_it_once")
 def an_older_version_may_join(patch: Patches) -> None:
     """A contract whose version is below those in force is refused, unless an operator allowed it."""
-    conflict = vars(GroupMembers)["_conflict"]
+    conflict = vars(ContractChanges)["_conflict"]
 
-    def lenient(self: GroupMembers, *args: object) -> object:
+    def lenient(self: ContractChanges, *args: object) -> object:
         found = conflict(self, *args)
         return None if found is not None and " is older than " in str(found) else found
 
-    patch.set(GroupMembers, "_conflict", lenient)
+    patch.set(ContractChanges, "_conflict", lenient)
 
 
 @mutant("rolling", aimed=AIMED + "test_draining_member_of_an_ended_contract_commits_and_releases")

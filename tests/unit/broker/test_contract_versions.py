@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.broker.groups.contract import contract_of, includes, mixing_refusal
-from lockstep.broker.groups.membership import CONTRACTS_MAX
+from lockstep.broker.groups.contract import CONTRACTS_MAX, contract_of, includes, mixing_refusal
 from lockstep.broker.groups.tables.group import Group
 from lockstep.protocol.allocate import MANUAL
 from lockstep.protocol.bodies import (

@@ -1,8 +1,9 @@
 """A group's contract: what its members must agree on (ordering.md 11). Contracts are checked and compared only here."""
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import Enum
+from shlex import quote
 
 from lockstep.protocol.allocate import is_allowed_when_ordered
 from lockstep.protocol.bodies import CONTRACT_VERSION_MAX, SQL92, TAG, ConsumerGroup, Subscription
@@ -22,6 +23,8 @@ DIFFERENCES_MAX = 16
 """Number of differences between two contracts that a refusal names."""
 SUBSCRIPTION_BYTES_MAX = 512 << 10
 """Topics and expressions of one group together. A contract is one state change, which must fit into the smallest log file, 1 MiB."""
+CONTRACTS_MAX = 8
+"""Contracts of one group that may be in force at a time. A rolling change has two."""
 MAY_DIFFER = ("contract_version", "subscriptions", "retry", "consume_from_where", "consume_timestamp_ms")
 """The fields of a contract that members of several versions need not have in common, within the rule of `mixing_refusal`."""
 SPEC_LENGTH_MAX = 255
@@ -98,6 +101,63 @@ def mixing_refusal(here: ConsumerGroup, asked: ConsumerGroup) -> str | None:
         found = "; ".join(_subscription_differences(here, asked)[:DIFFERENCES_MAX])
         return f"subscriptions may become wider or narrower while members run, not both in one change: {found}"
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class ContractConflict:
+    """Why a contract can't be put into force beside others."""
+
+    refusing: tuple[int, ...]
+    """Versions of the contracts whose members can't run beside a member with this one."""
+    difference: str
+    """What differs from one of them, as text."""
+    advice: str
+    """What else than to stop the other members may help, as text that continues a sentence; perhaps empty."""
+
+
+def find_conflict(
+    contracts: Mapping[int, ConsumerGroup], asked: ConsumerGroup, *, used_count: int, allowed: bool
+) -> ContractConflict | None:
+    """Return why `asked` can't be put into force beside `contracts`, or None if it can (ordering.md 11.5).
+
+    `contracts`: version → contract, the newest is the last. `used_count`: the number of those that a connected member or one in its grace
+    has. `allowed`: whether an operator lets the version of `asked` join although a higher one is in force.
+    """
+    version, highest = asked.contract_version, max(contracts)
+    mixing = {each: mixing_refusal(here, asked) for each, here in contracts.items()}
+    refusing = tuple(each for each, why in mixing.items() if each == version or why is not None)
+    outdated = version not in contracts and version < highest and not allowed
+    if not refusing and not outdated and used_count < CONTRACTS_MAX:
+        return None
+    if reason := next(filter(None, mixing.values()), None):
+        advice = f" ({reason})" if version else ""
+    elif version in refusing:
+        advice = f", or announce the change: contract_version={highest + 1}"
+    elif outdated:
+        advice = (
+            f". Version {version} is older than {highest}: announce a change by contract_version={highest + 1}, or go back to it: "
+            f"lockstep group update {quote(asked.group)} --next-contract-version {version}"
+        )
+    else:
+        advice = f": contracts of {CONTRACTS_MAX} versions are in force, the maximum"
+    here = contracts[refusing[0]] if refusing else list(contracts.values())[-1]
+    return ContractConflict(refusing, "; ".join(differences(here, asked)) or f"its version is {here.contract_version}", advice)
+
+
+def matching_version(contracts: Mapping[int, ConsumerGroup], offered: ConsumerGroup) -> int | None:
+    """Return the version of the contract that equals the offered one, or None. Version 0 in an offer stands for any."""
+    version = offered.contract_version
+    for each in [version] if version else list(contracts):
+        known = contracts.get(each)
+        if known is not None and known == (offered if each == version else replace(offered, contract_version=each)):
+            return each
+    return None
+
+
+def resubscribed(here: ConsumerGroup, offered: ConsumerGroup) -> ConsumerGroup | None:
+    """Return the contract with the subscriptions of `offered`, or None if anything else but the version differs (ordering.md 11.4)."""
+    changed = replace(here, subscriptions=offered.subscriptions)
+    return changed if changed == replace(offered, contract_version=here.contract_version) else None
 
 
 def differences(here: ConsumerGroup, asked: ConsumerGroup) -> list[str]:

@@ -6,7 +6,8 @@ values through `PendingEffects.drain` (effects.py). Durable changes go to the Jo
     group_state.py     the tables, and each step that touches several of them: free a queue, end a grant, join, leave
     group_limits.py    how much may be stored for groups
     pending_effects.py notices and closes that wait for the next drain
-    membership.py      HEART_BEAT, member lists      contract.py      what the members of a group agree on
+    membership.py      HEART_BEAT, member lists
+    contract.py        what members must agree on    contract_changes.py  which contracts are in force
     lock_sync.py       LOCK and SYNC of sessions     start_policy.py  where a group begins in a topic
     legacy_clients.py  requests without an epoch     pull_fence.py    whether a pull may be served
     group_admin.py     settings, resets, deletion    group_status.py  the status of a group

@@ -8,18 +8,15 @@ It loses its locks only when it ends or releases them. A classic client leaves w
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from shlex import quote
 
-from lockstep.broker.groups.contract import differences, mixing_refusal
+from lockstep.broker.groups.contract_changes import ContractChanges
 from lockstep.broker.groups.group_state import FREES_PER_TICK, GroupState
 from lockstep.broker.groups.heartbeats import GROUPS_PER_CLIENT_MAX, Heartbeat
-from lockstep.broker.groups.tables.group import Group
 from lockstep.broker.groups.tables.session_table import Session, SessionRefusal
 from lockstep.broker.groups.tables.subscription_table import estimated_bytes
 from lockstep.protocol.bodies import (
     ConsumerGroup,
     GroupEventKind,
-    GroupSettings,
     GroupView,
     HeartbeatBody,
     HeartbeatReply,
@@ -28,12 +25,9 @@ from lockstep.protocol.bodies import (
 )
 from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, SubscriptionConflictError, without_frames
 from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
 
 log = get_logger("broker.groups")
 
-CONTRACTS_MAX = 8
-"""Contracts of one group that may be in force at a time. A rolling change has two."""
 MEMBERS_PER_CONNECTION_MAX = GROUPS_PER_CLIENT_MAX
 """Classic members of one connection, whose client id may change. A session has one client id and is limited to as many groups."""
 UNREGISTERED = "it unregistered"
@@ -56,6 +50,7 @@ class GroupMembers:
 
     def __init__(self, state: GroupState) -> None:
         self._state = state
+        self._contracts = ContractChanges(state)
         self._classic_members: dict[tuple[str, str], ClassicMember] = {}
         """(group, client id) → its connection and its time limit."""
         self._classic_members_on: dict[int, dict[tuple[str, str], None]] = {}
@@ -144,130 +139,20 @@ class GroupMembers:
 
     def _join(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> SubscriptionConflictError | None:
         state = self._state
-        version = self._version_for(session, entry, offered)
+        version = self._contracts.version_for(session, entry, offered)
         if isinstance(version, SubscriptionConflictError):
             return version
         state.join_group(entry.group, session.client_id, session.id, version)
         state.drop_unused_contract(entry.group)  # the member may have had an earlier one
-        self._forget_permission(entry.group, offered.contract_version)
+        self._contracts.forget_permission(entry.group, offered.contract_version)
         self._record_subscriptions(entry, session.client_id, offered.subscriptions)
         return None
-
-    def _version_for(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> int | SubscriptionConflictError:
-        """Return the version of the contract that the member gets, which is in force now, or why it can't join."""
-        state = self._state
-        group = state.groups.get(entry.group)
-        if group is None or group.contract is None:
-            state.groups.put_contract(entry.group, offered)
-            return offered.contract_version
-        if state.settings.uses_classic_policy(group.name):
-            overruled = self._overrule(group, group.contract, session, entry, offered)
-            if overruled is not None:
-                return overruled
-        known = group.matching_version(offered)
-        if known is not None:
-            return known
-        if not self._others_depend(group, session):
-            self._replace_contracts(group, offered)
-            return offered.contract_version
-        conflict = self._conflict(group, group.contract, session, offered)
-        if conflict is not None:
-            return conflict
-        facts = {"version": offered.contract_version, "in_force": sorted(group.contracts)}
-        log_limited(log, "info", "group.contract_announced", group=group.name, **facts)
-        state.groups.put_contract(group.name, offered)
-        return offered.contract_version
-
-    def _replace_contracts(self, group: Group, offered: ConsumerGroup) -> None:
-        """Put a contract into force in place of all others, on which no other member depends."""
-        self._state.end_group_grants(group.name)
-        self._state.groups.put_contract(group.name, offered)
-        for version in [each for each in group.contracts if each != offered.contract_version]:
-            self._state.groups.end_contract(group.name, version)
-
-    def _forget_permission(self, name: str, version: int) -> None:
-        """Forget that a lower version may join, because a member with it has."""
-        settings = self._state.settings.get(name)
-        if settings is not None and settings.next_contract_version == version:
-            settings = replace(settings, next_contract_version=None)
-            if settings == GroupSettings(name):
-                self._state.settings.record_removal(name)
-            else:
-                self._state.settings.record_settings(settings)
-
-    def _overrule(self, group: Group, here: ConsumerGroup, session: Session, entry: ConsumerGroup, offered: ConsumerGroup) -> int | None:
-        """Apply the classic policy (ordering.md 11.4), which knows one contract and no versions. Return the version of that contract, or
-        None if more than the subscriptions differs.
-
-        The subscriptions of a member that joins apply to all, and those of a member that names a version above all others (it gained
-        queues). Otherwise those of a member that is already on the list change nothing.
-        """
-        state, version = self._state, here.contract_version
-        offered = replace(offered, contract_version=version)
-        if replace(here, subscriptions=offered.subscriptions) != offered:
-            return None
-        for client_id in group.member_ids if len(group.contracts) > 1 else ():
-            if (member_session := group.members[client_id]) is not None:
-                state.join_group(group.name, client_id, member_session, version)
-        state.drop_unused_contract(group.name)
-        newer = any(each.sub_version > group.sub_versions.get(each.topic, 0) for each in entry.subscriptions)
-        if here != offered and (newer or group.members.get(session.client_id) != session.id):
-            state.override_counts[group.name] = state.override_counts.get(group.name, 0) + 1
-            state.groups.put_contract(group.name, offered)
-        return version
 
     def _record_subscriptions(self, entry: ConsumerGroup, client_id: str, declared: tuple[Subscription, ...]) -> None:
         group = self._state.groups.get(entry.group)
         assert group is not None, "the member has joined"
         self._state.groups.record_subscriptions(group, client_id, declared)
         self._state.groups.record_subscription_versions(group, entry.subscriptions)
-
-    def _others_depend(self, group: Group, session: Session) -> bool:
-        """Return whether another member, one that still drains a queue, or one that may return after a restart has a contract."""
-        others = len(group.members) > (session.client_id in group.members)
-        draining = any(each != session.id for each in self._state.locks.sessions_holding(group.name))
-        return others or draining or group.name in self._state.retained_contracts
-
-    def _conflict(self, group: Group, newest: ConsumerGroup, session: Session, asked: ConsumerGroup) -> SubscriptionConflictError | None:
-        """Return why the contract can't be in force beside those that other members have (ordering.md 11.5), or None if it can.
-
-        The error is temporary unless a connected member has a contract that can't be mixed with this one. So a running member that is only
-        too old for one broker, which has not seen it during a change, keeps its queues at the others.
-        """
-        state, version = self._state, asked.contract_version
-        settings, highest = state.settings.get(group.name), max(group.contracts)
-        mixing = {each: mixing_refusal(here, asked) for each, here in group.contracts.items()}
-        refusing = [each for each, why in mixing.items() if each == version or why is not None]
-        allowed = settings is not None and settings.next_contract_version == version
-        outdated = version not in group.contracts and version < highest and not allowed
-        used = [each for each in group.contracts if group.native_counts[each]]  # after a start, others may come back until their grace ends
-        if not refusing and not outdated and len(used) < CONTRACTS_MAX:
-            return None
-        others = [client_id for client_id in group.member_ids if client_id != session.client_id]
-        blocking = [each for each in others if group.members[each] and group.member_versions.get(each, 0) in refusing]
-        here = next((group.contracts[each] for each in refusing), newest)
-        named = blocking or others
-        text = f"group {group.name} has another contract at {state.config.broker_name}: "
-        text += f"{'; '.join(differences(here, asked)) or f'its version is {here.contract_version}'}. "
-        text += f"Members: {', '.join(named[:8]) or 'none'}{' …' if len(named) > 8 else ''}. Stop them, or use their settings"
-        if reason := next(filter(None, mixing.values()), None):
-            text += f" ({reason})" if version else ""
-        elif version in refusing:
-            text += f", or announce the change: contract_version={highest + 1}"
-        elif outdated:
-            text += f". Version {version} is older than {highest}: announce a change by contract_version={highest + 1}, or go back to it: "
-            text += f"lockstep group update {quote(group.name)} --next-contract-version {version}"
-        else:
-            text += f": contracts of {CONTRACTS_MAX} versions are in force, the maximum"
-        connected = any(self._connected(group, client_id) for client_id in blocking)
-        return SubscriptionConflictError(text if connected else text + SubscriptionConflictError.TEMPORARY)
-
-    def _connected(self, group: Group, client_id: str) -> bool:
-        session_id = group.members[client_id]
-        if session_id is None:
-            return client_id in self._state.classic_connections
-        session = self._state.sessions.get(session_id)
-        return session is not None and session.connection is not None
 
     def _reply(self, body: HeartbeatBody) -> HeartbeatReply:
         state, config = self._state, self._state.config

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from lockstep.broker.groups.contract import includes
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
@@ -60,16 +60,6 @@ class Group:
         if len(self.contracts) < 2 or self.members.get(client_id) is None:
             return self.contract
         return self.contracts.get(self.member_versions.get(client_id, 0), self.contract)
-
-    def matching_version(self, offered: ConsumerGroup) -> int | None:
-        """Return the version of the contract in force that equals the offered one, or None. Version 0 in an offer stands for any."""
-        version = offered.contract_version
-        candidates = [version] if version else list(self.contracts)
-        for each in candidates:
-            known = self.contracts.get(each)
-            if known is not None and known == (offered if each == version else replace(offered, contract_version=each)):
-                return each
-        return None
 
     def put_contract(self, contract: ConsumerGroup) -> None:
         """Put a contract into force, in place of the one of its version."""
