@@ -44,8 +44,10 @@ from lockstep.broker.processors.overview import OverviewProcessor
 from lockstep.broker.processors.park import ParkProcessor
 from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
-from lockstep.broker.processors.send import SendGate, SendProcessor
+from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
+from lockstep.broker.processors.send_message import SendMessageProcessor
+from lockstep.broker.processors.sent_frames import SentFrames
 from lockstep.broker.processors.settings import SettingsProcessor
 from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.status import StatusProcessor
@@ -55,6 +57,7 @@ from lockstep.broker.rocketmq_store.foreign_scope import adopted_topics
 from lockstep.broker.running_settings import RunningSettings
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
+from lockstep.broker.tables.send_gate import SendGate
 from lockstep.broker.tables.topic_table import TOMBSTONES_MAX
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import BrokerStatus, TopicRoute
@@ -222,12 +225,13 @@ class Broker:
         self._delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
         self._failures = failed = FailedMessages(store, coordination, delays, group_topics)
         self._copies = copies = ParkedCopies(store, coordination, failed, self._gate)
-        sends = delays, holds, failed, config.cluster
+        frames = SentFrames(store, state.topics, self._gate, holds, host.clock)
         status = StatusProcessor(coordination, self.status)
         figures = Figures(store, state, pulls)
         changes = TopicChanges(state.topics, coordination, holds, topic.check_disk, store)
         processors = [
-            SendProcessor(host, store, state.topics, state.sequences, topic, self._gate, *sends, traced=config.trace_topic),
+            SendProcessor(state.sequences, frames),
+            SendMessageProcessor(frames, topic, failed, host.random, cluster=config.cluster, traced=config.trace_topic),
             SendBackProcessor(host, store, coordination, failed, self._gate),
             ParkProcessor(store, coordination, copies),
             pulls,

@@ -9,6 +9,7 @@ from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.processors.query import QueryProcessor
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_back import SendBackProcessor
+from lockstep.broker.processors.send_message import SendMessageProcessor
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.nameserver.processor import RouteProcessor
@@ -27,6 +28,7 @@ BROKER = (
     PullProcessor,
     QueryProcessor,
     SendProcessor,
+    SendMessageProcessor,
     SendBackProcessor,
     StatusProcessor,
     TopicProcessor,

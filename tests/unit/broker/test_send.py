@@ -1,15 +1,21 @@
 """SEND_RECORDS and SEND_MESSAGE: the order of the checks, the response to a repetition, refusals."""
 
+from typing import cast
+
 import pytest
 
 from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.journal import Journal
-from lockstep.broker.processors import send
-from lockstep.broker.processors.send import SendGate, SendProcessor
+from lockstep.broker.processors import sent_frames
+from lockstep.broker.processors.send import SendProcessor
+from lockstep.broker.processors.send_message import SendMessageProcessor
+from lockstep.broker.processors.sent_frames import SentFrames
 from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.store import Store
 from lockstep.broker.tables.delay_table import DelayTable
+from lockstep.broker.tables.send_gate import SendGate
 from lockstep.broker.tables.sequence_table import SequenceTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
@@ -46,10 +52,10 @@ class Broker:
         homes = GroupTopics(self.topics)
         self.delays = DelayedDelivery(self.store, DelayTable(Journal()), homes, LEVELS_MS)  # type: ignore[arg-type]
         failed = FailedMessages(self.store, None, self.delays, homes)  # type: ignore[arg-type]
-        tables = self.topics, self.sequences
-        rest = self.delays, self.holds, failed, "DefaultCluster"
-        self.processor = SendProcessor(self.host, self.store, *tables, creator, self.gate, *rest)  # type: ignore[arg-type]
-        self.dispatcher = Dispatcher([self.processor, creator], self.store)
+        frames = SentFrames(cast(Store, self.store), self.topics, self.gate, self.holds, self.host.clock)
+        records = SendProcessor(self.sequences, frames)
+        messages = SendMessageProcessor(frames, creator, failed, self.host.random, cluster="DefaultCluster")
+        self.dispatcher = Dispatcher([records, messages, creator], self.store)
         self.endpoint = FakeEndpoint()
         self.lay_out(1)
 
@@ -200,7 +206,7 @@ def test_stale_layout_response_waits_until_the_newer_layout_is_confirmed() -> No
 
 
 def test_unconfirmed_responses_are_limited_and_repeats_are_still_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(send, "UNCONFIRMED_MAX", 2)
+    monkeypatch.setattr(sent_frames, "UNCONFIRMED_MAX", 2)
     broker, stream = Broker(), Stream()
     first = stream.frame(1)
     broker.store.confirm_now = False

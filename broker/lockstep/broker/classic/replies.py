@@ -8,7 +8,7 @@ from functools import partial
 
 from lockstep.broker.classic.batch import joined_properties
 from lockstep.broker.classic.connections import ClientConnections
-from lockstep.broker.processors.send import classic_send
+from lockstep.broker.processors.send_message import classic_send
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command

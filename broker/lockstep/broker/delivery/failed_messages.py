@@ -22,7 +22,7 @@ class FailedMessages:
     def __init__(self, store: Store, coordination: Coordination, delays: DelayedDelivery, group_topics: GroupTopics) -> None:
         self._store = store
         self._coordination = coordination
-        self._delays = delays
+        self.delays = delays
         self._group_topics = group_topics
         self.counts: dict[tuple[str, str], int] = {}
         """Copies stored since the start, by (topic of the message, group), of at most COUNTED_MAX pairs."""
@@ -36,7 +36,7 @@ class FailedMessages:
         pair = copy.origin_topic, group
         if pair in self.counts or len(self.counts) < COUNTED_MAX:
             self.counts[pair] = self.counts.get(pair, 0) + 1
-        return self._delays.append(copy, level) if level > 0 else store_copy(self._store, copy)
+        return self.delays.append(copy, level) if level > 0 else store_copy(self._store, copy)
 
     def is_missing(self, topic: str) -> bool:
         """Return whether the topic has no queue of this broker yet."""

@@ -12,8 +12,8 @@ from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.parking import queue_of
 from lockstep.broker.groups.tables.park_table import KeyFilter
 from lockstep.broker.processors.pull_request import EVERY_MESSAGE, filter_of
-from lockstep.broker.processors.send import SendGate
 from lockstep.broker.store import ReadResult, Store
+from lockstep.broker.tables.send_gate import SendGate
 from lockstep.protocol.bodies import ParkedKey, ParkState
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, StoreError
 from lockstep.protocol.names import dlq_topic

@@ -15,8 +15,8 @@ a group that has no topic for its copies gets one.
 from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.message_copy import MessageCopy, failed_copy
 from lockstep.broker.groups.coordination import Coordination
-from lockstep.broker.processors.send import SendGate
 from lockstep.broker.store import ReadStatus, Store
+from lockstep.broker.tables.send_gate import SendGate
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, RETRIES_MAX, exhausted_reason
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, QueryNotFoundError, RemoteProtocolError
