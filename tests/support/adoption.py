@@ -79,7 +79,7 @@ async def start_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         raise StoreCorruptError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr("lockstep.broker.app.adopt", killed)
+        patch.setattr("lockstep.broker.rocketmq_store.adoption.adopt", killed)
         broker = Broker(settings(tmp_path, adopt=True), Host.real())
         with pytest.raises(StoreCorruptError, match="killed"):
             await broker.start()

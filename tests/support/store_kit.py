@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from lockstep.broker.rocketmq_store.opening import OpenedStore
+from lockstep.broker.rocketmq_store.opening import open_store as open_as_broker
 from lockstep.broker.store import FlushMode, Identity, ReadStatus, Recovery, Store, StoreConfig
 from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.protocol.errors import SystemBusyError
@@ -114,6 +116,14 @@ async def recovered(
     found = await store.recover(recorded or Recorded())
     await store.sync()
     return store, found
+
+
+async def opened(files: SimFiles, *, adopt: bool = False, **settings: Any) -> OpenedStore:
+    """Open a store as a broker does, after a look at whether another broker has written to it. Recover and sync it."""
+    found = await open_as_broker(config(**settings), host_of(files), IDENTITY, adopt=adopt)
+    await found.store.recover(Recorded())
+    await found.store.sync()
+    return found
 
 
 async def open_store(files: SimFiles, *, host: Host | None = None, recorded: Recorded | None = None, **settings: Any) -> Store:

@@ -8,7 +8,7 @@ failed  a failed write or sync: no further response leaves, every connection is 
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from lockstep.broker.advertise import advertise
 from lockstep.broker.classic.admin_broker import BrokerAdminProcessor
@@ -52,8 +52,8 @@ from lockstep.broker.processors.settings import SettingsProcessor
 from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
-from lockstep.broker.rocketmq_store.adoption import adopt, cluster_layouts
-from lockstep.broker.rocketmq_store.foreign_scope import adopted_topics
+from lockstep.broker.rocketmq_store.adoption import take_over
+from lockstep.broker.rocketmq_store.opening import OpenedStore, open_store
 from lockstep.broker.running_settings import RunningSettings
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery, Store
@@ -167,7 +167,8 @@ class Broker:
             await self.admin_port.start()
         budget = config.budget(host.descriptors.limit)
         store_config = replace(config.store_config(), open_file_count_max=budget.open_files_max)
-        self._store = store = await Store.open(store_config, host, config.identity())
+        opened = await open_store(store_config, host, config.identity(), adopt=config.adopt, without=config.adopt_without)
+        self._store = store = opened.store
         store.writer.on_fatal = self._fail
         self._state = state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
         recovery = await store.recover(state)
@@ -177,7 +178,7 @@ class Broker:
         await server.bind()
         self.addresses = await advertise(server.addresses, config.advertised(), config.nameservers())
         store.store_host = store_host_of(self.address, store.store_id)
-        await self._enter_term(store, state, recovery)
+        await self._enter_term(opened, state, recovery)
         state.topics.log_invalid_layouts()
         state.topics.keep_stored_queues()
         await self._register(store, state)
@@ -293,9 +294,9 @@ class Broker:
             raise TransportError("this broker has no nameserver")
         return await self._registration.route(topic)
 
-    async def _enter_term(self, store: Store, state: BrokerState, recovery: Recovery) -> None:
+    async def _enter_term(self, opened: OpenedStore, state: BrokerState, recovery: Recovery) -> None:
         """Begin a new term, durable before the first response under it. Then store the boot id: a second crash must not hide the first."""
-        clock, boot_id = self._host.clock, self._host.boot_id()
+        clock, boot_id, store = self._host.clock, self._host.boot_id(), opened.store
         assumed_loss = store.may_have_forgotten(boot_id) or recovery.lost_synced
         last_term = max(state.coordination.state.term, store.last_term)
         # A version that does not write lockstep/term may have run since: then only the log has its term.
@@ -309,29 +310,17 @@ class Broker:
         store.record_clock()
         state.record_store_id()
         state.coordination.enter_term(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
-        await self._adopt(store, state)
+        if opened.foreign is not None:
+            await take_over(self._host, self.config.nameservers(), self.config.store_path(), state, opened.foreign)
         state.write_changes()
         await store.sync()
-        await store.mark_adopted()
+        await opened.mark_adopted()
         await store.mark_terms(accepted=term, last=term)
         await store.mark_boot(boot_id)
         self._marked = True
         log.info(
             "log.recovered", end=recovery.end, cut_bytes=recovery.cut_bytes, clean=recovery.clean, assumed_loss=assumed_loss, term=term
         )
-
-    async def _adopt(self, store: Store, state: BrokerState) -> None:
-        """Take over what RocketMQ's broker has left in the directory, if anything."""
-        if store.foreign is None:
-            return
-        topics = [topic.topic for topic in adopted_topics(store.foreign.config, store.foreign.log)]
-        cluster = await cluster_layouts(self._host, self.config.nameservers(), topics)
-        found = await adopt(state, store.foreign, cluster)
-        left_behind = {each.kind: each.count for each in store.foreign.unfinished}
-        if doubts := store.foreign.doubts:
-            then = "RocketMQ's broker was killed: offsets are lowered to the ends of queues"
-            log.warning("store.incomplete", found=doubts[0], count=len(doubts), then=then)
-        log.info("store.adopted", store=self.config.store_path(), **asdict(found), left_behind=left_behind)
 
     async def _register(self, store: Store, state: BrokerState) -> None:
         """Return when one nameserver has accepted this broker and none has refused it, or at once without nameservers.

@@ -162,7 +162,5 @@ class BrokerConfig(ServerSettings):
             log_bytes_max=None if self.log_mib_max is None else self.log_mib_max * MIB,
             disk_reserve_bytes=None if self.disk_reserve_mib is None else self.disk_reserve_mib * MIB,
             cut_corrupt=self.cut_corrupt,
-            adopt=self.adopt,
-            adopt_without=self.adopt_without,
             scrub_bytes_per_s=self.scrub_kib_per_s << 10,
         )

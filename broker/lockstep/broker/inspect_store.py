@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.rocketmq_store.errors import AdoptionError
 from lockstep.broker.rocketmq_store.foreign_config import found_digests
 from lockstep.broker.rocketmq_store.foreign_log import ForeignLog, read_whole
 from lockstep.broker.rocketmq_store.foreign_scope import adopted_offsets, adopted_topics, own_names
 from lockstep.broker.rocketmq_store.foreign_store import Unfinished, check_unfinished, foreign_reason, read_foreign, start_of
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Identity, StoreConfig, StoreCorruptError
-from lockstep.broker.store.errors import AdoptionError
 from lockstep.broker.store.health.path_watch import PathWatch
 from lockstep.broker.store.health.stopped import stopped
 from lockstep.broker.store.log.commit_log import CommitLog
@@ -109,7 +109,8 @@ async def _inspect(files: Files, directory: StoreDirectory, content: StoreConten
         content.cluster, content.broker, wanted = own.cluster, own.broker_name, Identity(own.cluster, own.broker_name)
     reason = foreign_reason(files, directory)
     begins = start_of(files, directory, foreign=reason is not None)
-    identity, survey, _ = directory.survey(wanted, StoreConfig(directory.root), "", begins)
+    found = directory.survey(wanted, StoreConfig(directory.root), "", begins)
+    identity, survey = found.identity, found.log
     content.log_files, content.log_file_bytes = len(survey.starts), identity.segment_bytes
     if reason is not None:
         content.owner = "both" if text is not None else "rocketmq"

@@ -17,6 +17,7 @@ from lockstep.broker.groups.tables.group_table import GroupTable
 from lockstep.broker.groups.tables.lock_table import Lock, LockTable, QueueKey
 from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.groups.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
+from lockstep.broker.rocketmq_store.opening import OpenedStore
 from lockstep.broker.store import Store
 from lockstep.protocol.bodies import LockVerdict
 from sweep.mutants.registry import Patches, mutant
@@ -320,11 +321,12 @@ def boot_id_is_stored_first(patch: Patches) -> None:
     """The boot id is stored last: a second crash during recovery must not hide the first."""
     enter = app.Broker._enter_term
 
-    async def marked(self: Any, store: Store, state: Any, recovery: Any) -> None:
+    async def marked(self: Any, opened: OpenedStore, state: Any, recovery: Any) -> None:
+        store = opened.store
         lost = store.may_have_forgotten(self._host.boot_id()) or recovery.lost_synced
         await store.mark_boot(self._host.boot_id())
         patch_loss[id(store)] = lost
-        await enter(self, store, state, recovery)
+        await enter(self, opened, state, recovery)
 
     patch_loss: dict[int, bool] = {}
     may_have = Store.may_have_forgotten

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from lockstep.broker import app
 from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
 from lockstep.broker.processors import pull
-from lockstep.broker.rocketmq_store import foreign_store
+from lockstep.broker.rocketmq_store import adoption, foreign_store, opening
 from lockstep.broker.rocketmq_store.foreign_log import ForeignLog
 from lockstep.broker.store import ReadStatus, store
 from lockstep.broker.store.errors import StoreCorruptError
@@ -69,7 +68,7 @@ BROKER = "tests/unit/broker/"
 @mutant("files", aimed=BROKER + "test_adoption.py::test_start_without_the_flag_is_refused")
 def a_foreign_directory_is_adopted_unasked(patch: Patches) -> None:
     """A start takes over what another broker has written only with --adopt."""
-    patch.set(store, "refusal", lambda root, reason: StoreCorruptError("adopted"))
+    patch.set(opening, "refusal", lambda root, reason: StoreCorruptError("adopted"))
 
 
 @mutant("files", aimed=BROKER + "test_adoption_and_export.py::test_directory_in_which_the_other_broker_has_run_is_taken_over_again")
@@ -81,7 +80,7 @@ def another_broker_runs_unnoticed(patch: Patches) -> None:
 @mutant("files", aimed=BROKER + "test_adoption_refusals.py::test_unfinished_work_is_refused_unless_it_is_named")
 def unfinished_work_is_left_behind(patch: Patches) -> None:
     """Work that this version does not continue is refused by name."""
-    patch.set(store, "check_unfinished", lambda root, unfinished, without: None)
+    patch.set(opening, "check_unfinished", lambda root, unfinished, without: None)
 
 
 @mutant("files", aimed=BROKER + "test_adoption.py::test_topic_that_the_cluster_has_or_has_deleted_keeps_its_messages")
@@ -91,14 +90,18 @@ def adopted_topics_ignore_the_cluster(patch: Patches) -> None:
     async def nothing(*_: Any) -> dict[str, Any]:
         return {}
 
-    patch.set(app, "cluster_layouts", nothing)
+    patch.set(adoption, "cluster_layouts", nothing)
 
 
 @mutant("files", aimed=BROKER + "test_adoption.py::test_record_that_is_read_as_a_torn_frame_is_not_cut")
 def records_of_the_other_broker_are_cut(patch: Patches) -> None:
     """What the start has read as records of the other broker is no unfinished tail."""
     original = Recoverer.__init__
-    patch.set(Recoverer, "__init__", lambda self, *args, **more: original(self, *args, **{**more, "known_end": 0}))
+
+    def unknown(self: Recoverer, *args: Any, adopted_end: int | None, **more: Any) -> None:
+        original(self, *args, adopted_end=None if adopted_end is None else 0, **more)
+
+    patch.set(Recoverer, "__init__", unknown)
 
 
 @mutant("rot", aimed="tests/unit/broker/test_pull.py::test_messages_lost_to_damage_are_skipped_with_offset_moved")

@@ -11,6 +11,7 @@ from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.groups.tables.progress_table import ProgressTable
 from lockstep.broker.groups.tables.session_table import Session, SessionTable
 from lockstep.broker.processors.lock import LockProcessor
+from lockstep.broker.rocketmq_store.opening import OpenedStore
 from lockstep.broker.store import Store
 from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.protocol.bodies import LockResult
@@ -24,12 +25,12 @@ def the_term_is_not_synced(patch: Patches) -> None:
     enter, sync = app.Broker._enter_term, Store.sync
     entering: set[int] = set()
 
-    async def entered(self: Any, store: Store, state: Any, recovery: Any) -> None:
-        entering.add(id(store))
+    async def entered(self: Any, opened: OpenedStore, state: Any, recovery: Any) -> None:
+        entering.add(id(opened.store))
         try:
-            await enter(self, store, state, recovery)
+            await enter(self, opened, state, recovery)
         finally:
-            entering.discard(id(store))
+            entering.discard(id(opened.store))
 
     async def written(self: Store) -> None:
         if id(self) not in entering:

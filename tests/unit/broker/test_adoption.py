@@ -10,8 +10,9 @@ import pytest
 
 from lockstep.broker.app import Broker
 from lockstep.broker.rocketmq_store import adoption
+from lockstep.broker.rocketmq_store.errors import AdoptionError
 from lockstep.broker.rocketmq_store.foreign_log import ForeignLog
-from lockstep.broker.store.errors import AdoptionError, StoreCorruptError
+from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig

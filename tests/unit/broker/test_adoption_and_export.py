@@ -9,9 +9,10 @@ import pytest
 
 from lockstep.broker.app import Broker
 from lockstep.broker.inspect_store import inspect_store
+from lockstep.broker.rocketmq_store.errors import AdoptionError, ExportError
 from lockstep.broker.rocketmq_store.export import export_store
 from lockstep.broker.rocketmq_store.foreign_config import parse_fastjson
-from lockstep.broker.store.errors import AdoptionError, ExportError, StoreCorruptError
+from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import ConfigError

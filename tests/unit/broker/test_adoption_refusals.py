@@ -10,7 +10,8 @@ import pytest
 
 from lockstep.broker.inspect_store import inspect_store
 from lockstep.broker.rocketmq_store import foreign_checks
-from lockstep.broker.store.errors import AdoptionError, IdentityError, StoreCorruptError
+from lockstep.broker.rocketmq_store.errors import AdoptionError
+from lockstep.broker.store.errors import IdentityError, StoreCorruptError
 from lockstep.broker.store.log.append import ENTRY
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import SCHEDULE_TOPIC

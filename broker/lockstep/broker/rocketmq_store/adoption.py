@@ -16,16 +16,16 @@ that ends before it is repeated with --adopt.
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.tables.progress_table import Progress
+from lockstep.broker.rocketmq_store.errors import AdoptionError
 from lockstep.broker.rocketmq_store.foreign_config import ForeignConfig, ForeignTopic
 from lockstep.broker.rocketmq_store.foreign_log import ForeignLog
 from lockstep.broker.rocketmq_store.foreign_scope import adopted_offsets, adopted_settings, adopted_topics
 from lockstep.broker.rocketmq_store.foreign_store import ForeignStore
 from lockstep.broker.state import BrokerState
-from lockstep.broker.store.errors import AdoptionError
 from lockstep.protocol.bodies import GroupSettings, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -106,6 +106,18 @@ async def _layouts_at(host: Host, address: str, topics: Collection[str]) -> tupl
         endpoint.abort("done")
         await endpoint.wait_closed()
     return found, ready
+
+
+async def take_over(host: Host, nameservers: Sequence[str], root: str, state: BrokerState, foreign: ForeignStore) -> None:
+    """Record what RocketMQ's broker has left in the directory `root`, and log what it was. Raises AdoptionError."""
+    topics = [topic.topic for topic in adopted_topics(foreign.config, foreign.log)]
+    cluster = await cluster_layouts(host, nameservers, topics)
+    found = await adopt(state, foreign, cluster)
+    left_behind = {each.kind: each.count for each in foreign.unfinished}
+    if doubts := foreign.doubts:
+        then = "RocketMQ's broker was killed: offsets are lowered to the ends of queues"
+        log.warning("store.incomplete", found=doubts[0], count=len(doubts), then=then)
+    log.info("store.adopted", store=root, **asdict(found), left_behind=left_behind)
 
 
 async def adopt(state: BrokerState, foreign: ForeignStore, cluster: Mapping[str, TopicLayout]) -> Adopted:

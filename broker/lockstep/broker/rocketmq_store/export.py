@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.rocketmq_store.errors import ExportError
 from lockstep.broker.rocketmq_store.foreign_config import (
     DELAYS,
     GROUPS,
@@ -22,9 +23,9 @@ from lockstep.broker.rocketmq_store.foreign_config import (
     save_known,
 )
 from lockstep.broker.rocketmq_store.foreign_scope import SYSTEM_GROUP_PREFIX
+from lockstep.broker.rocketmq_store.opening import open_store
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
-from lockstep.broker.store.errors import ExportError
 from lockstep.broker.store.health.stopped import stopped
 from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.protocol.crc import crc32
@@ -84,7 +85,7 @@ async def export_store(host: Host, root: str) -> Exported:
             raise ExportError(f"store {root} was not stopped in order: start its broker and stop it, then export the store")
     identity = parse_identity(text, f"{directory.own}/identity")
     config = BrokerConfig(name=identity.broker_name, cluster=identity.cluster, store=root)
-    store = await Store.open(config.store_config(), host, config.identity())
+    store = (await open_store(config.store_config(), host, config.identity())).store
     try:
         state = BrokerState(config.coordination(), store, host.random)
         await store.recover(state)

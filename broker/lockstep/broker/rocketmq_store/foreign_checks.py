@@ -1,9 +1,10 @@
 """What refuses a directory of RocketMQ's broker before anything is written: a part is missing, or can't be a part of a store here."""
 
+from lockstep.broker.rocketmq_store.errors import AdoptionError
 from lockstep.broker.rocketmq_store.foreign_config import DELAYS, GROUPS, OFFSETS, TOPICS, ForeignConfig
 from lockstep.broker.rocketmq_store.foreign_log import ForeignLog
 from lockstep.broker.rocketmq_store.foreign_scope import adopted_offsets, adopted_settings, adopted_topics, own_names
-from lockstep.broker.store.errors import AdoptionError, IdentityError, StoreCorruptError
+from lockstep.broker.store.errors import IdentityError, StoreCorruptError
 from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.log.scan import OnProgress
 from lockstep.broker.store.queues.consume_queue import QueueFiles

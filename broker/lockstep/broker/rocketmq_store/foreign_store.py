@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 
+from lockstep.broker.rocketmq_store.errors import AdoptionError
 from lockstep.broker.rocketmq_store.foreign_checks import check_complete, check_files, check_names, check_owner
 from lockstep.broker.rocketmq_store.foreign_config import ForeignConfig, KnownContent, found_digests, known_content, read_config
 from lockstep.broker.rocketmq_store.foreign_log import HALF_TOPIC, REVIVE_PREFIX, ForeignLog, read_whole
-from lockstep.broker.store.errors import AdoptionError
 from lockstep.broker.store.health.path_watch import PathWatch
 from lockstep.broker.store.log.append import ENTRY
 from lockstep.broker.store.log.commit_log import CommitLog

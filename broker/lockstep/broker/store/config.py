@@ -69,10 +69,6 @@ class StoreConfig:
     """Free space below which sends are refused. None for min(256 MiB, 5 % of the file system)."""
     cut_corrupt: bool = False
     """Corruption below the synced length cuts the log there instead of stopping the start. Acknowledged messages are lost."""
-    adopt: bool = False
-    """Take over a directory to which RocketMQ's broker has written (foreign_store.py)."""
-    adopt_without: tuple[str, ...] = ()
-    """Work of that broker that may be left behind."""
     verify_reads: bool = True
     """Check magic, position and body CRC of records that are read from files, before they are served."""
     scrub_bytes_per_s: int = 0

@@ -17,16 +17,6 @@ class IdentityError(StoreError):
     exit_code: ClassVar[int] = 4
 
 
-class AdoptionError(StoreError):
-    """Another program has written to the directory, and the start may not take over what it has written."""
-
-    exit_code: ClassVar[int] = 4
-
-
-class ExportError(StoreError):
-    """RocketMQ's broker would lose a part of the store."""
-
-
 class StoreCorruptError(StoreError):
     """Synced bytes are not those that were written. `position` is the log offset of the first bad record, −1 outside the log."""
 

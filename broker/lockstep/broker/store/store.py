@@ -7,17 +7,8 @@ after a sync that turns share (log_writer.py), and then readers see them.
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
-from lockstep.broker.rocketmq_store.foreign_config import known_content, save_known
-from lockstep.broker.rocketmq_store.foreign_store import (
-    ForeignStore,
-    check_unfinished,
-    foreign_reason,
-    present_content,
-    read_foreign,
-    refusal,
-    start_of,
-)
 from lockstep.broker.store.config import FlushMode, Identity, StoreConfig
 from lockstep.broker.store.errors import StoreDiskError, misplaced
 from lockstep.broker.store.health.damage import DamageTable
@@ -36,10 +27,10 @@ from lockstep.broker.store.queues.queue_table import QueueTable
 from lockstep.broker.store.queues.reader import MismatchError, Reader
 from lockstep.broker.store.queues.search import Search, Searched, SearchLimits, Wanted
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery
-from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity
+from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity, Survey, locked_directory
 from lockstep.broker.store.start.recovery import Recoverer, RecoveryProgress
 from lockstep.broker.store.start.replay import LogState, Replay
-from lockstep.broker.store.start.snapshot import Snapshots, encode_parts, gathered
+from lockstep.broker.store.start.snapshot import Snapshots, encode_parts, gathered, recorded_start
 from lockstep.protocol.errors import MessageIllegalError, ServiceNotAvailableError, StateError
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.properties import COPY_GROWTH_BYTES_MAX
@@ -61,8 +52,17 @@ YOUNG_MEMORY_PERCENT = 40
 class Store:
     """Serves after `open`, `recover`, `sync` and `mark_boot`. Everything except the waiting reads runs on the event loop."""
 
-    def __init__(self, config: StoreConfig, host: Host, directory: StoreDirectory, identity: StoreIdentity, *, clean: bool) -> None:
-        """Use `open` instead."""
+    def __init__(
+        self,
+        config: StoreConfig,
+        host: Host,
+        directory: StoreDirectory,
+        identity: StoreIdentity,
+        *,
+        clean: bool,
+        adopted_end: int | None,
+    ) -> None:
+        """Use `open` or `open_surveyed` instead."""
         self._config = config
         self._host = host
         self._directory = directory
@@ -95,6 +95,7 @@ class Store:
         self._state = LogState()
         self._recovered = False
         self._log_start = identity.log_start
+        self._adopted_end = adopted_end
         self.reading = RecoveryProgress(host.clock)
         """How far `recover` has read."""
         self.store_id = identity.store_id
@@ -102,8 +103,6 @@ class Store:
         """The store's secret (lockstep/proof)."""
         self.accepted_term, self.last_term = directory.terms()
         """The last term that a nameserver may have accepted, and the term of the last start (lockstep/term). Zeros if not known."""
-        self.foreign: ForeignStore | None = None
-        """What another broker has left in the directory, until `mark_adopted`."""
         self.stopped_clean = clean
         """Whether the last run closed the store in order. True for a new store."""
         self._found_clean = clean
@@ -122,41 +121,37 @@ class Store:
     async def open(cls, config: StoreConfig, host: Host, identity: Identity) -> "Store":
         """Lock the directory and open its files. A missing directory becomes a new store.
 
-        Raises StoreInUseError (exit 6), IdentityError (4), StoreCorruptError (5) and StoreDiskError (3).
+        Raises StoreInUseError (exit 6), IdentityError (4), StoreCorruptError (5) and StoreDiskError (3). A broker opens its store by
+        rocketmq_store/opening.py, which notices first whether another broker has written to the directory.
         """
-        directory = StoreDirectory(host.files, config.path)
+        with locked_directory(host.files, config.path) as directory:
+            begins = partial(recorded_start, host.files, directory)
+            return cls.open_surveyed(config, host, directory, directory.survey(identity, config, host.random.token(16).hex(), begins))
+
+    @classmethod
+    def open_surveyed(
+        cls, config: StoreConfig, host: Host, directory: StoreDirectory, survey: Survey, adopted_end: int | None = None
+    ) -> "Store":
+        """Open the files of a locked directory. From here on a start changes it.
+
+        `adopted_end`: if another program has written the log, and its own files have the state, the log offset up to which the caller has
+        read good records; else None.
+        """
+        directory.establish(survey.identity, fresh=survey.is_new)
+        directory.load_synced()
+        clean = directory.mark_open()
+        store = cls(config, host, directory, survey.identity, clean=clean, adopted_end=adopted_end)
         try:
-            directory.lock()
-            try:
-                if (reason := foreign_reason(host.files, directory)) is not None and not config.adopt:
-                    raise refusal(config.path, reason)
-                begins = start_of(host.files, directory, foreign=reason is not None)
-                own, found, fresh = directory.survey(identity, config, host.random.token(16).hex(), begins)
-                foreign = None
-                if reason is not None:
-                    foreign = await read_foreign(host.files, directory, own, found, RecoveryProgress(host.clock).at, own=not fresh)
-                    check_unfinished(config.path, foreign.unfinished, config.adopt_without)
-                directory.establish(own, fresh=fresh)
-                directory.load_synced()
-                clean = directory.mark_open()
-                store = cls(config, host, directory, own, clean=clean)
-                store.foreign = foreign
-                try:
-                    store.proof = directory.proof(host.random)
-                    store._log.load(found)
-                    if (known := directory.read(directory.damage_path)) is not None:
-                        store.damage.restore(known, directory.damage_path)
-                        store.damage.trim_log(store._log.start)
-                except BaseException:  # re-raised
-                    store._log.close()
-                    if clean:
-                        directory.revert_open()
-                    raise
-            except BaseException:  # re-raised
-                directory.unlock()
-                raise
-        except OSError as error:
-            raise misplaced(error, config.path) or StoreDiskError(f"store {config.path} can't be opened: {error}") from error
+            store.proof = directory.proof(host.random)
+            store._log.load(survey.log)
+            if (known := directory.read(directory.damage_path)) is not None:
+                store.damage.restore(known, directory.damage_path)
+                store.damage.trim_log(store._log.start)
+        except BaseException:  # re-raised
+            store._log.close()
+            if clean:
+                directory.revert_open()
+            raise
         return store
 
     async def recover(self, replay: Replay) -> Recovery:
@@ -174,8 +169,7 @@ class Store:
             reading=self.reading,
             log_start=self._log_start,
             clean=self.stopped_clean,
-            known_end=0 if self.foreign is None else self.foreign.log.end,
-            adopts=self.foreign is not None,
+            adopted_end=self._adopted_end,
         )
         self._state = recoverer.state
         try:
@@ -350,28 +344,6 @@ class Store:
         await self.writer.sync()
 
     # -- marks of a start ------------------------------------------------------------------------
-
-    async def mark_adopted(self) -> None:
-        """Record, durably, that the log has what another broker has left, and that this store goes on from there. Raises StoreDiskError.
-
-        Call `sync` before.
-        """
-        try:
-            await self._host.threads.run(self._save_adopted)
-        except OSError as error:
-            raise StoreDiskError(f"store {self._config.path}: that it was taken over can't be stored: {error}") from error
-        self.foreign = None
-
-    def _save_adopted(self) -> None:
-        directory = self._directory
-        known = known_content(directory)
-        if self.foreign is None and known is not None and not known.exported:
-            return
-        save_known(directory, present_content(directory))
-        if self.foreign is not None:
-            directory.clear_abort()
-        elif known is None and self._last_boot is not None:
-            log.info("store.config_known", store=self._config.path, why="an older version has run here: config/*.json count as known to it")
 
     def may_have_forgotten(self, boot_id: str) -> bool:
         """Return whether readers may have seen a suffix of the log that is lost now.

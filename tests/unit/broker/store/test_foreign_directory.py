@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from lockstep.broker.rocketmq_store.errors import AdoptionError
+from lockstep.broker.rocketmq_store.opening import open_store as open_as_broker
 from lockstep.broker.store import IdentityError, Store, StoreCorruptError
-from lockstep.broker.store.errors import AdoptionError
 from lockstep.protocol.record import SYS_IPV6_MASK
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import (
@@ -20,8 +21,8 @@ from support.store_kit import (
     host_of,
     kill,
     open_store,
+    opened,
     record,
-    recovered,
 )
 
 SIZE = len(record(b"x" * 100))
@@ -51,7 +52,7 @@ async def check_rejected(files: SimFiles, match: str, error: type[Exception] = S
     before = contents(files)
     for cut_corrupt in (False, True):
         with pytest.raises(error, match=match):
-            await Store.open(config(cut_corrupt=cut_corrupt, adopt=True, **settings), host_of(files), IDENTITY)
+            await open_as_broker(config(cut_corrupt=cut_corrupt, **settings), host_of(files), IDENTITY, adopt=True)
         assert contents(files) == before
 
 
@@ -62,13 +63,14 @@ async def test_foreign_log_keeps_its_own_file_length(default: int) -> None:
     await create_with_messages(files, 50, segment_bytes=8192, queue_file_entries=16)
     remove_our_files(files)
     logs = {path: data for path, data in contents(files).items() if "/commitlog/" in path}
-    store, _ = await recovered(files, segment_bytes=default, adopt=True)
-    await store.mark_adopted()
+    found = await opened(files, segment_bytes=default, adopt=True)
+    store = found.store
+    await found.mark_adopted()
     assert len(await all_bodies(store)) == 50
     append(store, b"next")
     await confirmed(store)
     await kill(store, files)
-    store, _ = await recovered(files, segment_bytes=default)
+    store = (await opened(files, segment_bytes=default)).store
     assert (await all_bodies(store))[-1] == b"next"
     await store.close()
     assert {len(inode.cache) for path, inode in files.names.items() if "/commitlog/" in path} == {8192}
@@ -99,7 +101,7 @@ async def test_foreign_log_is_rejected_without_the_setting() -> None:
     remove_our_files(files)
     before = contents(files)
     with pytest.raises(AdoptionError, match="start with --adopt"):
-        await Store.open(config(), host_of(files), IDENTITY)
+        await open_as_broker(config(), host_of(files), IDENTITY)
     assert contents(files) == before
 
 

@@ -23,6 +23,7 @@ from support.store_kit import (
     host_of,
     kill,
     open_store,
+    opened,
     record,
     recovered,
     sequenced,
@@ -412,7 +413,7 @@ async def test_log_of_another_program_is_adopted() -> None:
         del files.names[path]
     files.open("/store/config/topics.json", create=True).pwritev([b"{}"], 0)
     for _ in range(2):
-        store, _ = await recovered(files, segment_bytes=4096, adopt=True)
+        store = (await opened(files, segment_bytes=4096, adopt=True)).store
         assert store.bounds("orders", 0) == (low, high)
         assert len(await all_bodies(store)) == high - low
         await kill(store, files)

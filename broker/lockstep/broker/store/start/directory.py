@@ -26,13 +26,13 @@ Small files are replaced by tmp, fsync, rename, fsync of the directory.
 
 import json
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from struct import Struct
 
 from lockstep.broker.store.config import Identity, StoreConfig
-from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreInUseError
+from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreDiskError, StoreInUseError, misplaced
 from lockstep.broker.store.health.path_watch import PathWatch
 from lockstep.broker.store.log.commit_log import write_all
 from lockstep.broker.store.queues.consume_queue import QueueFiles
@@ -73,6 +73,16 @@ class StoreIdentity:
     queue_file_entries: int
     log_start: int
     """Where the log began then: above 0 if another program wrote the log. All state comes after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a start has found in a directory, before anything is changed."""
+
+    identity: StoreIdentity
+    log: LogSurvey
+    is_new: bool
+    """Whether the directory has no identity yet."""
 
 
 class StoreDirectory:
@@ -122,10 +132,8 @@ class StoreDirectory:
 
     # -- before anything is changed --------------------------------------------------------------
 
-    def survey(
-        self, wanted: Identity, config: StoreConfig, new_store_id: str, recorded_start: Callable[[], int | None]
-    ) -> tuple[StoreIdentity, LogSurvey, bool]:
-        """Return the identity of the directory, the parts of its log, and whether the identity is new. Changes nothing.
+    def survey(self, wanted: Identity, config: StoreConfig, new_store_id: str, recorded_start: Callable[[], int | None]) -> Survey:
+        """Return what the directory holds. Changes nothing.
 
         `recorded_start` returns where the log begins, or None if that is not known (snapshot.py).
         Raises IdentityError if the store belongs to another broker, and StoreCorruptError as survey.py describes.
@@ -143,7 +151,7 @@ class StoreDirectory:
                     f"{wanted.broker_name} of {wanted.cluster}: start it under its own name, or give this broker a directory of its own"
                 )
             start = recorded_start()
-        return identity, self.survey_log(identity, found, start, cut_corrupt=config.cut_corrupt), text is None
+        return Survey(identity, self.survey_log(identity, found, start, cut_corrupt=config.cut_corrupt), text is None)
 
     def survey_log(self, identity: StoreIdentity, found: list[LogFile], start: int | None, *, cut_corrupt: bool) -> LogSurvey:
         """Return the parts of the log. Raises StoreCorruptError as survey.py describes."""
@@ -393,6 +401,24 @@ class StoreDirectory:
     def queue_directories(self) -> list[tuple[str, int]]:
         """Return (topic, queue id) of every consume queue on disk."""
         return queue_directories(self._files, self.queues)
+
+
+@contextmanager
+def locked_directory(files: Files, path: str) -> Iterator[StoreDirectory]:
+    """Lock the directory of a store, and unlock it if the body raises. An OSError of the body becomes a StoreError.
+
+    Raises StoreInUseError.
+    """
+    directory = StoreDirectory(files, path)
+    try:
+        directory.lock()
+        try:
+            yield directory
+        except BaseException:  # re-raised
+            directory.unlock()
+            raise
+    except OSError as error:
+        raise misplaced(error, path) or StoreDiskError(f"store {path} can't be opened: {error}") from error
 
 
 def directories_above(path: str) -> list[str]:

@@ -72,13 +72,13 @@ class Recoverer:
         reading: RecoveryProgress,
         log_start: int,
         clean: bool,
-        known_end: int = 0,
-        adopts: bool = False,
+        adopted_end: int | None = None,
     ) -> None:
         """`log_start` is where the log began when the store got its identity: from there on it holds all state.
 
-        `known_end`: this start has read records up to there already. What is not a record below it is damage and no unfinished tail.
-        `adopts`: the state comes from another broker's files if no snapshot fits, because that broker has removed the log up to there.
+        `adopted_end` is None unless another program has written the log. Then this start has read records up to there already: what is not
+        a record below it is damage and no unfinished tail. And the state comes from that program's files if no snapshot fits, because that
+        program has removed the log up to there.
         """
         self._config = config
         self._directory = directory
@@ -90,8 +90,8 @@ class Recoverer:
         self._reading = reading
         self._log_start = log_start
         self._clean = clean
-        self._known_end = known_end
-        self._adopts = adopts
+        self._known_end = adopted_end or 0
+        self._adopts = adopted_end is not None
         self.state = LogState()
         self.changed = False
         """Whether files have been changed, or are about to be: not if the store was stopped in order and has all its snapshot names."""
