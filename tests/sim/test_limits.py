@@ -16,17 +16,14 @@ class MeasuredRun(Run):
     """A run that measures its brokers once the faults have ended and everything is consumed."""
 
     def measure(self, broker: Broker) -> dict[str, int]:
-        assert broker._server is not None
-        assert broker._pulls is not None
-        assert broker._state is not None
-        topics = broker._state.topics
+        topics = broker.state.topics
         layouts = [layout for topic in self.setting.topics if (layout := topics.find_layout(topic)) is not None]
         return {
             "queues": sum(topics.own_read_count(layout) for layout in layouts),  # an operator may have altered the topic in the storm
-            "connections": len(broker._server.endpoints),
-            "held pulls": broker._pulls.held_count,
+            "connections": len(broker.running.server.endpoints),
+            "held pulls": broker.running.pulls.held_count,
             "tasks": len(broker._tasks),
-            "bytes that wait to be sent": sum(endpoint._out_bytes for endpoint in broker._server.endpoints.values()),
+            "bytes that wait to be sent": sum(endpoint._out_bytes for endpoint in broker.running.server.endpoints.values()),
         }
 
     def _check(self) -> list[Violation]:

@@ -94,17 +94,17 @@ class RegistrationState(Enum):
 class NameserverRegistration:
     """Registers with every nameserver while the broker runs.
 
-    `layouts()` returns every layout that the broker stores. `adopt(layouts)` stores those that it lacked and returns how many were new (the
-    caller makes them durable). `full()` returns whether the broker accepts no more topics, `auto_create()` whether it creates topics with
-    their first sends. `wait_until_accepted` raises a refusal that arrives before it returns; a later one is logged as an error and never
-    stops the broker.
+    `identity()` returns the same from `start` on. `layouts()` returns every layout that the broker stores. `adopt(layouts)` stores those
+    that it lacked and returns how many were new (the caller makes them durable). `full()` returns whether the broker accepts no more
+    topics, `auto_create()` whether it creates topics with their first sends. `wait_until_accepted` raises a refusal that arrives before it
+    returns; a later one is logged as an error and never stops the broker.
     """
 
     def __init__(
         self,
         host: Host,
         tasks: Tasks,
-        identity: BrokerIdentity,
+        identity: Callable[[], BrokerIdentity],
         nameservers: Sequence[str],
         *,
         layouts: Callable[[], Iterable[TopicLayout]],
@@ -213,7 +213,7 @@ class NameserverRegistration:
         Raise TransportError if none of them responds, RemoteProtocolError for a response that is no route.
         """
         fields = to_plain(TopicHeader(topic))
-        failure = TransportError("no nameserver is connected")
+        failure = TransportError("no nameserver is connected" if self._peers else "this broker has no nameserver")
         for peer in self._peers:
             if peer.endpoint is None:
                 continue
@@ -231,11 +231,8 @@ class NameserverRegistration:
 
     async def stop(self) -> None:
         """Unregister from the nameservers that know this broker (at most 1 s), then close. The caller's Tasks end the loops."""
-        header = UnregisterBrokerHeader(
-            self.identity.name, self.identity.cluster, self.identity.address, self.identity.store_id, self.identity.term
-        )
         requests = [
-            endpoint.request(RequestCode.UNREGISTER_BROKER, to_plain(header), timeout_ms=UNREGISTER_MS)
+            self._unregister(endpoint)
             for peer in self._peers
             if (endpoint := peer.endpoint) is not None and peer.state in (RegistrationState.ACCEPTED, RegistrationState.LEARNING)
         ]
@@ -243,9 +240,14 @@ class NameserverRegistration:
         for peer in self._peers:
             await peer.link.close()
 
+    async def _unregister(self, endpoint: Endpoint) -> None:
+        identity = self.identity()
+        header = UnregisterBrokerHeader(identity.name, identity.cluster, identity.address, identity.store_id, identity.term)
+        await endpoint.request(RequestCode.UNREGISTER_BROKER, to_plain(header), timeout_ms=UNREGISTER_MS)
+
     def registration_part(self, layouts: Sequence[TopicLayout] = (), part: int = 0, parts: int = 1) -> tuple[dict[str, Any], bytes]:
         """Return fields and body of one part of REGISTER_BROKER."""
-        identity = self.identity
+        identity = self.identity()
         header = RegisterBrokerHeader(
             identity.name,
             identity.cluster,

@@ -1,6 +1,6 @@
 """The settings of a running broker: their values, where these come from, and changes that last until it ends. RocketMQ: Configuration.
 
-A change is a whole new BrokerConfig, checked as at the start, which `apply` hands to every part that uses a setting (app.py). A setting
+A change is a whole new BrokerConfig, checked as at the start, which `apply` hands to every part that uses a setting (running.py). A setting
 that is not in FIXED may change at run time; tests/unit/broker/test_running_settings.py has the effect of each.
 """
 

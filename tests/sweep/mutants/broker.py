@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from lockstep.broker import app
+from lockstep.broker import running
 from lockstep.broker.groups.contract_changes import ContractChanges
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.effect_runner import EffectRunner
@@ -17,7 +17,6 @@ from lockstep.broker.groups.tables.group_table import GroupTable
 from lockstep.broker.groups.tables.lock_table import Lock, LockTable, QueueKey
 from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.groups.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
-from lockstep.broker.rocketmq_store.opening import OpenedStore
 from lockstep.broker.store import Store
 from lockstep.protocol.bodies import LockVerdict
 from sweep.mutants.registry import Patches, mutant
@@ -319,25 +318,25 @@ def boot_id_is_ignored(patch: Patches) -> None:
 )
 def boot_id_is_stored_first(patch: Patches) -> None:
     """The boot id is stored last: a second crash during recovery must not hide the first."""
-    enter = app.Broker._enter_term
+    enter = running.RunningBroker.enter_term
 
-    async def marked(self: Any, opened: OpenedStore, state: Any, recovery: Any) -> None:
-        store = opened.store
+    async def marked(self: Any, recovery: Any) -> None:
+        store = self.store
         lost = store.may_have_forgotten(self._host.boot_id()) or recovery.lost_synced
         await store.mark_boot(self._host.boot_id())
         patch_loss[id(store)] = lost
-        await enter(self, opened, state, recovery)
+        await enter(self, recovery)
 
     patch_loss: dict[int, bool] = {}
     may_have = Store.may_have_forgotten
     patch.set(Store, "may_have_forgotten", lambda self, boot_id: patch_loss.pop(id(self), None) or may_have(self, boot_id))
-    patch.set(app.Broker, "_enter_term", marked)
+    patch.set(running.RunningBroker, "enter_term", marked)
 
 
 @mutant("wipe")
 def terms_restart_after_a_wipe(patch: Patches) -> None:
     """term = max(last + 1, seconds since 2020): fences don't fall after a wiped store."""
-    patch.set(app, "next_term", lambda last_term, wall_ms: last_term + 1)
+    patch.set(running, "next_term", lambda last_term, wall_ms: last_term + 1)
 
 
 @mutant("regrace")

@@ -1,6 +1,6 @@
 """Rules of stored messages as clients see them: their ids, and their cached bodies."""
 
-from lockstep.broker import app
+from lockstep.broker import running
 from lockstep.client.consumer.grants.broker_session import BrokerSession
 from lockstep.protocol import message
 from lockstep.protocol.ids import store_host_of
@@ -13,7 +13,7 @@ from sweep.mutants.registry import Patches, mutant
 )
 def brokers_with_names_share_a_store_host(patch: Patches) -> None:
     """The store host of a broker that advertises no IPv4 address identifies its store."""
-    patch.set(app, "store_host_of", lambda address, store_id: bytes(8))
+    patch.set(running, "store_host_of", lambda address, store_id: bytes(8))
 
 
 @mutant(
@@ -22,7 +22,7 @@ def brokers_with_names_share_a_store_host(patch: Patches) -> None:
 )
 def the_store_host_follows_the_name(patch: Patches) -> None:
     """The store host of a broker that advertises no IPv4 address does not change with the name that it advertises."""
-    patch.set(app, "store_host_of", lambda address, store_id: store_host_of(address, address))
+    patch.set(running, "store_host_of", lambda address, store_id: store_host_of(address, address))
 
 
 @mutant(

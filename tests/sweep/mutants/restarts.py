@@ -4,14 +4,13 @@ snapshots.
 
 from typing import Any
 
-from lockstep.broker import app, journal
+from lockstep.broker import journal, running
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.lock_sync import LockSync
 from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.groups.tables.progress_table import ProgressTable
 from lockstep.broker.groups.tables.session_table import Session, SessionTable
 from lockstep.broker.processors.lock import LockProcessor
-from lockstep.broker.rocketmq_store.opening import OpenedStore
 from lockstep.broker.store import Store
 from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.protocol.bodies import LockResult
@@ -22,15 +21,15 @@ from sweep.mutants.registry import Patches, mutant
 @mutant("loss")
 def the_term_is_not_synced(patch: Patches) -> None:
     """The term of a start is on the disk before the port opens, in the log and beside it."""
-    enter, sync = app.Broker._enter_term, Store.sync
+    enter, sync = running.RunningBroker.enter_term, Store.sync
     entering: set[int] = set()
 
-    async def entered(self: Any, opened: OpenedStore, state: Any, recovery: Any) -> None:
-        entering.add(id(opened.store))
+    async def entered(self: Any, recovery: Any) -> None:
+        entering.add(id(self.store))
         try:
-            await enter(self, opened, state, recovery)
+            await enter(self, recovery)
         finally:
-            entering.discard(id(opened.store))
+            entering.discard(id(self.store))
 
     async def written(self: Store) -> None:
         if id(self) not in entering:
@@ -43,7 +42,7 @@ def the_term_is_not_synced(patch: Patches) -> None:
     async def unmarked(self: Store, *, accepted: int, last: int) -> None:
         pass
 
-    patch.set(app.Broker, "_enter_term", entered)
+    patch.set(running.RunningBroker, "enter_term", entered)
     patch.set(Store, "sync", written)
     patch.set(Store, "mark_terms", unmarked)
 

@@ -95,9 +95,7 @@ async def test_slow_reader_gets_bounded_buffering_and_every_response(tmp_path: P
         reader, writer = await asyncio.open_connection(host, int(port))
         fields = to_plain(PullHeader("g", TOPIC, 0, 0, 100, SUBSCRIPTION, max_msg_bytes=1 << 20))
         writer.write(b"".join(encode_frame(Command(RequestCode.PULL_MESSAGE, n, fields=fields)) for n in range(40)))
-        assert broker._pulls is not None
-        assert broker._server is not None
-        pulls, endpoints = broker._pulls, broker._server.endpoints
+        pulls, endpoints = broker.running.pulls, broker.running.server.endpoints
         await until(lambda: bool(pulls._blocked))
         assert max(endpoint.unsent_bytes for endpoint in endpoints.values()) <= 2 * UNSENT_BYTES_MAX + 100_000
         assert bodies(await client.pull(3)) == [bytes(500_000)]

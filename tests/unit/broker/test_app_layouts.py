@@ -91,5 +91,5 @@ async def test_truncated_log_keeps_the_term_of_its_last_start(tmp_path: Path) ->
     for path in (*(tmp_path / "store/lockstep").glob("snapshot-*"), tmp_path / "store/lockstep/synced"):
         path.unlink()
     async with running(settings(tmp_path)) as again:
-        assert again._previous_term == term
+        assert again.running._previous_term == term
         assert again.term > term

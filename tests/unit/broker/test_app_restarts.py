@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.app import LANES, Broker
+from lockstep.broker.app import Broker
 from lockstep.broker.classic.relay import RELAY_LANE
 from lockstep.broker.processors.cold_reads import COLD_COUNT_MAX
 from lockstep.broker.processors.topic import ROUTE_LANE
+from lockstep.broker.running import LANES, RunningBroker
 from lockstep.broker.store import Store
 from lockstep.broker.store.health.repair import RUNNING_MAX as REPAIRS_AT_ONCE
 from lockstep.protocol.bodies import (
@@ -155,15 +156,16 @@ async def test_loss_is_assumed_only_after_an_unclean_stop_a_reboot_and_async_flu
         await again.stop()
 
 
-async def test_start_abandoned_before_its_term_is_stored_is_not_a_clean_stop(tmp_path: Path) -> None:
+async def test_start_abandoned_before_its_term_is_stored_is_not_a_clean_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the next start would forget the crash that happened before."""
     broker = Broker(settings(tmp_path), replace(Host.real(), boot_id=lambda: "first"))
     await broker.start()
     await kill(broker)
     blocked = Broker(settings(tmp_path), replace(Host.real(), boot_id=lambda: "second"))
-    blocked._enter_term = refuse_term  # type: ignore[method-assign]
-    with pytest.raises(ConfigError):
-        await blocked.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(RunningBroker, "enter_term", refuse_term)
+        with pytest.raises(ConfigError):
+            await blocked.start()
     await blocked.stop()
     again = Broker(settings(tmp_path), replace(Host.real(), boot_id=lambda: "second"))
     try:
@@ -193,11 +195,10 @@ async def test_boot_id_is_stored_after_the_term_is_durable_and_before_the_port_o
     mark_boot = Store.mark_boot
 
     async def watched(store: Store, boot_id: str) -> None:
-        assert broker._server is not None
         assert broker.term > 0
         assert len(broker.state.journal) == 0
         assert store._log.synced == store._log.end > 0
-        assert not broker._server._open
+        assert not broker.running.server._open
         seen.append(broker.term)
         await mark_boot(store, boot_id)
 
@@ -251,8 +252,7 @@ async def test_numbers_beyond_int64_are_rejected_and_snapshots_can_be_written(tm
         )
         place = (1 << 63) - 1, (1 << 63) - 2
         await client.done(RequestCode.SEND_RECORDS, SendRecordsHeader(TOPIC, 0, 1, None, None, PRODUCER, 0, *place, True, sealed.crc), data)
-        assert broker._maintenance is not None
-        await broker._maintenance.snapshot()
+        await broker.running.maintenance.snapshot()
 
 
 async def test_changes_of_a_turn_larger_than_a_log_file_are_split(tmp_path: Path) -> None:

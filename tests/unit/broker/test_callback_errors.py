@@ -64,7 +64,7 @@ async def test_held_pulls_get_a_response_if_waking_them_fails(
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         requested = [client.pull(**WAITING) for _ in range(3)] + [client.pull(0, 1, **WAITING)]
-        pulls = broker._pulls
+        pulls = broker.running.pulls
         assert pulls is not None
         await until(lambda: pulls.held_count == 4)
         held = list(pulls._holds)
@@ -78,7 +78,7 @@ async def test_held_pulls_get_a_response_if_waking_them_fails(
         assert logged_events(caplog) == ["pulls.failed"] + ["request.failed"] * len(held)
         assert pulls.held_count == 0
         assert (await client.pull()).code == ResponseCode.SUCCESS
-        assert not broker._failed
+        assert not broker._gate.has_failed
 
 
 async def test_held_pulls_get_a_response_if_the_table_fails_at_their_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ async def test_pulls_of_a_failing_turn_get_a_response_and_the_next_turn_serves(
         assert [response.code for response in responses] == [ResponseCode.SYSTEM_ERROR] * 2
         assert logged_events(caplog) == ["turn.failed", "request.failed", "request.failed"]
         assert (await client.pull()).code == ResponseCode.PULL_NOT_FOUND
-        assert not broker._failed
+        assert not broker._gate.has_failed
 
 
 @pytest.mark.parametrize("callback", [(LogWriter, "end_turn"), (CommitWaiters, "close_turn"), (CommitWaiters, "confirm")])
@@ -136,7 +136,7 @@ async def test_error_at_the_end_of_a_store_turn_ends_the_process(
 async def test_connection_with_a_failing_callback_is_closed_and_others_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client, dialled(broker) as other:
         await client.create()
-        server = broker._server
+        server = broker.running.server
         assert server is not None
         with monkeypatch.context() as patch:
             first = next(iter(server.endpoints.values()))

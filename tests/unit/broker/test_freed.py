@@ -58,8 +58,7 @@ class World:
             assert (await pulled).code == ResponseCode.SUCCESS
 
     def pulls(self) -> int:
-        assert self.broker._pulls is not None
-        return self.broker._pulls.held_count
+        return self.broker.running.pulls.held_count
 
     async def session(self) -> None:
         async with dialled(self.broker) as client:
@@ -82,7 +81,7 @@ class World:
 
     async def unexpected_errors(self) -> None:
         """An error of the table of held pulls fails all of them."""
-        pulls = self.broker._pulls
+        pulls = self.broker.running.pulls
         assert pulls is not None
         async with dialled(self.broker) as client:
             waiting = [client.pull(1_000, queue_id, **HOLD) for queue_id in range(1, 4)] + [client.pull(0, 0, **HOLD)]
@@ -168,7 +167,7 @@ async def test_requests_and_connections_are_freed_without_the_collector(tmp_path
 
         async def run() -> None:
             await SCENARIOS[name](here)
-            for server in (here.broker._server, here.nameserver._server):
+            for server in (here.broker.running.server, here.nameserver._server):
                 assert server is not None
                 await until(lambda server=server: not server.endpoints)  # type: ignore[misc]
             await turns(5)

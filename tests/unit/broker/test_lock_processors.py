@@ -7,7 +7,6 @@ from typing import TypeVar, cast
 
 import pytest
 
-from lockstep.broker.app import LANES
 from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.groups import start_policy
 from lockstep.broker.groups.coordination import CoordinationConfig
@@ -19,6 +18,7 @@ from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.running import LANES
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerGroup,

@@ -57,7 +57,14 @@ class Broker:
         identity = BrokerIdentity(name, "DefaultCluster", store, term, {"internal": f"10.0.0.{port}:10911"})
         self.topics_max = topics_max
         self.registration = NameserverRegistration(
-            HOST, self.tasks, identity, nameservers, layouts=self.table.all, adopt=self.adopt, full=lambda: self.full, period_ms=60_000
+            HOST,
+            self.tasks,
+            lambda: identity,
+            nameservers,
+            layouts=self.table.all,
+            adopt=self.adopt,
+            full=lambda: self.full,
+            period_ms=60_000,
         )
 
     def adopt(self, layouts: Sequence[TopicLayout]) -> int:

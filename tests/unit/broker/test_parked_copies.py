@@ -58,13 +58,11 @@ class Owner:
 
     @property
     def table(self) -> ParkTable:
-        assert self.broker._state is not None
-        return self.broker._state.coordination.state.parks
+        return self.broker.state.coordination.state.parks
 
     @property
     def copies(self) -> ParkedCopies:
-        assert self.broker._copies is not None
-        return self.broker._copies
+        return self.broker.running.copies
 
     async def send(self, *keys: str, size: int = 0, tags: str = "") -> None:
         """Send a message for each key; each has its offset as its body, and `size` bytes more."""
@@ -250,8 +248,7 @@ async def test_only_what_the_group_subscribes_to_is_copied(tmp_path: Path, monke
         await owner.send("a", tags="deleted")
         await owner.send("a", tags="created")
         await owner.park("a", 0)
-        assert owner.broker._state is not None
-        group = owner.broker._state.coordination.state.groups.get("g")
+        group = owner.broker.state.coordination.state.groups.get("g")
         assert group is not None
         (contract,) = group.contracts.values()
         (subscription,) = contract.subscriptions
@@ -425,11 +422,10 @@ def fill(owner: Owner, count: int) -> Any:
 async def remove_old(owner: Owner) -> list[tuple[str, int, int]]:
     """Run retention as if a year had passed. Return the new minimums."""
     broker = owner.broker
-    assert broker._maintenance is not None
     assert broker._store is not None
-    await broker._maintenance.snapshot()
+    await broker.running.maintenance.snapshot()
     moved = await broker._store.retention(broker._store.now_ms() + 366 * 24 * 3_600_000, owner.copies.copy_before)
-    await broker._maintenance._move_groups(moved)
+    await broker.running.maintenance._move_groups(moved)
     return [each for each in moved if each[0] == TOPIC]
 
 

@@ -115,8 +115,7 @@ class Running:
         return pulls
 
     def held(self) -> int:
-        assert self.broker._pulls is not None
-        return self.broker._pulls.held_count
+        return self.broker.running.pulls.held_count
 
 
 @asynccontextmanager

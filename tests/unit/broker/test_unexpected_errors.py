@@ -117,10 +117,9 @@ async def test_every_broker_request_fails_alone_at_each_stage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
-        assert broker._dispatcher is not None
-        for code in broker._dispatcher.codes:
-            await check_stages(broker._dispatcher, code, client.endpoint, monkeypatch, caplog)
-        assert not broker._failed
+        for code in broker.running.dispatcher.codes:
+            await check_stages(broker.running.dispatcher, code, client.endpoint, monkeypatch, caplog)
+        assert not broker._gate.has_failed
 
 
 async def test_every_nameserver_request_fails_alone_at_each_stage(
@@ -190,7 +189,7 @@ async def test_failing_pull_does_not_affect_others_of_its_turn(
         responses = [await requested for requested in [client.pull(), client.pull(1), client.pull(2)]]
         assert [response.code for response in responses] == [ResponseCode.SYSTEM_ERROR, ResponseCode.SUCCESS, ResponseCode.SUCCESS]
         assert tracebacks(caplog) == ["request.failed"]
-        assert not broker._failed
+        assert not broker._gate.has_failed
 
 
 async def test_failing_woken_pull_does_not_affect_others_woken_with_it(
@@ -199,7 +198,7 @@ async def test_failing_woken_pull_does_not_affect_others_woken_with_it(
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
         requested = [client.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000) for _ in range(3)]
-        pulls = broker._pulls
+        pulls = broker.running.pulls
         assert pulls is not None
         await until(lambda: pulls.held_count == 3)
         fail_once(broker, "read", monkeypatch)
@@ -215,7 +214,7 @@ async def test_failing_arrival_callback_delays_no_response_and_no_other_arrival(
 ) -> None:
     async with running(settings(tmp_path)) as broker, dialled(broker) as client:
         await client.create()
-        pulls, store = broker._pulls, broker._store
+        pulls, store = broker.running.pulls, broker._store
         assert pulls is not None
         assert store is not None
         waiting = client.pull(0, 1, sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=9_000)
@@ -256,7 +255,7 @@ async def test_failing_start_by_time_is_rejected_and_the_broker_continues(
             return client.send_request(RequestCode.QUERY_CONSUMER_OFFSET, header)
 
         await check_one_fails(send_request, client.endpoint, caplog)
-        assert not broker._failed
+        assert not broker._gate.has_failed
 
 
 # ----------------------------------------------------------------------------------------- inconsistent tables are fatal

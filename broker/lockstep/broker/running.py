@@ -1,0 +1,423 @@
+"""The parts of a broker, created and connected when its store has been read. The only file that knows all of them."""
+
+import asyncio
+
+from lockstep.broker.advertise import advertise
+from lockstep.broker.classic.admin_broker import BrokerAdminProcessor
+from lockstep.broker.classic.admin_groups import GroupAdminProcessor
+from lockstep.broker.classic.admin_topics import TopicAdminProcessor
+from lockstep.broker.classic.assignment import AssignmentProcessor
+from lockstep.broker.classic.connections import ClientConnections
+from lockstep.broker.classic.consume_stats import ConsumeStatsProcessor
+from lockstep.broker.classic.groups import GroupsProcessor
+from lockstep.broker.classic.relay import RELAY_LANE, RelayProcessor
+from lockstep.broker.classic.replies import ReplyProcessor
+from lockstep.broker.classic.resets import ResetProcessor
+from lockstep.broker.classic.runtime_info import runtime_info
+from lockstep.broker.classic.statistics import Statistics
+from lockstep.broker.classic.topic_changes import TopicChanges
+from lockstep.broker.config import BrokerConfig
+from lockstep.broker.delivery.delayed_delivery import DelayedDelivery
+from lockstep.broker.delivery.failed_messages import FailedMessages
+from lockstep.broker.delivery.group_topics import GroupTopics
+from lockstep.broker.delivery.parked_copies import ParkedCopies
+from lockstep.broker.figures.figures import Figures
+from lockstep.broker.figures.metrics import BrokerMetrics
+from lockstep.broker.groups.coordination import next_term
+from lockstep.broker.groups.effect_runner import EffectRunner
+from lockstep.broker.groups.lease_timer import LeaseTimer
+from lockstep.broker.maintenance import StoreMaintenance
+from lockstep.broker.nameserver_registration import BrokerIdentity, NameserverRegistration, RegistrationRefusedError, RegistrationState
+from lockstep.broker.processors.client import ClientProcessor
+from lockstep.broker.processors.group_events import GroupEventsProcessor
+from lockstep.broker.processors.lock import LockProcessor
+from lockstep.broker.processors.offset import OffsetProcessor
+from lockstep.broker.processors.overview import OverviewProcessor
+from lockstep.broker.processors.park import ParkProcessor
+from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
+from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
+from lockstep.broker.processors.send import SendProcessor
+from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
+from lockstep.broker.processors.send_message import SendMessageProcessor
+from lockstep.broker.processors.sent_frames import SentFrames
+from lockstep.broker.processors.settings import SettingsProcessor
+from lockstep.broker.processors.start_offsets import START_LANE
+from lockstep.broker.processors.status import StatusProcessor
+from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
+from lockstep.broker.rocketmq_store.adoption import take_over
+from lockstep.broker.rocketmq_store.opening import OpenedStore
+from lockstep.broker.running_settings import RunningSettings
+from lockstep.broker.state import BrokerState
+from lockstep.broker.store import Recovery
+from lockstep.broker.tables.send_gate import SendGate
+from lockstep.broker.tables.topic_table import TOMBSTONES_MAX
+from lockstep.broker.tables.write_holds import WriteHolds
+from lockstep.protocol.bodies import BrokerStatus
+from lockstep.protocol.command import Command
+from lockstep.protocol.delays import format_delay
+from lockstep.protocol.ids import store_host_of
+from lockstep.protocol.names import INTERNAL_LISTENER, SCHEDULE_TOPIC, TRACE_TOPIC
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.dispatch import Dispatcher
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN, LaneLimits
+from lockstep.runtime.limits import EndpointLimits
+from lockstep.runtime.log import get_logger
+from lockstep.runtime.server import Server
+from lockstep.runtime.turn import TurnBudget
+
+log = get_logger("broker")
+
+LIMITS = EndpointLimits(unsent_bytes_high=UNSENT_BYTES_MAX, unsent_bytes_low=UNSENT_BYTES_MAX // 4)
+LANES = {
+    QUERY_LANE: LaneLimits(concurrency=2, queue_max=256),
+    START_LANE: LaneLimits(concurrency=2, queue_max=1_024, bytes_max=16 << 20),
+    SEND_BACK_LANE: LaneLimits(concurrency=2, queue_max=16_384),
+    ROUTE_LANE: LaneLimits(concurrency=256, queue_max=4_096),
+    RELAY_LANE: LaneLimits(concurrency=64, queue_max=256),
+}
+"""At most six searches and reads of single messages run at a time, since they use threads of the host. The queues hold 256 requests of
+tools, one LOCK of each of 1,024 members that start by time, and thousands of messages that consumers send back. A response in ROUTE_LANE
+waits for nameservers and one in RELAY_LANE for a member of a group; they use no thread."""
+
+
+class RunningBroker:
+    """A broker whose store has been read. All parts exist from the beginning to the end.
+
+    `Broker` calls `bind`, `enter_term`, `register` and `open` in this order, and `stop` at any time.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        tasks: Tasks,
+        settings: RunningSettings,
+        gate: SendGate,
+        opened: OpenedStore,
+        state: BrokerState,
+        *,
+        connections_max: int,
+    ) -> None:
+        self._host = host
+        self._tasks = tasks
+        self._settings = settings
+        self._gate = gate
+        self._opened = opened
+        self.store = store = opened.store
+        self.state = state
+        self.addresses: dict[str, str] = {}
+        """Listener name → advertised address."""
+        self.is_marked = False
+        """Whether this start's term is durable and its boot id stored: from then on a stop can be clean."""
+        self.is_open = False
+        self._opened_ms = 0
+        self._previous_term = 0
+        """The term of the store's start before this one; 0 if there was none."""
+        self._deliveries: list[asyncio.Task[None]] = []
+        """The task that delivers delayed messages, which ends before everything else."""
+        self._loops: list[asyncio.Task[None]] = []
+        """Tasks that end by themselves after a stop, because their work is never interrupted half-way."""
+        config, coordination, holds, budget = settings.config, state.coordination, WriteHolds(), TurnBudget(LANE_ITEMS_PER_TURN)
+        self.registration = registration = NameserverRegistration(
+            host,
+            tasks,
+            self._identity,
+            config.nameservers(),
+            layouts=state.layouts.all,
+            adopt=state.topics.adopt,
+            full=lambda: state.topics.is_full,
+            auto_create=lambda: self.topics.auto_create,
+        )
+        self.topics = topics = TopicProcessor(
+            state.topics,
+            holds,
+            host.clock,
+            auto_create=config.auto_create_topics,
+            wait_until_known=registration.wait_until_known,
+            may_begin=store.check_new_state,
+        )
+        limits = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
+        self.pulls = pulls = PullProcessor(host, tasks, store, state.topics, coordination, **limits, traced=config.trace_topic)
+        group_topics = GroupTopics(state.topics, store.check_new_state, lambda topic: holds.holds(topic, host.clock.boot_ms()))
+        self.delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
+        self.failed = failed = FailedMessages(store, coordination, delays, group_topics)
+        self.copies = copies = ParkedCopies(store, coordination, failed, gate)
+        self.maintenance = StoreMaintenance(host, store, state, copies.copy_before)
+        self.statistics = Statistics(config.cluster)
+        figures = Figures(store, state, pulls)
+        processors = self._make_processors(holds, group_topics, figures, budget)
+        self.dispatcher = Dispatcher(processors, store.writer, LANES, self._on_request, budget)
+        self.server = server = Server(
+            host, config.listeners(), self._handle, LIMITS, on_close=self._on_close, connections_max=connections_max
+        )
+        self._effects = EffectRunner(coordination.state.pending, server.endpoints, pulls.stale, self._date_events)
+        self._leases = LeaseTimer(host, coordination)
+        self._metrics = BrokerMetrics(config, store, state, pulls, figures)
+        store.writer.on_arrival = self._on_arrival
+        store.writer.after_arrivals = pulls.serve_woken
+        state.on_topic_changed += [pulls.topic_changed, topics.topic_changed]
+
+    def _make_processors(self, holds: WriteHolds, group_topics: GroupTopics, figures: Figures, budget: TurnBudget) -> list[object]:
+        """Return one processor for each family of requests."""
+        host, store, state, settings, gate = self._host, self.store, self.state, self._settings, self._gate
+        topics, pulls, delays, failed, copies = self.topics, self.pulls, self.delays, self.failed, self.copies
+        coordination, config, registration, statistics = state.coordination, settings.config, self.registration, self.statistics
+        connections = ClientConnections(coordination)
+        frames = SentFrames(store, state.topics, gate, holds, host.clock)
+        status = StatusProcessor(coordination, self.status)
+        changes = TopicChanges(state.topics, coordination, holds, topics.check_disk, store)
+        names = config.name, config.cluster
+        return [
+            SendProcessor(state.sequences, frames),
+            SendMessageProcessor(frames, topics, failed, host.random, cluster=config.cluster, traced=config.trace_topic),
+            SendBackProcessor(host, store, coordination, failed, gate),
+            ParkProcessor(store, coordination, copies),
+            pulls,
+            QueryProcessor(store, state.topics, delays.waits, coordination.state.progress.first_offset, host.clock),
+            topics,
+            ClientProcessor(host, coordination, group_topics, topics, budget, connections, pulls.held_offset, pulls.disk_count),
+            GroupsProcessor(coordination, connections, budget),
+            ConsumeStatsProcessor(host, coordination, store, state.topics, budget),
+            RelayProcessor(coordination, connections, store),
+            OverviewProcessor(coordination, figures, store, budget, self.status, self._connection_count, lambda: pulls.held_count),
+            GroupEventsProcessor(coordination, host.clock, budget),
+            ResetProcessor(coordination, connections, store, state.topics, budget),
+            ReplyProcessor(connections, host.clock),
+            AssignmentProcessor(coordination, registration.route),
+            status,
+            SettingsProcessor(settings),
+            TopicAdminProcessor(topics, changes, state.topics, store, host.clock, budget, registration.learn, names),
+            GroupAdminProcessor(status, coordination, host.clock, budget),
+            BrokerAdminProcessor(
+                settings,
+                statistics,
+                lambda: runtime_info(self.status(), statistics, state, store, settings.config),
+                lambda: self.address,
+            ),
+            LockProcessor(host, coordination, store),
+            OffsetProcessor(host, coordination, store),
+        ]
+
+    @property
+    def address(self) -> str:
+        """Return the address of the listener named `internal`. Raises KeyError before `bind`."""
+        return self.addresses[INTERNAL_LISTENER]
+
+    @property
+    def term(self) -> int:
+        return self.state.coordination.state.term
+
+    # ----------------------------------------------------------------------------------------------------------------- start
+
+    async def bind(self) -> None:
+        """Bind the ports. No connection is accepted yet. Raises ConfigError if there is no address to advertise."""
+        config = self._settings.config
+        await self.server.bind()
+        self.addresses = await advertise(self.server.addresses, config.advertised(), config.nameservers())
+        self.store.store_host = store_host_of(self.address, self.store.store_id)
+
+    async def enter_term(self, recovery: Recovery) -> None:
+        """Begin a new term, durable before the first response under it. Then store the boot id: a second crash must not hide the first."""
+        clock, boot_id, store, state = self._host.clock, self._host.boot_id(), self.store, self.state
+        assumed_loss = store.may_have_forgotten(boot_id) or recovery.lost_synced
+        last_term = max(state.coordination.state.term, store.last_term)
+        # A version that does not write lockstep/term may have run since: then only the log has its term.
+        self._previous_term = store.accepted_term if last_term == store.last_term else last_term
+        term = next_term(last_term, clock.wall_ms())
+        if store.restored:
+            # Nameservers may have accepted later terms of the original, all below this one: from now on they refuse the original.
+            self._previous_term = term - 1
+            log.warning("store.restored", term=term, then="every generation rises; the original of this store is refused from now on")
+        state.coordination.set_day(store.safe_now_ms())
+        store.record_clock()
+        state.record_store_id()
+        state.coordination.enter_term(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
+        if (foreign := self._opened.foreign) is not None:
+            config = self._settings.config
+            await take_over(self._host, config.nameservers(), config.store_path(), state, foreign)
+        state.write_changes()
+        await store.sync()
+        await self._opened.mark_adopted()
+        await store.mark_terms(accepted=term, last=term)
+        await store.mark_boot(boot_id)
+        self.is_marked = True
+        log.info(
+            "log.recovered", end=recovery.end, cut_bytes=recovery.cut_bytes, clean=recovery.clean, assumed_loss=assumed_loss, term=term
+        )
+        state.topics.log_invalid_layouts()
+        state.topics.keep_stored_queues()
+
+    async def register(self) -> None:
+        """Return when one nameserver has accepted this broker and none has refused it, or at once without nameservers.
+
+        The mark of a restored backup is cleared then, and not before: a start that was refused or killed is repeated as the first one. A
+        start without nameservers keeps it. Raises RegistrationRefusedError.
+        """
+        config, state, store, registration = self._settings.config, self.state, self.store, self.registration
+        if config.nameservers():
+            state.on_topic_changed.append(lambda _topic: registration.register_soon())
+            registration.start()
+            try:
+                await registration.wait_until_accepted()
+            except RegistrationRefusedError:
+                if registration.is_accepted_nowhere:
+                    # A refused start is not part of the store's history: a copy that is started repeatedly must not become part of it.
+                    await store.mark_terms(accepted=self._previous_term, last=self.term)
+                raise
+            await store.clear_restored()
+        if config.trace_topic:  # now the layouts of the other brokers are known
+            state.topics.create_system(TRACE_TOPIC)
+
+    def _identity(self) -> BrokerIdentity:
+        config, store = self._settings.config, self.store
+        return BrokerIdentity(config.name, config.cluster, store.store_id, self.term, self.addresses, store.proof, self._previous_term)
+
+    async def open(self) -> None:
+        """Open the ports, and begin leases and background work."""
+        clock, maintenance = self._host.clock, self.maintenance
+        await self.server.start()
+        self._opened_ms = clock.monotonic_ms()
+        self.state.coordination.port_opened(clock.boot_ms())
+        self._leases.start()
+        self._effects.run_slice()
+        loops = {
+            "snapshots": maintenance.keep_snapshots(),
+            "retention": maintenance.keep_retention(),
+            "scrub": maintenance.keep_scrubbed(),
+            "dropped keys": self.copies.keep_dropping(),
+        }
+        for name, loop in loops.items():
+            self._loops.append(self._tasks.spawn(loop, f"broker.{name}"))
+        self._deliveries.append(self._tasks.spawn(self.delays.run(), "broker.delays"))
+        self._tasks.spawn(self.statistics.run(self.store, self.pulls, self.failed, clock), "broker.statistics")
+        self.is_open = True
+
+    # --------------------------------------------------------------------------------------------------------------- running
+
+    def unready_reasons(self) -> tuple[str, ...]:
+        """Return why clients can't use the broker fully, for the admin port."""
+        reasons = []
+        disk = self.store.disk_status()
+        if disk.refusal is not None:
+            reasons.append(disk.refusal)
+        states = self.registration.states()
+        if states and RegistrationState.ACCEPTED not in states.values():
+            reasons.append(
+                "not registered with any nameserver: " + ", ".join(f"{address} {state.value}" for address, state in states.items())
+            )
+        return tuple(reasons)
+
+    def status(self) -> BrokerStatus:
+        """Return the status for tools."""
+        store, clock, config = self.store, self._host.clock, self._settings.config
+        disk = store.disk_status()
+        return BrokerStatus(
+            broker_name=config.name,
+            cluster=config.cluster,
+            store_id=store.store_id[:8],
+            term=self.term,
+            listeners=self.addresses,
+            wall_ms=clock.wall_ms(),
+            up_ms=clock.monotonic_ms() - self._opened_ms,
+            log_bytes=disk.log_bytes,
+            disk_total_bytes=disk.total_bytes,
+            disk_free_bytes=disk.free_bytes,
+            disk_reserve_bytes=disk.reserve_bytes,
+            nameservers=self.registration.statuses(),
+            descriptor_limit=self._host.descriptors.limit,
+            damaged_messages=store.damage.message_count,
+            damaged_bytes=store.scrubber.damaged_bytes,
+            topics_deleted=self.state.layouts.deleted_count,
+            topics_deleted_max=TOMBSTONES_MAX,
+            disk_refusal=disk.refusal,
+            delayed_messages=self.delays.pending_count(),
+        )
+
+    def apply(self, config: BrokerConfig) -> None:
+        """Hand changed settings to every part that uses one, except the log level (RunningSettings)."""
+        before, state = self._settings.config, self.state
+        self.store.apply(config.store_config())
+        state.coordination.state.config = config.coordination()
+        state.topics.topics_max = config.topics_max
+        self.topics.auto_create = config.auto_create_topics
+        self.pulls.limit_held(config.held_pulls_max, config.held_pulls_per_group_max)
+        if config.retention_hours != before.retention_hours:
+            warn_of_short_retention(config)
+
+    async def render_metrics(self) -> bytes:
+        """Return the metrics for Prometheus."""
+        return await self._metrics.render(self.registration.states(), self._connection_count())
+
+    def _connection_count(self) -> int:
+        return len(self.server.endpoints)
+
+    def _date_events(self) -> None:
+        clock = self._host.clock
+        self.state.coordination.state.events.stamp(clock.boot_ms(), clock.wall_ms())
+
+    def _handle(self, command: Command, endpoint: Endpoint) -> None:
+        if not self._gate.has_failed:
+            self.dispatcher(command, endpoint)
+
+    def _on_request(self, endpoint: Endpoint) -> None:
+        self.state.coordination.state.sessions.touch(endpoint.id, self._host.clock.boot_ms())
+
+    def _on_arrival(self, topic: str, queue_id: int) -> None:
+        if topic == SCHEDULE_TOPIC:
+            self.delays.on_arrival(queue_id)
+        else:
+            self.pulls.arrived(topic, queue_id)
+
+    def _on_close(self, endpoint: Endpoint, _reason: str) -> None:
+        self.pulls.connection_closed(endpoint)
+        if self._gate.closed_because is None:
+            self.state.coordination.membership.connection_closed(endpoint.id, self._host.clock.boot_ms())
+
+    # ------------------------------------------------------------------------------------------------------------------ stop
+
+    def cut_connections(self, reason: str) -> None:
+        """Close every connection without sending what waits to be sent."""
+        for endpoint in list(self.server.endpoints.values()):
+            endpoint.abort(reason)
+
+    async def stop(self) -> bool:
+        """Stop everything but the store, in order. Return whether the store has all that was acknowledged, and may be closed as clean.
+
+        The gate is closed before. After a start that failed, stop what it had begun.
+        """
+        self._leases.stop()
+        for task in self._deliveries:
+            task.cancel()
+        if self._is_sound:
+            await self._drain()
+        await self.server.close("the broker is shutting down")
+        await self.dispatcher.close()
+        is_clean = self._is_sound
+        self.maintenance.stop()
+        self.copies.stop()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self._tasks.cancel_all()
+        if is_clean:
+            await self.maintenance.snapshot()
+        return is_clean
+
+    @property
+    def _is_sound(self) -> bool:
+        """Return whether all that was acknowledged is on the disk, or will be by a sync."""
+        return self.is_marked and not self._gate.has_failed
+
+    async def _drain(self) -> None:
+        """Respond to held pulls, sync everything that was acknowledged, and unregister from the nameservers."""
+        self.server.stop_accepting()
+        self.pulls.stop()
+        await self.store.sync()
+        await self.registration.stop()
+
+
+def warn_of_short_retention(config: BrokerConfig) -> None:
+    """Log a warning if retention removes messages before their delay is over."""
+    retention_ms = config.retention_hours * 3_600_000
+    if too_long := [format_delay(delay_ms) for delay_ms in config.delay_levels_ms() if delay_ms >= retention_ms]:
+        why = "retention may remove messages with this delay before they are due"
+        log.warning("delay.outlives_retention", delays=too_long, retention_hours=config.retention_hours, why=why)
