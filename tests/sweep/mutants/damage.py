@@ -232,7 +232,8 @@ def a_queue_begins_with_the_first_record_that_is_found(patch: Patches) -> None:
 @mutant("rot", aimed=f"{LOSSES}::test_start_fails_if_the_first_file_and_the_start_record_are_missing")
 def the_snapshot_does_not_name_the_start_of_the_log(patch: Patches) -> None:
     """Without `lockstep/start` the newest snapshot names the beginning of the log: a missing first file stops the start."""
-    patch.set(foreign_store, "recorded_start", lambda files, directory: directory.read_start())
+    for module in (foreign_store, store):
+        patch.set(module, "recorded_start", lambda files, directory: directory.read_start())
 
 
 @mutant("files", aimed=f"{TESTS}/test_misplaced.py::test_foreign_names_in_the_directory_are_ignored_and_left_unchanged")
