@@ -18,8 +18,9 @@ class Steps:
         sys.settrace(self._trace)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         sys.settrace(self._before)
+        assert kind is not None or self.count, f"nothing under {self._path} has run: was the file moved?"
 
     def _trace(self, frame: FrameType, event: str, _: object) -> Any:
         if self._path not in frame.f_code.co_filename:

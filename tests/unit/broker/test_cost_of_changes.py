@@ -45,7 +45,7 @@ def lines_to_delete(others: int) -> int:
             bench.c.state.grant((GROUP, topic, queue_id), a.session, "a")
     bench.c.state.pending.drain()
     bench.layouts.adopt(layout(queues=0, counter=2))
-    with Steps("broker/tables/") as steps:
+    with Steps("/tables/") as steps:
         bench.c.layout_changed(TOPIC)
     assert sorted(topic for (_, topic, _), _ in bench.c.state.locks) == ["other"] * others
     return steps.count
@@ -134,7 +134,7 @@ def test_tick_visits_only_expired_leases_and_frees_a_limited_number() -> None:
     bench.advance(1_000)
     lives.lock(*range(2 * FREES_PER_TICK + 1, 3 * FREES_PER_TICK))
     bench.c.tick(bench.now_ms)
-    with Steps("lockstep/broker/legacy_clients.py") as steps:
+    with Steps("lockstep/broker/groups/legacy_clients.py") as steps:
         bench.c.tick(bench.now_ms)
     assert steps.count < 20
     held = bench.c.status.held_count(GROUP)

@@ -20,7 +20,7 @@ from support.frozen_loop import advance
 from support.loops import turns
 
 FEW, MANY = 20, 80
-SESSION = "/consumer/broker_session.py"
+SESSION = "/consumer/grants/broker_session.py"
 
 
 async def steps_of_one_message(count: int, commit: str) -> int:
