@@ -19,7 +19,7 @@ from lockstep.client import (
     Producer,
     PushConsumer,
 )
-from lockstep.client.producer.routing import Selector
+from lockstep.client.producer.machines.routing import Selector
 from support.cluster import WAIT_S, Cluster
 
 pytestmark = pytest.mark.e2e

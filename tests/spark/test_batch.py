@@ -10,7 +10,7 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from lockstep.client.producer.routing import queue_of_key
+from lockstep.client.producer.machines.routing import queue_of_key
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.spark import keyed, queue_count
 from lockstep.spark.job import describe_spark_error

@@ -11,7 +11,7 @@ from lockstep.client import (
     SendResult,
 )
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.encoder import FrameEncoder
+from lockstep.client.producer.machines.encoder import FrameEncoder
 from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from support.fake_broker import (
     FakeBroker,

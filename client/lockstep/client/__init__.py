@@ -78,8 +78,14 @@ from lockstep.client.producer.hooks import (
     SendHook,
     Sending,
 )
-from lockstep.client.producer.latency_fault import (
+from lockstep.client.producer.machines.latency_fault import (
     LatencyFaults,
+)
+from lockstep.client.producer.machines.routing import (
+    Selector,
+)
+from lockstep.client.producer.machines.sequencer import (
+    GivenId,
 )
 from lockstep.client.producer.producer import (
     Producer,
@@ -87,12 +93,6 @@ from lockstep.client.producer.producer import (
 from lockstep.client.producer.result import (
     SendResult,
     SendStatus,
-)
-from lockstep.client.producer.routing import (
-    Selector,
-)
-from lockstep.client.producer.sequencer import (
-    GivenId,
 )
 from lockstep.client.run import (
     run,

@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from lockstep.client.producer.routing import queue_of_key
+from lockstep.client.producer.machines.routing import queue_of_key
 from lockstep.dashboard.charts import chart, latency, trend
 from lockstep.dashboard.lanes import group_lanes
 from lockstep.dashboard.queues import HIGHEST_SHOWN, ShownGroup, group_queues, heat, lags

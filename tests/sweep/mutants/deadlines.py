@@ -1,12 +1,12 @@
 """Rules of pending sends, and of producers with many queues (ordering.md 10)."""
 
-from lockstep.client.producer.broker_state import BrokerState
-from lockstep.client.producer.expiry import Expiry
-from lockstep.client.producer.flow_control import InFlightLimit
-from lockstep.client.producer.in_flight_frame import InFlightFrame
-from lockstep.client.producer.queue_machine import QueueMachine
-from lockstep.client.producer.topic_machine import TopicMachine
-from lockstep.client.producer.waiting_room import WaitingRoom
+from lockstep.client.producer.machines.broker_state import BrokerState
+from lockstep.client.producer.machines.in_flight_frame import InFlightFrame
+from lockstep.client.producer.machines.queue_machine import QueueMachine
+from lockstep.client.producer.machines.topic_machine import TopicMachine
+from lockstep.client.producer.pacing.expiry import Expiry
+from lockstep.client.producer.pacing.flow_control import InFlightLimit
+from lockstep.client.producer.pacing.waiting_room import WaitingRoom
 from sweep.mutants.registry import Patches, mutant
 
 DEADLINES_TEST = "tests/unit/client/test_send_deadlines.py"

@@ -6,15 +6,15 @@ from lockstep.broker.processors import send
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.tables import sequence_table
 from lockstep.broker.tables.sequence_table import ACCEPT, SequenceTable
-from lockstep.client.producer import queue_machine
-from lockstep.client.producer.flow_control import InFlightLimit
-from lockstep.client.producer.in_flight_frame import InFlightFrame, seal_frame
-from lockstep.client.producer.pending import PendingSend
-from lockstep.client.producer.queue_machine import QueueMachine
-from lockstep.client.producer.routing import number_of_key
-from lockstep.client.producer.send_buffer import SendBuffer
-from lockstep.client.producer.sequencer import Sequencer
-from lockstep.client.producer.topic_machine import TopicMachine
+from lockstep.client.producer.machines import queue_machine
+from lockstep.client.producer.machines.in_flight_frame import InFlightFrame, seal_frame
+from lockstep.client.producer.machines.pending import PendingSend
+from lockstep.client.producer.machines.queue_machine import QueueMachine
+from lockstep.client.producer.machines.routing import number_of_key
+from lockstep.client.producer.machines.send_buffer import SendBuffer
+from lockstep.client.producer.machines.sequencer import Sequencer
+from lockstep.client.producer.machines.topic_machine import TopicMachine
+from lockstep.client.producer.pacing.flow_control import InFlightLimit
 from lockstep.nameserver.processor import RouteProcessor
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import RETRY_AFTER_FIELD

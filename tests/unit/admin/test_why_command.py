@@ -10,7 +10,7 @@ import typer
 
 from lockstep.cli.commands.why import _why
 from lockstep.client import Backoff, MessageExt, OrderedRetry, OrderlyContext
-from lockstep.client.producer.routing import number_of_key
+from lockstep.client.producer.machines.routing import number_of_key
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.explain.why import QueueState
 from lockstep.operations.explain.why_query import diagnose

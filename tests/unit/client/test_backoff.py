@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.client.producer.backoff import QueueBackoff
-from lockstep.client.producer.broker_state import RESPONSES, BrokerState
+from lockstep.client.producer.machines.backoff import QueueBackoff
+from lockstep.client.producer.machines.broker_state import RESPONSES, BrokerState
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from lockstep.client.producer.encoder import NAMES_MAX, FrameEncoder
-from lockstep.client.producer.pending import EncodedRecords, PendingSend
+from lockstep.client.producer.machines.encoder import NAMES_MAX, FrameEncoder
+from lockstep.client.producer.machines.pending import EncodedRecords, PendingSend
 from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.properties import UNIQ_KEY, split_properties

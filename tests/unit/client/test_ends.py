@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from lockstep.client.producer.ends import OWN_US_MIN, Ends
-from lockstep.client.producer.turn_share import SHARE_US_MAX, SHARE_US_MIN, share_us
+from lockstep.client.producer.pacing.ends import OWN_US_MIN, Ends
+from lockstep.client.producer.pacing.turn_share import SHARE_US_MAX, SHARE_US_MIN, share_us
 from support.clocks import WorkClock
 from support.loops import turns
 

@@ -4,12 +4,12 @@ import asyncio
 import itertools
 
 from lockstep.client.errors import PrecedingSendError
-from lockstep.client.producer.ends import Ends
-from lockstep.client.producer.expiry import Expiry
-from lockstep.client.producer.flow_control import InFlightLimit
-from lockstep.client.producer.pending import QUEUE_WIDE
-from lockstep.client.producer.turn_share import SHARE_US_MIN
-from lockstep.client.producer.waiting_room import WaitingRoom
+from lockstep.client.producer.machines.pending import QUEUE_WIDE
+from lockstep.client.producer.pacing.ends import Ends
+from lockstep.client.producer.pacing.expiry import Expiry
+from lockstep.client.producer.pacing.flow_control import InFlightLimit
+from lockstep.client.producer.pacing.turn_share import SHARE_US_MIN
+from lockstep.client.producer.pacing.waiting_room import WaitingRoom
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.clock import Clock
 from support.clocks import SetClock, WorkClock
@@ -274,7 +274,7 @@ async def test_waiters_for_a_failed_key_fail_in_order_as_turns_have_time_and_non
     sends.append(asyncio.ensure_future(enter(gate, "other", order, "j")))
     await turns(1)
     waiters = list(gate._waiters.values())
-    with Steps("/producer/flow_control.py") as spent:
+    with Steps("/producer/pacing/flow_control.py") as spent:
         ending = gate.refuse_later(QUEUE, ["k"])
     assert spent.count < 20, "the work of the turn in which the key fails does not grow with the waiters"
     later = asyncio.ensure_future(enter(gate, "later", order, "k"))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from lockstep.client import ConfigError, LatencyFaults, Message, Producer
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.latency_fault import BrokerLatencies
-from lockstep.client.producer.routing import queue_of_key
+from lockstep.client.producer.machines.latency_fault import BrokerLatencies
+from lockstep.client.producer.machines.routing import queue_of_key
 from lockstep.protocol.fields import to_plain
 from support.fake_broker import FakeBroker, Sent, fake_cluster, ignore
 from support.loops import until

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.producer.live_queues import LiveQueues, Ring
+from lockstep.client.producer.machines.live_queues import LiveQueues, Ring
 
 BROKERS = ["a", "a", "a", "b", "b", "c"]
 

@@ -13,10 +13,10 @@ import pytest
 
 from lockstep.client import LatencyFaults, MessageQueue, Producer, SendResult
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.queue_machine import Connection, QueueMachine
-from lockstep.client.producer.topic_machine import SPREAD, TopicMachine
-from lockstep.client.producer.turn_share import SHARE_US_MIN
-from lockstep.client.producer.write_scheduler import WriteScheduler
+from lockstep.client.producer.machines.queue_machine import Connection, QueueMachine
+from lockstep.client.producer.machines.topic_machine import SPREAD, TopicMachine
+from lockstep.client.producer.pacing.turn_share import SHARE_US_MIN
+from lockstep.client.producer.pacing.write_scheduler import WriteScheduler
 from lockstep.protocol.errors import SystemBusyError
 from support.clocks import WorkClock
 from support.counting import Steps

@@ -10,8 +10,8 @@ import pytest
 from lockstep.client import BatchSendError, Outcome, PrecedingSendError, Producer, QueueUnavailableError, SendResult, SendTimeoutError
 from lockstep.client.errors import SendError
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.routing import number_of_key
-from lockstep.client.producer.turn_share import SHARE_US_MIN
+from lockstep.client.producer.machines.routing import number_of_key
+from lockstep.client.producer.pacing.turn_share import SHARE_US_MIN
 from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.testing.simulation.loop import SimLoop
 from support.clocks import WorkClock

@@ -15,7 +15,7 @@ from lockstep.client import (
     TransportError,
 )
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.routing import queue_of_key
+from lockstep.client.producer.machines.routing import queue_of_key
 from lockstep.protocol.properties import SHARDING_KEY
 from support.fake_broker import (
     fake_cluster,

@@ -16,7 +16,7 @@ from lockstep.client import (
     TopicNotExistError,
 )
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.routing import queue_of_key
+from lockstep.client.producer.machines.routing import queue_of_key
 from lockstep.protocol.errors import (
     LayoutStaleError,
     RequestCodeNotSupportedError,

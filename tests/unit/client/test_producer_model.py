@@ -11,13 +11,13 @@ import pytest
 
 from lockstep.client.errors import Outcome
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.effects import Complete, Fail, PossibleDuplicates, Refuse, Release, Write
-from lockstep.client.producer.pending import PendingSend
-from lockstep.client.producer.queue_machine import QueueMachine
-from lockstep.client.producer.routing import queue_of_key
-from lockstep.client.producer.send_fifo import NEVER_MS
-from lockstep.client.producer.sequencer import Sequencer
-from lockstep.client.producer.topic_machine import TopicMachine
+from lockstep.client.producer.machines.effects import Complete, Fail, PossibleDuplicates, Refuse, Release, Write
+from lockstep.client.producer.machines.pending import PendingSend
+from lockstep.client.producer.machines.queue_machine import QueueMachine
+from lockstep.client.producer.machines.routing import queue_of_key
+from lockstep.client.producer.machines.send_fifo import NEVER_MS
+from lockstep.client.producer.machines.sequencer import Sequencer
+from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.protocol.codes import ResponseCode as C
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.message import Message

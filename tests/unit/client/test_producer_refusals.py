@@ -15,7 +15,7 @@ from lockstep.client import (
     SendStatus,
 )
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.routing import queue_of_key
+from lockstep.client.producer.machines.routing import queue_of_key
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import (
     MessageIllegalError,

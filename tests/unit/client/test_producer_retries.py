@@ -13,8 +13,8 @@ from lockstep.client import (
     SendStatus,
     SendTimeoutError,
 )
-from lockstep.client.producer import backoff
 from lockstep.client.producer.config import ProducerConfig
+from lockstep.client.producer.machines import backoff
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import (
     OutOfSequenceError,

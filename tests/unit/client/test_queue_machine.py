@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from lockstep.client.errors import Outcome
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.effects import Complete, Effect, ExpectLayout, Fail, PossibleDuplicates, RefreshRoute, Release, Write
-from lockstep.client.producer.pending import PendingSend
-from lockstep.client.producer.queue_machine import KEYED_RETRY_MS, QueueMachine
-from lockstep.client.producer.routing import queue_of_key
-from lockstep.client.producer.send_fifo import NEVER_MS
-from lockstep.client.producer.sequencer import Sequencer
-from lockstep.client.producer.topic_machine import TopicMachine
+from lockstep.client.producer.machines.effects import Complete, Effect, ExpectLayout, Fail, PossibleDuplicates, RefreshRoute, Release, Write
+from lockstep.client.producer.machines.pending import PendingSend
+from lockstep.client.producer.machines.queue_machine import KEYED_RETRY_MS, QueueMachine
+from lockstep.client.producer.machines.routing import queue_of_key
+from lockstep.client.producer.machines.send_fifo import NEVER_MS
+from lockstep.client.producer.machines.sequencer import Sequencer
+from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import RETRY_AFTER_FIELD
 from lockstep.protocol.errors import TopicNotExistError, TransportError

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.producer.routing import number_of_key, queue_of_key, queue_of_selector
+from lockstep.client.producer.machines.routing import number_of_key, queue_of_key, queue_of_selector
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import MessageQueue

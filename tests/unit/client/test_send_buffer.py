@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.producer.batch import Batch
-from lockstep.client.producer.pending import QUEUE_WIDE, PendingSend, held_bytes_of
-from lockstep.client.producer.send_buffer import SendBuffer
-from lockstep.client.producer.send_fifo import AHEAD_OF_ALL
+from lockstep.client.producer.machines.pending import QUEUE_WIDE, PendingSend, held_bytes_of
+from lockstep.client.producer.machines.send_buffer import SendBuffer
+from lockstep.client.producer.machines.send_fifo import AHEAD_OF_ALL
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import LayoutVersion
 

@@ -20,11 +20,11 @@ from lockstep.client import (
     StateError,
 )
 from lockstep.client.errors import SendError
-from lockstep.client.producer import queue_machine
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.pending import PendingSend
-from lockstep.client.producer.queue_machine import QueueMachine
-from lockstep.client.producer.sequencer import GivenId
+from lockstep.client.producer.machines import queue_machine
+from lockstep.client.producer.machines.pending import PendingSend
+from lockstep.client.producer.machines.queue_machine import QueueMachine
+from lockstep.client.producer.machines.sequencer import GivenId
 from lockstep.protocol.command import Command
 from lockstep.protocol.message import encode_message
 from lockstep.runtime.endpoint import Endpoint

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.producer.pending import PendingSend
-from lockstep.client.producer.send_fifo import AHEAD_OF_ALL, SendFifo
+from lockstep.client.producer.machines.pending import PendingSend
+from lockstep.client.producer.machines.send_fifo import AHEAD_OF_ALL, SendFifo
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import LayoutVersion
 from support.counting import Steps
@@ -111,7 +111,7 @@ def test_cost_of_removing_an_entry_is_independent_of_lane_length(work: Callable[
         fifo = SendFifo()
         for number in range(count):
             fifo.append(pending_send(1 + number, str(number)))
-        with Steps("/producer/send_fifo.py") as spent:
+        with Steps("/producer/machines/send_fifo.py") as spent:
             work(fifo, count)
         assert not fifo
         return spent.count

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.client.producer.sequencer import GivenId, SealedFrame, Sequencer
+from lockstep.client.producer.machines.sequencer import GivenId, SealedFrame, Sequencer
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import Message, decode_messages, encode_message
 from lockstep.protocol.properties import LS_SEQ

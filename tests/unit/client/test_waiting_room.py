@@ -9,9 +9,9 @@ import pytest
 
 from lockstep.client import BatchSendError, LockstepError, Outcome, Producer, SendError, TooManySendsError
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.ends import Ends
-from lockstep.client.producer.expiry import Expiry
-from lockstep.client.producer.waiting_room import PERIOD_MS, WaitingRoom
+from lockstep.client.producer.pacing.ends import Ends
+from lockstep.client.producer.pacing.expiry import Expiry
+from lockstep.client.producer.pacing.waiting_room import PERIOD_MS, WaitingRoom
 from support.clocks import SetClock
 from support.fake_broker import fake_cluster, respond_later
 from support.loops import until

@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from lockstep.client.producer.queue_machine import QueueMachine
-from lockstep.client.producer.topic_machine import TopicMachine
-from lockstep.client.producer.write_scheduler import WriteScheduler
+from lockstep.client.producer.machines.queue_machine import QueueMachine
+from lockstep.client.producer.machines.topic_machine import TopicMachine
+from lockstep.client.producer.pacing.write_scheduler import WriteScheduler
 from lockstep.protocol.command import Command
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.endpoint import Endpoint

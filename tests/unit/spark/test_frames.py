@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow", reason="needs the extra [spark]")
 
-from lockstep.client.producer.routing import queue_of_key  # noqa: E402
+from lockstep.client.producer.machines.routing import queue_of_key  # noqa: E402
 from lockstep.protocol.errors import LocalProtocolError  # noqa: E402
 from lockstep.protocol.message import decode_messages  # noqa: E402
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout  # noqa: E402

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from lockstep.client.errors import BatchSendError
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.pending import PendingSend, held_bytes_of
-from lockstep.client.producer.queue_machine import QueueMachine
+from lockstep.client.producer.machines.pending import PendingSend, held_bytes_of
+from lockstep.client.producer.machines.queue_machine import QueueMachine
+from lockstep.client.producer.machines.routing import UNKEYED, Route, Selector, queue_of_key, route_of
+from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.client.producer.result import SendResult
-from lockstep.client.producer.routing import UNKEYED, Route, Selector, queue_of_key, route_of
-from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import MessageQueue

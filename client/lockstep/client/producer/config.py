@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from lockstep.client.config import StartConfig
-from lockstep.client.producer.latency_fault import LatencyFaults
+from lockstep.client.producer.machines.latency_fault import LatencyFaults
 from lockstep.protocol.compression import COMPRESS_OVER_BYTES
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.frame import FRAME_BYTES_MAX

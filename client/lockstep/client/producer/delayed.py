@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 from lockstep.client.errors import Outcome, QueueUnavailableError, SendTimeoutError
 from lockstep.client.features import DELAYING, check_features
-from lockstep.client.producer.queue_machine import QueueMachine
+from lockstep.client.producer.machines.queue_machine import QueueMachine
+from lockstep.client.producer.machines.routing import UNKEYED, Route
+from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameResult, SendResult
-from lockstep.client.producer.routing import UNKEYED, Route
 from lockstep.client.producer.shell import ProducerShell
-from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import check_delay_level

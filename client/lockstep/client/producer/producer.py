@@ -11,16 +11,16 @@ from lockstep.client.instance import Instance
 from lockstep.client.life import Life
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require, check_terms
 from lockstep.client.producer.delayed import delay_of
-from lockstep.client.producer.flow_control import InFlightLimit
 from lockstep.client.producer.health import ProducerHealth, ProducerState
 from lockstep.client.producer.hooks import SendHook, Sending, call_after_post, call_after_send, call_before_send, send_watched
+from lockstep.client.producer.machines.routing import Selector
+from lockstep.client.producer.machines.sequencer import GivenId
+from lockstep.client.producer.pacing.flow_control import InFlightLimit
+from lockstep.client.producer.pacing.waiting_room import WaitingRoom
 from lockstep.client.producer.result import SendResult
-from lockstep.client.producer.routing import Selector
 from lockstep.client.producer.sends import Sends, check_durable, not_running
-from lockstep.client.producer.sequencer import GivenId
 from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topics import Topics
-from lockstep.client.producer.waiting_room import WaitingRoom
 from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.message import Message

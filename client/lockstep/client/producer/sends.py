@@ -9,13 +9,13 @@ from lockstep.client.features import SENDING_DURABLY, check_brokers
 from lockstep.client.producer.batch import Batch, Division, Share
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
 from lockstep.client.producer.delayed import Delay, DelayedSend
-from lockstep.client.producer.flow_control import InFlightLimit
-from lockstep.client.producer.pending import QUEUE_WIDE, EncodedRecords, PendingSend, held_bytes_of
-from lockstep.client.producer.queue_machine import QueueMachine
+from lockstep.client.producer.machines.pending import QUEUE_WIDE, EncodedRecords, PendingSend, held_bytes_of
+from lockstep.client.producer.machines.queue_machine import QueueMachine
+from lockstep.client.producer.machines.routing import UNKEYED, Route, Selector, route_of
+from lockstep.client.producer.machines.topic_machine import TopicMachine
+from lockstep.client.producer.pacing.flow_control import InFlightLimit
 from lockstep.client.producer.result import SendResult, SendStatus
-from lockstep.client.producer.routing import UNKEYED, Route, Selector, route_of
 from lockstep.client.producer.shell import ProducerShell
-from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.producer.topics import Topics
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError, StateError, TransportError, without_frames
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX

@@ -11,7 +11,7 @@ from lockstep.client.features import SENDING, check_features
 from lockstep.client.instance import Instance
 from lockstep.client.producer.batch import Batch
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.effects import (
+from lockstep.client.producer.machines.effects import (
     Complete,
     Effect,
     ExpectLayout,
@@ -23,20 +23,20 @@ from lockstep.client.producer.effects import (
     Release,
     Write,
 )
-from lockstep.client.producer.encoder import FrameEncoder
-from lockstep.client.producer.ends import Ends
-from lockstep.client.producer.expiry import Expiry
-from lockstep.client.producer.flow_control import InFlightLimit
-from lockstep.client.producer.in_flight_frame import InFlightFrame
-from lockstep.client.producer.latency_fault import BrokerLatencies
+from lockstep.client.producer.machines.encoder import FrameEncoder
+from lockstep.client.producer.machines.in_flight_frame import InFlightFrame
+from lockstep.client.producer.machines.latency_fault import BrokerLatencies
+from lockstep.client.producer.machines.pending import PendingSend
+from lockstep.client.producer.machines.queue_machine import QueueMachine
+from lockstep.client.producer.machines.send_fifo import NEVER_MS
+from lockstep.client.producer.machines.sequencer import GivenId, Sequencer
+from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.client.producer.oneway import OnewayRecords
-from lockstep.client.producer.pending import PendingSend
-from lockstep.client.producer.queue_machine import QueueMachine
+from lockstep.client.producer.pacing.ends import Ends
+from lockstep.client.producer.pacing.expiry import Expiry
+from lockstep.client.producer.pacing.flow_control import InFlightLimit
+from lockstep.client.producer.pacing.write_scheduler import WriteScheduler
 from lockstep.client.producer.result import SendResult
-from lockstep.client.producer.send_fifo import NEVER_MS
-from lockstep.client.producer.sequencer import GivenId, Sequencer
-from lockstep.client.producer.topic_machine import TopicMachine
-from lockstep.client.producer.write_scheduler import WriteScheduler
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, RequestCodeNotSupportedError, StateError, TopicNotExistError, broker_error

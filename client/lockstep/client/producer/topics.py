@@ -6,8 +6,8 @@ from lockstep.client.broker_link import BrokerLink
 from lockstep.client.errors import Outcome, SendTimeoutError
 from lockstep.client.features import SENDING, check_brokers
 from lockstep.client.instance import ProducerHooks
+from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.client.producer.shell import ProducerShell
-from lockstep.client.producer.topic_machine import TopicMachine
 from lockstep.client.topics import create_topic
 from lockstep.protocol.errors import LockstepError, RouteNotReadyError, StateError, TopicNotExistError, TransportError, without_frames
 from lockstep.protocol.names import how_to_create

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
+from lockstep.client.producer.machines.routing import queue_of_key
 from lockstep.client.producer.producer import Producer
 from lockstep.client.producer.result import SendResult
-from lockstep.client.producer.routing import queue_of_key
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan
 from lockstep.operations.errors import OperationError

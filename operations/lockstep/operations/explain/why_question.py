@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from shlex import quote
 
-from lockstep.client.producer.routing import number_of_key
+from lockstep.client.producer.machines.routing import number_of_key
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.errors import OperationError
 from lockstep.operations.explain.why import key_explanation

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-from lockstep.client.producer.ends import Ends
+from lockstep.client.producer.pacing.ends import Ends
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.limits import DEFAULT_LIMITS
 from lockstep.runtime.timer import Timer

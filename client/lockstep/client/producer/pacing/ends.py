@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator
 
-from lockstep.client.producer.turn_share import share_us
+from lockstep.client.producer.pacing.turn_share import share_us
 from lockstep.runtime.clock import Clock
 
 OWN_US_MIN = 1_000

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from lockstep.client.producer.pending import PendingSend
+from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.protocol.ids import UniqueKeys
 from lockstep.protocol.message import Message, encode_messages
 from lockstep.protocol.sql92 import can_be_named

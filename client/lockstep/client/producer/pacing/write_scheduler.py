@@ -8,9 +8,9 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 
-from lockstep.client.producer.queue_machine import QueueMachine
-from lockstep.client.producer.topic_machine import TopicMachine
-from lockstep.client.producer.turn_share import share_us
+from lockstep.client.producer.machines.queue_machine import QueueMachine
+from lockstep.client.producer.machines.topic_machine import TopicMachine
+from lockstep.client.producer.pacing.turn_share import share_us
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.endpoint import Endpoint
 

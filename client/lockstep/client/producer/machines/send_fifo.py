@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
-from lockstep.client.producer.pending import PendingSend
+from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.protocol.queue import LayoutVersion
 
 NEVER_MS = 1 << 62

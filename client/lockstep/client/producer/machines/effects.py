@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from lockstep.client.errors import Outcome
-from lockstep.client.producer.in_flight_frame import InFlightFrame
-from lockstep.client.producer.pending import PendingSend
+from lockstep.client.producer.machines.in_flight_frame import InFlightFrame
+from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.result import FrameResult
 from lockstep.protocol.queue import LayoutVersion, MessageQueue
 

@@ -9,8 +9,8 @@ expire, which layout was it hashed over) are then those of each of its messages.
 
 from collections.abc import Iterable, Mapping
 
-from lockstep.client.producer.pending import PendingSend
-from lockstep.client.producer.send_fifo import SendFifo
+from lockstep.client.producer.machines.pending import PendingSend
+from lockstep.client.producer.machines.send_fifo import SendFifo
 from lockstep.protocol.queue import LayoutVersion
 
 

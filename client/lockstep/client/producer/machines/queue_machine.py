@@ -35,18 +35,18 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from lockstep.client.errors import Outcome
-from lockstep.client.producer.backoff import QueueBackoff
-from lockstep.client.producer.broker_state import BrokerState
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.effects import Complete, Effect, Fail, Log, PossibleDuplicates, RefreshRoute, Release, Write
-from lockstep.client.producer.encoder import FrameEncoder
-from lockstep.client.producer.in_flight_frame import InFlightFrame, seal_frame
-from lockstep.client.producer.latency_fault import BrokerLatencies
-from lockstep.client.producer.pending import PendingSend
+from lockstep.client.producer.machines.backoff import QueueBackoff
+from lockstep.client.producer.machines.broker_state import BrokerState
+from lockstep.client.producer.machines.effects import Complete, Effect, Fail, Log, PossibleDuplicates, RefreshRoute, Release, Write
+from lockstep.client.producer.machines.encoder import FrameEncoder
+from lockstep.client.producer.machines.in_flight_frame import InFlightFrame, seal_frame
+from lockstep.client.producer.machines.latency_fault import BrokerLatencies
+from lockstep.client.producer.machines.pending import PendingSend
+from lockstep.client.producer.machines.send_buffer import SendBuffer
+from lockstep.client.producer.machines.send_fifo import AHEAD_OF_ALL, NEVER_MS
+from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameResult
-from lockstep.client.producer.send_buffer import SendBuffer
-from lockstep.client.producer.send_fifo import AHEAD_OF_ALL, NEVER_MS
-from lockstep.client.producer.sequencer import Sequencer
 from lockstep.protocol.command import RETRY_AFTER_FIELD
 from lockstep.protocol.errors import (
     BrokerError,

@@ -3,17 +3,17 @@ Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 
-from lockstep.client.producer.broker_state import BrokerState
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.effects import Effect, ExpectLayout, Refuse, Release
-from lockstep.client.producer.encoder import FrameEncoder
-from lockstep.client.producer.in_flight_frame import InFlightFrame
-from lockstep.client.producer.latency_fault import BrokerLatencies
-from lockstep.client.producer.live_queues import LiveQueues
-from lockstep.client.producer.pending import QUEUE_WIDE, PendingSend
-from lockstep.client.producer.queue_machine import Connection, QueueMachine
-from lockstep.client.producer.routing import Route, number_of_key
-from lockstep.client.producer.sequencer import Sequencer
+from lockstep.client.producer.machines.broker_state import BrokerState
+from lockstep.client.producer.machines.effects import Effect, ExpectLayout, Refuse, Release
+from lockstep.client.producer.machines.encoder import FrameEncoder
+from lockstep.client.producer.machines.in_flight_frame import InFlightFrame
+from lockstep.client.producer.machines.latency_fault import BrokerLatencies
+from lockstep.client.producer.machines.live_queues import LiveQueues
+from lockstep.client.producer.machines.pending import QUEUE_WIDE, PendingSend
+from lockstep.client.producer.machines.queue_machine import Connection, QueueMachine
+from lockstep.client.producer.machines.routing import Route, number_of_key
+from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.protocol.errors import LocalProtocolError, LockstepError, TopicNotExistError
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 

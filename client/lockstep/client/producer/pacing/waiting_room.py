@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from lockstep.client.producer.expiry import Expiry
+from lockstep.client.producer.pacing.expiry import Expiry
 
 PERIOD_MS = 1_000
 """The time over which stored messages are counted."""

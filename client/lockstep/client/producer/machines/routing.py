@@ -8,7 +8,7 @@ unkeyed    round robin over the writable queues of the connected brokers; with m
 
 from collections.abc import Callable, Sequence
 
-from lockstep.client.producer.pending import QUEUE_WIDE, Pick
+from lockstep.client.producer.machines.pending import QUEUE_WIDE, Pick
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message

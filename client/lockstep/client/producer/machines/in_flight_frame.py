@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.client.errors import Outcome
-from lockstep.client.producer.encoder import FrameEncoder
-from lockstep.client.producer.pending import PendingSend
-from lockstep.client.producer.sequencer import SealedFrame, Sequencer
+from lockstep.client.producer.machines.encoder import FrameEncoder
+from lockstep.client.producer.machines.pending import PendingSend
+from lockstep.client.producer.machines.sequencer import SealedFrame, Sequencer
 from lockstep.protocol.queue import MessageQueue
 
 EXPIRY_STEP_MS = 10
