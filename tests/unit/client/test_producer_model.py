@@ -148,7 +148,7 @@ class RandomRun:
             pending.waiter.cancelled = True  # type: ignore[attr-defined]
             for other in self.sends:
                 if other.waiter is pending.waiter:
-                    self.topic.withdraw(other)
+                    self.release(self.topic.withdraw(other))
 
     def deliver(self, *, healed: bool = False) -> bool:
         """Deliver some write, perhaps with a response."""
@@ -222,8 +222,9 @@ class RandomRun:
         raise AssertionError("it asks to be run again and again")
 
     def note(self, machine: QueueMachine | None = None, connection: Connection | None = None) -> None:
-        effects = self.topic.effects[:]
-        self.topic.effects.clear()
+        effects = [effect for each in self.topic.machines for effect in each.effects]
+        for each in self.topic.machines:
+            each.effects.clear()
         for effect in effects:
             match effect:
                 case Write(frame):

@@ -93,8 +93,10 @@ class Topic:
         return requested
 
     def taken(self) -> list[Effect]:
-        requested = self.machine.effects[:]
-        self.machine.effects.clear()
+        requested: list[Effect] = []
+        for machine in self.machine.machines:
+            requested += machine.effects
+            machine.effects.clear()
         self.done += requested
         return requested
 
@@ -338,10 +340,11 @@ def test_cancelled_send_is_withdrawn_only_before_it_is_written() -> None:
     written = topic.send("1")
     topic.run()
     waits = topic.send("2")
+    withdrawn: list[PendingSend] = []
     for pending in (written, waits):
         pending.waiter.cancelled = True  # type: ignore[attr-defined]
-        topic.machine.withdraw(pending)
-    assert [effect for effect in topic.taken() if isinstance(effect, Release)] == [Release([waits])]
+        withdrawn += topic.machine.withdraw(pending)
+    assert withdrawn == [waits]
 
 
 @pytest.mark.parametrize("refused", [True, False])
@@ -445,7 +448,8 @@ def test_every_send_ends_once_and_each_queue_has_at_most_one_frame_in_flight(ste
             machine.write_lost(write.frame, TransportError("closed"))
         elif kind == "cancel" and number < len(sent):
             sent[number].waiter.cancelled = True  # type: ignore[attr-defined]
-            topic.machine.withdraw(sent[number])
+            for pending in topic.machine.withdraw(sent[number]):
+                released[id(pending)] = released.get(id(pending), 0) + 1
         elif kind == "link":
             assert isinstance(what, str)
             if number:

@@ -13,7 +13,6 @@ from lockstep.client.producer.batch import Batch
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.effects import (
     Complete,
-    Effect,
     ExpectLayout,
     Fail,
     Log,
@@ -119,12 +118,13 @@ class ProducerShell:
     def adopt(self, topic: TopicMachine, layout: TopicLayout) -> None:
         """Adopt a higher layout of the topic."""
         topic.adopt(layout, self._up(layout))
-        self._carry_out(topic)
+        self._carry_out_all(topic)
 
     def fail_all(self, topic: TopicMachine, error: Exception) -> None:
         """Fail the pending and in-flight sends of a topic, after the last write."""
-        topic.fail_all(error, self.now_ms())
-        self._carry_out(topic)
+        for machine in topic.machines:
+            machine.fail_all(error, self.now_ms())
+        self._carry_out_all(topic)
 
     def link_changed(self, topic: TopicMachine, link: BrokerLink) -> bool:
         """Handle that a broker was connected or disconnected. Return False if it lacks a feature that `send` needs: the pending sends have
@@ -137,10 +137,10 @@ class ProducerShell:
             except RequestCodeNotSupportedError as error:
                 remark = error.remark
                 topic.refuse_all(lambda: RequestCodeNotSupportedError(remark))
-                self._carry_out(topic)
+                self._carry_out_all(topic)
                 return False
         topic.link_changed(link.name, up=link.up)
-        self._carry_out(topic)
+        self._run_soon(topic)
         return True
 
     def link(self, broker_name: str) -> BrokerLink | None:
@@ -175,8 +175,7 @@ class ProducerShell:
 
     def withdraw(self, topic: TopicMachine, pending: PendingSend) -> None:
         """Withdraw a cancelled send, unless it is written."""
-        topic.withdraw(pending)
-        self._carry_out(topic)
+        self._release(topic.withdraw(pending))
 
     def add_oneway(self, topic: TopicMachine, machine: QueueMachine, record: bytes, version: LayoutVersion | None) -> None:
         """Send a record at the end of this loop turn, without a response, sequence or retry."""
@@ -200,7 +199,9 @@ class ProducerShell:
             self._writes.add(topic, machine)
             return
         topic.handle_response(machine, frame, result.code, result.remark, result.fields, self._clock.monotonic_ms())
-        self._carry_out(topic)
+        if topic.due:
+            self._run_soon(topic)
+        self._carry_out(topic, machine)
         if machine.run_at_ms == 0:
             self._writes.add_last(topic, machine)
 
@@ -217,20 +218,16 @@ class ProducerShell:
             if records is not None:
                 records.write(machine.queue, endpoint)
         topic.run(machine, self._clock.monotonic_ms(), endpoint)
-        for effect in self._take(topic):
-            if type(effect) is Write:
-                assert endpoint is not None
-                frame = effect.frame
-                endpoint.send_request(
-                    RequestCode.SEND_RECORDS,
-                    frame.fields,
-                    frame.sealed.body,
-                    timeout_ms=effect.timeout_ms,
-                    on_result=partial(self._handle_result, topic, machine, frame),
-                )
-            else:
-                self._execute(topic, effect)
+        if topic.due:
+            self._run_soon(topic)
+        self._carry_out(topic, machine, endpoint)
         self._schedule(topic, machine)
+
+    def _run_soon(self, topic: TopicMachine) -> None:
+        """Run the queues that the topic has found due, at the end of this loop turn."""
+        due, topic.due = topic.due, []
+        for machine in due:
+            self._writes.add(topic, machine)
 
     def _schedule(self, topic: TopicMachine, machine: QueueMachine) -> None:
         """Schedule the queue's next run at the time it requires, unless it runs before."""
@@ -243,41 +240,45 @@ class ProducerShell:
 
     # --------------------------------------------------------------------------------------------------------------- effects
 
-    def _take(self, topic: TopicMachine) -> list[Effect]:
-        if topic.due:
-            due, topic.due = topic.due, []
-            for machine in due:
-                self._writes.add(topic, machine)
-        if not topic.effects:
-            return []
-        effects = topic.effects[:]
-        topic.effects.clear()
-        return effects
+    def _carry_out(self, topic: TopicMachine, machine: QueueMachine, endpoint: Endpoint | None = None) -> None:
+        """Carry out the effects of a queue. `endpoint`: the connection with which it was run."""
+        if not machine.effects:
+            return
+        effects, machine.effects = machine.effects, []
+        for effect in effects:
+            match effect:
+                case Write():
+                    assert endpoint is not None
+                    frame = effect.frame
+                    endpoint.send_request(
+                        RequestCode.SEND_RECORDS,
+                        frame.fields,
+                        frame.sealed.body,
+                        timeout_ms=effect.timeout_ms,
+                        on_result=partial(self._handle_result, topic, machine, frame),
+                    )
+                case Complete():
+                    self._complete(effect)
+                case Release():
+                    self._release(effect.sends)
+                case Fail():
+                    self._fail(effect)
+                case Refuse():
+                    self._ends.add(self._refuse(effect))
+                case PossibleDuplicates():
+                    self.possible_duplicates += effect.count
+                case ExpectLayout():
+                    self.instance.watch.expect(topic.layout.topic, effect.above.successor)
+                case RefreshRoute():
+                    self.instance.watch.refresh_soon()
+                case Log():
+                    log.warning(effect.event, **effect.facts)
 
-    def _carry_out(self, topic: TopicMachine) -> None:
-        for effect in self._take(topic):
-            self._execute(topic, effect)
-
-    def _execute(self, topic: TopicMachine, effect: Effect) -> None:
-        match effect:
-            case Complete():
-                self._complete(effect)
-            case Release():
-                self._release(effect.sends)
-            case Fail():
-                self._fail(effect)
-            case Refuse():
-                self._ends.add(self._refuse(effect))
-            case PossibleDuplicates():
-                self.possible_duplicates += effect.count
-            case ExpectLayout():
-                self.instance.watch.expect(topic.layout.topic, effect.above.successor)
-            case RefreshRoute():
-                self.instance.watch.refresh_soon()
-            case Log():
-                log.warning(effect.event, **effect.facts)
-            case Write():
-                raise AssertionError("a frame is written by a run of its queue only")
+    def _carry_out_all(self, topic: TopicMachine) -> None:
+        """Carry out the effects of all queues of a topic, and run those that are due."""
+        self._run_soon(topic)
+        for machine in topic.machines:
+            self._carry_out(topic, machine)
 
     def _complete(self, effect: Complete) -> None:
         frame, result = effect.frame, effect.result

@@ -26,8 +26,8 @@ stored. A send whose deadline comes while its frame has no response fails as unk
 With a given producer id OUT_OF_SEQUENCE and STALE_EPOCH fail the frame, and a frame that failed ends the queue for this producer: the owner
 of the id begins again, from sequence 0 and with the same bytes.
 
-Inputs are methods; effects are appended to `effects`, in order. After each input the shell calls `TopicMachine.run` at `run_at_ms`, or at
-the end of this loop turn if that is 0.
+Inputs are methods. What the shell is to do is appended to `effects`, which it takes after each input. Then it calls `TopicMachine.run` at
+`run_at_ms`, or at the end of this loop turn if that is 0.
 """
 
 from collections.abc import Mapping
@@ -107,7 +107,6 @@ class QueueMachine:
         "_buffer",
         "_config",
         "_connects",
-        "_effects",
         "_encoder",
         "_frame",
         "_keyed_wait",
@@ -119,6 +118,7 @@ class QueueMachine:
         "broker",
         "counts_as_stalled",
         "deletion",
+        "effects",
         "is_due",
         "leaving",
         "number",
@@ -135,11 +135,12 @@ class QueueMachine:
         sequencer: Sequencer,
         encoder: FrameEncoder,
         config: ProducerConfig,
-        effects: list[Effect],
         latencies: BrokerLatencies | None = None,
     ) -> None:
         self.queue = queue
         self.broker = broker
+        self.effects: list[Effect] = []
+        """What the shell is to do for this queue, in order. It takes them after each input."""
         self.number: int | None = None
         """Its number among the writable queues of the layout; None if the layout no longer has it."""
         self.stalled = False
@@ -162,7 +163,6 @@ class QueueMachine:
         self._connects = broker.connects
         """The number of the broker's connects that were handled here."""
         self._config = config
-        self._effects = effects
         self._latencies = latencies
         self._buffer = SendBuffer(config.batch_bytes_max, config.batch_count_max)
         self._sequencer = sequencer
@@ -226,11 +226,8 @@ class QueueMachine:
             self.run_at_ms = pending.deadline_ms
 
     def withdraw(self, pending: PendingSend) -> bool:
-        """Withdraw a send that is not written yet. Return False if it does not wait here."""
-        if not self._buffer.withdraw(pending):
-            return False
-        self._effects.append(Release([pending]))
-        return True
+        """Withdraw a send that is not written yet: it no longer counts as in flight. Return False if it does not wait here."""
+        return self._buffer.withdraw(pending)
 
     def end_given_stream(self) -> None:
         """End the stream of a given producer id, because a frame failed unsent: no later one may take its sequence."""
@@ -348,7 +345,7 @@ class QueueMachine:
         back."""
         gone = [pending for pending in sends if pending.done()]
         if gone:
-            self._effects.append(Release(gone))
+            self.effects.append(Release(gone))
         living = [pending for pending in sends if not pending.done()]
         if not living or not living[0].keys:
             return [pending for pending in living if pending not in late], [pending for pending in living if pending in late]
@@ -372,7 +369,7 @@ class QueueMachine:
             return
         frame.connection = connection
         frame.responses_due += 1
-        self._effects.append(Write(frame, max(1, frame.deadline_ms - now_ms)))
+        self.effects.append(Write(frame, max(1, frame.deadline_ms - now_ms)))
 
     def _next_run_ms(self, now_ms: int) -> int:
         """Return when something is due, or an earlier time."""
@@ -443,7 +440,7 @@ class QueueMachine:
         if self.stalled:
             self.stalled = not self.broker.up
         result = FrameResult(STATUS_OF_CODE[code], self.queue, offset, physical_offset, host, frame.sizes, frame.ids)
-        self._effects.append(Complete(frame, result))
+        self.effects.append(Complete(frame, result))
         self.run_at_ms = 0 if self._buffer else NEVER_MS
 
     def _refused(self, frame: InFlightFrame, error: BrokerError, fields: Mapping[str, object], now_ms: int) -> LayoutVersion | None:
@@ -453,7 +450,7 @@ class QueueMachine:
         if isinstance(error, OutOfSequenceError | StaleEpochError) and not self._sequencer.given:
             # This client has not caused it: the broker lost a suffix of its log, with this frame's predecessors or the whole stream.
             facts = {"queue": str(self.queue), "epoch": self._sequencer.epoch + 1, "error": str(error)}
-            self._effects.append(Log("sequence.restarted", facts))
+            self.effects.append(Log("sequence.restarted", facts))
             self._sequencer.give_up()
             frame.keep_ids()
             if frame.unknown:  # an earlier write may have been stored, and read before it was lost or its topic deleted
@@ -477,7 +474,7 @@ class QueueMachine:
             self._buffer.put_back(singles)
         elif error.retriable or error.refresh_route:
             if error.refresh_route:
-                self._effects.append(RefreshRoute())
+                self.effects.append(RefreshRoute())
             # A handler that failed may have stored the frame before.
             frame.unknown = frame.unknown or isinstance(error, BrokerSystemError)
             self._backoff.refused(fields.get(RETRY_AFTER_FIELD), now_ms)
@@ -523,10 +520,10 @@ class QueueMachine:
             for pending in self.leaving:
                 pending.may_be_stored = True
             facts = {"queue": str(self.queue), "possible_duplicates": count, "error": str(frame.error)}
-            self._effects += [PossibleDuplicates(count), Log("frame.moved", facts)]
+            self.effects += [PossibleDuplicates(count), Log("frame.moved", facts)]
         gone = [pending for pending in frame.sends if pending.done()]
         if gone:
-            self._effects.append(Release(gone))
+            self.effects.append(Release(gone))
 
     def _fail_frame(self, frame: InFlightFrame, now_ms: int) -> None:
         """End the frame without an acknowledgement: its sends fail, and so do the later ones with the same key."""
@@ -537,7 +534,7 @@ class QueueMachine:
             self._strike(now_ms)
         self._backoff.refusals = 0
         facts = {"queue": str(self.queue), "count": frame.sealed.count, "outcome": frame.outcome.value, "error": str(frame.error)}
-        self._effects.append(Log("frame.failed", facts))
+        self.effects.append(Log("frame.failed", facts))
         self._fail(frame.sends, frame.outcome, frame.error)
 
     def _expire(self, frame: InFlightFrame, now_ms: int) -> None:
@@ -578,7 +575,7 @@ class QueueMachine:
             pending.failed = True
         for pending in later:
             pending.failed = True
-        self._effects.append(Fail(self.queue, failed, outcome, cause, self.broker.up, later, frozenset(keys), released))
+        self.effects.append(Fail(self.queue, failed, outcome, cause, self.broker.up, later, frozenset(keys), released))
 
     def _strike(self, now_ms: int) -> None:
         self._backoff.frame_lost(now_ms)

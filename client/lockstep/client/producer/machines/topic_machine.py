@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.broker_state import BrokerState
-from lockstep.client.producer.machines.effects import Effect, ExpectLayout, Refuse, Release
+from lockstep.client.producer.machines.effects import ExpectLayout, Refuse, Release
 from lockstep.client.producer.machines.encoder import FrameEncoder
 from lockstep.client.producer.machines.in_flight_frame import InFlightFrame
 from lockstep.client.producer.machines.latency_fault import BrokerLatencies
@@ -29,8 +29,7 @@ class TopicMachine:
     An event of a broker costs one step for the broker and one for each of its queues that is stalled or has waiting sends. An event of a
     queue costs a constant number of steps.
 
-    `effects` are to be carried out in order; `due` are the queues that are to be run at the end of this loop turn. The shell takes both
-    after each call.
+    After each call the shell takes `due`, and the effects of each queue that was concerned.
     """
 
     __slots__ = (
@@ -49,7 +48,6 @@ class TopicMachine:
         "_stranded",
         "_writable",
         "due",
-        "effects",
         "layout",
     )
 
@@ -65,8 +63,8 @@ class TopicMachine:
     ) -> None:
         """`random_below` chooses the queue of the first unkeyed message; `up` names the connected brokers."""
         self.layout = layout
-        self.effects: list[Effect] = []
         self.due: list[QueueMachine] = []
+        """The queues that are to be run at the end of this loop turn."""
         self._config = config
         self._make_sequencer = make_sequencer
         self._encoder = encoder
@@ -167,12 +165,14 @@ class TopicMachine:
         if machine.stalled and not pending.keys:
             self._relieve_soon(machine)
 
-    def withdraw(self, pending: PendingSend) -> None:
-        """Withdraw a send whose caller no longer waits, except the parts that are written already."""
+    def withdraw(self, pending: PendingSend) -> list[PendingSend]:
+        """Withdraw a send whose caller no longer waits. Return the parts that were not written yet: they no longer count as in flight."""
+        withdrawn: list[PendingSend] = []
         for part in pending.leaves():
             machine = None if part.queue is None else self._by_queue.get(part.queue)
-            if machine is not None:
-                machine.withdraw(part)
+            if machine is not None and machine.withdraw(part):
+                withdrawn.append(part)
+        return withdrawn
 
     def run(self, machine: QueueMachine, now_ms: int, connection: Connection | None) -> None:
         """Run a due queue, and write its next frame to the connection to its broker; None if it is not connected."""
@@ -196,18 +196,13 @@ class TopicMachine:
         if version is not None:
             # If the higher layout is known already, the later sends were assigned again before: the frame goes ahead of them.
             for pending in reversed(machine.take_older(self.layout.version)):
-                self._pick_again(pending, ahead=True)
-            self.effects.append(ExpectLayout(version))
+                self._pick_again(machine, pending, ahead=True)
+            machine.effects.append(ExpectLayout(version))
 
     def refuse_all(self, error: Callable[[], LockstepError]) -> None:
         """Fail the pending sends because they can't be sent any more; `error` creates the error of each."""
         for machine in self._by_queue.values():
-            self._refuse(machine.take_all(), error)
-
-    def fail_all(self, error: Exception, now_ms: int) -> None:
-        """Fail all sends, pending and in flight, after the last write."""
-        for machine in self._by_queue.values():
-            machine.fail_all(error, now_ms)
+            self._refuse(machine, machine.take_all(), error)
 
     # --------------------------------------------------------------------------------------------------------------- changes
 
@@ -225,7 +220,7 @@ class TopicMachine:
         for machine in list(self._by_queue.values()):
             machine.deletion = None
             for pending in machine.take_older(layout.version):
-                self._pick_again(pending)
+                self._pick_again(machine, pending)
             if machine.run_at_ms == 0:
                 self.due.append(machine)
 
@@ -298,10 +293,11 @@ class TopicMachine:
             self.add(machine, pending)
             self.due.append(machine)
 
-    def _pick_again(self, pending: PendingSend, *, ahead: bool = False) -> None:
+    def _pick_again(self, machine: QueueMachine, pending: PendingSend, *, ahead: bool = False) -> None:
+        """Assign a send that was taken from this queue to the queue that the present layout gives it."""
         assert pending.pick is not None
         if pending.done():
-            self.effects.append(Release([pending]))
+            machine.effects.append(Release([pending]))
             return
         pick, layout = pending.pick, self.layout
         try:
@@ -310,23 +306,24 @@ class TopicMachine:
             parts = pending.split(lambda key: pick(layout, key))
         except Exception as error:  # listener: the user's selector
             refusal = error
-            self._refuse([pending], lambda: refusal)
+            self._refuse(machine, [pending], lambda: refusal)
             return
         for queue, part in parts.items():
             part.version = layout.version
-            machine = self.of_queue(queue)
-            assert machine is not None
-            self.add(machine, part, ahead=ahead)
-            self.due.append(machine)
+            picked = self.of_queue(queue)
+            assert picked is not None
+            self.add(picked, part, ahead=ahead)
+            self.due.append(picked)
 
-    def _refuse(self, sends: list[PendingSend], error: Callable[[], Exception]) -> None:
+    def _refuse(self, machine: QueueMachine, sends: list[PendingSend], error: Callable[[], Exception]) -> None:
+        """Fail sends that were taken from this queue and can't be sent."""
         refused = [pending for pending in sends if not pending.failed]
         if len(refused) < len(sends):
-            self.effects.append(Release([pending for pending in sends if pending.failed]))
+            machine.effects.append(Release([pending for pending in sends if pending.failed]))
         for pending in refused:
             pending.failed = True
         if refused:
-            self.effects.append(Refuse(refused, error))
+            machine.effects.append(Refuse(refused, error))
 
     def _leave_out_slow_brokers(self, latencies: BrokerLatencies, now_ms: int) -> None:
         """Leave out the brokers that respond slowly. They are computed again only if that may have changed."""
@@ -365,7 +362,7 @@ class TopicMachine:
         machine = self._by_queue.get(queue)
         if machine is None:
             broker = self._brokers[queue.broker_name]
-            machine = QueueMachine(queue, broker, self._make_sequencer(), self._encoder, self._config, self.effects, self._latencies)
+            machine = QueueMachine(queue, broker, self._make_sequencer(), self._encoder, self._config, self._latencies)
             self._by_queue[queue] = machine
             machine.number = number
             machine.deletion = self.deletion
