@@ -35,7 +35,7 @@ def each_queue_wakes_all_the_others(patch: Patches) -> None:
     count = TopicMachine._count_stalled
 
     def wakes_all(self: TopicMachine, machine: QueueMachine) -> None:
-        before = machine.counts_as_stalled
+        before = machine in self._stalled.get(machine.broker.name, ())
         count(self, machine)
         if machine.stalled != before:
             self.due += self.machines

@@ -59,10 +59,10 @@ class _Timer:
         self._at_ms = at_ms
 
     def done(self) -> bool:
-        return self._machine.timer_ms != self._at_ms
+        return self._shell.timers.get(self._machine) != self._at_ms
 
     def expire(self) -> None:
-        self._machine.timer_ms = NEVER_MS
+        del self._shell.timers[self._machine]
         self._shell.timer_expired(self._topic, self._machine)
 
 
@@ -84,6 +84,8 @@ class ProducerShell:
         self._given_id = given_id
         self._latencies = None if config.latency_faults is None else BrokerLatencies(config.latency_faults)
         self._writes = WriteScheduler(self._run, self._endpoint, instance.host.clock)
+        self.timers: dict[QueueMachine, int] = {}
+        """When the timer of each queue that has one is due (monotonic ms)."""
         self._links: dict[str, BrokerLink] = {}
         self._oneway: dict[QueueMachine, OnewayRecords] = {}
         self.keys = UniqueKeys(instance.host.random.token(UNIQUE_PREFIX_BYTES))
@@ -170,7 +172,7 @@ class ProducerShell:
             topic.add(machine, pending)
         else:
             machine.add(pending)
-        if not machine.is_due:
+        if machine not in self._writes.due:
             self._schedule(topic, machine)
 
     def withdraw(self, topic: TopicMachine, pending: PendingSend) -> None:
@@ -234,8 +236,8 @@ class ProducerShell:
         at_ms = machine.run_at_ms
         if at_ms == 0:
             self._writes.add(topic, machine)
-        elif at_ms < machine.timer_ms:
-            machine.timer_ms = at_ms
+        elif at_ms < self.timers.get(machine, NEVER_MS):
+            self.timers[machine] = at_ms
             self.expiry.add(at_ms, _Timer(self, topic, machine, at_ms))
 
     # --------------------------------------------------------------------------------------------------------------- effects

@@ -116,16 +116,12 @@ class QueueMachine:
         "_sequencer",
         "any_durability",
         "broker",
-        "counts_as_stalled",
         "deletion",
         "effects",
-        "is_due",
         "leaving",
-        "number",
         "queue",
         "run_at_ms",
         "stalled",
-        "timer_ms",
     )
 
     def __init__(
@@ -141,25 +137,17 @@ class QueueMachine:
         self.broker = broker
         self.effects: list[Effect] = []
         """What the shell is to do for this queue, in order. It takes them after each input."""
-        self.number: int | None = None
-        """Its number among the writable queues of the layout; None if the layout no longer has it."""
         self.stalled = False
         """A frame is RETRYING here, or there was no connection when one was to be written: unkeyed sends go to another queue if
         possible."""
-        self.counts_as_stalled = False
-        """Set by the topic: the value of `stalled` that it has recorded."""
         self.any_durability = False
         """A send has required more or less durability than the broker's flush setting."""
         self.deletion: TopicNotExistError | None = None
-        """Why nothing can be sent any more: the topic was deleted, or has no writable queue."""
+        """An input: why nothing can be sent any more. The topic was deleted, or has no writable queue."""
         self.leaving: list[PendingSend] = []
         """Unkeyed sends that go to another broker. The topic takes them from here."""
         self.run_at_ms = NEVER_MS
         """When `run` is to be called next (monotonic ms); 0: at the end of this loop turn."""
-        self.is_due = False
-        """Set by the shell: it will run this queue at the end of this loop turn."""
-        self.timer_ms = NEVER_MS
-        """Set by the shell: when its timer for this queue is due."""
         self._connects = broker.connects
         """The number of the broker's connects that were handled here."""
         self._config = config

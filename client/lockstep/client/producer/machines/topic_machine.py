@@ -80,7 +80,7 @@ class TopicMachine:
         """By queue number; None if nothing has been sent to the queue."""
         self._brokers: dict[str, BrokerState] = {}
         self._stalled: dict[str, dict[QueueMachine, None]] = {}
-        """The stalled queues of each broker, in the order in which they stalled."""
+        """The queues of each broker that count as stalled, in the order in which they stalled."""
         self._stranded: dict[QueueMachine, None] = {}
         """Stalled queues in which unkeyed sends wait because no queue is live."""
         self._writable = layout
@@ -116,11 +116,8 @@ class TopicMachine:
 
     def of_queue(self, queue: MessageQueue) -> QueueMachine | None:
         """Return the queue's machine; None if the layout has no such writable queue."""
-        machine = self._by_queue.get(queue)
-        if machine is None:
-            number = self._writable.write_number_of.get(queue)
-            return None if number is None else self._machine(number)
-        return machine if machine.number is not None else None
+        number = self._writable.write_number_of.get(queue)
+        return None if number is None else self._machine(number)
 
     def machine_for(self, route: Route, now_ms: int, in_flight_count: int = 0) -> QueueMachine:
         """Return the queue of a route in the present layout (see `next`). Raise LocalProtocolError if a named queue is not in it."""
@@ -177,13 +174,13 @@ class TopicMachine:
     def run(self, machine: QueueMachine, now_ms: int, connection: Connection | None) -> None:
         """Run a due queue, and write its next frame to the connection to its broker; None if it is not connected."""
         machine.handle_due(now_ms, connected=connection is not None)
-        if machine.stalled or machine.counts_as_stalled:
+        if machine.stalled or self._stalled:
             self._relieve(machine, now_ms)
         machine.write_next(now_ms, connection, may_move=machine.retries and self._has_other(machine))
         if machine.leaving:
             leaving, machine.leaving = machine.leaving, []
             self._move(leaving, machine, now_ms)
-        if machine.stalled or machine.counts_as_stalled:
+        if machine.stalled or self._stalled:
             self._relieve(machine, now_ms)
 
     def handle_response(
@@ -191,7 +188,7 @@ class TopicMachine:
     ) -> None:
         """Handle the response to a write of the frame."""
         version = machine.handle_response(frame, code, remark, fields, now_ms)
-        if machine.stalled or machine.counts_as_stalled:
+        if machine.stalled or self._stalled:
             self._count_stalled(machine)
         if version is not None:
             # If the higher layout is known already, the later sends were assigned again before: the frame goes ahead of them.
@@ -245,22 +242,31 @@ class TopicMachine:
 
     def _has_other(self, machine: QueueMachine) -> bool:
         """Return whether a queue of another broker is live."""
-        if machine.number is None:
+        number = self._number_of(machine)
+        if number is None:
             return any(name != machine.queue.broker_name for name in self._live.live_brokers)
-        return self._live.has_other_broker(machine.number)
+        return self._live.has_other_broker(number)
+
+    def _number_of(self, machine: QueueMachine) -> int | None:
+        """Return the queue's number among the writable ones; None if the layout no longer has it."""
+        return self._writable.write_number_of.get(machine.queue)
 
     def _count_stalled(self, machine: QueueMachine) -> None:
         """Update whether the queue is live."""
-        if machine.stalled == machine.counts_as_stalled:
+        name = machine.broker.name
+        stalled = self._stalled.get(name, {})
+        if machine.stalled == (machine in stalled):
             return
-        machine.counts_as_stalled = machine.stalled
-        stalled = self._stalled.setdefault(machine.broker.name, {})
         if machine.stalled:
             stalled[machine] = None
+            self._stalled[name] = stalled
         else:
             del stalled[machine]
-        if machine.number is not None:
-            self._live.set_stalled(machine.number, machine.stalled)
+            if not stalled:
+                del self._stalled[name]
+        number = self._number_of(machine)
+        if number is not None:
+            self._live.set_stalled(number, machine.stalled)
             self._wake_stranded()
 
     def _relieve(self, machine: QueueMachine, now_ms: int) -> None:
@@ -288,8 +294,9 @@ class TopicMachine:
         """Move unkeyed sends to other queues, one of which must be live."""
         if self._latencies is not None:
             self._leave_out_slow_brokers(self._latencies, now_ms)
+        number = self._number_of(away_from)
         for pending in sends:
-            machine = self._machine(self._live.next() if away_from.number is None else self._live.next_elsewhere(away_from.number))
+            machine = self._machine(self._live.next() if number is None else self._live.next_elsewhere(number))
             self.add(machine, pending)
             self.due.append(machine)
 
@@ -348,9 +355,9 @@ class TopicMachine:
                 live.set_up(name, True)
         self._machines = [None] * len(queues)
         for machine in self._by_queue.values():
-            machine.number = self._writable.write_number_of.get(machine.queue)
-            if machine.number is not None and machine.stalled:
-                live.set_stalled(machine.number, True)
+            number = self._number_of(machine)
+            if number is not None and machine.stalled:
+                live.set_stalled(number, True)
         self._computed_for = (-1, -1)
         return live
 
@@ -364,7 +371,6 @@ class TopicMachine:
             broker = self._brokers[queue.broker_name]
             machine = QueueMachine(queue, broker, self._make_sequencer(), self._encoder, self._config, self._latencies)
             self._by_queue[queue] = machine
-            machine.number = number
             machine.deletion = self.deletion
         self._machines[number] = machine
         return machine

@@ -18,7 +18,7 @@ from lockstep.runtime.endpoint import Endpoint
 class WriteScheduler:
     """Runs each scheduled queue, and writes once to each connection."""
 
-    __slots__ = ("_closed", "_continues", "_due", "_ended_us", "_endpoint", "_handle", "_loop", "_now_us", "_run", "_running")
+    __slots__ = ("_closed", "_continues", "_ended_us", "_endpoint", "_handle", "_loop", "_now_us", "_run", "_running", "due")
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class WriteScheduler:
         self._now_us = clock.monotonic_us
         self._run = run
         self._endpoint = endpoint
-        self._due: OrderedDict[QueueMachine, TopicMachine] = OrderedDict()
-        """In the order in which they were scheduled."""
+        self.due: OrderedDict[QueueMachine, TopicMachine] = OrderedDict()
+        """The scheduled queues with their topics, in the order in which they were scheduled. Only the scheduler changes it."""
         self._handle: asyncio.Handle | None = None
         self._loop = asyncio.get_running_loop()
 
@@ -45,8 +45,7 @@ class WriteScheduler:
         """Run the queue at the end of this loop turn, after everything else that sends in it."""
         if self._closed:
             return
-        self._due[machine] = topic
-        machine.is_due = True
+        self.due[machine] = topic
         if self._handle is None and not self._running:
             self._handle = self._loop.call_soon(self._run_due)
 
@@ -57,14 +56,13 @@ class WriteScheduler:
             return
         if self._handle is not None:
             self._handle.cancel()
-        self._due[machine] = topic
-        machine.is_due = True
+        self.due[machine] = topic
         self._handle = self._loop.call_soon(self._run_due)
 
     def close(self) -> None:
         """Cancel all runs."""
         self._closed = True
-        self._due.clear()
+        self.due.clear()
         if self._handle is not None:
             self._handle.cancel()
 
@@ -74,11 +72,10 @@ class WriteScheduler:
         begun_us = self._now_us()
         end_us = begun_us + share_us(begun_us - self._ended_us if self._continues else 0)
         self._continues = False
-        due, held = self._due, dict[Endpoint, None]()
+        due, held = self.due, dict[Endpoint, None]()
         try:
             while due:
                 machine, topic = due.popitem(last=False)
-                machine.is_due = False
                 endpoint = self._endpoint(machine)
                 if endpoint is not None and endpoint not in held:
                     held[endpoint] = None
