@@ -11,7 +11,7 @@ from lockstep.client.producer.machines.in_flight_frame import InFlightFrame, sea
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.queue_machine import QueueMachine
 from lockstep.client.producer.machines.routing import number_of_key
-from lockstep.client.producer.machines.send_buffer import SendBuffer
+from lockstep.client.producer.machines.send_fifo import SendFifo
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.client.producer.pacing.flow_control import InFlightLimit
@@ -121,7 +121,7 @@ def a_key_moves_with_its_broker(patch: Patches) -> None:
 )
 def later_sends_of_a_failed_key_go_on(patch: Patches) -> None:
     """If a keyed send fails, pending later sends of its key fail unsent."""
-    patch.set(SendBuffer, "take_keys", lambda self, keys: [])
+    patch.set(SendFifo, "take_keys", lambda self, keys: [])
     patch.set(InFlightLimit, "refuse_later", lambda self, queue, keys: iter(()))
 
 

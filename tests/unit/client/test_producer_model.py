@@ -140,7 +140,7 @@ class RandomRun:
             version, pick = (self.topic.layout.version, queue_of_key) if own else (None, None)
             pending = PendingSend(messages, 100 * len(names), caller, self.now_ms, end_ms, own, version, pick, places)
             self.sends.append(pending)
-            self.topic.add(machine, pending)
+            machine.add(pending)
 
     def cancel(self) -> None:
         pending = self.random.choice(self.sends[-8:])

@@ -73,7 +73,7 @@ class Topic:
         pick, version = (None, None) if key is None else (queue_of_key, self.machine.layout.version)
         keys = () if key is None else (key,)
         pending = PendingSend((message,), 100, Waiter(), self.now_ms, end_ms, keys, version, pick)
-        self.machine.add(self.queue(broker), pending)
+        self.queue(broker).add(pending)
         return pending
 
     def run(self, ms: int = 0) -> list[Effect]:
@@ -382,7 +382,7 @@ def test_first_send_to_a_queue_of_a_deleted_topic_fails_as_not_stored() -> None:
     topic.machine.adopt(layout(counter=2), [])
     topic.taken()
     late = PendingSend((Message("t", b"late"),), 100, Waiter(), topic.now_ms, topic.now_ms + 1_000)
-    topic.machine.add(topic.queue(number=1), late)
+    topic.queue(number=1).add(late)
     fail = fail_of(topic.run())
     assert (fail.failed, fail.outcome, type(fail.cause)) == ([late], Outcome.NOT_STORED, TopicNotExistError)
 
@@ -438,7 +438,7 @@ def test_every_send_ends_once_and_each_queue_has_at_most_one_frame_in_flight(ste
             keys = () if what is None else (what,)
             pick, version = (None, None) if what is None else (queue_of_key, topic.machine.layout.version)
             sent.append(PendingSend((message,), 100, Waiter(), topic.now_ms, topic.now_ms + number, keys, version, pick))
-            topic.machine.add(machine, sent[-1])
+            machine.add(sent[-1])
         elif kind == "response" and open_writes:
             assert isinstance(what, int)
             machine, write = open_writes.pop(0)

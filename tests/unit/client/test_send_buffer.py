@@ -45,7 +45,7 @@ def names(sends: list[PendingSend]) -> list[str]:
 def buffer_of(*sends: PendingSend, bytes_max: int = 1_000, count_max: int = 100) -> SendBuffer:
     made = SendBuffer(bytes_max, count_max)
     for item in sends:
-        made.add(item)
+        made.fifo_of(item).append(item)
     return made
 
 
@@ -111,7 +111,7 @@ def test_refused_send_leaves_in_its_own_frame() -> None:
 def test_put_back_restores_the_order_before_later_sends() -> None:
     buffer = buffer_of(pending_send("a"), pending_send("b"), bytes_max=20)
     taken = buffer.cut()
-    buffer.add(pending_send("c"))
+    buffer.unkeyed.append(pending_send("c"))
     buffer.put_back(taken)
     assert names(buffer.cut()) == ["a", "b"]
 
@@ -134,8 +134,8 @@ def test_take_keys_removes_exactly_the_sends_of_failed_keys() -> None:
         pending_send("c", key="1"),
         pending_send("q", key=QUEUE_WIDE),
     )
-    assert names(buffer.take_keys({"1": AHEAD_OF_ALL})) == ["a", "c"]
-    assert names(buffer.take_keys({QUEUE_WIDE: AHEAD_OF_ALL})) == ["q"]
+    assert names(buffer.keyed.take_keys({"1": AHEAD_OF_ALL})) == ["a", "c"]
+    assert names(buffer.keyed.take_keys({QUEUE_WIDE: AHEAD_OF_ALL})) == ["q"]
     assert names(buffer.cut()) == ["u"]
     assert names(buffer.cut()) == ["b"]
 
@@ -144,7 +144,7 @@ async def test_take_keys_splits_a_send_of_several_keys_and_the_rest_keeps_its_po
     batch = Batch(6, asyncio.get_running_loop().create_future())
     mixed = pending_part(batch, [0, 1, 2, 3, 4, 5], ["a", "b", "c", "a", "d", "b"])
     buffer = buffer_of(pending_send("before", key="z"), mixed, pending_send("after", key="c"))
-    taken = buffer.take_keys(dict.fromkeys("ab", AHEAD_OF_ALL))
+    taken = buffer.keyed.take_keys(dict.fromkeys("ab", AHEAD_OF_ALL))
     assert [(bodies(one), one.keys) for one in taken] == [(["0", "3"], ["a", "a"]), (["1", "5"], ["b", "b"])]
     assert [bodies(one) for one in buffer.keyed] == [["before"], ["2", "4"], ["after"]]
 
@@ -183,16 +183,16 @@ def test_take_older_removes_only_sends_of_a_lower_layout() -> None:
         pending_send("named", key=QUEUE_WIDE),
         pending_send("u"),
     )
-    assert names(buffer.take_older(V2)) == ["a"]
+    assert names(buffer.keyed.take_older(V2)) == ["a"]
 
 
 def test_withdraw_removes_a_pending_send_and_returns_whether_it_was_pending() -> None:
     first, second = pending_send("a"), pending_send("b")
     buffer = buffer_of(first, second)
-    assert buffer.withdraw(first)
-    assert not buffer.withdraw(first)
+    assert buffer.unkeyed.remove(first)
+    assert not buffer.unkeyed.remove(first)
     assert names(buffer.cut()) == ["b"]
-    assert not buffer.withdraw(second)
+    assert not buffer.unkeyed.remove(second)
 
 
 @given(

@@ -168,10 +168,7 @@ class ProducerShell:
 
     def add(self, topic: TopicMachine, machine: QueueMachine, pending: PendingSend) -> None:
         """Add a send to its queue. Its frame is written at the end of this loop turn unless one is in flight."""
-        if machine.stalled:
-            topic.add(machine, pending)
-        else:
-            machine.add(pending)
+        machine.add(pending)
         if machine not in self._writes.due:
             self._schedule(topic, machine)
 

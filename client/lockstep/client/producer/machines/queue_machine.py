@@ -204,18 +204,21 @@ class QueueMachine:
         pending.queue = self.queue
         if pending.durable is not None:
             self.any_durability = True
+        fifo = self._buffer.keyed if pending.keys else self._buffer.unkeyed
         if ahead:
-            self._buffer.put_back([pending])
+            fifo.push(pending)
         else:
-            self._buffer.add(pending)
+            fifo.append(pending)
         if self._frame is None and (self.broker.up or self.run_at_ms == NEVER_MS):
             self.run_at_ms = 0
+        elif self.stalled and not pending.keys:
+            self.run_at_ms = 0  # the run moves it to another queue
         elif pending.deadline_ms < self.run_at_ms:
             self.run_at_ms = pending.deadline_ms
 
     def withdraw(self, pending: PendingSend) -> bool:
         """Withdraw a send that is not written yet: it no longer counts as in flight. Return False if it does not wait here."""
-        return self._buffer.withdraw(pending)
+        return self._buffer.fifo_of(pending).remove(pending)
 
     def end_given_stream(self) -> None:
         """End the stream of a given producer id, because a frame failed unsent: no later one may take its sequence."""
@@ -227,7 +230,7 @@ class QueueMachine:
         if self._keyed_wait is not None and self._keyed_wait.above < version:
             self._keyed_wait = None
             self.run_at_ms = 0
-        return self._buffer.take_older(version)
+        return self._buffer.keyed.take_older(version)
 
     def take_all(self) -> list[PendingSend]:
         """Remove and return all pending sends, including a refused frame."""
@@ -249,7 +252,7 @@ class QueueMachine:
 
     def take_unkeyed(self) -> list[PendingSend]:
         """Remove and return the first of the sends that may go to another queue, at most SENDS_PER_RUN."""
-        return self._buffer.take_unkeyed(SENDS_PER_RUN)
+        return self._buffer.unkeyed.take(SENDS_PER_RUN)
 
     # --------------------------------------------------------------------------------------------------------------- running
 
@@ -554,7 +557,7 @@ class QueueMachine:
             failed.append(pending)
             for key in pending.keys:
                 keys.setdefault(key, pending.ticket if stage is SendStage.WAITING else AHEAD_OF_ALL)
-        taken = self._buffer.take_keys(keys) if keys else []
+        taken = self._buffer.keyed.take_keys(keys) if keys else []
         later = [pending for pending in taken if not pending.failed]
         released = [] if stage is SendStage.IN_FLIGHT else list(sends)
         if len(later) < len(taken):

@@ -7,15 +7,14 @@ expire, which layout was it hashed over) are then those of each of its messages.
     keyed     sharding key, selector or named queue: this queue only
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.send_fifo import SendFifo
-from lockstep.protocol.queue import LayoutVersion
 
 
 class SendBuffer:
-    """Two FIFOs of waiting sends, keyed and unkeyed."""
+    """Two FIFOs of waiting sends, keyed and unkeyed. The methods here concern both."""
 
     __slots__ = ("_bytes_max", "_count_max", "_keyed_turn", "keyed", "unkeyed")
 
@@ -34,17 +33,14 @@ class SendBuffer:
         """No deadline of a waiting send is earlier."""
         return min(self.unkeyed.earliest_ms, self.keyed.earliest_ms)
 
-    def add(self, pending: PendingSend) -> None:
-        (self.keyed if pending.keys else self.unkeyed).append(pending)
-
     def put_back(self, sends: Iterable[PendingSend]) -> None:
         """Put sends back at the head of their FIFO, in their order."""
         for pending in reversed(list(sends)):
-            (self.keyed if pending.keys else self.unkeyed).push(pending)
+            self.fifo_of(pending).push(pending)
 
-    def withdraw(self, pending: PendingSend) -> bool:
-        """Remove a send. Return False if it does not wait here."""
-        return (self.keyed if pending.keys else self.unkeyed).remove(pending)
+    def fifo_of(self, pending: PendingSend) -> SendFifo:
+        """Return the FIFO in which this send belongs."""
+        return self.keyed if pending.keys else self.unkeyed
 
     def cut(self, *, keyed_blocked: bool = False) -> list[PendingSend]:
         """Remove and return the sends of the next frame, from the two FIFOs in turn. Return an empty list if none may be sent."""
@@ -63,15 +59,3 @@ class SendBuffer:
     def take_all(self) -> list[PendingSend]:
         """Remove and return all sends."""
         return self.unkeyed.take_all() + self.keyed.take_all()
-
-    def take_unkeyed(self, limit: int) -> list[PendingSend]:
-        """Remove and return the first sends that may go to another queue."""
-        return [self.unkeyed.pop() for _ in range(min(limit, len(self.unkeyed)))]
-
-    def take_keys(self, keys: Mapping[str, int]) -> list[PendingSend]:
-        """Remove and return the records that come after a failed send of one of these keys (its ticket), as sends of one key each."""
-        return self.keyed.take_keys(keys)
-
-    def take_older(self, version: LayoutVersion) -> list[PendingSend]:
-        """Remove and return the sends that were picked from a lower layout than this one."""
-        return self.keyed.take_older(version)

@@ -106,6 +106,10 @@ class SendFifo:
         self._empty()
         return taken
 
+    def take(self, limit: int) -> list[PendingSend]:
+        """Remove and return the first sends, at most `limit`."""
+        return [self.pop() for _ in range(min(limit, len(self.waiting)))]
+
     def take_expired(self, now_ms: int, limit: int) -> list[PendingSend]:
         """Remove and return at most `limit` sends whose deadline has come. If `earliest_ms` is still not after `now_ms`, there are more."""
         if self._deadlines is None and now_ms >= self.earliest_ms:

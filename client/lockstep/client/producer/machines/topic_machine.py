@@ -156,12 +156,6 @@ class TopicMachine:
 
     # ----------------------------------------------------------------------------------------------------------------- sends
 
-    def add(self, machine: QueueMachine, pending: PendingSend, *, ahead: bool = False) -> None:
-        """Add a send to this queue."""
-        machine.add(pending, ahead=ahead)
-        if machine.stalled and not pending.keys:
-            self._relieve_soon(machine)
-
     def withdraw(self, pending: PendingSend) -> list[PendingSend]:
         """Withdraw a send whose caller no longer waits. Return the parts that were not written yet: they no longer count as in flight."""
         withdrawn: list[PendingSend] = []
@@ -270,20 +264,16 @@ class TopicMachine:
             self._wake_stranded()
 
     def _relieve(self, machine: QueueMachine, now_ms: int) -> None:
-        """Move the unkeyed sends of a stalled queue to other queues, if there is a live one."""
+        """Move the unkeyed sends of a stalled queue to other queues, if there is a live one: some now, the others in further runs."""
         self._count_stalled(machine)
-        if machine.stalled and machine.unkeyed_waits:
-            if self._live.any_live:
-                self._move(machine.take_unkeyed(), machine, now_ms)
-            if machine.unkeyed_waits:
-                self._relieve_soon(machine)
-
-    def _relieve_soon(self, machine: QueueMachine) -> None:
-        """Call `_relieve` in another loop turn, or as soon as another queue is live."""
-        if self._live.any_live:
-            machine.run_at_ms = 0
-        else:
+        if not machine.stalled or not machine.unkeyed_waits:
+            return
+        if not self._live.any_live:
             self._stranded[machine] = None
+            return
+        self._move(machine.take_unkeyed(), machine, now_ms)
+        if machine.unkeyed_waits:
+            machine.run_at_ms = 0
 
     def _wake_stranded(self) -> None:
         if self._stranded and self._live.any_live:
@@ -297,7 +287,7 @@ class TopicMachine:
         number = self._number_of(away_from)
         for pending in sends:
             machine = self._machine(self._live.next() if number is None else self._live.next_elsewhere(number))
-            self.add(machine, pending)
+            machine.add(pending)
             self.due.append(machine)
 
     def _pick_again(self, machine: QueueMachine, pending: PendingSend, *, ahead: bool = False) -> None:
@@ -319,7 +309,7 @@ class TopicMachine:
             part.version = layout.version
             picked = self.of_queue(queue)
             assert picked is not None
-            self.add(picked, part, ahead=ahead)
+            picked.add(part, ahead=ahead)
             self.due.append(picked)
 
     def _refuse(self, machine: QueueMachine, sends: list[PendingSend], error: Callable[[], Exception]) -> None:
