@@ -4,6 +4,7 @@ import pytest
 
 from lockstep.client.producer.machines.encoder import NAMES_MAX, FrameEncoder
 from lockstep.client.producer.machines.pending import EncodedRecords, PendingSend
+from lockstep.client.producer.machines.routing import UNKEYED, Route
 from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.properties import UNIQ_KEY, split_properties
@@ -19,7 +20,7 @@ class Caller:
 
 def pending(*bodies: str, begun_ms: int = 100) -> PendingSend:
     messages = [Message("t", body.encode()) for body in bodies]
-    return PendingSend(messages, 1, Caller(), begun_ms, begun_ms + 1_000)
+    return PendingSend(messages, UNKEYED, 1, Caller(), begun_ms, begun_ms + 1_000)
 
 
 def encoder(compress_over: int | None = None) -> FrameEncoder:
@@ -63,7 +64,7 @@ def test_large_body_is_compressed() -> None:
 
 def test_encoded_records_are_sent_as_they_are() -> None:
     record = encode_message(Message("t", b"x"), 0, "A" * 32, 5)
-    given = PendingSend((), 1, Caller(), 0, 1_000, ("",), records=EncodedRecords(record * 2, [len(record)] * 2))
+    given = PendingSend((), Route(("",)), 1, Caller(), 0, 1_000, records=EncodedRecords(record * 2, [len(record)] * 2))
     assert given.count == 2
     assert given.alone
     encoded = encoder().encode([given], 9, 300)
@@ -71,7 +72,7 @@ def test_encoded_records_are_sent_as_they_are() -> None:
 
 
 def named(*names: str) -> PendingSend:
-    return PendingSend([Message("t", b"x", properties=dict.fromkeys(names, "1"))], 1, Caller(), 100, 1_100)
+    return PendingSend([Message("t", b"x", properties=dict.fromkeys(names, "1"))], UNKEYED, 1, Caller(), 100, 1_100)
 
 
 def test_name_of_a_property_that_no_condition_can_name_is_sent_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

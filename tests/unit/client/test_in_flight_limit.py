@@ -4,7 +4,7 @@ import asyncio
 import itertools
 
 from lockstep.client.errors import PrecedingSendError
-from lockstep.client.producer.machines.pending import QUEUE_WIDE
+from lockstep.client.producer.machines.routing import QUEUE_WIDE
 from lockstep.client.producer.pacing.ends import Ends
 from lockstep.client.producer.pacing.expiry import Expiry
 from lockstep.client.producer.pacing.flow_control import InFlightLimit

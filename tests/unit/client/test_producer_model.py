@@ -14,7 +14,7 @@ from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.effects import Complete, Fail, PossibleDuplicates, Refuse, Release, Write
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.queue_machine import QueueMachine
-from lockstep.client.producer.machines.routing import queue_of_key
+from lockstep.client.producer.machines.routing import UNKEYED, Route, queue_of_key
 from lockstep.client.producer.machines.send_fifo import NEVER_MS
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.client.producer.machines.topic_machine import TopicMachine
@@ -137,8 +137,9 @@ class RandomRun:
             own = [keyed[place] for place in places if place in keyed]
             self.sent.update({name: Sent(name, keys[place], caller) for name, place in zip(names, places, strict=True)})
             messages = [Message("t", name.encode(), sharding_key=keys[place]) for name, place in zip(names, places, strict=True)]
-            version, pick = (self.topic.layout.version, queue_of_key) if own else (None, None)
-            pending = PendingSend(messages, 100 * len(names), caller, self.now_ms, end_ms, own, version, pick, places)
+            route = Route(own, queue_of_key) if own else UNKEYED
+            pending = PendingSend(messages, route, 100 * len(names), caller, self.now_ms, end_ms, places=places)
+            pending.version = self.topic.layout.version if own else None
             self.sends.append(pending)
             machine.add(pending)
 

@@ -12,7 +12,7 @@ from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.effects import Complete, Effect, ExpectLayout, Fail, PossibleDuplicates, RefreshRoute, Release, Write
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.queue_machine import KEYED_RETRY_MS, QueueMachine
-from lockstep.client.producer.machines.routing import queue_of_key
+from lockstep.client.producer.machines.routing import UNKEYED, queue_of_key, route_of
 from lockstep.client.producer.machines.send_fifo import NEVER_MS
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.client.producer.machines.topic_machine import TopicMachine
@@ -70,9 +70,8 @@ class Topic:
     def send(self, body: str, key: str | None = None, *, ms: int = 10_000, broker: str = "a") -> PendingSend:
         """Send to a queue of `broker`. If `key` is given, the send can be routed again by the layout."""
         message, end_ms = Message("t", body.encode(), sharding_key=key), self.now_ms + ms
-        pick, version = (None, None) if key is None else (queue_of_key, self.machine.layout.version)
-        keys = () if key is None else (key,)
-        pending = PendingSend((message,), 100, Waiter(), self.now_ms, end_ms, keys, version, pick)
+        pending = PendingSend((message,), route_of(message, None, None), 100, Waiter(), self.now_ms, end_ms)
+        pending.version = None if key is None else self.machine.layout.version
         self.queue(broker).add(pending)
         return pending
 
@@ -381,7 +380,7 @@ def test_first_send_to_a_queue_of_a_deleted_topic_fails_as_not_stored() -> None:
     topic.response(write_of(topic.run()), C.SUCCESS, **STORED)
     topic.machine.adopt(layout(counter=2), [])
     topic.taken()
-    late = PendingSend((Message("t", b"late"),), 100, Waiter(), topic.now_ms, topic.now_ms + 1_000)
+    late = PendingSend((Message("t", b"late"),), UNKEYED, 100, Waiter(), topic.now_ms, topic.now_ms + 1_000)
     topic.queue(number=1).add(late)
     fail = fail_of(topic.run())
     assert (fail.failed, fail.outcome, type(fail.cause)) == ([late], Outcome.NOT_STORED, TopicNotExistError)
@@ -435,9 +434,9 @@ def test_every_send_ends_once_and_each_queue_has_at_most_one_frame_in_flight(ste
             assert what is None or isinstance(what, str)
             machine = topic.machine.next(topic.now_ms) if what is None else topic.machine.of_key(what)
             message = Message("t", b"x", sharding_key=what)
-            keys = () if what is None else (what,)
-            pick, version = (None, None) if what is None else (queue_of_key, topic.machine.layout.version)
-            sent.append(PendingSend((message,), 100, Waiter(), topic.now_ms, topic.now_ms + number, keys, version, pick))
+            route = route_of(message, None, None)
+            sent.append(PendingSend((message,), route, 100, Waiter(), topic.now_ms, topic.now_ms + number))
+            sent[-1].version = None if what is None else topic.machine.layout.version
             machine.add(sent[-1])
         elif kind == "response" and open_writes:
             assert isinstance(what, int)

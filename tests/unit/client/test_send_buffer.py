@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.producer.batch import Batch
-from lockstep.client.producer.machines.pending import QUEUE_WIDE, PendingSend, held_bytes_of
+from lockstep.client.producer.machines.pending import PendingSend, held_bytes_of
+from lockstep.client.producer.machines.routing import QUEUE_WIDE, UNKEYED, Route
 from lockstep.client.producer.machines.send_buffer import SendBuffer
 from lockstep.client.producer.machines.send_fifo import AHEAD_OF_ALL
 from lockstep.protocol.message import Message
@@ -24,14 +25,18 @@ def pending_send(
     name: str, *, key: str | None = None, version: LayoutVersion | None = None, count: int = 1, size: int = 10, deadline_ms: int = 100
 ) -> PendingSend:
     future: asyncio.Future[Any] = OpaqueFuture()  # type: ignore[assignment]
-    keys = () if key is None else (key,)
-    return PendingSend([Message("t", name.encode())] * count, size, future, 0, deadline_ms, keys, version)
+    route = UNKEYED if key is None else Route((key,))
+    pending = PendingSend([Message("t", name.encode())] * count, route, size, future, 0, deadline_ms)
+    pending.version = version
+    return pending
 
 
 def pending_part(batch: Batch, places: list[int], keys: list[str], size: int = 10) -> PendingSend:
     """Return a pending part of `batch`. The body of message n is n."""
     messages = [Message("t", str(place).encode()) for place in places]
-    return PendingSend(messages, size, batch, 0, 100, keys, V1, None, places)
+    pending = PendingSend(messages, Route(keys), size, batch, 0, 100, places=places)
+    pending.version = V1
+    return pending
 
 
 def bodies(pending: PendingSend) -> list[str]:

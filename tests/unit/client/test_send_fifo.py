@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.producer.machines.pending import PendingSend
+from lockstep.client.producer.machines.routing import UNKEYED, Route
 from lockstep.client.producer.machines.send_fifo import AHEAD_OF_ALL, SendFifo
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import LayoutVersion
@@ -22,7 +23,9 @@ class OpaqueFuture:
 
 def pending_send(deadline_ms: int = 100, key: str | None = None, version: LayoutVersion | None = None) -> PendingSend:
     future: Any = OpaqueFuture()
-    return PendingSend((Message("t", b"r"),), 1, future, deadline_ms, deadline_ms, () if key is None else (key,), version)
+    pending = PendingSend((Message("t", b"r"),), UNKEYED if key is None else Route((key,)), 1, future, deadline_ms, deadline_ms)
+    pending.version = version
+    return pending
 
 
 STEPS = st.one_of(

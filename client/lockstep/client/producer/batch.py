@@ -94,6 +94,10 @@ class Division:
             held_bytes += size
         return [*chunks, (begin, len(self.held_bytes))]
 
+    def of(self, places: Sequence[int]) -> tuple[list[Message], int]:
+        """Return the messages at these positions, and the bytes that the in-flight limit counts for them."""
+        return [self._messages[place] for place in places], sum([self.held_bytes[place] for place in places])
+
     def shares(self, begin: int, end: int, topics: Mapping[str, TopicMachine], now_ms: int) -> list[Share]:
         """Return messages[begin:end] by queue; those with a selector one by one."""
         messages, keys, selected, named = self._messages, self._sharding_keys, self._selected, self._named

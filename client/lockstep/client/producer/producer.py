@@ -296,13 +296,13 @@ class Producer(Life):
             (message,) = call_before_send(hooks, sending)
         try:
             # No coroutine is created here: thousands of sends are in flight at a time.
-            begun_ms, durable = sends.now_ms(), None
+            durable = None
             if timeout_ms is not None or require != "stored":
                 check_terms(timeout_ms, require)
                 durable = DURABLE[require]
-            how = (message, selector, queue, timeout_ms, durable, begun_ms)
+            pending, future = sends.pending_send(message, selector, queue, timeout_ms, durable)
             if delay_level is None and delay is None:
-                topic, pending, future = sends.enqueue(*how) or await sends.enqueue_later(*how)
+                topic = sends.enqueue(pending) or await sends.enqueue_later(pending)
                 try:
                     result = await future
                 except asyncio.CancelledError:
@@ -311,7 +311,7 @@ class Producer(Life):
                 finally:
                     del pending, future  # a future that fails holds the error, whose traceback holds this frame
             else:
-                result = await sends.send_delayed(*how, delay_of(delay_level, delay))
+                result = await sends.send_delayed(pending, delay_of(delay_level, delay))
             if durable:
                 check_durable([result])
             return result
@@ -363,11 +363,11 @@ class Producer(Life):
             self._post_count += 1
             if not self._post_count % POSTS_PER_TURN:
                 await asyncio.sleep(0)
-            begun_ms = sends.now_ms()
             if timeout_ms is not None:
                 check_terms(timeout_ms, "stored")
-            how = (message, selector, queue, timeout_ms, None, begun_ms)
-            _, _, future = sends.enqueue(*how) or await sends.enqueue_later(*how)
+            pending, future = sends.pending_send(message, selector, queue, timeout_ms, None)
+            if sends.enqueue(pending) is None:
+                await sends.enqueue_later(pending)
         except BaseException as error:  # re-raised
             if sending is not None:
                 sending.error = error
@@ -407,10 +407,13 @@ class Producer(Life):
         check_terms(timeout_ms, require)
         if not messages:
             return []
-        how = (selector, queue, timeout_ms, require)
+
+        async def send(given: Sequence[Message]) -> list[SendResult]:
+            return await self._started.send_batch(given, selector, queue, timeout_ms, require)
+
         if not self._hooks:
-            return await self._started.send_batch(messages, *how)
-        return await send_watched(self._hooks, Sending(self.group, messages, "batch"), lambda given: self._started.send_batch(given, *how))
+            return await send(messages)
+        return await send_watched(self._hooks, Sending(self.group, messages, "batch"), send)
 
     async def send_records(self, queue: MessageQueue, records: bytes, sizes: list[int], *, timeout_ms: int | None = None) -> SendResult:
         """Send encoded records (record.py, with the broker's fields zero) as one frame to this queue.

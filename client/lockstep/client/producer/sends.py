@@ -3,15 +3,16 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from lockstep.client.errors import NotDurableError, Outcome, QueueUnavailableError, SendError, SendTimeoutError, TooManySendsError
 from lockstep.client.features import SENDING_DURABLY, check_brokers
 from lockstep.client.producer.batch import Batch, Division, Share
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
 from lockstep.client.producer.delayed import Delay, DelayedSend
-from lockstep.client.producer.machines.pending import QUEUE_WIDE, EncodedRecords, PendingSend, held_bytes_of
+from lockstep.client.producer.machines.pending import EncodedRecords, PendingSend, held_bytes_of
 from lockstep.client.producer.machines.queue_machine import QueueMachine
-from lockstep.client.producer.machines.routing import UNKEYED, Route, Selector, route_of
+from lockstep.client.producer.machines.routing import QUEUE_WIDE, UNKEYED, Route, Selector, route_of
 from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.client.producer.pacing.flow_control import InFlightLimit
 from lockstep.client.producer.result import SendResult, SendStatus
@@ -26,10 +27,17 @@ from lockstep.runtime.host import Host
 
 RECORDS_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX
 """The longest body of one `send_records`: a frame without its header."""
-Enqueued = tuple[TopicMachine, PendingSend, "asyncio.Future[SendResult]"]
-"""A send in its queue, and the future of its result."""
 ALONE: Sequence[int] = (0,)
 """The position of the only message of a `send`."""
+
+
+class Demand(NamedTuple):
+    """What a send needs of the in-flight limit, and the time that it has (monotonic ms)."""
+
+    message_count: int
+    held_bytes: int
+    begun_ms: int
+    deadline_ms: int
 
 
 class Sends:
@@ -43,80 +51,49 @@ class Sends:
         self._limit = limit
         self._shell = shell
         self._clock = host.clock
-        self.now_ms = host.clock.monotonic_ms
-        """The time from which the deadline of a send is counted (monotonic ms)."""
         self._loop = asyncio.get_running_loop()
 
     # ----------------------------------------------------------------------------------------------------------------- steps
 
-    def enqueue(
-        self,
-        message: Message,
-        selector: Selector | None,
-        queue: MessageQueue | None,
-        timeout_ms: int | None,
-        durable: bool | None,
-        begun_ms: int,
-    ) -> Enqueued | None:
-        """Add a message to its queue. Return None if it has to wait first: for the topic's route, or for room in the in-flight limit."""
-        topic, limit = self._open_topics.get(message.topic), self._limit
+    def pending_send(
+        self, message: Message, selector: Selector | None, queue: MessageQueue | None, timeout_ms: int | None, durable: bool | None
+    ) -> "tuple[PendingSend, asyncio.Future[SendResult]]":
+        """Return a send that is called now, and the future of its result."""
+        route, begun_ms, future = route_of(message, selector, queue), self._clock.monotonic_ms(), self._loop.create_future()
+        default_ms = self._config.send_timeout_ms if route is UNKEYED else self._config.keyed_send_timeout_ms
+        deadline_ms = begun_ms + (timeout_ms or default_ms)
+        return PendingSend((message,), route, held_bytes_of(message), future, begun_ms, deadline_ms, durable), future
+
+    def enqueue(self, pending: PendingSend) -> TopicMachine | None:
+        """Add a send to its queue and return its topic. Return None if it has to wait first: for the topic's route, or for room in the
+        in-flight limit."""
+        topic, limit = self._open_topics.get(pending.messages[0].topic), self._limit
         if topic is None or limit.must_wait:
             return None
-        if durable:
+        if pending.durable:
             self._check_durable(topic)
-        if message.sharding_key is None and selector is None and queue is None:
-            route, machine, default_ms = UNKEYED, topic.next(begun_ms, limit.count), self._config.send_timeout_ms
-        else:
-            route = route_of(message, selector, queue)
-            machine, default_ms = topic.machine_for(route, begun_ms), self._config.keyed_send_timeout_ms
-        held_bytes = held_bytes_of(message)
-        limit.add(1, held_bytes)
-        return self._add(message, topic, route, machine, held_bytes, begun_ms, begun_ms + (timeout_ms or default_ms), durable)
-
-    async def enqueue_later(
-        self,
-        message: Message,
-        selector: Selector | None,
-        queue: MessageQueue | None,
-        timeout_ms: int | None,
-        durable: bool | None,
-        begun_ms: int,
-    ) -> Enqueued:
-        """Wait for the topic's route and for room in the in-flight limit, then do the same as `enqueue`."""
-        route, held_bytes = route_of(message, selector, queue), held_bytes_of(message)
-        end_ms = self._end_ms(begun_ms, timeout_ms, keyed=route is not UNKEYED)
-        topic = await self._open_topic(message.topic, 1, held_bytes, begun_ms, end_ms)
-        if durable:
-            self._check_durable(topic)
-        machine = await self._wait_for_queue(topic, route, 1, held_bytes, begun_ms, end_ms)
-        return self._add(message, topic, route, machine, held_bytes, begun_ms, end_ms, durable)
-
-    def _add(
-        self,
-        message: Message,
-        topic: TopicMachine,
-        route: Route,
-        machine: QueueMachine,
-        held_bytes: int,
-        begun_ms: int,
-        end_ms: int,
-        durable: bool | None,
-    ) -> Enqueued:
-        """Add a message that the in-flight limit counts already."""
-        future: asyncio.Future[SendResult] = self._loop.create_future()
-        pick = route.pick
-        version = None if pick is None else topic.layout.version
-        pending = PendingSend((message,), held_bytes, future, begun_ms, end_ms, route.keys, version, pick)
-        if durable is not None:
-            pending.durable = durable
+        machine = topic.machine_for(pending.route, pending.begun_ms, limit.count)
+        limit.add(1, pending.held_bytes)
         self._shell.add(topic, machine, pending)
-        return topic, pending, future
+        return topic
 
-    async def _wait_for_queue(
-        self, topic: TopicMachine, route: Route, count: int, held_bytes: int, begun_ms: int, end_ms: int
-    ) -> QueueMachine:
+    async def enqueue_later(self, pending: PendingSend) -> TopicMachine:
+        """Wait for the topic's route and for room in the in-flight limit, then do the same as `enqueue`."""
+        topic, machine = await self._admit(pending)
+        self._shell.add(topic, machine, pending)
+        return topic
+
+    async def _admit(self, pending: PendingSend, *, ordered: bool = True) -> tuple[TopicMachine, QueueMachine]:
+        """Wait for the topic's route and for room in the in-flight limit. Return the topic and the queue."""
+        demand = demand_of(pending)
+        topic = await self._open_topic(pending.messages[0].topic, demand)
+        if pending.durable:
+            self._check_durable(topic)
+        return topic, await self._wait_for_queue(topic, pending.route, demand, ordered=ordered)
+
+    async def _wait_for_queue(self, topic: TopicMachine, route: Route, demand: Demand, *, ordered: bool = True) -> QueueMachine:
         """Wait until the in-flight limit has room for a send to one queue. Return the queue, according to the layout at that time."""
-        ((_, machine, _, _),) = await self._wait_for_room(partial(self._single_share, topic, route), count, held_bytes, begun_ms, end_ms)
+        ((_, machine, _, _),) = await self._wait_for_room(partial(self._single_share, topic, route), demand, ordered=ordered)
         return machine
 
     def withdraw(self, topic: TopicMachine, pending: PendingSend, future: "asyncio.Future[SendResult]") -> None:
@@ -126,29 +103,17 @@ class Sends:
             future.exception()  # it has failed meanwhile: mark the error as retrieved
         future.cancel()
 
-    async def send_delayed(
-        self,
-        message: Message,
-        selector: Selector | None,
-        queue: MessageQueue | None,
-        timeout_ms: int | None,
-        durable: bool | None,
-        begun_ms: int,
-        delay: Delay,
-    ) -> SendResult:
-        route, held_bytes = route_of(message, selector, queue), held_bytes_of(message)
-        end_ms = self._end_ms(begun_ms, timeout_ms, keyed=route is not UNKEYED)
-        topic = await self._open_topic(message.topic, 1, held_bytes, begun_ms, end_ms)
-        if durable:
-            self._check_durable(topic)
-        await self._wait_for_room(partial(self._single_share, topic, route), 1, held_bytes, begun_ms, end_ms, ordered=False)
+    async def send_delayed(self, pending: PendingSend, delay: Delay) -> SendResult:
+        topic, _ = await self._admit(pending, ordered=False)
+        (message,), route = pending.messages, pending.route
         try:
             message_id = self._shell.keys.next(self._clock.wall_ms())
-            result = await DelayedSend(self._shell, self._group, topic, route, message, message_id, delay).run(end_ms, durable=durable)
-            self._limit.waiting.record_stored(1, held_bytes)
+            send = DelayedSend(self._shell, self._group, topic, route, message, message_id, delay)
+            result = await send.run(pending.deadline_ms, durable=pending.durable)
+            self._limit.waiting.record_stored(1, pending.held_bytes)
             return result
         finally:
-            self._limit.release(1, held_bytes)
+            self._limit.release(1, pending.held_bytes)
 
     async def send_batch(
         self,
@@ -161,8 +126,8 @@ class Sends:
         begun_ms = self._clock.monotonic_ms()
         division = Division(messages, selector, queue)
         end_ms = self._end_ms(begun_ms, timeout_ms, keyed=division.keyed)
-        count, held_bytes = len(messages), sum(division.held_bytes)
-        topics = {name: await self._open_topic(name, count, held_bytes, begun_ms, end_ms) for name in division.topics}
+        demand = Demand(len(messages), sum(division.held_bytes), begun_ms, end_ms)
+        topics = {name: await self._open_topic(name, demand) for name in division.topics}
         batch = Batch(len(messages), self._loop.create_future(), durable=DURABLE[require])
         if batch.durable:
             for topic in topics.values():
@@ -170,7 +135,7 @@ class Sends:
         try:
             for begin, end in division.chunks(self._config):
                 try:
-                    await self._send_chunk(batch, division, topics, messages, begin, end, begun_ms, end_ms)
+                    await self._send_chunk(batch, division, topics, begin, end, demand)
                 except SendError as error:
                     batch.failed(range(begin, len(messages)), without_frames(error))
                     break
@@ -190,16 +155,17 @@ class Sends:
         check_records(records, sizes)
         begun_ms, route = self._clock.monotonic_ms(), Route((QUEUE_WIDE,), None, queue)
         end_ms = self._end_ms(begun_ms, timeout_ms, keyed=True)
-        topic = await self._open_topic(queue.topic, len(sizes), len(records), begun_ms, end_ms)
+        future: asyncio.Future[SendResult] = self._loop.create_future()
+        encoded = EncodedRecords(records, sizes)
+        pending = PendingSend((), route, len(records), future, begun_ms, end_ms, records=encoded)
+        demand = demand_of(pending)
+        topic = await self._open_topic(queue.topic, demand)
         machine = topic.machine_for(route, begun_ms)
         try:
-            machine = await self._wait_for_queue(topic, route, len(sizes), len(records), begun_ms, end_ms)
+            machine = await self._wait_for_queue(topic, route, demand)
         except BaseException:  # re-raised
             machine.end_given_stream()
             raise
-        future: asyncio.Future[SendResult] = self._loop.create_future()
-        encoded = EncodedRecords(records, sizes)
-        pending = PendingSend((), len(records), future, begun_ms, end_ms, route.keys, records=encoded)
         self._shell.add(topic, machine, pending)
         try:
             return await future
@@ -213,7 +179,7 @@ class Sends:
     async def send_oneway(self, message: Message, selector: Selector | None, queue: MessageQueue | None) -> None:
         begun_ms, route = self._clock.monotonic_ms(), route_of(message, selector, queue)
         end_ms = self._end_ms(begun_ms, None, keyed=False)
-        topic = await self._open_topic(message.topic, 1, held_bytes_of(message), begun_ms, end_ms)
+        topic = await self._open_topic(message.topic, Demand(1, held_bytes_of(message), begun_ms, end_ms))
         machine = topic.machine_for(route, begun_ms)
         link = self._shell.link(machine.queue.broker_name)
         if link is None:
@@ -230,23 +196,23 @@ class Sends:
 
     # ----------------------------------------------------------------------------------------------------------------- parts
 
-    async def _open_topic(self, name: str, count: int, held_bytes: int, begun_ms: int, end_ms: int) -> TopicMachine:
+    async def _open_topic(self, name: str, demand: Demand) -> TopicMachine:
         """Return the topic's machine. Wait for its route if that is not known."""
         topic = self._open_topics.get(name)
         if topic is None:
-            self._check_waiting(name, count, held_bytes, end_ms - begun_ms)
+            self._check_waiting(name, demand)
             waiting = self._limit.waiting
-            waiting.enter(count, held_bytes)
+            waiting.enter(demand.message_count, demand.held_bytes)
             try:
-                topic = await self._topics.open(name, end_ms)
+                topic = await self._topics.open(name, demand.deadline_ms)
             finally:
-                waiting.leave(count, held_bytes)
+                waiting.leave(demand.message_count, demand.held_bytes)
         return topic
 
-    def _check_waiting(self, topic: str, count: int, held_bytes: int, timeout_ms: int) -> None:
+    def _check_waiting(self, topic: str, demand: Demand) -> None:
         """Raise TooManySendsError if a send that has so much time may not wait."""
-        waiting = self._limit.waiting
-        if not waiting.has_place(count, held_bytes, timeout_ms):
+        waiting, timeout_ms = self._limit.waiting, demand.deadline_ms - demand.begun_ms
+        if not waiting.has_place(demand.message_count, demand.held_bytes, timeout_ms):
             waits = f"{waiting.count} messages with {waiting.byte_count} bytes wait to be sent, and brokers store {waiting.stored_per_s}/s"
             do = "send less, or raise waiting_count_max and waiting_bytes_max"
             raise TooManySendsError(topic, f"refused at once: {waits}, too few for this one within its {timeout_ms} ms ({do})")
@@ -263,9 +229,7 @@ class Sends:
         """Raise RequestCodeNotSupportedError if a broker of the topic can't confirm that a message is on disk."""
         check_brokers(self._shell.instance, topic.layout, SENDING_DURABLY)
 
-    async def _wait_for_room(
-        self, find: Callable[[], Sequence[Share]], count: int, held_bytes: int, begun_ms: int, end_ms: int, *, ordered: bool = True
-    ) -> Sequence[Share]:
+    async def _wait_for_room(self, find: Callable[[], Sequence[Share]], demand: Demand, *, ordered: bool = True) -> Sequence[Share]:
         """Wait until the in-flight limit has room. Return the shares that `find` returns then: the layout may have changed meanwhile.
 
         If `ordered`, a failed send also fails the later sends with one of its keys that wait here.
@@ -273,11 +237,12 @@ class Sends:
         self._check_open()
         shares = find()
         limit = self._limit
+        count, held_bytes, begun_ms, end_ms = demand
         if not limit.must_wait:
             limit.add(count, held_bytes)
             return shares
         topic, first, route, _ = shares[0]
-        self._check_waiting(topic.layout.topic, count, held_bytes, end_ms - begun_ms)
+        self._check_waiting(topic.layout.topic, demand)
         queue_keys = [(machine.queue, route.keys) for _, machine, route, _ in shares] if ordered else []
 
         def in_time() -> bool:
@@ -296,37 +261,21 @@ class Sends:
             raise not_running(self._group, closed=True)
 
     async def _send_chunk(
-        self,
-        batch: Batch,
-        division: Division,
-        topics: Mapping[str, TopicMachine],
-        messages: Sequence[Message],
-        begin: int,
-        end: int,
-        begun_ms: int,
-        end_ms: int,
+        self, batch: Batch, division: Division, topics: Mapping[str, TopicMachine], begin: int, end: int, demand: Demand
     ) -> None:
-        """Send messages[begin:end], those of one queue together. If one can't be routed, none is enqueued."""
-        count, held_bytes = end - begin, sum(division.held_bytes[begin:end])
-        shares = await self._wait_for_room(
-            lambda: division.shares(begin, end, topics, self._clock.monotonic_ms()), count, held_bytes, begun_ms, end_ms
-        )
-        sends = [self._pending_share(batch, share, division, messages, begun_ms, end_ms) for share in shares]
-        batch.sends += [(share[0], pending) for share, pending in zip(shares, sends, strict=True)]
-        for (topic, machine, _, _), pending in zip(shares, sends, strict=True):
-            self._shell.add(topic, machine, pending)
+        """Send messages[begin:end], those of one queue together. If one can't be routed, none is enqueued.
 
-    def _pending_share(
-        self, batch: Batch, share: Share, division: Division, messages: Sequence[Message], begun_ms: int, end_ms: int
-    ) -> PendingSend:
-        """Return the messages of a share as one send."""
-        topic, _, route, places = share
-        own = [messages[place] for place in places]
-        held_bytes = sum([division.held_bytes[place] for place in places])
-        version = None if route.pick is None else topic.layout.version
-        pending = PendingSend(own, held_bytes, batch, begun_ms, end_ms, route.keys, version, route.pick, places)
-        pending.durable = batch.durable
-        return pending
+        `demand` is that of the whole batch.
+        """
+        shares = await self._wait_for_room(
+            lambda: division.shares(begin, end, topics, self._clock.monotonic_ms()),
+            demand._replace(message_count=end - begin, held_bytes=sum(division.held_bytes[begin:end])),
+        )
+        for topic, machine, route, places in shares:
+            messages, held_bytes = division.of(places)
+            pending = PendingSend(messages, route, held_bytes, batch, demand.begun_ms, demand.deadline_ms, batch.durable, places)
+            batch.sends.append((topic, pending))
+            self._shell.add(topic, machine, pending)
 
     def _too_late(self, route: Route, machine: QueueMachine) -> SendError:
         """Return the error of a send that waited for the in-flight limit until its deadline, or until too little time was left for a
@@ -338,6 +287,11 @@ class Sends:
         if route is UNKEYED:
             return SendTimeoutError(queue.topic, Outcome.NOT_STORED, why)
         return QueueUnavailableError(queue, Outcome.NOT_STORED, why)
+
+
+def demand_of(pending: PendingSend) -> Demand:
+    """Return what a send needs and the time that it has."""
+    return Demand(pending.count, pending.held_bytes, pending.begun_ms, pending.deadline_ms)
 
 
 def check_records(records: bytes, sizes: list[int]) -> None:

@@ -167,7 +167,10 @@ class ProducerShell:
     # ----------------------------------------------------------------------------------------------------------------- sends
 
     def add(self, topic: TopicMachine, machine: QueueMachine, pending: PendingSend) -> None:
-        """Add a send to its queue. Its frame is written at the end of this loop turn unless one is in flight."""
+        """Add a send to the queue that the present layout gives it. Its frame is written at the end of this loop turn unless one is in
+        flight."""
+        if pending.route.pick is not None:
+            pending.version = topic.layout.version
         machine.add(pending)
         if machine not in self._writes.due:
             self._schedule(topic, machine)

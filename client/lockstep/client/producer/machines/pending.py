@@ -1,20 +1,14 @@
-"""Messages that are acknowledged together: that of a `send`, or those of a `send_batch` for one queue. Pure."""
+"""A send: messages that are acknowledged together, that of a `send`, or those of a `send_batch` for one queue. Pure."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from lockstep.client.producer.machines.routing import Route
 from lockstep.protocol.message import Message
-from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
+from lockstep.protocol.queue import LayoutVersion, MessageQueue
 
 RECORD_OVERHEAD_BYTES = 384
 """The size of a record without body and user properties, at most, roughly: fixed fields, topic, UNIQ_KEY, key. For the in-flight limit."""
-
-QUEUE_WIDE = ""
-"""The key of a selected or named send: the user's own key is not known, so the whole queue counts as one key. A sharding key is never
-empty."""
-
-Pick = Callable[[TopicLayout, str], MessageQueue]
-"""Returns the queue of a key in a layout."""
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -43,6 +37,8 @@ class EncodedRecords(NamedTuple):
 class PendingSend:
     """One or more messages that are sent in one frame and acknowledged together. They are encoded when the frame is sealed.
 
+    It is created when the send is called, and is what every step of the send takes: the arguments first, then the state.
+
     It has no nested objects: a list per message would be one more object for the garbage collector to visit, ten thousand times a second.
     """
 
@@ -59,10 +55,10 @@ class PendingSend:
         "message_ids",
         "messages",
         "parts",
-        "pick",
         "places",
         "queue",
         "records",
+        "route",
         "ticket",
         "version",
         "waiter",
@@ -71,13 +67,12 @@ class PendingSend:
     def __init__(
         self,
         messages: Sequence[Message],
+        route: Route,
         held_bytes: int,
         waiter: Waiter,
         begun_ms: int,
         deadline_ms: int,
-        keys: Sequence[str] = (),
-        version: LayoutVersion | None = None,
-        pick: Pick | None = None,
+        durable: bool | None = None,
         places: Sequence[int] = (),
         records: EncodedRecords | None = None,
     ) -> None:
@@ -95,15 +90,14 @@ class PendingSend:
         self.begun_ms = begun_ms
         """When it was called (monotonic ms)."""
         self.deadline_ms = deadline_ms
-        self.keys = keys
+        self.route = route
+        self.keys = route.keys
         """Empty: unkeyed. One: the key of all records. Otherwise one for each record."""
-        self.version = version
-        """The layout from which the queue was picked; None if it is unkeyed or the user named the queue."""
-        self.pick = pick
-        """Picks the queue from a higher layout; None if `version` is None."""
+        self.version: LayoutVersion | None = None
+        """The layout from which the queue was picked. None before that, and if it is unkeyed or the user named the queue."""
         self.alone = records is not None
         """It goes into a frame of its own: it is encoded already, or a record of its last frame was refused."""
-        self.durable: bool | None = None
+        self.durable = durable
         """The response to its frame is sent when the records are on disk (True), when the operating system has them (False), or
         according to the broker's flush setting (None)."""
         self.may_be_stored = False
@@ -153,17 +147,16 @@ class PendingSend:
             messages = [self.messages[position] for position in own]
             part = PendingSend(
                 messages,
+                Route([keys[position] for position in own], self.route.pick),
                 sum(map(held_bytes_of, messages)),
                 self.waiter,
                 self.begun_ms,
                 self.deadline_ms,
-                [keys[position] for position in own],
-                self.version,
-                self.pick,
+                self.durable,
                 [self.places[position] for position in own],
             )
             part.message_ids = None if ids is None else [ids[position] for position in own]
-            part.alone, part.durable, part.queue = self.alone, self.durable, self.queue
+            part.alone, part.version, part.queue = self.alone, self.version, self.queue
             part.failed, part.may_be_stored = self.failed, self.may_be_stored
             parts[found] = part
         self.parts = tuple(parts.values())

@@ -8,12 +8,18 @@ unkeyed    round robin over the writable queues of the connected brokers; with m
 
 from collections.abc import Callable, Sequence
 
-from lockstep.client.producer.machines.pending import QUEUE_WIDE, Pick
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.queue import MessageQueue, TopicLayout
+
+QUEUE_WIDE = ""
+"""The key of a selected or named send: the user's own key is not known, so the whole queue counts as one key. A sharding key is never
+empty."""
+
+Pick = Callable[[TopicLayout, str], MessageQueue]
+"""Returns the queue of a key in a layout."""
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 """Returns the queue for a message: one of the given queues, which are all writable queues of the topic in the order of its layout."""

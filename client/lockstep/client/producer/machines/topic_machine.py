@@ -10,9 +10,9 @@ from lockstep.client.producer.machines.encoder import FrameEncoder
 from lockstep.client.producer.machines.in_flight_frame import InFlightFrame
 from lockstep.client.producer.machines.latency_fault import BrokerLatencies
 from lockstep.client.producer.machines.live_queues import LiveQueues
-from lockstep.client.producer.machines.pending import QUEUE_WIDE, PendingSend
+from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.queue_machine import Connection, QueueMachine
-from lockstep.client.producer.machines.routing import Route, number_of_key
+from lockstep.client.producer.machines.routing import QUEUE_WIDE, Route, number_of_key
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.protocol.errors import LocalProtocolError, LockstepError, TopicNotExistError
 from lockstep.protocol.queue import MessageQueue, TopicLayout
@@ -292,11 +292,11 @@ class TopicMachine:
 
     def _pick_again(self, machine: QueueMachine, pending: PendingSend, *, ahead: bool = False) -> None:
         """Assign a send that was taken from this queue to the queue that the present layout gives it."""
-        assert pending.pick is not None
         if pending.done():
             machine.effects.append(Release([pending]))
             return
-        pick, layout = pending.pick, self.layout
+        pick, layout = pending.route.pick, self.layout
+        assert pick is not None
         try:
             if not layout.write_queues:
                 raise _deleted(layout)

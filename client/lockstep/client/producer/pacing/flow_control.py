@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from lockstep.client.errors import PrecedingSendError
-from lockstep.client.producer.machines.pending import QUEUE_WIDE
+from lockstep.client.producer.machines.routing import QUEUE_WIDE
 from lockstep.client.producer.pacing.ends import Ends
 from lockstep.client.producer.pacing.expiry import Expiry
 from lockstep.client.producer.pacing.waiting_room import WaitingRoom
