@@ -32,7 +32,7 @@ async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_re
     async with one_queue(config) as (broker, producer):
         (topic,) = producer._topics.open_topics.values()
         assert producer._shell is not None
-        link = producer._shell.link(topic.of_key("k").queue.broker_name)
+        link = producer._shell.instance.link(topic.of_key("k").queue.broker_name)
         assert link is not None
         assert link.endpoint is not None
         for endpoint, option in ((link.endpoint, socket.SO_SNDBUF), (broker.endpoints[0], socket.SO_RCVBUF)):

@@ -19,6 +19,7 @@ from lockstep.client.producer.machines.send_fifo import NEVER_MS
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.protocol.codes import ResponseCode as C
+from lockstep.protocol.command import Command
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
@@ -166,7 +167,7 @@ class RandomRun:
             connection.silent.append(written)
         elif connection.open:
             where = {"queueOffset": 1, "physicalOffset": 5, "storeHost": "10.0.0.1:1"}
-            self.topic.handle_response(written.machine, written.write.frame, code, "no", where, self.now_ms)
+            self.topic.handle_response(written.machine, written.write.frame, Command(code, remark="no", fields=where), self.now_ms)
         return True
 
     def close(self, name: str) -> None:

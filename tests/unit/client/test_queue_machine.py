@@ -17,7 +17,7 @@ from lockstep.client.producer.machines.send_fifo import NEVER_MS
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.command import RETRY_AFTER_FIELD
+from lockstep.protocol.command import RETRY_AFTER_FIELD, Command
 from lockstep.protocol.errors import TopicNotExistError, TransportError
 from lockstep.protocol.message import Message
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
@@ -100,7 +100,7 @@ class Topic:
         return requested
 
     def response(self, write: Write, code: int, remark: str = "", broker: str = "a", **fields: object) -> list[Effect]:
-        self.machine.handle_response(self.queue(broker), write.frame, code, remark, fields, self.now_ms)
+        self.machine.handle_response(self.queue(broker), write.frame, Command(code, remark=remark, fields=fields), self.now_ms)
         return self.taken() + self.run()
 
 
@@ -441,7 +441,7 @@ def test_every_send_ends_once_and_each_queue_has_at_most_one_frame_in_flight(ste
         elif kind == "response" and open_writes:
             assert isinstance(what, int)
             machine, write = open_writes.pop(0)
-            topic.machine.handle_response(machine, write.frame, what, "no", STORED, topic.now_ms)
+            topic.machine.handle_response(machine, write.frame, Command(what, remark="no", fields=STORED), topic.now_ms)
         elif kind == "lose" and open_writes:
             machine, write = open_writes.pop()
             machine.write_lost(write.frame, TransportError("closed"))

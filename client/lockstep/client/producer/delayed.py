@@ -112,7 +112,7 @@ class DelayedSend:
             await asyncio.sleep(AGAIN_MS / 1000)
 
     async def _try(self, machine: QueueMachine, record: RecordView, timeout_ms: int) -> Command:
-        link = self._shell.link(machine.queue.broker_name)
+        link = self._shell.instance.link(machine.queue.broker_name)
         if link is None or not link.up or link.last_reply is None:
             raise TransportError(f"broker {machine.queue.broker_name} is not connected")
         check_features(link.last_reply, DELAYING)

@@ -181,7 +181,7 @@ class Sends:
         end_ms = self._end_ms(begun_ms, None, keyed=False)
         topic = await self._open_topic(message.topic, Demand(1, held_bytes_of(message), begun_ms, end_ms))
         machine = topic.machine_for(route, begun_ms)
-        link = self._shell.link(machine.queue.broker_name)
+        link = self._shell.instance.link(machine.queue.broker_name)
         if link is None:
             raise TransportError(f"{machine.queue}: no address of broker {machine.queue.broker_name} is known")
         if not link.up:

@@ -86,7 +86,6 @@ class ProducerShell:
         self._writes = WriteScheduler(self._run, self._endpoint, instance.host.clock)
         self.timers: dict[QueueMachine, int] = {}
         """When the timer of each queue that has one is due (monotonic ms)."""
-        self._links: dict[str, BrokerLink] = {}
         self._oneway: dict[QueueMachine, OnewayRecords] = {}
         self.keys = UniqueKeys(instance.host.random.token(UNIQUE_PREFIX_BYTES))
         """The ids of messages."""
@@ -145,22 +144,13 @@ class ProducerShell:
         self._run_soon(topic)
         return True
 
-    def link(self, broker_name: str) -> BrokerLink | None:
-        """Return the link to a broker; None if its address is not known."""
-        link = self._links.get(broker_name)
-        if link is None:
-            link = self.instance.link(broker_name)
-            if link is not None:
-                self._links[broker_name] = link
-        return link
-
     def _up(self, layout: TopicLayout) -> list[str]:
         names = [entry.broker_name for entry in layout.entries]
-        return [name for name in names if (link := self.link(name)) is not None and link.up]
+        return [name for name in names if (link := self.instance.link(name)) is not None and link.up]
 
     def _endpoint(self, machine: QueueMachine) -> Endpoint | None:
         """Return the open connection to the queue's broker."""
-        link = self.link(machine.queue.broker_name)
+        link = self.instance.link(machine.queue.broker_name)
         endpoint = None if link is None else link.endpoint
         return None if endpoint is None or endpoint.closed else endpoint
 
@@ -200,7 +190,7 @@ class ProducerShell:
             machine.write_lost(frame, result)
             self._writes.add(topic, machine)
             return
-        topic.handle_response(machine, frame, result.code, result.remark, result.fields, self._clock.monotonic_ms())
+        topic.handle_response(machine, frame, result, self._clock.monotonic_ms())
         if topic.due:
             self._run_soon(topic)
         self._carry_out(topic, machine)

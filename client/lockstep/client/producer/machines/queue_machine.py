@@ -47,7 +47,7 @@ from lockstep.client.producer.machines.send_buffer import SendBuffer
 from lockstep.client.producer.machines.send_fifo import AHEAD_OF_ALL, NEVER_MS
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.client.producer.result import STATUS_OF_CODE, FrameResult
-from lockstep.protocol.command import RETRY_AFTER_FIELD
+from lockstep.protocol.command import RETRY_AFTER_FIELD, Command
 from lockstep.protocol.errors import (
     BrokerError,
     BrokerSystemError,
@@ -399,9 +399,7 @@ class QueueMachine:
             if not frame.responses_due:
                 self._retry(frame)
 
-    def handle_response(
-        self, frame: InFlightFrame, code: int, remark: str | None, fields: Mapping[str, object], now_ms: int
-    ) -> LayoutVersion | None:
+    def handle_response(self, frame: InFlightFrame, response: Command, now_ms: int) -> LayoutVersion | None:
         """Handle the response to a write of the frame. A late response to an early write is as good as any.
 
         Return the layout version for which a keyed frame was refused: earlier sends are to be picked again.
@@ -409,13 +407,13 @@ class QueueMachine:
         frame.responses_due -= 1
         if frame is not self._frame:
             return None
-        if code in STATUS_OF_CODE:
-            self._stored(frame, code, fields, now_ms)
+        if response.code in STATUS_OF_CODE:
+            self._stored(frame, response, now_ms)
             return None
-        return self._refused(frame, broker_error(code, remark), fields, now_ms)
+        return self._refused(frame, broker_error(response.code, response.remark), response.fields, now_ms)
 
-    def _stored(self, frame: InFlightFrame, code: int, fields: Mapping[str, object], now_ms: int) -> None:
-        get = fields.get
+    def _stored(self, frame: InFlightFrame, response: Command, now_ms: int) -> None:
+        get = response.fields.get
         offset, physical_offset, host = get("queueOffset"), get("physicalOffset"), get("storeHost", "")
         if type(offset) is not int or type(physical_offset) is not int or type(host) is not str:
             frame.unknown = True
@@ -430,7 +428,7 @@ class QueueMachine:
             self._latencies.responded(self.queue.broker_name, now_ms - frame.begun_ms, now_ms)
         if self.stalled:
             self.stalled = not self.broker.up
-        result = FrameResult(STATUS_OF_CODE[code], self.queue, offset, physical_offset, host, frame.sizes, frame.ids)
+        result = FrameResult(STATUS_OF_CODE[response.code], self.queue, offset, physical_offset, host, frame.sizes, frame.ids)
         self.effects.append(Complete(frame, result))
         self.run_at_ms = 0 if self._buffer else NEVER_MS
 

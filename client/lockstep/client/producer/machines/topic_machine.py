@@ -14,6 +14,7 @@ from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.queue_machine import Connection, QueueMachine
 from lockstep.client.producer.machines.routing import QUEUE_WIDE, Route, number_of_key
 from lockstep.client.producer.machines.sequencer import Sequencer
+from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, LockstepError, TopicNotExistError
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 
@@ -177,11 +178,9 @@ class TopicMachine:
         if machine.stalled or self._stalled:
             self._relieve(machine, now_ms)
 
-    def handle_response(
-        self, machine: QueueMachine, frame: InFlightFrame, code: int, remark: str | None, fields: Mapping[str, object], now_ms: int
-    ) -> None:
+    def handle_response(self, machine: QueueMachine, frame: InFlightFrame, response: Command, now_ms: int) -> None:
         """Handle the response to a write of the frame."""
-        version = machine.handle_response(frame, code, remark, fields, now_ms)
+        version = machine.handle_response(frame, response, now_ms)
         if machine.stalled or self._stalled:
             self._count_stalled(machine)
         if version is not None:
