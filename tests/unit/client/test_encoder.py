@@ -36,28 +36,28 @@ def views(data: bytes) -> list[RecordView]:
 
 
 def test_records_carry_the_queue_the_ids_and_when_each_send_was_called() -> None:
-    encoded = encoder().encode([pending("a", begun_ms=100), pending("b", "c", begun_ms=250)], 7, 300)
-    records = views(encoded.records)
+    data, sizes, ids = encoder().encode([pending("a", begun_ms=100), pending("b", "c", begun_ms=250)], 7, 300)
+    records = views(data)
     assert [record.body for record in records] == [b"a", b"b", b"c"]
-    assert [record.total_size for record in records] == encoded.sizes
+    assert [record.total_size for record in records] == sizes
     assert {record.queue_id for record in records} == {7}
     assert [record.born_ms - WALL_MS for record in records] == [-200, -50, -50]
-    assert [split_properties(record.properties.decode())[UNIQ_KEY] for record in records] == list(encoded.ids)
-    assert len(set(encoded.ids)) == 3
+    assert [split_properties(record.properties.decode())[UNIQ_KEY] for record in records] == list(ids)
+    assert len(set(ids)) == 3
 
 
 def test_message_that_was_in_a_frame_keeps_its_id_in_the_next_one() -> None:
     made, first, second = encoder(), pending("a", "b"), pending("c")
-    before = made.encode([first], 0, 300)
-    first.message_ids = before.ids
-    after = made.encode([second, first], 1, 900)
-    assert list(after.ids[1:]) == list(before.ids)
-    assert after.ids[0] not in before.ids
-    assert [record.queue_id for record in views(after.records)] == [1, 1, 1]
+    _, _, before = made.encode([first], 0, 300)
+    first.message_ids = before
+    data, _, after = made.encode([second, first], 1, 900)
+    assert list(after[1:]) == list(before)
+    assert after[0] not in before
+    assert [record.queue_id for record in views(data)] == [1, 1, 1]
 
 
 def test_large_body_is_compressed() -> None:
-    small, large = views(encoder(compress_over=100).encode([pending("x" * 99), pending("x" * 100)], 0, 300).records)
+    small, large = views(encoder(compress_over=100).encode([pending("x" * 99), pending("x" * 100)], 0, 300)[0])
     assert not small.sys_flag & SYS_COMPRESSED
     assert large.sys_flag & SYS_COMPRESSED
 
@@ -67,8 +67,8 @@ def test_encoded_records_are_sent_as_they_are() -> None:
     given = PendingSend((), Route(("",)), 1, Caller(), 0, 1_000, records=EncodedRecords(record * 2, [len(record)] * 2))
     assert given.count == 2
     assert given.alone
-    encoded = encoder().encode([given], 9, 300)
-    assert (encoded.records, encoded.sizes) == (record * 2, [len(record)] * 2)
+    data, sizes, _ = encoder().encode([given], 9, 300)
+    assert (data, sizes) == (record * 2, [len(record)] * 2)
 
 
 def named(*names: str) -> PendingSend:
@@ -78,7 +78,7 @@ def named(*names: str) -> PendingSend:
 def test_name_of_a_property_that_no_condition_can_name_is_sent_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     made = encoder()
     for _ in range(2):
-        (record,) = views(made.encode([named("amount", "a.b", "order-id", "in", "größe")], 0, 300).records)
+        (record,) = views(made.encode([named("amount", "a.b", "order-id", "in", "größe")], 0, 300)[0])
         assert split_properties(record.properties.decode())["a.b"] == "1"
     logged = [line for line in caplog.text.splitlines() if "property.not_for_conditions" in line]
     assert len(logged) == 4

@@ -1,7 +1,6 @@
 """Encodes the messages of a frame as records when the frame is sealed: a send that waits keeps the user's own objects, and no copy."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.protocol.ids import UniqueKeys
@@ -17,16 +16,6 @@ NO_IDS: Sequence[str] = ("",)
 """The id of the result of a `send_records`: its records carry their own ids."""
 
 
-class EncodedFrame(NamedTuple):
-    """The records of a frame, before their sequence is added."""
-
-    records: bytes
-    sizes: list[int]
-    """The size of each record in bytes."""
-    ids: Sequence[str]
-    """The id of each message (UNIQ_KEY)."""
-
-
 class FrameEncoder:
     """Gives messages their ids and encodes them."""
 
@@ -40,11 +29,12 @@ class FrameEncoder:
         self._names: set[str] = set()
         """Names of properties that were examined."""
 
-    def encode(self, sends: Sequence[PendingSend], queue_id: int, now_ms: int) -> EncodedFrame:
-        """Return the records of these sends in their order. A message that was in a frame before keeps its id."""
+    def encode(self, sends: Sequence[PendingSend], queue_id: int, now_ms: int) -> tuple[bytes, list[int], Sequence[str]]:
+        """Return the records of these sends in their order, without a sequence, the size of each in bytes, and the id of each message
+        (UNIQ_KEY). A message that was in a frame before keeps its id."""
         head = sends[0]
         if head.records is not None:
-            return EncodedFrame(head.records.data, head.records.sizes, NO_IDS)
+            return head.records.data, head.records.sizes, NO_IDS
         wall_ms = self._wall_ms()
         messages: list[Message] = []
         born_ms: list[int] = []
@@ -65,7 +55,7 @@ class FrameEncoder:
                 self._examine_names(message.properties)
         ids = self._repeated_ids(sends, wall_ms) if repeated else self._keys.next_many(wall_ms, len(messages))
         data, sizes = encode_messages(messages, queue_id, ids, born_ms, self._compress_over)
-        return EncodedFrame(data, sizes, ids)
+        return data, sizes, ids
 
     def _examine_names(self, names: Iterable[str]) -> None:
         """Log each name that no condition of a subscription can name: it is sent all the same, as RocketMQ's clients do."""

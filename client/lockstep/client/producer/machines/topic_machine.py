@@ -105,7 +105,8 @@ class TopicMachine:
 
     def of_key(self, sharding_key: str) -> QueueMachine:
         """Return the queue to which the key belongs, whether its broker is live or not."""
-        return self._machine(number_of_key(sharding_key, len(self._writable.write_queues)))
+        number = number_of_key(sharding_key, len(self._writable.write_queues))
+        return self._machines[number] or self._machine(number)
 
     def of_keys(self, sharding_keys: Mapping[int, str]) -> list[tuple[QueueMachine, list[int]]]:
         """Return each queue to which any of these keys belongs, in the order of the layout, with the positions of its keys."""
