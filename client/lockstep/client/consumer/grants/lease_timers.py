@@ -74,7 +74,10 @@ class ProofOfLife:
     @property
     def deadline_ms(self) -> int:
         """Return the time from which no call starts; always in the past before the first proof."""
-        return LONG_AGO_MS if self.proven_ms is None else self.proven_ms + min(self._proven_grace_ms, self.grace_ms) - MARGIN_MS
+        if self.proven_ms is None:
+            return LONG_AGO_MS
+        now_ms, then_ms = self.grace_ms, self._proven_grace_ms  # not min(): this is read before each call of a listener
+        return self.proven_ms + (now_ms if now_ms < then_ms else then_ms) - MARGIN_MS
 
     def sent(self, now_ms: int, *, lock: bool = False, empty: bool = False) -> ProofRequest:
         stamp = ProofRequest(self._connection, now_ms, lock)
