@@ -1,7 +1,7 @@
 """One queue with parked keys, as its broker and its owner see it: the main flow, replays and drops over the real table of parked keys.
 
 The broker's part is that of processors/pull.py, parking.py and parked_copies.py, with the real ParkTable; the owner's is that of
-consumer/calls/parking.py and lane_model.py, with the real ProcessQueue. Requests may lose their way, or their response; the broker may
+consumer/calls/parking.py and lane_runner.py, with the real ProcessQueue. Requests may lose their way, or their response; the broker may
 forget what it has not synced; the owner may die. After each step the laws hold:
 
     P-K1  a later message of a key is not accepted before an earlier one, so none is left out by both flows

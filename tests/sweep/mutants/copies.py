@@ -13,9 +13,9 @@ from lockstep.broker.processors import send_back
 from lockstep.broker.processors.send_back import SendBackProcessor
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.client.consumer.calls.concurrent_model import ConcurrentCall, ConcurrentRunner
-from lockstep.client.consumer.calls.crew import Call
 from lockstep.client.consumer.calls.process_queue import ProcessQueue
 from lockstep.client.consumer.calls.retry import OrderedRetry
+from lockstep.client.consumer.calls.runner import Call
 from lockstep.client.errors import QueueUnavailableError, SendTimeoutError
 from lockstep.client.producer.delayed import DelayedSend
 from lockstep.client.producer.result import SendResult

@@ -8,7 +8,7 @@ from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.client.consumer.calls import process_queue
 from lockstep.client.consumer.calls.crew import Crew
-from lockstep.client.consumer.calls.lane_model import LaneRunner
+from lockstep.client.consumer.calls.lane_runner import LaneRunner
 from lockstep.client.consumer.calls.lanes import Lane, Lanes
 from lockstep.client.consumer.calls.process_queue import ProcessQueue
 from lockstep.protocol.done_ranges import Ranges
@@ -118,29 +118,28 @@ def done_ranges_outlive_a_reset(patch: Patches) -> None:
 @mutant(WORLD)
 def draining_waits_for_one_call(patch: Patches) -> None:
     """A queue is released when all calls of its keys have ended."""
-    succeeded = LaneRunner.succeeded
+    note = LaneRunner.note_progress
 
-    def and_is_the_last(self: LaneRunner, call: Any, result: object, *, last: bool) -> bool:
-        if not succeeded(self, call, result, last=last):
-            return False
-        if not last:
+    def as_if_the_last_had_ended(self: LaneRunner) -> None:
+        if self.queue.calls:
             self.last_call_ended()
-        return True
+        else:
+            note(self)
 
-    patch.set(LaneRunner, "succeeded", and_is_the_last)
+    patch.set(LaneRunner, "note_progress", as_if_the_last_had_ended)
 
 
 @mutant(WORLD)
 def concurrency_is_not_limited(patch: Patches) -> None:
     """A consumer has at most `concurrency` calls at a time."""
-    add = Crew._add_caller
+    add = Crew._add_task
 
     def one_more(self: Crew[Any]) -> None:
         self._concurrency += 1
         add(self)
         self._concurrency -= 1
 
-    patch.set(Crew, "_add_caller", one_more)
+    patch.set(Crew, "_add_task", one_more)
 
 
 @mutant(WORLD, aimed="tests/unit/client/test_lanes.py::test_ranges_of_an_earlier_owner_are_reported_again_when_there_is_room")
@@ -160,4 +159,4 @@ def ranges_of_earlier_owners_are_not_reported(patch: Patches) -> None:
 @mutant(WORLD, aimed="tests/unit/client/test_crew.py::test_batch_that_arrives_in_the_turn_in_which_the_last_task_ends_is_called")
 def a_task_that_ends_is_not_replaced(patch: Patches) -> None:
     """What arrives while the last task of the crew ends gets another task."""
-    patch.set(Crew, "_caller_ended", lambda self, task: self._callers.pop(task, None))
+    patch.set(Crew, "_task_ended", lambda self, task: self.tasks.pop(task, None))

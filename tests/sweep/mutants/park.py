@@ -9,7 +9,7 @@ from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.processors.pull_request import Pull
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.store import ReadResult
-from lockstep.client.consumer.calls.lane_model import LaneRunner
+from lockstep.client.consumer.calls.lane_runner import LaneRunner
 from lockstep.client.consumer.calls.lanes import Lanes
 from lockstep.client.consumer.calls.parking import ParkedKeys
 from lockstep.protocol.bodies import ParkedKey, ParkState

@@ -5,15 +5,9 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-from lockstep.client.consumer.calls.crew import Call, Crew
+from lockstep.client.consumer.calls.crew import Crew
+from lockstep.client.consumer.calls.runner import Call
 from lockstep.runtime.daemon import Tasks
-
-
-class Ownership:
-    running = False
-
-    def call_started(self) -> None:
-        self.running = True
 
 
 @dataclass(eq=False)
@@ -21,16 +15,18 @@ class Runner:
     """One queue with `waiting` batches."""
 
     waiting: int = 0
-    queue: Any = field(default_factory=lambda: SimpleNamespace(calls={}, ownership=Ownership(), queue="q"))
+    queue: Any = field(default_factory=lambda: SimpleNamespace(calls={}, ownership=SimpleNamespace(running=False)))
+    grant: Any = field(default_factory=lambda: SimpleNamespace(pull_waits=False))
 
     def begin_call(self, now_ms: int) -> Call | None:
         if not self.waiting:
             return None
         self.waiting -= 1
         context: Any = object()
-        return Call(self, [], context, now_ms, self.waiting > 0)
+        runner: Any = self
+        return Call(runner, [], context, now_ms)
 
-    def succeeded(self, call: Call, result: object, *, last: bool) -> bool:
+    def succeeded(self, call: Call, result: object) -> bool:
         return True
 
     async def process(self, call: Call, result: object, error: BaseException | None) -> None:
@@ -49,10 +45,9 @@ async def test_batch_that_arrives_in_the_turn_in_which_the_last_task_ends_is_cal
 
     host = SimpleNamespace(clock=SimpleNamespace(boot_ms=lambda: 0))
     ctx: Any = SimpleNamespace(host=host, config=SimpleNamespace(concurrency=1), runs=Tasks(), group="g")
-    listener: Any = SimpleNamespace(listener=listen, in_loop=True, running=0, watch=None)
+    listener: Any = SimpleNamespace(listener=listen, in_loop=True, running={}, watch=None)
     crew: Crew[Call] = Crew(ctx, listener, ctx.config.concurrency)
-    crew._slice_end_ms = 5
-    runner = Runner()
+    runner: Any = Runner()
 
     def arrive() -> None:
         runner.waiting += 1
@@ -69,4 +64,4 @@ async def test_batch_that_arrives_in_the_turn_in_which_the_last_task_ends_is_cal
     started[1].set_result(None)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert (crew.tasks(), runner.queue.ownership.running) == ([], False)
+    assert (crew.tasks, runner.queue.ownership.running) == ({}, False)

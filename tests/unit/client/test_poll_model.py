@@ -8,10 +8,10 @@ from typing import Any, cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.client.consumer.calls.consume_model import HeldQueue
 from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.poll_model import PollModel
 from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueue
+from lockstep.client.consumer.calls.runner import HeldQueue
 from lockstep.client.consumer.grants.ownership import GrantPolicy, QueueOwnership
 from lockstep.protocol.bodies import LockResult, LockVerdict
 from lockstep.protocol.message import MessageExt

@@ -66,7 +66,7 @@ def test_pull_during_a_call_does_not_change_the_running_batch() -> None:
     held.put(stored(3), 4, 10)
     assert held.put_back() == 1
     assert offsets(held.take(1)) == [1]
-    assert held.batch_attempts == 1
+    assert held.attempts_at(held.batch[0].queue_offset) == 1
     held.commit()
     assert offsets(held.take(5)) == [2, 3]
 
@@ -75,21 +75,21 @@ def test_attempts_belong_to_the_batch_that_begins_at_the_committed_offset() -> N
     held = queue(5, attempts=2)
     held.put(stored(5, 6), 7, 20)
     held.take(1)
-    assert (held.batch_attempts, held.committed_attempts) == (2, 2)
+    assert (held.attempts_at(held.batch[0].queue_offset), held.attempts_at(held.commit_offset)) == (2, 2)
     assert held.put_back() == 3
-    assert held.committed_attempts == 3
+    assert held.attempts_at(held.commit_offset) == 3
     held.take(1)
     held.commit()
-    assert held.committed_attempts == 0
+    assert held.attempts_at(held.commit_offset) == 0
     held.take(1)
-    assert held.batch_attempts == 0
+    assert held.attempts_at(held.batch[0].queue_offset) == 0
 
 
 def test_restored_attempts_do_not_pass_to_another_message() -> None:
     held = queue(5, attempts=2)
     held.put(stored(9), 10, 10)  # retention removed 5 … 8
     held.take(1)
-    assert (held.batch_attempts, held.committed_attempts) == (0, 0)
+    assert (held.attempts_at(held.batch[0].queue_offset), held.attempts_at(held.commit_offset)) == (0, 0)
 
 
 def test_failure_after_uncommitted_messages_is_counted_but_not_committed() -> None:
@@ -98,12 +98,12 @@ def test_failure_after_uncommitted_messages_is_counted_but_not_committed() -> No
     held.take(1)  # SUCCESS without auto commit: stays taken
     held.take(1)
     assert held.put_back() == 1
-    assert (held.taken, held.committed_attempts) == (1, 0)
+    assert (held.taken, held.attempts_at(held.commit_offset)) == (1, 0)
     held.take(1)
-    assert held.batch_attempts == 1
+    assert held.attempts_at(held.batch[0].queue_offset) == 1
     held.roll_back()
     assert offsets(held.take(2)) == [0, 1]
-    assert held.batch_attempts == 0
+    assert held.attempts_at(held.batch[0].queue_offset) == 0
 
 
 def test_attempts_of_a_failed_batch_are_committed_once_earlier_messages_are() -> None:
@@ -114,7 +114,7 @@ def test_attempts_of_a_failed_batch_are_committed_once_earlier_messages_are() ->
     held.commit()
     held.take(1)
     held.put_back()
-    assert (held.commit_offset, held.committed_attempts) == (1, 1)
+    assert (held.commit_offset, held.attempts_at(held.commit_offset)) == (1, 1)
 
 
 @pytest.mark.parametrize(("held_count", "room"), [(0, 10), (4, 6), (5, 5), (6, 0), (10, 0)])

@@ -383,7 +383,7 @@ class BaseConsumer(Life):
     def _running_tasks(self, membership: Membership) -> list[asyncio.Task[None]]:
         """Return the tasks in which listeners run."""
         runners = [task for worker in membership.workers for task in worker.running_tasks()]
-        return list(dict.fromkeys(runners if self._model is None else [*runners, *self._model.tasks()]))
+        return list(dict.fromkeys(runners))
 
     def _fail(self, error: BaseException) -> None:
         """Stop because of an error: drain, then `wait_closed()` raises the error."""

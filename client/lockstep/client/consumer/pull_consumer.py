@@ -14,7 +14,7 @@ from typing import Self
 
 from lockstep.client.client import ConnectionArguments
 from lockstep.client.consumer.base_consumer import BaseConsumer
-from lockstep.client.consumer.calls.consume_model import SLICE_MS
+from lockstep.client.consumer.calls.call_loop import SLICE_MS
 from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.poll_model import PollModel, PollRunner
 from lockstep.client.consumer.calls.queue_worker import QueueWorker

@@ -8,7 +8,6 @@ from lockstep.client.consumer.base_consumer import BaseConsumer
 from lockstep.client.consumer.calls.concurrent_model import ConcurrentModel
 from lockstep.client.consumer.calls.consume_model import ConsumeModel
 from lockstep.client.consumer.calls.hooks import ConsumeHook
-from lockstep.client.consumer.calls.lane_model import LaneModel
 from lockstep.client.consumer.calls.listener import (
     ConcurrentlyListener,
     Listener,
@@ -192,9 +191,7 @@ class PushConsumer(BaseConsumer):
     def _make_model(self, ctx: ConsumerContext) -> ConsumeModel:
         assert self._listener is not None
         calls = ListenerCalls(ctx, self._listener, self._call_hooks)
-        if self._is_concurrent:
-            return ConcurrentModel(ctx, calls)
-        return LaneModel(ctx, calls) if self.config.in_lanes else OrderedModel(ctx, calls)
+        return ConcurrentModel(ctx, calls) if self._is_concurrent else OrderedModel(ctx, calls)
 
     def _features(self) -> tuple[str, ...]:
         if self.config.broadcasting:

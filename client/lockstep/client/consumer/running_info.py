@@ -1,8 +1,9 @@
 """What a consumer reports of itself: GET_CONSUMER_RUNNING_INFO. RocketMQ: DefaultMQPushConsumerImpl.consumerRunningInfo."""
 
-from lockstep.client.consumer.calls.consume_model import ConsumeModel, ListenerCall
+from lockstep.client.consumer.calls.consume_model import ConsumeModel
 from lockstep.client.consumer.calls.listener import OrderlyContext
 from lockstep.client.consumer.calls.queue_worker import QueueWorker
+from lockstep.client.consumer.calls.runner import Call
 from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.client.consumer.stacks import Stack, stack_of_task, stack_of_thread
 from lockstep.protocol.bodies import RunningCall, RunningQueue
@@ -48,16 +49,16 @@ def oldest_call(model: ConsumeModel, worker: QueueWorker | None, now_ms: int, *,
     """Return the call that has run longest in the worker's queue. If there is no worker, or no call runs there and no further one may
     start, return the one that has run longest in any queue."""
     calls = list(model.running_calls())
-    here = calls if worker is None else [call for call in calls if call.queue is worker]
+    here = calls if worker is None else [call for call in calls if call.runner.queue is worker]
     if not here and model.concurrency is not None and len(calls) >= model.concurrency:
         here = calls
     call = min(here, key=lambda each: each.started_ms, default=None)
     if call is None:
         return None, None
-    return _running_call(call, now_ms, with_stack=with_stack), str(call.queue.queue)
+    return _running_call(call, now_ms, with_stack=with_stack), str(call.runner.queue.queue)
 
 
-def _running_call(call: ListenerCall, now_ms: int, *, with_stack: bool) -> RunningCall:
+def _running_call(call: Call, now_ms: int, *, with_stack: bool) -> RunningCall:
     first = call.batch[0] if call.batch else None
     stack = _stack(call) if with_stack else Stack()
     attempts = call.context.attempt if isinstance(call.context, OrderlyContext) else 0 if first is None else first.reconsume_times
@@ -72,7 +73,7 @@ def _running_call(call: ListenerCall, now_ms: int, *, with_stack: bool) -> Runni
     )
 
 
-def _stack(call: ListenerCall) -> Stack:
+def _stack(call: Call) -> Stack:
     if call.thread is not None:
         return stack_of_thread(call.thread)
     return Stack() if call.task is None else stack_of_task(call.task)

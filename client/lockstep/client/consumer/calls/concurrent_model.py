@@ -10,18 +10,18 @@ a call that runs longer than `consume_timeout_ms` are sent back, and its result 
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from lockstep.client.consumer.calls.consume_model import HeldQueue, ListenerCall
-from lockstep.client.consumer.calls.crew import Call, Crew
-from lockstep.client.consumer.calls.grant import Grant, RunnerStatus
+from lockstep.client.consumer.calls.consume_model import ListenerModel
+from lockstep.client.consumer.calls.crew import Crew
+from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_call, reason_of
 from lockstep.client.consumer.calls.listener_calls import ListenerCalls
+from lockstep.client.consumer.calls.runner import Call, CallRunner, HeldQueue
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import MessageDeadLettered
 from lockstep.client.consumer.grants.ownership import OwnershipState
-from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL
 from lockstep.protocol.errors import BrokerError, TransportError
@@ -29,7 +29,6 @@ from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.properties import REASON_LENGTH_MAX
-from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
@@ -60,36 +59,20 @@ class ConcurrentCall(Call):
     """It ran too long: its messages are sent back, or are being sent."""
 
 
-class ConcurrentModel:
+class ConcurrentModel(ListenerModel):
     """The consume model of `@consumer.concurrently`: the calls of one consumer."""
 
     def __init__(self, ctx: ConsumerContext, listener: ListenerCalls) -> None:
-        self.concurrency: int | None = ctx.config.concurrency
-        self.crew: Crew[ConcurrentCall] = Crew(ctx, listener, ctx.config.concurrency)
-        self.ctx = ctx
-        self._listener = listener
+        ListenerModel.__init__(self, ctx, listener)
+        self.concurrency = ctx.config.concurrency
+        self._crew: Crew[ConcurrentCall] = Crew(ctx, listener, ctx.config.concurrency)
 
     def start(self) -> None:
-        self._listener.watch.start()
+        ListenerModel.start(self)
         self.ctx.tasks.spawn(self._expire_calls(), f"{self.ctx.group} consume timeout")
 
-    def stop(self) -> None:
-        self._listener.watch.stop()
-
     def runner(self, queue: HeldQueue, grant: Grant) -> "ConcurrentRunner":
-        return ConcurrentRunner(self, queue, grant)
-
-    def tasks(self, queue: HeldQueue | None = None) -> "list[asyncio.Task[None]]":
-        return self.crew.tasks(queue)
-
-    def loop_blocked_ms(self, now_ms: int) -> int:
-        return self._listener.watch.longest_ms(now_ms)
-
-    def running_calls(self) -> Iterable[ListenerCall]:
-        return self.crew.running_calls()
-
-    def unassigned(self, queue: MessageQueue) -> None:
-        pass
+        return ConcurrentRunner(self.ctx, queue, grant, self._crew)
 
     async def _expire_calls(self) -> None:
         """Send back the messages of calls that run too long, until the consumer ends."""
@@ -97,22 +80,28 @@ class ConcurrentModel:
         while True:
             await asyncio.sleep(timeout_ms / SWEEPS / 1000)
             now_ms = self.ctx.host.clock.boot_ms()
-            for call in self.crew.calls():
+            for call in list(self.running_calls()):
+                assert isinstance(call, ConcurrentCall)
                 if now_ms - call.started_ms >= timeout_ms and call.runner.grant.alive and not call.ended and not call.expired:
                     await call.runner.expire(call, now_ms)
 
 
-class ConcurrentRunner:
+class _NotCounted:
+    """The attempts of a concurrent group: its brokers count the retries of messages."""
+
+    def attempts_at(self, offset: int) -> int:
+        return 0
+
+
+class ConcurrentRunner(CallRunner[ConcurrentCall]):
     """One grant of one queue."""
 
-    __slots__ = ("_again", "_batch_count", "_ctx", "_logged", "_model", "grant", "not_sent_back", "queue", "refused")
+    __slots__ = ("_again", "_batch_count", "_crew", "_logged", "not_sent_back", "refused")
 
-    def __init__(self, model: ConcurrentModel, queue: HeldQueue, grant: Grant) -> None:
-        self._model = model
-        self._ctx = model.ctx
-        self._batch_count = model.ctx.config.batch_count
-        self.queue = queue
-        self.grant = grant
+    def __init__(self, ctx: ConsumerContext, queue: HeldQueue, grant: Grant, crew: Crew[ConcurrentCall]) -> None:
+        CallRunner.__init__(self, ctx, queue, grant, _NotCounted())
+        self._crew = crew
+        self._batch_count = ctx.config.batch_count
         self._again: deque[list[MessageExt]] = deque()
         """Taken messages with which the listener is to be called again."""
         self.not_sent_back = ""
@@ -127,29 +116,12 @@ class ConcurrentRunner:
             self._schedule()
             await self.grant.rest()
 
+    def _may_call(self) -> bool:
+        return self.grant.alive and self.ownership.state is _HELD and not self.ctx.paused
+
     def _schedule(self) -> None:
-        waits = self._again or self.grant.messages.waiting
-        if waits and self.grant.alive and self.queue.ownership.state is _HELD and not self._ctx.paused:
-            self._model.crew.schedule(self)
-
-    def position_moved(self) -> None:
-        self.queue.ownership.progressed(self.grant.token, self.grant.messages.commit_offset)
-        self.queue.session.changed(self.queue.ownership)
-
-    def resume(self) -> None:
-        pass
-
-    def give_up(self) -> None:
-        """End the grant: finished messages have been committed. Running calls continue, and their contexts are cancelled."""
-
-    def replay(self, keys: Sequence[ReplayKey]) -> None:
-        pass
-
-    def before_release(self) -> None:
-        pass
-
-    def status(self) -> RunnerStatus:
-        return RunnerStatus()
+        if (self._again or self.messages.waiting) and self._may_call():
+            self._crew.schedule(self)
 
     def is_over(self) -> bool:
         return not self.grant.alive
@@ -157,36 +129,36 @@ class ConcurrentRunner:
     # ---------------------------------------------------------------------------------------------------------------- calls
 
     def begin_call(self, now_ms: int) -> ConcurrentCall | None:
-        grant, again = self.grant, self._again
-        if not grant.alive or self.queue.ownership.state is not _HELD or self._ctx.paused:
+        if not self._may_call():
             return None  # the next grant, or resume(), schedules it again
-        batch = again.popleft() if again else grant.messages.take(self._batch_count)
+        again, messages = self._again, self.messages
+        batch = again.popleft() if again else messages.take(self._batch_count)
         if not batch:
             return None
-        context = ConcurrentlyContext(self.queue.queue, len(batch), self.is_over)
-        return ConcurrentCall(self, batch, context, now_ms, bool(again) or grant.messages.waiting > 0)
+        if again or messages.waiting:
+            self._crew.note_waiting(self)
+        return ConcurrentCall(self, batch, ConcurrentlyContext(self.queue.queue, len(batch), self.is_over), now_ms)
 
-    def succeeded(self, call: ConcurrentCall, result: object, *, last: bool) -> bool:
+    def succeeded(self, call: ConcurrentCall, result: object) -> bool:
         batch, acked = call.batch, call.context.ack_index
         if (result is not _SUCCESS and result is not None) or type(acked) is not int or acked != len(batch) - 1:
             return False
         if not self.grant.alive or call.expired:
             return False
-        self.finish(batch, last=last)
+        self._count_done(batch)
         return True
 
     async def process(self, call: ConcurrentCall, result: object, error: BaseException | None) -> None:
         batch, context = call.batch, call.context
-        place: dict[str, object] = {"queue": str(self.queue.queue), "offset": batch[0].queue_offset}
         if not self.grant.alive or call.expired:
-            log.warning("result.was_stale", listener=self._ctx.listener_name, **place, expired=call.expired)
+            self.log_stale(call, expired=call.expired)
             return
         status, wrong = read_concurrent_call(context, result, error)
         why = "the listener returned RECONSUME_LATER"
         if wrong is not None:
             why = reason_of(wrong)
-            facts = {"count": len(batch), "error": why}
-            log.warning("call.failed", listener=self._ctx.listener_name, **place, **facts, exc_info=self._traceback(error))
+            facts = {"queue": str(self.queue.queue), "offset": batch[0].queue_offset, "count": len(batch), "error": why}
+            log.warning("call.failed", listener=self.ctx.listener_name, **facts, exc_info=self._traceback(error))
         done = len(batch)
         if status is ConsumeConcurrentlyStatus.RECONSUME_LATER:
             done = 0
@@ -203,13 +175,13 @@ class ConcurrentRunner:
         """Return whether the broker has stored all of them again. A broadcasting group drops them, as RocketMQ does. `why` they failed is
         what a dead letter shows."""
         queue = str(self.queue.queue)
-        if self._ctx.local is not None:
+        if self.ctx.local is not None:
             facts = {"queue": queue, "offsets": [message.queue_offset for message in failed[:OFFSETS_LOGGED]]}
-            log.warning("message.dropped", group=self._ctx.group, **facts, count=len(failed), why="a broadcasting group has no retries")
+            log.warning("message.dropped", group=self.ctx.group, **facts, count=len(failed), why="a broadcasting group has no retries")
             self.finish(failed)
             return True
         if type(level) is not int:
-            log.warning("result.bad_delay_level", listener=self._ctx.listener_name, level=text_of(level)[:40], taken_as=0)
+            log.warning("result.bad_delay_level", listener=self.ctx.listener_name, level=text_of(level)[:40], taken_as=0)
             level = 0
         level = max(-1, min(level, LEVEL_MAX))
         taken = await asyncio.gather(*(self._send_back(message, level, why, error) for message in failed))
@@ -228,7 +200,7 @@ class ConcurrentRunner:
 
     async def _send_back(self, message: MessageExt, level: int, why: str, error: BaseException | None) -> bool:
         """Return False if the broker is not known to have stored the message again."""
-        ctx, queue = self._ctx, self.queue
+        ctx, queue = self.ctx, self.queue
         header = SendBackHeader(
             message.physical_offset,
             ctx.group,
@@ -257,32 +229,24 @@ class ConcurrentRunner:
         call.context.cancel()
         facts = {"offset": call.batch[0].queue_offset, "started_ms_ago": now_ms - call.started_ms}
         log.warning(
-            "call.expired", listener=self._ctx.listener_name, queue=str(self.queue.queue), **facts, then="its messages are sent back"
+            "call.expired", listener=self.ctx.listener_name, queue=str(self.queue.queue), **facts, then="its messages are sent back"
         )
-        why = f"its call ran for more than {self._ctx.config.consume_timeout_ms:,} ms (consume_timeout_ms)"
+        why = f"its call ran for more than {self.ctx.config.consume_timeout_ms:,} ms (consume_timeout_ms)"
         if not await self._send_all_back(call, call.batch, FIRST_RETRY_LEVEL, why):
             call.expired = False  # its own result counts, or the next check tries again; if it has ended, they are called again
 
-    def finish(self, messages: Sequence[MessageExt], *, last: bool = False) -> None:
-        """Mark messages as done or stored again: progress may move past them. `last`: `last_call_ended` follows at once, and reports it."""
-        grant = self.grant
-        if not messages or not grant.alive:
-            return
+    def finish(self, messages: Sequence[MessageExt]) -> None:
+        """Count messages as done or stored again, and commit the progress while the other messages of their call are sent back."""
+        if messages and self.grant.alive:
+            if self._count_done(messages):
+                self.note_progress()
+            self.grant.pull_if_room()
+
+    def _count_done(self, messages: Sequence[MessageExt]) -> bool:
+        """Count messages as done. Return whether the commit offset moved."""
         if self.refused:
             self.refused.difference_update(message.queue_offset for message in messages)
-        if grant.messages.finish(messages) and not last:
-            self.position_moved()
-        if grant.pull_waits and grant.messages.room():
-            grant.pull_wake.set()
-
-    def last_call_ended(self) -> None:
-        """Release the queue if it drains, as no call works on it, and acquire it again if this grant has ended."""
-        ownership, session = self.queue.ownership, self.queue.session
-        ownership.call_ended(self.grant.token, self.grant.messages.commit_offset, 0)
-        session.changed(ownership)
-        if not self.grant.alive:
-            session.trigger()
-            self.queue.forget_if_done()
+        return self.messages.finish(messages)
 
     def _traceback(self, error: BaseException | None) -> BaseException | None:
         """Return the error if its traceback is to be logged: for the first of its type under this grant."""

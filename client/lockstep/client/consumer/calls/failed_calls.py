@@ -5,18 +5,17 @@ from collections import OrderedDict
 from enum import Enum
 from typing import cast
 
-from lockstep.client.consumer.calls.consume_model import HeldQueue
 from lockstep.client.consumer.calls.grant import Grant
-from lockstep.client.consumer.calls.listener import STEPS, OrderlyContext, QueueAction, read_call, reason_of
+from lockstep.client.consumer.calls.listener import OrderlyContext, reason_of
 from lockstep.client.consumer.calls.listener_calls import ends_the_consumer
 from lockstep.client.consumer.calls.retry import clamp_suspend_ms
+from lockstep.client.consumer.calls.runner import HeldQueue, OrderedCall
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import KeyParked, MessageDeadLettered, QueueBlocked
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, ParkRefusedError, StaleEpochError, TransportError
 from lockstep.protocol.headers.park import ParkHeader
 from lockstep.protocol.headers.send import DeadLetterHeader
-from lockstep.protocol.message import MessageExt
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.properties import REASON_LENGTH_MAX
 from lockstep.runtime.log import get_logger
@@ -56,26 +55,18 @@ class FailedCalls:
         """The types of the errors whose tracebacks were logged last, by the offset of their batch."""
 
     async def dead_letter(
-        self,
-        batch: list[MessageExt],
-        attempts: int,
-        context: OrderlyContext,
-        result: object,
-        error: BaseException | None,
-        *,
-        advance: bool = False,
-        finish: bool = False,
+        self, call: OrderedCall, attempts: int, wrong: BaseException | str | None, *, advance: bool = False, finish: bool = False
     ) -> bool:
         """Copy a batch that has failed for the last time to the group's dead-letter topic, each message by one request.
 
         Return False if the batch has attempts left, or could not be copied: then it is called again, and copied after the next failure.
-        `advance` and `finish` are those of DeadLetterHeader.
+        `wrong` is why it has failed (None: the listener returned SUSPEND). `advance` and `finish` are those of DeadLetterHeader.
         """
         ctx, grant, queue = self._ctx, self._grant, self._queue.queue
-        why = self._why_given_up(context, result, error) if grant.alive and ctx.config.retry.gives_up(attempts) else None
-        if why is None:
+        if not ctx.config.retry.gives_up(attempts) or _ends_the_consumer(wrong):
             return False
-        for message in batch:
+        why, error = _reason(wrong), None if isinstance(wrong, str) else wrong
+        for message in call.batch:
             place = (ctx.group, queue.topic, queue.queue_id, grant.token, message.queue_offset)
             header = DeadLetterHeader(*place, attempts, why[:REASON_LENGTH_MAX], advance, finish)
             try:
@@ -88,14 +79,12 @@ class FailedCalls:
             ctx.report(MessageDeadLettered(queue, message.queue_offset, attempts, why))
         return grant.alive
 
-    async def park(
-        self, message: MessageExt, attempts: int, context: OrderlyContext, result: object, error: BaseException | None
-    ) -> ParkOutcome:
-        """Set the key of a message aside that has failed for the last time."""
+    async def park(self, call: OrderedCall, attempts: int, wrong: BaseException | str | None) -> ParkOutcome:
+        """Set the key of a message aside that has failed for the last time. The message is the batch."""
         ctx, grant, queue = self._ctx, self._grant, self._queue.queue
-        why = self._why_given_up(context, result, error) if grant.alive and ctx.config.retry.parks(attempts) else None
-        if why is None:
+        if not grant.alive or not ctx.config.retry.parks(attempts) or _ends_the_consumer(wrong):
             return ParkOutcome.NOT_NOW
+        (message,), why = call.batch, _reason(wrong)
         place: dict[str, object] = {"queue": str(queue), "offset": message.queue_offset}
         header = ParkHeader(ctx.group, queue.topic, queue.queue_id, grant.token, message.queue_offset, attempts, why[:REASON_LENGTH_MAX])
         try:
@@ -135,18 +124,11 @@ class FailedCalls:
                 return True
         return False
 
-    @staticmethod
-    def _why_given_up(context: OrderlyContext, result: object, error: BaseException | None) -> str | None:
-        """Return why the call failed; None if it did not, or the consumer ends with its error."""
-        status, wrong = read_call(context, result, error)
-        if STEPS[context.auto_commit is not False, status] is not QueueAction.PUT_BACK or (error is not None and ends_the_consumer(error)):
-            return None
-        return _reason(wrong)
-
-    def pause_ms(self, batch: list[MessageExt], attempts: int, context: OrderlyContext, wrong: BaseException | str | None) -> int:
+    def pause_ms(self, call: OrderedCall, attempts: int, wrong: BaseException | str | None) -> int:
         """Report that the batch has failed `attempts` times, `wrong` is why (None: the listener returned SUSPEND). Return the pause before
         its next call in milliseconds."""
-        ctx, retry, queue, offset = self._ctx, self._ctx.config.retry, self._queue.queue, batch[0].queue_offset
+        ctx, retry, queue, first = self._ctx, self._ctx.config.retry, self._queue.queue, call.batch[0]
+        offset, key = first.queue_offset, first.sharding_key
         place: dict[str, object] = {"queue": str(queue), "offset": offset}
         why = _reason(wrong)
         if wrong is not None:
@@ -156,10 +138,10 @@ class FailedCalls:
             why, self._refusal = f"{why}; its key is not parked: {self._refusal}", None
         self.why = why[:REASON_LENGTH_MAX]
         if retry.reports_blocked(attempts):
-            log.warning("queue.blocked", group=ctx.group, **place, key=batch[0].sharding_key, attempts=attempts, error=why)
-            ctx.report(QueueBlocked(queue, offset, attempts, why, batch[0].sharding_key))
-        if wrong is None or context.suspend_current_queue_time_ms is not None:
-            return self.suspend_ms(context)
+            log.warning("queue.blocked", group=ctx.group, **place, key=key, attempts=attempts, error=why)
+            ctx.report(QueueBlocked(queue, offset, attempts, why, key))
+        if wrong is None or call.context.suspend_current_queue_time_ms is not None:
+            return self.suspend_ms(call.context)
         return retry.backoff.pause_ms(attempts)
 
     def suspend_ms(self, context: OrderlyContext) -> int:
@@ -186,3 +168,7 @@ def _reason(wrong: BaseException | str | None) -> str:
     if wrong is None:
         return "the listener returned SUSPEND_CURRENT_QUEUE_A_MOMENT"
     return reason_of(wrong)
+
+
+def _ends_the_consumer(wrong: BaseException | str | None) -> bool:
+    return isinstance(wrong, BaseException) and ends_the_consumer(wrong)

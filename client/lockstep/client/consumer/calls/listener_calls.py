@@ -5,48 +5,45 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lockstep.client.consumer.calls.hooks import ConsumeHook, watched
-from lockstep.client.consumer.calls.listener import ConcurrentlyContext, Listener, OrderlyContext, is_async
+from lockstep.client.consumer.calls.listener import Listener, is_async
 from lockstep.client.consumer.calls.loop_watch import LoopWatch
+from lockstep.client.consumer.calls.runner import Call
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.protocol.message import MessageExt
-from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
 
-Context = OrderlyContext | ConcurrentlyContext
 ListenerResult = tuple[object, BaseException | None]
 """The listener's result, and the error that it raised."""
 
 
 class ListenerCalls:
-    """One listener. Consume models await it on the loop themselves, without a coroutine between, or call `in_thread`."""
+    """One listener. call_loop.py awaits it on the loop itself, without a coroutine between, or calls `in_thread`."""
 
-    __slots__ = ("_ctx", "in_loop", "listener", "running", "threads", "watch")
+    __slots__ = ("_ctx", "in_loop", "listener", "running", "watch")
 
     def __init__(self, ctx: ConsumerContext, listener: Listener, hooks: Sequence[ConsumeHook]) -> None:
         self._ctx = ctx
         self.listener: Callable[..., Any] = watched(listener, ctx.group, hooks)
         """The listener with its hooks."""
-        self.running = 0
-        """The number of calls that run, which the models count."""
-        self.threads: dict[Context, int] = {}
-        """The contexts of calls in daemon threads → the identifiers of these threads."""
+        self.running: dict[Call, None] = {}
+        """The calls that run, under any grant."""
         self.in_loop = is_async(listener)
-        self.watch = LoopWatch(ctx.host, ctx.listener_name, lambda: self.in_loop and self.running > 0)
+        self.watch = LoopWatch(ctx.host, ctx.listener_name, lambda: self.in_loop and bool(self.running))
 
-    async def in_thread(self, queue: MessageQueue, batch: list[MessageExt], context: Context) -> ListenerResult:
+    async def in_thread(self, call: Call) -> ListenerResult:
         """Call it in a daemon thread, where a plain listener blocks neither the loop nor the end of the process."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[ListenerResult] = loop.create_future()
+        queue, batch, context = call.runner.queue.queue, call.batch[:], call.context
 
         def work() -> None:
-            self.threads[context] = self._ctx.host.threads.ident()
+            call.thread = self._ctx.host.threads.ident()
             try:
                 result: ListenerResult = (self.listener(batch, context), None)
             except BaseException as error:  # listener: handled on the loop, like an async one's
                 result = (None, error)
-            del self.threads[context]
+            call.thread = None
             calls.end(key)
             try:
                 loop.call_soon_threadsafe(_give, outcome, result)

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from lockstep.client.consumer.calls.consume_model import HeldQueue
 from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.pull_loop import ERROR_PAUSE_MS, read_page
+from lockstep.client.consumer.calls.runner import HeldQueue
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import KeyResumed
 from lockstep.client.consumer.grants.ownership import OwnershipState

@@ -11,22 +11,19 @@ messages that were fetched under it are dropped.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
 
-from lockstep.client.consumer.calls.consume_model import HeldQueue, ListenerCall
-from lockstep.client.consumer.calls.grant import Grant, RunnerStatus
+from lockstep.client.consumer.calls.consume_model import ConsumeModel
+from lockstep.client.consumer.calls.grant import Grant
+from lockstep.client.consumer.calls.runner import HeldQueue, Runner, RunnerStatus
 from lockstep.client.consumer.grants.ownership import OwnershipState
-from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 
 _HELD = OwnershipState.HELD
 
 
-class PollModel:
+class PollModel(ConsumeModel):
     """The consume model of a pull consumer. `changed` is set at each event that a poll or a commit may wait for."""
-
-    concurrency: int | None = None
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()
@@ -43,12 +40,6 @@ class PollModel:
         self._moved: dict[PollRunner, None] = {}
         """Queues with a position that is not the end of the done messages: after it, or before it after a seek."""
 
-    def start(self) -> None:
-        pass
-
-    def stop(self) -> None:
-        pass
-
     def close(self) -> None:
         """Count returned messages that are not done as not handled, because no poll follows: they are delivered again."""
         for runner in self._held.values():
@@ -57,15 +48,6 @@ class PollModel:
 
     def runner(self, queue: HeldQueue, grant: Grant) -> "PollRunner":
         return PollRunner(self, queue, grant)
-
-    def tasks(self, queue: HeldQueue | None = None) -> "list[asyncio.Task[None]]":
-        return []
-
-    def loop_blocked_ms(self, now_ms: int) -> None:
-        return None
-
-    def running_calls(self) -> Iterable[ListenerCall]:
-        return ()
 
     def unassigned(self, queue: MessageQueue) -> None:
         """Forget the queue's seek and pause: they belong to this assignment."""
@@ -182,15 +164,14 @@ class PollModel:
             self.runner_woken(runner)
 
 
-class PollRunner:
+class PollRunner(Runner):
     """One grant of one queue."""
 
-    __slots__ = ("_model", "grant", "queue")
+    __slots__ = ("_model",)
 
     def __init__(self, model: PollModel, queue: HeldQueue, grant: Grant) -> None:
+        Runner.__init__(self, queue, grant)
         self._model = model
-        self.queue = queue
-        self.grant = grant
 
     async def run(self) -> None:
         self._model.runner_started(self)
@@ -202,18 +183,6 @@ class PollRunner:
 
     def position_moved(self) -> None:
         self._model.position_moved(self)
-
-    def resume(self) -> None:
-        pass
-
-    def give_up(self) -> None:
-        pass
-
-    def replay(self, keys: Sequence[ReplayKey]) -> None:
-        pass
-
-    def before_release(self) -> None:
-        pass
 
     def status(self) -> RunnerStatus:
         return RunnerStatus(uncommitted=max(0, self.grant.messages.commit_offset - self.queue.ownership.offset))

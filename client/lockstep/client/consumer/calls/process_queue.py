@@ -141,26 +141,20 @@ class ProcessQueue:
         """Return the batch that was taken last, if it is not finished."""
         return self._messages[self._batch : self._next]
 
-    @property
-    def batch_attempts(self) -> int:
-        """Return the number of failed calls of the batch that was taken last."""
-        return self._attempts if self._attempts and self._messages[self._batch].queue_offset == self._failed_offset else 0
-
-    @property
-    def committed_attempts(self) -> int:
-        """Return the number of failed calls of the batch that begins at the commit offset, which is stored with the progress."""
-        return self._attempts if self._attempts and self.commit_offset == self._failed_offset else 0
+    def attempts_at(self, offset: int) -> int:
+        """Return the number of failed calls of the batch that begins at `offset`. That of the commit offset is stored with the progress."""
+        return self._attempts if offset == self._failed_offset else 0
 
     def commit(self) -> int:
         """Count all taken messages as done, and return the commit offset. If none is taken, nothing changes."""
-        if self._next == self._first:
-            return self.commit_offset
-        self._first = self._next
-        self._attempts = 0
-        if self._first == len(self._messages):
-            self._messages.clear()
-            self._first = self._next = self._batch = 0
-        self._update_commit_offset()
+        end, messages = self._next, self._messages
+        if end != self._first:
+            self._attempts = 0
+            self._first = end
+            if end == len(messages):
+                messages.clear()
+                self._first = self._next = self._batch = 0
+            self._update_commit_offset()
         return self.commit_offset
 
     def finish(self, messages: Sequence[MessageExt]) -> bool:
@@ -216,11 +210,11 @@ class ProcessQueue:
 
     def put_back(self) -> int:
         """Make the batch that was taken last wait again after a failure. Return how often it has failed by now."""
-        attempts = self.batch_attempts + 1
-        self._attempts = attempts
-        self._failed_offset = self._messages[self._batch].queue_offset
+        offset = self._messages[self._batch].queue_offset
+        self._attempts = self.attempts_at(offset) + 1
+        self._failed_offset = offset
         self._next = self._batch
-        return attempts
+        return self._attempts
 
     def seek(self, offset: int) -> None:
         """Drop all messages. The next pull requests `offset`, and everything before it counts as done, nothing else."""
@@ -237,8 +231,8 @@ class ProcessQueue:
         self.size_bytes = 0
 
     def _update_commit_offset(self) -> bool:
-        commit = self._messages[self._first].queue_offset if self._first < len(self._messages) else self.next_offset
-        chunks = self._chunks
+        messages, first, chunks = self._messages, self._first, self._chunks
+        commit = messages[first].queue_offset if first < len(messages) else self.next_offset
         while chunks and chunks[0][0] <= commit:
             self.size_bytes -= chunks.popleft()[1]
         if commit <= self.commit_offset:

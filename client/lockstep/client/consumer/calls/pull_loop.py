@@ -12,8 +12,8 @@ another refusal    retry after a pause
 import asyncio
 from functools import partial
 
-from lockstep.client.consumer.calls.consume_model import HeldQueue
-from lockstep.client.consumer.calls.grant import Grant, Runner
+from lockstep.client.consumer.calls.grant import Grant
+from lockstep.client.consumer.calls.runner import HeldQueue, Runner
 from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command

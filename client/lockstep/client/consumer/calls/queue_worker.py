@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Sequence
 
 from lockstep.client.consumer.calls.consume_model import ConsumeModel
-from lockstep.client.consumer.calls.grant import Grant, Runner, RunnerStatus
-from lockstep.client.consumer.calls.listener import ConcurrentlyContext, OrderlyContext
+from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueue
 from lockstep.client.consumer.calls.pull_loop import pull
+from lockstep.client.consumer.calls.runner import Call, Runner, RunnerStatus
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import QueueAssigned, QueueGap, QueueRevoked
 from lockstep.client.consumer.grants.ownership import OwnershipState, QueueOwnership
@@ -50,8 +50,8 @@ class QueueWorker:
         self.session = session
         self.ctx = ctx
         self.grant: Grant | None = None
-        self.calls: dict[OrderlyContext | ConcurrentlyContext, int] = {}
-        """The contexts of the calls that work on the queue, under any grant → when they began."""
+        self.calls: dict[Call, None] = {}
+        """The calls of the listener that work on the queue, under any grant, the oldest first."""
         self.polled_ms: int | None = None
         self.reached = 0
         self._model = model
@@ -151,12 +151,12 @@ class QueueWorker:
     def ran_ms(self, now_ms: int) -> int | None:
         """Return for how long the oldest call has run, or the messages at hand have been polled. None if the listener does not run: the
         result of the last call is being stored, or its task has failed."""
-        began_ms = next(iter(self.calls.values()), self.polled_ms)
+        began_ms = next((call.started_ms for call in self.calls if not call.ended), self.polled_ms)
         return None if began_ms is None else now_ms - began_ms
 
     def running_tasks(self) -> "list[asyncio.Task[None]]":
         """Return the tasks in which the listener works on this queue, or may."""
-        return [*self._runs, *self._model.tasks(self)]
+        return [*self._runs, *(call.task for call in self.calls if call.task is not None)]
 
     # ---------------------------------------------------------------------------------------------------- from the session
 
@@ -217,8 +217,8 @@ class QueueWorker:
             self._runner.give_up()
 
     def cancel_calls(self) -> None:
-        for context in self.calls:
-            context.cancel()
+        for call in self.calls:
+            call.context.cancel()
 
     def wake_waiters(self) -> None:
         if self.grant is not None:
