@@ -129,6 +129,6 @@ class Templates:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
         response = HTMLResponse(text, status, headers)
-        if asked == language:
+        if asked == language and part is None:  # A part is refreshed by a page that may be open beside one of another language.
             response.set_cookie(COOKIE, language, max_age=COOKIE_S, path=root or "/", httponly=True, samesite="lax")
         return response

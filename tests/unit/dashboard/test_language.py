@@ -112,6 +112,9 @@ async def test_page_is_in_the_chosen_language_and_stays_in_it(lockstep_cluster: 
         cookie = chinese.headers["set-cookie"]
         assert cookie.startswith("lang=zh-CN;")
         assert "Path=/lockstep" in cookie
+        refreshed = await get(on.app, "/?lang=zh-CN", cookie="lang=en", x_part="figures")
+        assert "<html" not in refreshed.text
+        assert "set-cookie" not in refreshed.headers, "a page that is open chooses the language of all others"
         assert '<html lang="zh-CN">' in (await get(on.app, "/", cookie="lang=zh-CN")).text
         assert '<html lang="zh-CN">' in (await get(on.app, "/groups", accept_language="zh-CN,zh;q=0.9")).text
         assert set(LANGUAGES) == {"en", "zh-CN"}
