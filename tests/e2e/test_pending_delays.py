@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.client import Message, Producer
-from lockstep.runtime.processes import Process
+from lockstep.runtime.processes import ChildProcess
 from support.background import resident_bytes
 from support.cluster import QUICK, Cluster, Report
 from support.concurrent_lines import Lines, consumer
@@ -28,7 +28,7 @@ LEVELS = (*QUICK, "--scrub-kib-per-s", "0", "--message-delay-level", f"{NEAR_S}s
 """Without the scrub, which begins a minute after the start and reads the log: on a slow machine that is while this test measures."""
 
 
-def core_s(process: Process) -> float:
+def core_s(process: ChildProcess) -> float:
     """Return the CPU seconds that it has used, in user and kernel mode."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -48,7 +48,7 @@ async def fill(cluster: Cluster) -> None:
 class Watch:
     """Measures the broker's cost from now on."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: ChildProcess) -> None:
         self._process = process
         self._core_s = core_s(process)
         self._since = time.monotonic()

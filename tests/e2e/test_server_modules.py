@@ -7,7 +7,7 @@ import pytest
 
 from lockstep.client import Client, ConsumeFromWhere, Message, Producer, PullConsumer
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.processes import Process
+from lockstep.runtime.processes import ChildProcess
 
 pytestmark = pytest.mark.e2e
 
@@ -33,9 +33,9 @@ UNNEEDED = {
 async def test_servers_have_no_module_of_the_commands_or_the_client(tmp_path: Path, program: str) -> None:
     tasks = Tasks()
 
-    async def start(name: str, *flags: str) -> tuple[Process, dict[str, Any]]:
+    async def start(name: str, *flags: str) -> tuple[ChildProcess, dict[str, Any]]:
         command = ["-c", program, name, "--listen", "127.0.0.1:0", *flags]
-        process = await Process.start(name, command, log=tmp_path / f"{name}.log", tasks=tasks)
+        process = await ChildProcess.start(name, command, log=tmp_path / f"{name}.log", tasks=tasks)
         return process, await process.wait_for_event(f"{name}.started")
 
     nameserver, started = await start("nameserver")

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.broker.app import Broker
 from lockstep.operations.groups.group_history import PlacedEvent
-from lockstep.operations.groups.ownership import Lane, Period, Span
+from lockstep.operations.groups.ownership import OwnershipLane, Period, Span
 from lockstep.operations.groups.ownership import lanes as told_lanes
 from lockstep.testing.simulation.process import EPOCH_S
 from sweep import owners
@@ -46,7 +46,7 @@ def run_with_brokers(seed: int, world: str) -> tuple[RunResult, list[tuple[Broke
     return run.run(), lives
 
 
-def told(result: RunResult, lives: list[tuple[BrokerOpened, Broker]], end_ms: int) -> list[Lane]:
+def told(result: RunResult, lives: list[tuple[BrokerOpened, Broker]], end_ms: int) -> list[OwnershipLane]:
     """Return the lanes of GROUP as the brokers tell them. What happened while a broker did not run is unknown."""
     ended = {event.process: round(event.t * 1000) for event in reversed(result.history.of(ProcessEnded))}
     events: list[PlacedEvent] = []
@@ -67,7 +67,7 @@ def told(result: RunResult, lives: list[tuple[BrokerOpened, Broker]], end_ms: in
     return told_lanes(events, (0, end_ms), unknown=unknown)
 
 
-def at(lane: Lane | None, ms: int) -> Span:
+def at(lane: OwnershipLane | None, ms: int) -> Span:
     return next((span for span in lane.spans if span.from_ms <= ms < span.until_ms), Span(0, 0)) if lane else Span(0, 0)
 
 

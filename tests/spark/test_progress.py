@@ -8,7 +8,7 @@ import pytest
 
 from lockstep.protocol.errors import TransportError
 from lockstep.spark import load_progress
-from lockstep.spark.load_progress import Progress
+from lockstep.spark.load_progress import LoadProgress
 
 UNUSED_ADDRESS = "127.0.0.1:1"
 
@@ -30,7 +30,7 @@ class InThisThread:
 def watched(monkeypatch: pytest.MonkeyPatch, host: InThisThread, lines: int) -> list[str]:
     """Run the progress thread until it has printed `lines` lines. Return them."""
     manifest = SimpleNamespace(start_offsets={"t": {"a:0": 100}}, rows=1_000, topic="t")
-    progress = Progress(UNUSED_ADDRESS, manifest, host)  # type: ignore[arg-type]
+    progress = LoadProgress(UNUSED_ADDRESS, manifest, host)  # type: ignore[arg-type]
     said: list[str] = []
 
     def say(line: str) -> None:
@@ -100,7 +100,7 @@ def test_no_progress_is_printed_after_the_load_has_ended(monkeypatch: pytest.Mon
     """A line after the result would be the last one on spark-submit's stdout."""
     host = InThisThread()
     manifest = SimpleNamespace(start_offsets={}, rows=1_000, topic="t")
-    progress = Progress(UNUSED_ADDRESS, manifest, host)  # type: ignore[arg-type]
+    progress = LoadProgress(UNUSED_ADDRESS, manifest, host)  # type: ignore[arg-type]
 
     def ends_meanwhile() -> Any:
         progress.stop()

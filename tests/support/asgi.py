@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlencode
 
-from lockstep.dashboard.guard import App
+from starlette.types import ASGIApp
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Got:
 
 
 async def get(
-    app: App, url: str, *, method: str = "GET", host: str | None = "127.0.0.1:9880", root: str = "", data: bytes = b"", **headers: str
+    app: ASGIApp, url: str, *, method: str = "GET", host: str | None = "127.0.0.1:9880", root: str = "", data: bytes = b"", **headers: str
 ) -> Got:
     """Return the response to one request. In names of `headers` "_" stands for "-"; `host` None sends none."""
     path, _, query = url.partition("?")
@@ -59,7 +59,7 @@ async def get(
     return Got(begin["status"], {name.decode().lower(): value.decode("latin-1") for name, value in begin["headers"]}, body)
 
 
-async def post(app: App, url: str, form: Mapping[str, str], **headers: str) -> Got:
+async def post(app: ASGIApp, url: str, form: Mapping[str, str], **headers: str) -> Got:
     """Return the response to a form that a page of the same origin has sent."""
     headers = {"content_type": "application/x-www-form-urlencoded", "sec_fetch_site": "same-origin", **headers}
     return await get(app, url, method="POST", data=urlencode(form).encode(), **headers)

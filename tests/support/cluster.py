@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from lockstep.cli.demo.proof import HandledEvent, SentSteps, Verdict, parse_handled_event, prove
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.processes import Process
+from lockstep.runtime.processes import ChildProcess
 from support.accepted import Accepted, accepted_twice, parse_accepted
 from support.pauses import Pause, late_calls
 from support.processes import LIMIT_S
@@ -67,7 +67,7 @@ class Cluster:
 
     def __init__(self, folder: Path, tasks: Tasks) -> None:
         self.folder = folder
-        self.processes: dict[str, Process] = {}
+        self.processes: dict[str, ChildProcess] = {}
         self.addresses: dict[str, str] = {}
         self.reported: dict[int, SentSteps] = {}
         self.pauses: list[Pause] = []
@@ -82,13 +82,13 @@ class Cluster:
 
     # -------------------------------------------------------------------------------------------------------------- processes
 
-    async def start(self, name: str, arguments: list[str], ready: str = "", *, program: str = sys.executable) -> Process:
+    async def start(self, name: str, arguments: list[str], ready: str = "", *, program: str = sys.executable) -> ChildProcess:
         """Run `program`, by default this Python, with `arguments` and wait for the event `ready`."""
         self._commands[name] = (arguments, ready)
         self._runs[name] += 1
         log = self.folder / f"{name}-{self._runs[name]}.log"
         environment = {"PYTHONPATH": os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])}
-        process = await Process.start(name, arguments, log=log, tasks=self._tasks, environment=environment, program=program)
+        process = await ChildProcess.start(name, arguments, log=log, tasks=self._tasks, environment=environment, program=program)
         self.processes[name] = process
         if ready:
             await process.wait_for_event(ready)
@@ -98,7 +98,7 @@ class Cluster:
         """Return the arguments with which a process was started."""
         return self._commands[name][0]
 
-    async def restart(self, *names: str, beside: "Coroutine[Any, Any, Process] | None" = None) -> int:
+    async def restart(self, *names: str, beside: "Coroutine[Any, Any, ChildProcess] | None" = None) -> int:
         """Restart the processes at once with the same options and ports. Return the time (µs) when all had been started."""
         starting = [self.start(name, *self._commands[name]) for name in names]
         began = now_us()
@@ -160,12 +160,12 @@ class Cluster:
         await asyncio.gather(*(self.broker(name, *options) for name in brokers))
         await self.command("topic", "create", "orders", "--queues", str(queues))
 
-    async def consumer(self, name: str, *options: str) -> Process:
+    async def consumer(self, name: str, *options: str) -> ChildProcess:
         files = ["--file", str(self.folder / f"{name}.handled"), "--accepted", str(self.folder / f"{name}.accepted")]
         command = ["-m", "support.worker_consumer", "--nameserver", self.nameservers, "--name", name, *files, *options]
         return await self.start(name, command, "worker.ready")
 
-    async def producer(self, name: str = "producer", *options: str) -> Process:
+    async def producer(self, name: str = "producer", *options: str) -> ChildProcess:
         command = ["-m", "support.worker_producer", "--nameserver", self.nameservers, "--file", str(self.folder / f"{name}.acks"), *options]
         return await self.start(name, command, "worker.ready")
 

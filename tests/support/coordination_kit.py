@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from lockstep.broker.groups.coordination import Coordination, CoordinationConfig
-from lockstep.broker.groups.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
+from lockstep.broker.groups.effects import CloseConnection, GroupEffect, Notify, PushQueueFree, StalePulls
 from lockstep.broker.groups.heartbeats import Heartbeat
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.protocol.bodies import (
@@ -34,7 +34,7 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 
-E = TypeVar("E", bound=Effect)
+E = TypeVar("E", bound=GroupEffect)
 
 BROKER, OTHER_BROKER = "broker-a", "broker-b"
 GROUP, TOPIC = "billing", "orders"

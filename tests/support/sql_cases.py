@@ -2,7 +2,21 @@
 
 from hypothesis import strategies as st
 
-from lockstep.protocol.sql92.nodes import And, Between, Boolean, Comparison, Condition, Contains, In, IsNull, Name, Not, Number, Or, Text
+from lockstep.protocol.sql92.nodes import (
+    And,
+    Between,
+    Boolean,
+    Comparison,
+    Condition,
+    Contains,
+    In,
+    IsNull,
+    Not,
+    Number,
+    Or,
+    PropertyName,
+    Text,
+)
 
 MESSAGE = {"amount": "150", "price": "5.5", "region": "eu", "paid": "True", "note": "it's", "word": "many", "zero": "-0", "big": "9" * 30}
 """Properties of a message."""
@@ -76,7 +90,7 @@ TRUTHS: tuple[tuple[str, bool | None], ...] = (
 
 NAMES = st.sampled_from(["a", "b", "c"])
 WORDS = st.sampled_from(["", "1", "1.0", "2", "-3", "1e1", "x", "xy", "true", "FALSE", "it's", "é"])
-names = NAMES.map(Name)
+names = NAMES.map(PropertyName)
 numbers = st.sampled_from([0, 1, 2, -3, 1.5, 10]).map(Number)
 texts = WORDS.map(Text)
 ordered_values = names | numbers

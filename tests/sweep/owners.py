@@ -8,7 +8,7 @@ session by itself: the bar of an owner that died or was silent is pale from its 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from lockstep.operations.groups.ownership import Lane, Span
+from lockstep.operations.groups.ownership import OwnershipLane, Span
 from lockstep.operations.pictures.owners import owners_picture
 from sweep.checkers.violation import Violation
 from sweep.events import (
@@ -39,7 +39,7 @@ class _Hold:
     span: Span
 
 
-def lanes(history: History) -> dict[str, list[Lane]]:
+def lanes(history: History) -> dict[str, list[OwnershipLane]]:
     """Return the lanes of each group, from 0 to the end of the history in ms of virtual time. An owner is named "machine#process"."""
     return _Owners(history).run()
 
@@ -76,7 +76,7 @@ class _Owners:
         self._ended: set[int] = set()
         """Processes."""
 
-    def run(self) -> dict[str, list[Lane]]:
+    def run(self) -> dict[str, list[OwnershipLane]]:
         for event in self._history:
             if isinstance(event, LockGranted):
                 self._heard[event.session, event.queue.broker] = event.request_t
@@ -143,16 +143,16 @@ class _Owners:
             if hold.process == event.process:
                 hold.span = replace(hold.span, alive_until_ms=_ms(event.t))
 
-    def _lanes(self, end_t: float) -> dict[str, list[Lane]]:
+    def _lanes(self, end_t: float) -> dict[str, list[OwnershipLane]]:
         for queue in list(self._holds):
             self._end(queue, end_t, None)
-        found: dict[str, list[Lane]] = {}
+        found: dict[str, list[OwnershipLane]] = {}
         for queue, held in sorted(self._spans.items(), key=lambda each: (each[0].group, each[0].topic, each[0].broker, each[0].queue)):
             spans: list[Span] = []
             for span in held:
                 spans += [*_gap(spans, span.from_ms), span]
             spans += _gap(spans, _ms(end_t))
-            found.setdefault(queue.group, []).append(Lane(queue.topic, queue.broker, queue.queue, tuple(spans)))
+            found.setdefault(queue.group, []).append(OwnershipLane(queue.topic, queue.broker, queue.queue, tuple(spans)))
         return found
 
 

@@ -16,7 +16,7 @@ from lockstep.broker.store import Identity, StoreConfig, StoreCorruptError
 from lockstep.broker.store.health.path_watch import PathWatch
 from lockstep.broker.store.health.stopped import stopped
 from lockstep.broker.store.log.commit_log import CommitLog
-from lockstep.broker.store.log.scan import OnProgress
+from lockstep.broker.store.log.scan import OnScanned
 from lockstep.broker.store.log.store_clock import StoreClock
 from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.broker.store.start.snapshot import Snapshots
@@ -99,7 +99,7 @@ async def inspect_store(files: Files, path: str, progress: Callable[[int], None]
         return content
 
 
-async def _inspect(files: Files, directory: StoreDirectory, content: StoreContent, on_progress: OnProgress) -> None:
+async def _inspect(files: Files, directory: StoreDirectory, content: StoreContent, on_progress: OnScanned) -> None:
     text = directory.read(f"{directory.own}/identity")
     content.config_files = sorted(found_digests(directory))
     content.owner = "lockstep" if text is not None else "nobody"
@@ -128,7 +128,7 @@ async def _inspect_foreign(
     survey: LogSurvey,
     content: StoreContent,
     reason: str,
-    on_progress: OnProgress,
+    on_progress: OnScanned,
 ) -> None:
     foreign = await read_foreign(files, directory, identity, survey, on_progress, own=content.owner == "both")
     log, config = foreign.log, foreign.config
@@ -152,7 +152,7 @@ async def _inspect_foreign(
 
 
 async def _inspect_own(
-    files: Files, directory: StoreDirectory, identity: StoreIdentity, survey: LogSurvey, content: StoreContent, on_progress: OnProgress
+    files: Files, directory: StoreDirectory, identity: StoreIdentity, survey: LogSurvey, content: StoreContent, on_progress: OnScanned
 ) -> None:
     log = CommitLog(files, directory.log, identity.segment_bytes, 0, PathWatch(files))
     newest = next(filter(None, map(Snapshots(files, directory).load, reversed(directory.snapshot_positions()))), None)

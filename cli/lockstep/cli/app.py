@@ -17,12 +17,12 @@ from lockstep.cli.commands.up import up_command
 from lockstep.cli.commands.why import why_command
 from lockstep.cli.servers import serve
 from lockstep.cli.version import describe_version
-from lockstep.operations.changes.send import Send
+from lockstep.operations.changes.send import MessageSend
 
 PASS_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
-class Command(TyperCommand):
+class DocumentedCommand(TyperCommand):
     """Names arguments in the usage line as the documentation does: TOPIC. Typer writes {topic}."""
 
     def collect_usage_pieces(self, context: typer.Context) -> list[str]:  # type: ignore[override]
@@ -59,7 +59,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(park.app, name="park")
 app.command("cluster")(cluster_command)
-add_changes(app, (Send,))
+add_changes(app, (MessageSend,))
 app.command("tail")(tail_command)
 app.add_typer(message.app, name="message")
 app.command("bench")(bench_command)
@@ -85,4 +85,4 @@ def dashboard_command(context: typer.Context) -> None:
 
 for each in (app, broker.app, broker.config_app, topic.app, group.app, dlq.app, park.app, message.app, store.app):
     for command in each.registered_commands:
-        command.cls = Command
+        command.cls = DocumentedCommand

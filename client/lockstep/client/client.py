@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from lockstep.client.config import DEFAULT_NAMESERVER, ClientConfig, GroupArguments, Nameserver, nameserver_addresses
+from lockstep.client.config import DEFAULT_NAMESERVER, ClientConfig, GroupArguments, NameserverAddresses, nameserver_addresses
 from lockstep.client.instance import Instance
 from lockstep.client.life import OfOneProcess
 from lockstep.client.settings import takes_arguments_of
@@ -15,7 +15,7 @@ from lockstep.runtime.host import Host, running_host
 class ClientArguments(ClientConfig):
     """The arguments of Client."""
 
-    nameserver: Nameserver = field(default=DEFAULT_NAMESERVER, kw_only=False)
+    nameserver: NameserverAddresses = field(default=DEFAULT_NAMESERVER, kw_only=False)
     host: Host | None = None
 
 

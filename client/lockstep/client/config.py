@@ -6,7 +6,7 @@ from typing import Annotated
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.settings import Range, check_settings
 
-Nameserver = str | list[str] | tuple[str, ...]
+NameserverAddresses = str | list[str] | tuple[str, ...]
 """One address or several: "HOST:PORT;HOST:PORT", or a list of them."""
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
 
@@ -50,10 +50,10 @@ class GroupArguments:
     """The arguments that every producer and consumer takes. It has no slots, so that it can be combined with a dataclass that has."""
 
     group: str = field(kw_only=False)
-    nameserver: Nameserver | None = None
+    nameserver: NameserverAddresses | None = None
 
 
-def nameserver_addresses(nameserver: Nameserver) -> tuple[str, ...]:
+def nameserver_addresses(nameserver: NameserverAddresses) -> tuple[str, ...]:
     """Return the addresses as a tuple. Raise a ConfigError that names an invalid one, or if there is none."""
     given = nameserver.replace(",", ";").split(";") if isinstance(nameserver, str) else list(nameserver)
     addresses = tuple(dict.fromkeys(address.strip() for address in given if address.strip()))

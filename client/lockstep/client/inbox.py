@@ -53,7 +53,7 @@ REMOVE = (
     " WHERE consumer_group = :consumer_group AND seen_ms < :before_ms ORDER BY seen_ms LIMIT :most{lock})"
 )
 
-Steps = Generator[Statement | MessageExt, int | None, None]
+InboxSteps = Generator[Statement | MessageExt, int | None, None]
 """Yields the statements to execute, is sent the number of rows that each has changed, and yields the messages that are new."""
 
 
@@ -68,7 +68,7 @@ class NewMessages:
             the error.
     """
 
-    def __init__(self, database: Database, steps: Steps) -> None:
+    def __init__(self, database: Database, steps: InboxSteps) -> None:
         self._database = database
         self._steps = steps
 
@@ -155,7 +155,7 @@ class Inbox:
         lanes = [lane_of(fence, message) for message in messages]
         return NewMessages(Database(db), self._steps(fence, messages, lanes))
 
-    def _steps(self, fence: Fence, messages: Sequence[MessageExt], lanes: Sequence[str]) -> Steps:
+    def _steps(self, fence: Fence, messages: Sequence[MessageExt], lanes: Sequence[str]) -> InboxSteps:
         for lane in sorted(dict.fromkeys(lanes)):  # two owners lock the rows of their batches in the same order
             row = {"consumer_group": self.group, "lane": lane, "epoch": fence.epoch}
             begin = {**row, "generation": fence.generation}
@@ -216,7 +216,7 @@ class Seen:
         database = Database(db)
         return NewMessages(database, self._steps(messages, self._clock.wall_ms(), database.dialect))
 
-    def _steps(self, messages: Sequence[MessageExt], now_ms: int, dialect: str) -> Steps:
+    def _steps(self, messages: Sequence[MessageExt], now_ms: int, dialect: str) -> InboxSteps:
         self._noted += len(messages)
         if self._noted >= REMOVED_AFTER:
             most, self._noted = 2 * self._noted, 0

@@ -15,7 +15,7 @@ from lockstep.client.config import ClientConfig
 from lockstep.client.consumer.grants.broker_sessions import BrokerSessions
 from lockstep.client.nameservers import Nameservers
 from lockstep.client.outages import Outages
-from lockstep.client.route_cache import RouteCache, RouteChange
+from lockstep.client.route_cache import RouteCache, RouteDifference
 from lockstep.client.route_watch import RouteWatch
 from lockstep.protocol.bodies import (
     ConsumerGroup,
@@ -223,7 +223,7 @@ class Instance:
         """Return the link to one broker; None if no watched topic has named it and `link_all` has not linked it."""
         return self._links.get(broker_name)
 
-    def _layout_learned(self, layout: TopicLayout, change: RouteChange) -> None:
+    def _layout_learned(self, layout: TopicLayout, change: RouteDifference) -> None:
         if not self.closing:
             self._link(self.watch.unlinked(layout.topic, change.moved, self._links), change.moved)
             for name in self.routes.brokers_of(layout.topic):

@@ -11,7 +11,7 @@ from lockstep.protocol.queue import LayoutVersion, TopicLayout
 
 
 @dataclass(frozen=True, slots=True)
-class RouteChange:
+class RouteDifference:
     """The changes that a nameserver's response made."""
 
     layout: bool
@@ -32,9 +32,9 @@ class RouteCache:
         self._announced: dict[str, tuple[LayoutVersion, int]] = {}
         """By topic: a version that a broker has, and the time (ms) until which a nameserver is expected to have it."""
 
-    def merge(self, route: TopicRoute) -> RouteChange:
+    def merge(self, route: TopicRoute) -> RouteDifference:
         """Adopt the newer parts of `route`."""
-        return RouteChange(self.adopt(route.layout), self.merge_brokers(route.brokers))
+        return RouteDifference(self.adopt(route.layout), self.merge_brokers(route.brokers))
 
     def adopt(self, layout: TopicLayout) -> bool:
         """Adopt the layout if its version is higher than the known one."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Container, Iterable
 
 from lockstep.client.config import ClientConfig
 from lockstep.client.nameservers import Nameservers
-from lockstep.client.route_cache import RouteCache, RouteChange
+from lockstep.client.route_cache import RouteCache, RouteDifference
 from lockstep.protocol.bodies import TopicRoute
 from lockstep.protocol.errors import BrokerError, LockstepError, RemoteProtocolError, TopicNotExistError, TransportError
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
@@ -26,7 +26,7 @@ class RouteWatch:
         config: ClientConfig,
         clock: Clock,
         *,
-        learned: Callable[[TopicLayout, RouteChange], None],
+        learned: Callable[[TopicLayout, RouteDifference], None],
     ) -> None:
         self._known = known
         self._nameservers = nameservers

@@ -13,7 +13,7 @@ READ_S = 30
 """How long a client may leave a response unread that fills the buffers."""
 
 
-class Connection(H11Protocol):
+class LimitedConnection(H11Protocol):
     """uvicorn's connection, with limits: it waits without any for a request that was begun, and for a client that reads nothing. Those that
     wait for a request cost none."""
 
@@ -76,7 +76,7 @@ class Connection(H11Protocol):
 
     def _make_room(self) -> None:
         """Close the connection that has waited longest for a request. If all others have one, that is this one."""
-        waiting = [each for each in self.connections if isinstance(each, Connection) and each.waits_since is not None]
+        waiting = [each for each in self.connections if isinstance(each, LimitedConnection) and each.waits_since is not None]
         longest = min(waiting, key=lambda each: each.waits_since or 0.0)
         self.connections.discard(longest)  # its end is reported later
         longest.transport.abort()

@@ -9,12 +9,13 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
+from starlette.types import ASGIApp
 
 from lockstep.dashboard import failed_messages, views, why_page
 from lockstep.dashboard.changes.pages import Changes
 from lockstep.dashboard.documents import answer_document, document, error_status, group_document, refusal, wants_json
 from lockstep.dashboard.failed_messages import DeadLetters, ParkedRows, read_dead, read_parked
-from lockstep.dashboard.guard import App, Guard
+from lockstep.dashboard.guard import Guard
 from lockstep.dashboard.message_page import MessagePage
 from lockstep.dashboard.message_search import MessageSearch
 from lockstep.dashboard.messages import Messages
@@ -32,7 +33,7 @@ from lockstep.operations.brokers.settings_query import ClusterSettings, read_set
 from lockstep.operations.explain.why_query import Diagnosis, diagnosis_json
 from lockstep.operations.groups.group_list import GroupLine, groups_json
 from lockstep.operations.groups.group_query import list_groups
-from lockstep.operations.watch.cache import Answer, Cache
+from lockstep.operations.watch.cache import Cache, CachedResult
 from lockstep.operations.watch.group_look import look_at_group
 from lockstep.operations.watch.topic_query import TopicReport, read_topic, topic_json
 from lockstep.operations.watch.watch import Watch
@@ -114,7 +115,7 @@ class Dashboard:
             *(self._changes.routes if self._changes is not None else ()),
             Mount("/static", Static()),
         ]
-        self.app: App = Guard(Starlette(routes=self.routes, exception_handlers={404: self._not_found}), host_names, changes=changes)
+        self.app: ASGIApp = Guard(Starlette(routes=self.routes, exception_handlers={404: self._not_found}), host_names, changes=changes)
 
     async def start(self) -> None:
         """Begin to watch the cluster."""
@@ -133,7 +134,7 @@ class Dashboard:
         return self._templates.page(request, name, {**frame, **values}, status)
 
     def _answer_page(
-        self, request: Request, name: str, values: Mapping[str, Any], answer: Answer[Any], status: int | None = None
+        self, request: Request, name: str, values: Mapping[str, Any], answer: CachedResult[Any], status: int | None = None
     ) -> Response:
         """Return the page of an answer that may be from before. It says so, and by default has the status of the answer."""
         aged = {**values, **views.age(answer, self.host.clock.wall_ms())}
@@ -245,6 +246,6 @@ async def _livez(_: Request) -> Response:
     return PlainTextResponse("ok\n")
 
 
-def _status(answer: Answer[Any]) -> int:
+def _status(answer: CachedResult[Any]) -> int:
     """Return the status of a page. One that shows an earlier answer has 200."""
     return 200 if answer.value is not None or answer.error is None else error_status(answer.error, 200)

@@ -10,7 +10,7 @@ from lockstep.operations.explain.why_question import NothingToExplainError
 from lockstep.operations.groups.group_query import UnknownGroupError, unknown_group
 from lockstep.operations.groups.group_report import group_json
 from lockstep.operations.text import json_text
-from lockstep.operations.watch.cache import FIRST_S, Answer
+from lockstep.operations.watch.cache import FIRST_S, CachedResult
 from lockstep.operations.watch.group_look import GroupLook
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError, TopicNotExistError, TransportError
 
@@ -39,7 +39,7 @@ def refusal(reason: object, status: int) -> Response:
     return document({"error": str(reason)}, status)
 
 
-def answer_document(answer: Answer[V], made: Callable[[V], Any]) -> Response:
+def answer_document(answer: CachedResult[V], made: Callable[[V], Any]) -> Response:
     """Return what `made` makes of an answer. 404 if there is no such group or topic, 400 if that can't be asked, and 503 if the cluster
     could not be asked now."""
     if answer.value is None or answer.request is not None or answer.error is not None:

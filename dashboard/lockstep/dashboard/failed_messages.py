@@ -8,9 +8,9 @@ from typing import Any
 from lockstep.dashboard.messages import Messages
 from lockstep.operations.admin_client import AdminClient, BrokerResults
 from lockstep.operations.groups.group_query import UnknownGroupError, read_group, unknown_group
-from lockstep.operations.groups.parked import Parked, Waiting, count_waiting, list_parked
+from lockstep.operations.groups.parked import Parked, WaitingCount, count_waiting, list_parked
 from lockstep.operations.messages.dead_letters import DeadLetter, DeadLetterQueue, find_dead_letter_queues, read_newest
-from lockstep.operations.watch.cache import Answer
+from lockstep.operations.watch.cache import CachedResult
 from lockstep.protocol.errors import LocalProtocolError, TopicNotExistError
 from lockstep.protocol.names import check_group
 
@@ -54,7 +54,7 @@ class ParkedRows:
     rows: tuple[Parked, ...]
     left: int
     """How many more keys there are, at least."""
-    waiting: Mapping[Parked, Waiting] | None
+    waiting: Mapping[Parked, WaitingCount] | None
     """How many messages wait; None if they were not counted."""
     counted_ms: int
     failed: Mapping[str, str]
@@ -120,12 +120,12 @@ def _dead_row(messages: Messages, dead_letter: DeadLetter, replayed: bool) -> De
     )
 
 
-def dead(group: str, answer: Answer[DeadLetters]) -> dict[str, Any]:
+def dead(group: str, answer: CachedResult[DeadLetters]) -> dict[str, Any]:
     """Return what the page of dead letters shows."""
     return {"group": group, "found": answer.value, "error": _error(answer), "replay": f"lockstep dlq replay {quote(group)}"}
 
 
-def parked(group: str, answer: Answer[ParkedRows], *, count: bool) -> dict[str, Any]:
+def parked(group: str, answer: CachedResult[ParkedRows], *, count: bool) -> dict[str, Any]:
     """Return what the page of parked keys shows."""
     return {
         "group": group,
@@ -137,5 +137,5 @@ def parked(group: str, answer: Answer[ParkedRows], *, count: bool) -> dict[str, 
     }
 
 
-def _error(answer: Answer[Any]) -> str | None:
+def _error(answer: CachedResult[Any]) -> str | None:
     return None if answer.error is None else str(answer.error)

@@ -12,16 +12,11 @@ Nothing can be changed, unless that is allowed. Then a form must come from one o
 Sec-Fetch-Site, or Origin where it does not send that.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lockstep.runtime.http_host import is_own_host
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 HEADERS = (
     (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),
@@ -39,7 +34,7 @@ PROBE = "/livez"
 class Guard:
     """Passes a request on, or refuses it in one sentence."""
 
-    def __init__(self, app: App, names: Iterable[str] = (), *, changes: bool = False) -> None:
+    def __init__(self, app: ASGIApp, names: Iterable[str] = (), *, changes: bool = False) -> None:
         """`names`: own names, besides addresses and localhost. With `changes` forms of own pages are accepted."""
         self._app = app
         self._names = tuple(names)

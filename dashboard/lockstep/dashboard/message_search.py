@@ -10,7 +10,7 @@ from lockstep.dashboard.searches import BusyError, Searches
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.messages.find import OFFSET_MAX, Criteria, Found, check_key, find_key, format_positions, parse_positions
 from lockstep.operations.messages.newest_first import parse_place
-from lockstep.operations.messages.topic_search import SearchLimits, find_in_topic
+from lockstep.operations.messages.topic_search import TopicSearchLimits, find_in_topic
 from lockstep.operations.progress import SearchProgress
 from lockstep.operations.targets import parse_period, parse_queue
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError, RequestTimeoutError
@@ -19,7 +19,7 @@ from lockstep.protocol.properties import check_text
 from lockstep.protocol.tags import TagFilter
 
 ROWS = 50
-LIMITS = SearchLimits(seconds=3.0, messages=20_000, bytes=8 << 20, patience_s=1.5)
+LIMITS = TopicSearchLimits(seconds=3.0, messages=20_000, bytes=8 << 20, patience_s=1.5)
 """How much one page searches. Then it shows what was found, how far the search came, and where it goes on."""
 KEY_PATIENCE_S = 2.5
 """After what a broker that does not respond is left out of a search by message key, in which each response may take a second."""

@@ -42,7 +42,7 @@ class Body:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class MessageRow:
     """A message in a list, without its body."""
 
     message_id: str
@@ -85,11 +85,11 @@ class Messages:
                 return Body("json", laid_out, len(body), *stored)
         return Body("text", text, len(body), *stored, cut)
 
-    def row(self, message: MessageExt) -> Row:
+    def row(self, message: MessageExt) -> MessageRow:
         """Return what a list shows of a message."""
         place = message.stored_topic, message.broker_name, message.queue_id, message.queue_offset
         names = message.tags, message.sharding_key, message.keys
-        return Row(message.offset_message_id, *place, message.stored_ms, *names, self.line(message))
+        return MessageRow(message.offset_message_id, *place, message.stored_ms, *names, self.line(message))
 
     def line(self, message: MessageExt) -> str:
         """Return the beginning of the body, on one line."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import uvicorn
 
 from lockstep.dashboard.config import DashboardConfig
-from lockstep.dashboard.connection import CONNECTIONS_MAX, Connection
+from lockstep.dashboard.connection import CONNECTIONS_MAX, LimitedConnection
 from lockstep.dashboard.dashboard import Dashboard
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.address import format_address, os_reason
@@ -67,7 +67,7 @@ class DashboardServer:
             log_config=None,
             access_log=False,
             ws="none",
-            http=Connection,
+            http=LimitedConnection,
             server_header=False,
             timeout_graceful_shutdown=STOP_S,
             root_path=self._config.root_path,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from lockstep.dashboard.messages import Messages, Row
+from lockstep.dashboard.messages import MessageRow, Messages
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.messages.find import Criteria
 from lockstep.operations.watch.live_tail import READERS_MAX, ROWS_MAX, LiveTails
@@ -16,7 +16,7 @@ class TailPage:
 
     def __init__(self, admin: AdminClient, tasks: Tasks, messages: Messages) -> None:
         self._messages = messages
-        self._tails: LiveTails[Row] = LiveTails(admin, tasks, messages.row)
+        self._tails: LiveTails[MessageRow] = LiveTails(admin, tasks, messages.row)
 
     async def of_topic(self, topic: str, query: Mapping[str, str]) -> dict[str, Any]:
         """Return the last messages of a topic that meet the query, and what is left out."""

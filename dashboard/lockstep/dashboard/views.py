@@ -16,7 +16,7 @@ from lockstep.operations.brokers.settings_query import ClusterSettings
 from lockstep.operations.groups.group_history import hand_overs, summary
 from lockstep.operations.pictures.due import due_picture
 from lockstep.operations.pictures.heat import highest
-from lockstep.operations.watch.cache import Answer
+from lockstep.operations.watch.cache import CachedResult
 from lockstep.operations.watch.topic_query import TopicReport
 from lockstep.operations.watch.watch import INTERVAL_MS, Watch
 from lockstep.protocol.bodies import Overview
@@ -51,7 +51,7 @@ def frame(watch: Watch, clock: Clock) -> dict[str, Any]:
     }
 
 
-def age(answer: Answer[Any], now_ms: int) -> dict[str, int | None]:
+def age(answer: CachedResult[Any], now_ms: int) -> dict[str, int | None]:
     """Return when an answer was read, if that is a while ago. `now_ms`: ms since 1970.
 
     The age itself would change with each look, and with it the part of the page, though nothing else in it does.
@@ -59,7 +59,7 @@ def age(answer: Answer[Any], now_ms: int) -> dict[str, int | None]:
     return {"read_ms": answer.read_ms if answer.read_ms is not None and now_ms - answer.read_ms > OLD_MS else None}
 
 
-def cluster(watch: Watch, answer: Answer[list[Finding]]) -> dict[str, Any]:
+def cluster(watch: Watch, answer: CachedResult[list[Finding]]) -> dict[str, Any]:
     found = watch.rates
     addresses = {name: broker.address for name, broker in watch.brokers.items()}
     overviews = {name: look for name, look in watch.looks.items() if isinstance(look, Overview)}
@@ -81,7 +81,7 @@ def cluster(watch: Watch, answer: Answer[list[Finding]]) -> dict[str, Any]:
     }
 
 
-def topics(watch: Watch, names: Answer[tuple[str, ...]], query: Mapping[str, str]) -> dict[str, Any]:
+def topics(watch: Watch, names: CachedResult[tuple[str, ...]], query: Mapping[str, str]) -> dict[str, Any]:
     keys: dict[str, Callable[[TopicRates], Any]] = {
         "name": lambda each: each.topic,
         "rate": lambda each: -(each.stored_s or 0),
@@ -106,7 +106,7 @@ def topics(watch: Watch, names: Answer[tuple[str, ...]], query: Mapping[str, str
 
 
 def topic(
-    watch: Watch, name: str, answer: Answer[TopicReport], of: tuple[str, Answer[ShownGroup]] | None, query: Mapping[str, str]
+    watch: Watch, name: str, answer: CachedResult[TopicReport], of: tuple[str, CachedResult[ShownGroup]] | None, query: Mapping[str, str]
 ) -> dict[str, Any]:
     """`of`: the group whose lag the picture of all queues shows, and its answer; None: the picture shows what is stored."""
     report = answer.value
@@ -154,7 +154,7 @@ def groups(watch: Watch, query: Mapping[str, str]) -> dict[str, Any]:
     return {"rows": [(each, each.remarks) for each in chosen], "trends": trends, **listing}
 
 
-def group(watch: Watch, name: str, answer: Answer[ShownGroup], now_ms: int, query: Mapping[str, str]) -> dict[str, Any]:
+def group(watch: Watch, name: str, answer: CachedResult[ShownGroup], now_ms: int, query: Mapping[str, str]) -> dict[str, Any]:
     look, queues = (None, group_queues(name, None)) if answer.value is None else (answer.value.look, answer.value.queues)
     report = None if look is None else look.report
     window_min = int(query["window"]) if query.get("window", "") in map(str, WINDOWS_MIN) else 5
@@ -187,7 +187,7 @@ def group(watch: Watch, name: str, answer: Answer[ShownGroup], now_ms: int, quer
     }
 
 
-def doctor(answer: Answer[list[Finding]]) -> dict[str, Any]:
+def doctor(answer: CachedResult[list[Finding]]) -> dict[str, Any]:
     found = answer.value or []
     return {
         "answered": answer.value is not None,
@@ -207,7 +207,7 @@ def delays(watch: Watch) -> dict[str, Any]:
     }
 
 
-def settings(answer: Answer[ClusterSettings], query: Mapping[str, str]) -> dict[str, Any]:
+def settings(answer: CachedResult[ClusterSettings], query: Mapping[str, str]) -> dict[str, Any]:
     found, wanted = answer.value, query.get("q", "").strip()
     rows = () if found is None else found.rows
     return {

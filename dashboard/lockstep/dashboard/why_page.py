@@ -8,7 +8,7 @@ from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.explain.why_query import Diagnosis
 from lockstep.operations.explain.why_question import ask
 from lockstep.operations.targets import parse_topic_queue
-from lockstep.operations.watch.cache import Answer
+from lockstep.operations.watch.cache import CachedResult
 from lockstep.protocol.errors import ConfigError
 
 COST_FACTOR = 4
@@ -43,7 +43,7 @@ async def answer(admin: AdminClient, question: Question) -> Diagnosis:
     return await examine()
 
 
-def why(question: Question, found: Answer[Diagnosis]) -> dict[str, Any]:
+def why(question: Question, found: CachedResult[Diagnosis]) -> dict[str, Any]:
     """Return what the page shows."""
     diagnosis = found.value
     return {

@@ -7,7 +7,7 @@ from lockstep.nameserver.classic_admin import LANES, ClassicAdminProcessor
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.nameserver.processor import RouteProcessor
 from lockstep.nameserver.route_table import RouteTable
-from lockstep.nameserver.settings import SettingsProcessor
+from lockstep.nameserver.settings import NameserverSettings
 from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.protocol.native import implementation
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
@@ -34,7 +34,7 @@ class Nameserver:
         self._tasks = Tasks(self._failed)
         self._processor = RouteProcessor(self.table, host.clock, self._tasks)
         self._budget = DescriptorBudget.of(host.descriptors.limit, config.connections_max, 0)
-        processors = [self._processor, SettingsProcessor(config, origins or {}), ClassicAdminProcessor(self.table, config)]
+        processors = [self._processor, NameserverSettings(config, origins or {}), ClassicAdminProcessor(self.table, config)]
         self._dispatcher = Dispatcher(processors, lanes=LANES)
         self._server = Server(host, config.listeners(), self._dispatcher, connections_max=self._budget.connections_max)
         self._failure: BaseException | None = None

@@ -4,7 +4,7 @@ import asyncio
 
 from lockstep.nameserver.broker_record import Registration
 from lockstep.nameserver.classic_bodies import cluster_body, route_body
-from lockstep.nameserver.route_table import COUNTDOWN_STEP_MS, RouteChange, RouteTable
+from lockstep.nameserver.route_table import COUNTDOWN_STEP_MS, RegistrationResult, RouteTable
 from lockstep.nameserver.topic_quota import SILENCE_MS
 from lockstep.protocol.bodies import ClusterInfo, RegisterBody, RegisterReply, TopicList, TopicRoute
 from lockstep.protocol.codec.msgpack_body import encode_body
@@ -244,7 +244,7 @@ def _check_registration(header: RegisterBrokerHeader, body: RegisterBody) -> Non
             raise RemoteProtocolError(f"{what} listener {name[:40]!r} at {address!r}: port 0 can't be connected to")
 
 
-def _log_change(registration: Registration, change: RouteChange, peer: str) -> None:
+def _log_change(registration: Registration, change: RegistrationResult, peer: str) -> None:
     if change.joined:
         log_limited(
             log,

@@ -90,7 +90,7 @@ OWNERS_NAMED_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
-class RouteChange:
+class RegistrationResult:
     """The effects of one registration, or of one part of it."""
 
     missing: tuple[TopicLayout, ...]
@@ -136,7 +136,7 @@ class RouteTable:
         """Connection → its incomplete registration."""
         self._to_challenge: list[tuple[str, int]] = []
 
-    def register(self, registration: Registration, connection: int, now_ms: int) -> RouteChange:
+    def register(self, registration: Registration, connection: int, now_ms: int) -> RegistrationResult:
         """Accept a broker's registration, or one part of it.
 
         Raises BrokerNameTakenError and RegistrationPendingError (see the table of states), ServiceNotAvailableError if there are too many
@@ -161,7 +161,7 @@ class RouteTable:
         if registration.part < registration.parts - 1:
             self._incomplete[connection] = parts
             routed = known is not None and known.routed
-            return RouteChange((), adopted, False, routed, None, refused, refused_more)
+            return RegistrationResult((), adopted, False, routed, None, refused, refused_more)
         missing = tuple(next(iter_layout_parts(self._missing(parts.broker_layouts, full=registration.full))))
         joined = known is None or known.connection is None or not known.registration.same_start(registration)
         superseded = known.connection if known is not None and known.connection != connection else None
@@ -179,7 +179,7 @@ class RouteTable:
         accepted.owner, accepted.owner_last_seen_ms = next_owner(known, accepted)
         self._brokers[registration.name] = accepted
         self.ready = True
-        return RouteChange(missing, adopted, joined, routed, superseded, refused, refused_more)
+        return RegistrationResult(missing, adopted, joined, routed, superseded, refused, refused_more)
 
     def forget_deletions(self, counter_max: int) -> int:
         """Forget the topics that were deleted with at most this counter. Return their number."""

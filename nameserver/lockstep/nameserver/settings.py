@@ -14,7 +14,7 @@ from lockstep.runtime.settings import declared_settings
 FIXED = "a nameserver takes its settings at the start"
 
 
-class SettingsProcessor:
+class NameserverSettings:
     """Reports the settings. `origins` has the source of each value, if it is known."""
 
     def __init__(self, config: NameserverConfig, origins: Mapping[str, str]) -> None:

@@ -20,7 +20,7 @@ class Reporter:
 
 
 @dataclass(slots=True)
-class Part:
+class SearchedPart:
     """What one broker, or one queue, has searched."""
 
     done: int = 0
@@ -35,7 +35,7 @@ class SearchProgress:
         self._clock = clock
         self._reporter = reporter or Reporter()
         self.unit = unit
-        self._parts: dict[str, Part] = {}
+        self._parts: dict[str, SearchedPart] = {}
         self._began_ms = clock.monotonic_ms()
 
     @property
@@ -52,7 +52,7 @@ class SearchProgress:
 
     def update(self, name: str, done: int, left: int) -> None:
         """Note that the part `name` has searched `done` more, and what it has left."""
-        part = self._parts.setdefault(name, Part())
+        part = self._parts.setdefault(name, SearchedPart())
         part.done += done
         part.left = left
         self._reporter.searched(self)

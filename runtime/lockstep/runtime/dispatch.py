@@ -88,7 +88,7 @@ class _Route:
         return header, body
 
 
-class Log(Protocol):
+class ResponseLog(Protocol):
     """Calls back when everything that is in the log now is written, confirmed or synced."""
 
     def when_written(self, callback: Callable[[], None]) -> None: ...
@@ -111,7 +111,7 @@ class Dispatcher:
     def __init__(
         self,
         processors: Sequence[object],
-        log: Log | None = None,
+        log: ResponseLog | None = None,
         lanes: Mapping[str, LaneLimits] | None = None,
         on_request: Callable[[Endpoint], None] | None = None,
         budget: TurnBudget | None = None,

@@ -48,9 +48,9 @@ def load() -> None:
         raise with_advice(error) from None
 
 
-Row = tuple[Sequence[str], float]
+Sample = tuple[Sequence[str], float]
 """(label values, value)"""
-Rows = Iterable[Row]
+Rows = Iterable[Sample]
 
 
 SLICE_ITEMS = 500

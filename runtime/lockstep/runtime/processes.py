@@ -21,7 +21,7 @@ class ProcessError(LockstepError):
     """A child process ended, or did not print the awaited event in time. The message ends with the tail of its stderr."""
 
 
-class Process:
+class ChildProcess:
     """A child process. The JSON objects with an `event` that it prints are stored in `events`; its stderr is appended to `log`."""
 
     def __init__(self, name: str, child: asyncio.subprocess.Process, log: Path, tasks: Tasks) -> None:
@@ -44,7 +44,7 @@ class Process:
         environment: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         program: str = sys.executable,
-    ) -> "Process":
+    ) -> "ChildProcess":
         """Start `program`, by default this Python interpreter, with `arguments` (such as `-m module …`)."""
         with log.open("ab") as stderr:
             child = await asyncio.create_subprocess_exec(

@@ -9,7 +9,20 @@ from lockstep.protocol.message import MessageExt
 from lockstep.protocol.properties import KEYS, RESERVED
 from lockstep.protocol.queue import MessageQueue
 from lockstep.spark.options import SourceOptions
-from lockstep.spark.pages import BORN_MS, INT32, INT64, QUEUE_OFFSET, RECONSUME_TIMES, STORE_MS, TEXT_TAGS, Ints, Page, has, keys, texts
+from lockstep.spark.pages import (
+    BORN_MS,
+    INT32,
+    INT64,
+    QUEUE_OFFSET,
+    RECONSUME_TIMES,
+    STORE_MS,
+    TEXT_TAGS,
+    Ints,
+    RangePage,
+    has,
+    keys,
+    texts,
+)
 
 STORE_TIME = 1
 """timestampType, as Kafka's LogAppendTime."""
@@ -67,7 +80,7 @@ class Columns:
         self._whole = {"messageId", "headers"} & set(options.all_columns)
         self._of_properties = {"key", "tags", "keys"} & set(options.all_columns)
 
-    def batches(self, page: Page) -> Iterator[pa.RecordBatch]:
+    def batches(self, page: RangePage) -> Iterator[pa.RecordBatch]:
         """Yield the page as Arrow batches, usually one, with exactly the types of the schema, which Spark requires."""
         messages = page.messages(self._queue.broker_name) if self._whole else []
         properties = page.properties() if self._of_properties else pa.nulls(page.count, pa.binary())

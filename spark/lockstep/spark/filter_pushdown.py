@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from lockstep.spark.cluster import Cluster
-from lockstep.spark.offsets import Range
+from lockstep.spark.offsets import QueueRange
 from lockstep.spark.positions import Subscribed
 
 _NO_END = 1 << 62
@@ -26,19 +26,19 @@ class FilterPushdown:
     store_ms_until: int | None = None
     """Exclusive."""
 
-    async def apply(self, ranges: Sequence[Range], now: Subscribed, cluster: Cluster) -> list[Range]:
+    async def apply(self, ranges: Sequence[QueueRange], now: Subscribed, cluster: Cluster) -> list[QueueRange]:
         """Return the restricted ranges. Store times never decrease within a queue, so a time corresponds to an offset."""
         kept = [range_ for range_ in ranges if self.numbers is None or now.number_of(range_.queue) in self.numbers]
         narrowed = await asyncio.gather(*(self._narrow(range_, cluster) for range_ in kept))
         return [range_ for range_ in narrowed if range_.count > 0]
 
-    async def _narrow(self, range_: Range, cluster: Cluster) -> Range:
+    async def _narrow(self, range_: QueueRange, cluster: Cluster) -> QueueRange:
         start, end = max(range_.start, self.offset_from), min(range_.end, self.offset_until)
         if self.store_ms_from is not None:
             start = max(start, await cluster.offset_at(range_.queue, self.store_ms_from))
         if self.store_ms_until is not None:
             end = min(end, await cluster.offset_at(range_.queue, self.store_ms_until))
-        return Range(range_.queue, start, end)
+        return QueueRange(range_.queue, start, end)
 
 
 def pushdown_of(filters: Iterable[Any]) -> FilterPushdown:

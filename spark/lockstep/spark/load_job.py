@@ -23,7 +23,7 @@ from lockstep.runtime.loop_thread import LoopThread
 from lockstep.spark.cluster import Cluster, run_once
 from lockstep.spark.job import NAMESERVER, Parser, print_status, run, session
 from lockstep.spark.key_shares import KeyShares
-from lockstep.spark.load_progress import Progress
+from lockstep.spark.load_progress import LoadProgress
 from lockstep.spark.load_rows import HEAD_BYTES, Manifest, key_of, numbered, to_send
 from lockstep.spark.offsets import Plain, to_plain
 from lockstep.spark.options import SinkOptions
@@ -163,7 +163,7 @@ def send(
         placed = placed.withColumn(COLUMN, F.lit(manifest.started_us))
     report = (folder / "write.json").resolve()
     sending_us = clock.monotonic_us()
-    progress = Progress(options.nameserver, manifest, host)
+    progress = LoadProgress(options.nameserver, manifest, host)
     if options.progress or (options.progress is None and not options.json):
         progress.start()
     writer = to_send(placed, manifest).write.format("lockstep").mode("append")

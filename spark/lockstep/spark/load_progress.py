@@ -13,7 +13,7 @@ PRINT_EVERY_MS = 1_000
 TIMEOUT_MS = 1_000
 
 
-class Progress:
+class LoadProgress:
     """A daemon thread with a connection of its own. A broker that does not respond only delays a line."""
 
     def __init__(self, nameserver: str, manifest: Manifest, host: Host) -> None:

@@ -20,7 +20,7 @@ QUERY = "@query"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Range:
+class QueueRange:
     """Messages [start, end) of one queue."""
 
     queue: MessageQueue
@@ -93,19 +93,19 @@ def share_limit(available: Offsets, limit: int) -> dict[MessageQueue, int]:
     return shares
 
 
-def ranges_between(start: Offsets, end: Offsets) -> list[Range]:
+def ranges_between(start: Offsets, end: Offsets) -> list[QueueRange]:
     """Return the ranges between two offsets, sorted. A queue that starts at or above its end has none (as after some restarts)."""
-    return [Range(queue, start[queue], end[queue]) for queue in sorted(end) if queue in start and start[queue] < end[queue]]
+    return [QueueRange(queue, start[queue], end[queue]) for queue in sorted(end) if queue in start and start[queue] < end[queue]]
 
 
-def split_tasks(ranges: Sequence[Range], min_tasks: int | None, max_tasks: int | None) -> list[list[Range]]:
+def split_tasks(ranges: Sequence[QueueRange], min_tasks: int | None, max_tasks: int | None) -> list[list[QueueRange]]:
     """Assign ranges to tasks, one queue per task, splitting them to get `min_tasks` and grouping them to get `max_tasks`."""
     pieces = [range_ for range_ in ranges if range_.count > 0]
     if min_tasks is not None and 0 < len(pieces) < min_tasks:
         pieces = _split(pieces, min_tasks)
     if max_tasks is None or len(pieces) <= max_tasks:
         return [[piece] for piece in pieces]
-    tasks: list[list[Range]] = [[] for _ in range(max_tasks)]
+    tasks: list[list[QueueRange]] = [[] for _ in range(max_tasks)]
     loads = [0] * max_tasks
     for piece in sorted(pieces, key=lambda piece: (-piece.count, piece)):
         lightest = loads.index(min(loads))
@@ -114,14 +114,14 @@ def split_tasks(ranges: Sequence[Range], min_tasks: int | None, max_tasks: int |
     return [sorted(task) for task in tasks]
 
 
-def _split(pieces: Sequence[Range], count_min: int) -> list[Range]:
+def _split(pieces: Sequence[QueueRange], count_min: int) -> list[QueueRange]:
     """Split ranges into equal parts, in proportion to their lengths, until there are `count_min` or no messages are left to split."""
     parts = [1] * len(pieces)
     for _ in range(min(count_min, sum(piece.count for piece in pieces)) - len(pieces)):
         longest = max(range(len(pieces)), key=lambda index: (pieces[index].count / parts[index], -index))
         parts[longest] += 1
     return [
-        Range(piece.queue, piece.start + piece.count * part // count, piece.start + piece.count * (part + 1) // count)
+        QueueRange(piece.queue, piece.start + piece.count * part // count, piece.start + piece.count * (part + 1) // count)
         for piece, count in zip(pieces, parts, strict=True)
         for part in range(count)
     ]

@@ -290,9 +290,9 @@ def _text(text: str) -> str:
     return text
 
 
-Table = Mapping[str, tuple[str, Callable[[str], Any]]]
+OptionTable = Mapping[str, tuple[str, Callable[[str], Any]]]
 
-SOURCE: Table = {
+SOURCE: OptionTable = {
     "nameserver": ("nameserver", _nameserver),
     "subscribe": ("subscribe", _topics),
     "subscribePattern": ("subscribe_pattern", _pattern),
@@ -323,7 +323,7 @@ SOURCE: Table = {
     "pushdown": ("pushdown", _flag),
     "requestTimeoutMs": ("request_timeout_ms", _whole(1)),
 }
-SINK: Table = {
+SINK: OptionTable = {
     "nameserver": ("nameserver", _nameserver),
     "topic": ("topic", _topic),
     "frameRecords": ("frame_records", _whole(1, 10_000)),
@@ -372,7 +372,7 @@ INSTEAD = {
 """What to do about an option of Kafka's source, by its name in lower case without `kafka.`; one that ends with a dot is a prefix."""
 
 
-def _parse(cls: type[OptionsT], given: Mapping[str, str], table: Table) -> OptionsT:
+def _parse(cls: type[OptionsT], given: Mapping[str, str], table: OptionTable) -> OptionsT:
     assert {field for field, _ in table.values()} == {field.name for field in fields(cls)}
     known = {name.lower(): name for name in table}
     found: dict[str, Any] = {}
@@ -395,7 +395,7 @@ def _parse(cls: type[OptionsT], given: Mapping[str, str], table: Table) -> Optio
     return cls(**found)
 
 
-def _hint(lower: str, table: Table) -> str:
+def _hint(lower: str, table: OptionTable) -> str:
     if lower == "path":
         return ': use option "topic" to write and "subscribe" to read'
     plain = lower.removeprefix("kafka.")

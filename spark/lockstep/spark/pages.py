@@ -45,7 +45,7 @@ PLAIN_BYTES_MAX = 16 << 20
 """Decompressed bodies per batch: 2 MiB of records may decompress to a thousand times as much."""
 
 
-class Page:
+class RangePage:
     """Collects the records of several pulls from one queue that are below offset `end` and match the tag filter."""
 
     def __init__(self, end: int, tags: frozenset[str] | None = None) -> None:

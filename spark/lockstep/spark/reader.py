@@ -8,23 +8,23 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from lockstep.protocol.errors import ConfigError
 from lockstep.spark.cluster import Cluster, run_once
 from lockstep.spark.filter_pushdown import FilterPushdown, pushdown_of
-from lockstep.spark.offsets import Range, ranges_between, split_tasks
+from lockstep.spark.offsets import QueueRange, ranges_between, split_tasks
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.positions import Subscribed, ends, starts, subscribed
-from lockstep.spark.reading import READERS, Reading, read, report_loss
+from lockstep.spark.reading import READERS, TaskReading, read, report_loss
 
 
 class ReadPartition(InputPartition):
     """The ranges that one task reads."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: TaskReading) -> None:
         self.reading = reading
 
 
-def partitions_of(ranges: Sequence[Range], now: Subscribed, options: SourceOptions, group: str) -> list[ReadPartition]:
+def partitions_of(ranges: Sequence[QueueRange], now: Subscribed, options: SourceOptions, group: str) -> list[ReadPartition]:
     """Return one partition per task, as a list, which Spark requires."""
     tasks = split_tasks(ranges, options.min_partitions, options.max_partitions)
-    return [ReadPartition(Reading(tuple((range_, now.number_of(range_.queue)) for range_ in task), group)) for task in tasks]
+    return [ReadPartition(TaskReading(tuple((range_, now.number_of(range_.queue)) for range_ in task), group)) for task in tasks]
 
 
 class LockstepReader(DataSourceReader):
@@ -54,7 +54,7 @@ class LockstepReader(DataSourceReader):
             return partitions_of(ranges, now, options, self._group)
 
         # Without any partition Spark would make one of its own class: return an empty one.
-        return run_once(options.nameserver, options.request_timeout_ms, plan) or [ReadPartition(Reading(()))]
+        return run_once(options.nameserver, options.request_timeout_ms, plan) or [ReadPartition(TaskReading(()))]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         assert isinstance(partition, ReadPartition)

@@ -11,9 +11,9 @@ from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.log import get_logger
 from lockstep.spark.cluster import PAUSE_MS, CachedCluster, Cluster, Pull, Pulled
 from lockstep.spark.columns import Columns
-from lockstep.spark.offsets import Range
+from lockstep.spark.offsets import QueueRange
 from lockstep.spark.options import SourceOptions
-from lockstep.spark.pages import Page
+from lockstep.spark.pages import RangePage
 
 log = get_logger("lockstep.spark")
 
@@ -33,10 +33,10 @@ class DataLostError(StateError):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TaskReading:
     """The ranges of one task, each with its queue's position in the layout."""
 
-    ranges: tuple[tuple[Range, int], ...]
+    ranges: tuple[tuple[QueueRange, int], ...]
     group: str = READERS
     """The group that the pulls name, for the brokers' metrics."""
 
@@ -48,7 +48,7 @@ def report_loss(message: str, *, fail: bool) -> None:
     log.warning("data.lost", what=message)
 
 
-def read(options: SourceOptions, reading: Reading) -> Iterator[Any]:
+def read(options: SourceOptions, reading: TaskReading) -> Iterator[Any]:
     """Yield RecordBatches, each of several pulls. The next pull is in flight while Spark processes a batch."""
     cached = CachedCluster(options.nameserver, options.request_timeout_ms)
     try:
@@ -58,7 +58,7 @@ def read(options: SourceOptions, reading: Reading) -> Iterator[Any]:
         cached.close()
 
 
-def _read_range(cached: CachedCluster, options: SourceOptions, group: str, range_: Range, number: int) -> Iterator[Any]:
+def _read_range(cached: CachedCluster, options: SourceOptions, group: str, range_: QueueRange, number: int) -> Iterator[Any]:
     """Read up to the planned end. Offsets that a filter skips are not a loss."""
     queue, at, fail = range_.queue, range_.start, options.fail_on_data_loss
     filter_ = TagFilter.parse(options.sub_expression)
@@ -66,7 +66,7 @@ def _read_range(cached: CachedCluster, options: SourceOptions, group: str, range
     columns = Columns(options, queue, number)
     begun: Begun = None
     idle_ms = 0
-    page = Page(range_.end, tags)
+    page = RangePage(range_.end, tags)
 
     async def fetch(cluster: Cluster) -> tuple[Pulled, Begun]:
         pulled = await cluster.pull(Pull(group, queue, at, options), begun)
@@ -88,7 +88,7 @@ def _read_range(cached: CachedCluster, options: SourceOptions, group: str, range
             idle_ms = 0
             if page.count >= BATCH_ROWS or page.bytes >= BATCH_BYTES:
                 yield from columns.batches(page)
-                page = Page(range_.end, tags)
+                page = RangePage(range_.end, tags)
         elif at >= pulled.max_offset:
             report_loss(f"{queue}: the queue ends at {pulled.max_offset}, before the planned {range_.end}", fail=fail)
             break

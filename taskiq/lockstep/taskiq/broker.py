@@ -21,7 +21,7 @@ from lockstep.client import (
     Producer,
     PushConsumer,
 )
-from lockstep.client.config import Nameserver
+from lockstep.client.config import NameserverAddresses
 from lockstep.protocol.delays import DELAY_LEVELS, format_delay, parse_levels
 from lockstep.protocol.object_text import text_of
 from lockstep.runtime.daemon import Tasks
@@ -104,7 +104,7 @@ class LockstepBroker(AsyncBroker):
         self,
         topic: str,
         group: str,
-        nameserver: Nameserver | None = None,
+        nameserver: NameserverAddresses | None = None,
         *,
         concurrency: int = 100,
         consume_timeout_ms: int = 900_000,

@@ -21,7 +21,7 @@ from lockstep.testing.realtime import RealStage
 from lockstep.testing.settling import unsettled
 from lockstep.testing.simulated import SimMember, SimStage
 from lockstep.testing.simulation import SimLoop
-from lockstep.testing.stage import TEST, BrokerSettings, Main, Member, Server, Stage
+from lockstep.testing.stage import TEST, Main, Member, ServerMember, Stage, StageSettings
 
 LOOK_S = 0.05
 """Time between two evaluations of a condition."""
@@ -74,13 +74,13 @@ class TestCluster:
             raise ConfigError("real=True needs folder=…, an empty directory for stores and logs (pytest's tmp_path)")
         self.happenings: list[Happening] = []
         """The actions on the cluster so far."""
-        self._settings = BrokerSettings(flush, disconnect_grace_ms, session_timeout_ms, auto_create_topics)
+        self._settings = StageSettings(flush, disconnect_grace_ms, session_timeout_ms, auto_create_topics)
         self._counts = nameservers, brokers
         self._folder = folder if real else None
         self._stage: Stage | None = None
         self._clock: TestClock | None = None
-        self._nameservers: dict[str, Server] = {}
-        self._brokers: dict[str, Server] = {}
+        self._nameservers: dict[str, ServerMember] = {}
+        self._brokers: dict[str, ServerMember] = {}
         self._workers: dict[str, Member] = {}
 
     # ----------------------------------------------------------------------------------------------------------- begin, end

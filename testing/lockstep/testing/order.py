@@ -22,7 +22,7 @@ from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.tags import TagFilter
 from lockstep.testing.cluster import TestCluster
 from lockstep.testing.errors import OrderViolationError
-from lockstep.testing.order_laws import Broken, Fate, Handling, Send, judge, key_group, show
+from lockstep.testing.order_laws import Broken, Fate, Handling, ReportedSend, judge, key_group, show
 
 ListenerT = TypeVar("ListenerT", bound=OrderlyListener)
 
@@ -47,7 +47,7 @@ class OrderChecker:
         self._cluster = cluster
         self._topic = topic
         self._filter = TagFilter.parse(expression)
-        self._sends: list[Send] = []
+        self._sends: list[ReportedSend] = []
         self._handlings: list[Handling] = []
         self._count = 0
 
@@ -96,17 +96,17 @@ class OrderChecker:
             )
         )
 
-    def began(self, message: Message, *, by_queue: bool = False) -> Send:
+    def began(self, message: Message, *, by_queue: bool = False) -> ReportedSend:
         """Report that a send begins. `by_queue`: a selector or the caller chooses its queue. `producer(…)` calls this."""
         group = None if message.sharding_key is None else key_group(message.sharding_key)
         expected = self._topic in (None, message.topic) and self._filter.matches_tag(message.tags)
-        send = Send(message.topic, bytes(message.body), group, self._next(), self._cluster.now, expected=expected)
+        send = ReportedSend(message.topic, bytes(message.body), group, self._next(), self._cluster.now, expected=expected)
         if by_queue:
             send.group = ""
         self._sends.append(send)
         return send
 
-    def ended(self, send: Send, result: SendResult | BaseException) -> None:
+    def ended(self, send: ReportedSend, result: SendResult | BaseException) -> None:
         """Report that a send was acknowledged, or failed."""
         send.ended, send.ended_s = self._next(), self._cluster.now
         if isinstance(result, SendResult):
@@ -212,11 +212,11 @@ class CheckedProducer:
         sends = [self._began(message, options) for message in messages]
         return await self._report(sends, lambda: self._producer.send_batch(messages, **options))
 
-    def _began(self, message: Message, options: dict[str, Any]) -> Send:
+    def _began(self, message: Message, options: dict[str, Any]) -> ReportedSend:
         by_queue = options.get("queue") is not None or options.get("selector") is not None
         return self._checker.began(message, by_queue=by_queue)
 
-    async def _report(self, sends: Sequence[Send], send: Callable[[], Any]) -> list[SendResult]:
+    async def _report(self, sends: Sequence[ReportedSend], send: Callable[[], Any]) -> list[SendResult]:
         try:
             results: list[SendResult] = await send()
         except BatchSendError as error:
@@ -228,6 +228,6 @@ class CheckedProducer:
         self._end(sends, results)
         return results
 
-    def _end(self, sends: Sequence[Send], results: Sequence[SendResult | BaseException]) -> None:
+    def _end(self, sends: Sequence[ReportedSend], results: Sequence[SendResult | BaseException]) -> None:
         for one, result in zip(sends, results, strict=True):
             self._checker.ended(one, result)

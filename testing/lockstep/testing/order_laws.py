@@ -30,7 +30,7 @@ class Fate(Enum):
 
 
 @dataclass(slots=True)
-class Send:
+class ReportedSend:
     """One send. `began` and `ended` are numbers in one count of all reports to the checker."""
 
     topic: str
@@ -78,12 +78,12 @@ class Broken:
     """The member that caused it, if that is known."""
 
 
-def judge(sends: Sequence[Send], handlings: Sequence[Handling], *, max_repeats: int) -> list[Broken]:
+def judge(sends: Sequence[ReportedSend], handlings: Sequence[Handling], *, max_repeats: int) -> list[Broken]:
     """Return the violations, at most FAULTS_MAX of each law; empty if all laws hold."""
     matched, strangers = match(sends, handlings)
     stale = _stale(handlings)
     timely = [(send, handling) for send, handling in matched if handling.number not in stale]
-    groups: dict[str, list[tuple[Send, Handling]]] = {}
+    groups: dict[str, list[tuple[ReportedSend, Handling]]] = {}
     for send, handling in timely:
         if send.group is not None:
             groups.setdefault(f"{send.topic} {send.group}", []).append((send, handling))
@@ -104,10 +104,10 @@ def judge(sends: Sequence[Send], handlings: Sequence[Handling], *, max_repeats: 
     return kept
 
 
-def match(sends: Sequence[Send], handlings: Sequence[Handling]) -> tuple[list[tuple[Send, Handling]], list[Broken]]:
+def match(sends: Sequence[ReportedSend], handlings: Sequence[Handling]) -> tuple[list[tuple[ReportedSend, Handling]], list[Broken]]:
     """Match each handling with its send: by its id, or by its body if the send was never acknowledged and the id is unknown."""
     by_id = {send.message_id: send for send in sends if send.message_id}
-    open_sends: dict[tuple[str, bytes], list[Send]] = {}
+    open_sends: dict[tuple[str, bytes], list[ReportedSend]] = {}
     for send in sends:
         if send.fate is Fate.UNKNOWN:
             open_sends.setdefault((send.topic, send.body), []).append(send)
@@ -124,7 +124,7 @@ def match(sends: Sequence[Send], handlings: Sequence[Handling]) -> tuple[list[tu
     return matched, strangers
 
 
-def _lost(sends: Iterable[Send], matched: Iterable[tuple[Send, Handling]]) -> list[Broken]:
+def _lost(sends: Iterable[ReportedSend], matched: Iterable[tuple[ReportedSend, Handling]]) -> list[Broken]:
     handled = {id(send) for send, _ in matched}
     return [
         Broken(
@@ -170,9 +170,9 @@ def _repeated(handlings: Sequence[Handling], max_repeats: int) -> list[Broken]:
     return found
 
 
-def _acked_first(group: str, work: Sequence[tuple[Send, Handling]]) -> list[Broken]:
+def _acked_first(group: str, work: Sequence[tuple[ReportedSend, Handling]]) -> list[Broken]:
     """Check the first handlings of a group's messages."""
-    firsts: dict[int, tuple[Send, Handling]] = {}
+    firsts: dict[int, tuple[ReportedSend, Handling]] = {}
     for send, handling in work:
         firsts.setdefault(id(send), (send, handling))
     return [

@@ -9,8 +9,8 @@ from pathlib import Path
 from lockstep.protocol.errors import StateError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
-from lockstep.runtime.processes import Process
-from lockstep.testing.stage import STOP_S, BrokerSettings, Main
+from lockstep.runtime.processes import ChildProcess
+from lockstep.testing.stage import STOP_S, Main, StageSettings
 from lockstep.testing.workers import RUNNING, ThreadWorker
 
 
@@ -26,7 +26,7 @@ class ProcessServer:
         self._options = options
         self._folder = folder
         self._tasks = tasks
-        self._process: Process | None = None
+        self._process: ChildProcess | None = None
         self._state = "new"
 
     @property
@@ -40,7 +40,7 @@ class ProcessServer:
             raise StateError(f"{self.name} is {self.state}")
         arguments = ["-m", self._module, "--listen", self.address or "127.0.0.1:0", *self._options]
         log = self._folder / f"{self.name}.log"
-        self._process = await Process.start(self.name, arguments, log=log, tasks=self._tasks)
+        self._process = await ChildProcess.start(self.name, arguments, log=log, tasks=self._tasks)
         try:
             started = await self._process.wait_for_event(f"{self._module.rpartition('.')[2]}.started")
         except BaseException:  # re-raised
@@ -74,7 +74,7 @@ class ProcessServer:
             return None
         return f"{self.name} ended with exit code {self._process.exit_code}.\n{self._process.stderr_tail()}"
 
-    def _running(self) -> Process:
+    def _running(self) -> ChildProcess:
         if self._process is None or self.state != "running":
             raise StateError(f"{self.name} is {self.state}, not running")
         return self._process
@@ -94,7 +94,7 @@ class RealStage:
     def nameserver(self, name: str) -> ProcessServer:
         return self._server(name, "lockstep.nameserver", [])
 
-    def broker(self, name: str, nameserver: str, settings: BrokerSettings) -> ProcessServer:
+    def broker(self, name: str, nameserver: str, settings: StageSettings) -> ProcessServer:
         options = ["--name", name, "--nameserver", nameserver, "--store", str(self._folder / name), "--flush", settings.flush]
         options += ["--disconnect-grace-ms", str(settings.disconnect_grace_ms)]
         options += ["--session-timeout-ms", str(settings.session_timeout_ms)]

@@ -17,7 +17,7 @@ from lockstep.runtime.daemon import Daemon, Service
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation import Machine, Process, SimLoop
 from lockstep.testing.simulation.loop import MAIN_FAILED
-from lockstep.testing.stage import STOP_S, TEST, BrokerSettings, Main
+from lockstep.testing.stage import STOP_S, TEST, Main, StageSettings
 
 NAMESERVER_PORT, BROKER_PORT = 9876, 10911
 SEGMENT_MIB = 5
@@ -263,7 +263,7 @@ class SimStage:
         machine = self._machine(server=True)
         return self._added(SimServer(self.loop, name, machine, NAMESERVER_PORT, nameserver_at(machine.name)))
 
-    def broker(self, name: str, nameserver: str, settings: BrokerSettings) -> SimServer:
+    def broker(self, name: str, nameserver: str, settings: StageSettings) -> SimServer:
         machine = self._machine(server=True)
 
         def make() -> Broker:

@@ -13,7 +13,7 @@ STOP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSettings:
+class StageSettings:
     """The settings in which a broker may differ from the defaults of `lockstep broker`."""
 
     flush: Literal["async", "sync"]
@@ -53,7 +53,7 @@ class Member(Protocol):
     async def resume(self) -> None: ...
 
 
-class Server(Member, Protocol):
+class ServerMember(Member, Protocol):
     """A nameserver or broker."""
 
     @property
@@ -65,9 +65,9 @@ class Server(Member, Protocol):
 class Stage(Protocol):
     """Makes members; `close` ends them all."""
 
-    def nameserver(self, name: str) -> Server: ...
+    def nameserver(self, name: str) -> ServerMember: ...
 
-    def broker(self, name: str, nameserver: str, settings: BrokerSettings) -> Server: ...
+    def broker(self, name: str, nameserver: str, settings: StageSettings) -> ServerMember: ...
 
     def worker(self, name: str, main: Main) -> Member: ...
 

@@ -1,6 +1,6 @@
 """Rules of pending sends, and of producers with many queues (ordering.md 10)."""
 
-from lockstep.client.producer.machines.broker_state import BrokerState
+from lockstep.client.producer.machines.broker_state import BrokerResponses
 from lockstep.client.producer.machines.in_flight_frame import InFlightFrame
 from lockstep.client.producer.machines.queue_machine import QueueMachine
 from lockstep.client.producer.machines.topic_machine import TopicMachine
@@ -52,7 +52,7 @@ def any_number_of_sends_may_wait(patch: Patches) -> None:
 @mutant("send", aimed=CAPACITY_TEST)
 def sends_are_written_however_little_time_is_left(patch: Patches) -> None:
     """A send of which half the time has passed is written only if its response is expected before its deadline."""
-    patch.set(BrokerState, "expected_ms", property(lambda self: 0))
+    patch.set(BrokerResponses, "expected_ms", property(lambda self: 0))
 
 
 @mutant("send", aimed=f"{GATE_TEST}::test_admitted_waiter_that_has_not_run_is_refused_if_an_earlier_send_of_its_key_fails")

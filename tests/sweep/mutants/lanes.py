@@ -9,7 +9,7 @@ from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.client.consumer.calls import process_queue
 from lockstep.client.consumer.calls.crew import Crew
 from lockstep.client.consumer.calls.lane_runner import LaneRunner
-from lockstep.client.consumer.calls.lanes import Lane, Lanes
+from lockstep.client.consumer.calls.lanes import KeyLane, Lanes
 from lockstep.client.consumer.calls.process_queue import ProcessQueue
 from lockstep.protocol.done_ranges import Ranges
 from lockstep.protocol.message import MessageExt
@@ -23,7 +23,7 @@ def two_calls_of_a_lane(patch: Patches) -> None:
     """A lane has one call at a time."""
     take = Lanes.take
 
-    def and_goes_on(self: Lanes, count: int) -> tuple[Lane, list[MessageExt]] | None:
+    def and_goes_on(self: Lanes, count: int) -> tuple[KeyLane, list[MessageExt]] | None:
         taken = take(self, count)
         if taken is not None and taken[0].waiting:
             self._ready.append(taken[0])
@@ -37,7 +37,7 @@ def two_calls_of_a_lane(patch: Patches) -> None:
 def a_failed_lane_goes_on_with_the_next(patch: Patches) -> None:
     """A failed batch is repeated before later messages of its key."""
 
-    def behind(self: Lanes, lane: Lane, batch: list[MessageExt]) -> None:
+    def behind(self: Lanes, lane: KeyLane, batch: list[MessageExt]) -> None:
         self._failed[batch[0].queue_offset] = self._failed.get(batch[0].queue_offset, 0) + 1
         lane.waiting.extend(batch)
 
@@ -48,7 +48,7 @@ def a_failed_lane_goes_on_with_the_next(patch: Patches) -> None:
 def a_batch_mixes_keys(patch: Patches) -> None:
     """A batch has messages of one key."""
 
-    def take(self: Lanes, count: int) -> tuple[Lane, list[MessageExt]] | None:
+    def take(self: Lanes, count: int) -> tuple[KeyLane, list[MessageExt]] | None:
         if not self._ready:
             return None
         lane = self._ready.popleft()

@@ -11,7 +11,7 @@ from lockstep.client.consumer import base_consumer, running_info, stacks
 from lockstep.client.consumer.calls.consume_model import ConsumeModel
 from lockstep.client.consumer.calls.queue_worker import QueueWorker
 from lockstep.client.consumer.running_info import Oldest
-from lockstep.client.consumer.stacks import Place
+from lockstep.client.consumer.stacks import FramePlace
 from lockstep.operations.explain import why, why_query, why_text
 from sweep.mutants.registry import Patches, mutant
 
@@ -46,7 +46,7 @@ def the_longest_call_is_not_the_one_that_blocks(patch: Patches) -> None:
 def values_are_shown_in_stacks(patch: Patches) -> None:
     """A stack has files, lines and functions, and no values."""
 
-    def with_values(frame: FrameType) -> Place:
+    def with_values(frame: FrameType) -> FramePlace:
         code = frame.f_code.replace(co_qualname=f"{frame.f_code.co_qualname} {frame.f_locals}")
         return code, frame.f_lineno, ""
 

@@ -4,7 +4,7 @@ import pytest
 
 from lockstep.cli.bench.figures import latency_figure, percentile, rate_figure
 from lockstep.cli.bench.producer import CLOCK, Phases, parser
-from lockstep.cli.bench.run import Plan
+from lockstep.cli.bench.run import BenchPlan
 from lockstep.client import Producer
 from lockstep.protocol.errors import LocalProtocolError
 
@@ -39,7 +39,7 @@ def test_rates_are_per_second_and_latencies_are_percentiles() -> None:
 
 def test_body_too_small_for_its_timestamp_is_rejected() -> None:
     with pytest.raises(LocalProtocolError, match="at least 20 bytes"):
-        Plan(count=100, body_bytes=19, window=1, rate=1, queues=1, ordered=True)
+        BenchPlan(count=100, body_bytes=19, window=1, rate=1, queues=1, ordered=True)
 
 
 @pytest.mark.parametrize("delay_s", [0, 7_200])

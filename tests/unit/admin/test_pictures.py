@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lockstep.operations.groups.group_history import PlacedEvent
 from lockstep.operations.groups.group_report import QueueLine
-from lockstep.operations.groups.ownership import Lane, Span
+from lockstep.operations.groups.ownership import OwnershipLane, Span
 from lockstep.operations.groups.presence import MemberLane
 from lockstep.operations.pictures.condensed import Moves, condensed
 from lockstep.operations.pictures.heat import COLUMNS, heat_picture, highest
@@ -36,7 +36,7 @@ def titles(root: Element) -> list[str]:
 
 
 def picture(
-    *lanes: Lane,
+    *lanes: OwnershipLane,
     events: tuple[PlacedEvent, ...] = (),
     group: str = "g",
     lines: tuple[QueueLine, ...] = (),
@@ -66,7 +66,7 @@ def reset(at_ms: int, queue_id: int, broker: str = "b") -> PlacedEvent:
 def test_hostile_names_stay_text(style: str | None) -> None:
     spans = (Span(0, 400, HOSTILE, 7, 200, HOSTILE), Span(400, 1_000))
     event = PlacedEvent(HOSTILE, GroupEvent(1, 5, GroupEventKind.JOINED, "g", HOSTILE))
-    root = picture(Lane(HOSTILE, HOSTILE, 0, spans), events=(event,), group=HOSTILE, style=style)
+    root = picture(OwnershipLane(HOSTILE, HOSTILE, 0, spans), events=(event,), group=HOSTILE, style=style)
     assert not list(root.iter(f"{SVG}script"))
     words = "\n".join(root.itertext())
     assert "<script>alert(1)</script>]]>&amp;\"'\\u202e\\x00\\ud800\\n" in words
@@ -75,7 +75,9 @@ def test_hostile_names_stay_text(style: str | None) -> None:
 
 def test_bars_say_whose_they_are_how_long_the_owner_was_silent_and_why_they_ended() -> None:
     root = picture(
-        Lane("t", "b", 3, (Span(0, 100, known=False), Span(100, 600, "c1", 42, 300, "lost"), Span(600, 900), Span(900, 1_000, "c2")))
+        OwnershipLane(
+            "t", "b", 3, (Span(0, 100, known=False), Span(100, 600, "c1", 42, 300, "lost"), Span(600, 900), Span(900, 1_000, "c2"))
+        )
     )
     assert titles(root)[1:] == [
         "t@b:3",
@@ -90,7 +92,7 @@ def test_bars_say_whose_they_are_how_long_the_owner_was_silent_and_why_they_ende
 
 
 def test_short_gap_is_a_line() -> None:
-    root = picture(Lane("t", "b", 0, (Span(0, 500, "a"), Span(500, 699), Span(699, 1_000, "b"))))
+    root = picture(OwnershipLane("t", "b", 0, (Span(0, 500, "a"), Span(500, 699), Span(699, 1_000, "b"))))
     assert [each.get("class") for each in root.iter(f"{SVG}line")].count("line") == 1
     assert "gap" not in {each.get("class") for each in root.iter(f"{SVG}rect")}
 
@@ -101,7 +103,7 @@ def test_members_that_come_and_go_are_marked_once_and_labels_do_not_overlap() ->
         for number, at_ms in enumerate(range(0, 1_000, 20))
         for broker in ("broker-a", "broker-b")
     ]
-    root = picture(Lane("t", "b", 0, (Span(0, 1_000, "c1"),)), events=tuple(events))
+    root = picture(OwnershipLane("t", "b", 0, (Span(0, 1_000, "c1"),)), events=tuple(events))
     marks = [each for each in root.iter(f"{SVG}line") if each.get("class") == "mark"]
     assert len(marks) == 50
     labels: dict[str, list[float]] = {}
@@ -114,7 +116,7 @@ def test_members_that_come_and_go_are_marked_once_and_labels_do_not_overlap() ->
 
 def test_brokers_that_start_and_resets_are_marked() -> None:
     root = picture(
-        Lane("t", "b", 0, (Span(0, 1_000, "c1"),)),
+        OwnershipLane("t", "b", 0, (Span(0, 1_000, "c1"),)),
         events=(reset(400, 0), reset(401, 1), reset(401, 0, "b2")),
         starts={"broker-a": [200], "broker-with-a-name-that-is-too-long": [700], "early": [-5]},
     )
@@ -135,11 +137,11 @@ def test_resets_that_follow_each_other_at_a_distance_are_two() -> None:
 
 def test_marks_in_the_same_place_are_one_line_that_names_a_few() -> None:
     events = tuple(member_event(number, 500, GroupEventKind.JOINED, f"c{number}") for number in range(5_000))
-    root = picture(Lane("t", "b", 0, (Span(0, 1_000, "c1"),)), events=events)
+    root = picture(OwnershipLane("t", "b", 0, (Span(0, 1_000, "c1"),)), events=events)
     (mark,) = with_class(root, "mark")
     assert (mark[0].text or "").endswith("c2 joined at 1970-01-01T00:00:00.500Z, 4997 more")
     assert "? joined +4999" in said(root)
-    few = picture(Lane("t", "b", 0, (Span(0, 1_000, "c1"),)), events=events[:2], starts={"broker-a": [500]})
+    few = picture(OwnershipLane("t", "b", 0, (Span(0, 1_000, "c1"),)), events=events[:2], starts={"broker-a": [500]})
     assert "? joined, A joined, broker-a started" in said(few)
 
 
@@ -148,7 +150,7 @@ def line(queue_id: int, **now: Any) -> QueueLine:
 
 
 def test_queues_that_fail_or_have_parked_keys_say_so_in_words_and_not_by_colour_alone() -> None:
-    lanes = [Lane("t", "b", number, (Span(0, 1_000, "c1"),)) for number in range(4)]
+    lanes = [OwnershipLane("t", "b", number, (Span(0, 1_000, "c1"),)) for number in range(4)]
     lines = (line(0, attempts=7, failing_ms=12_000), line(1, parked=1), line(2, parked=0), line(3, attempts=2, failing_ms=9, parked=3_000))
     root = picture(*lanes, lines=lines)
     states = [each for each in titles(root) if "fails" in each or "parked" in each]
@@ -163,7 +165,7 @@ def test_queues_that_fail_or_have_parked_keys_say_so_in_words_and_not_by_colour_
 
 
 def test_members_from_the_ninth_on_share_a_colour_and_keep_their_letters() -> None:
-    root = picture(Lane("t", "b", 0, tuple(Span(number * 100, number * 100 + 100, f"m{number}") for number in range(10))))
+    root = picture(OwnershipLane("t", "b", 0, tuple(Span(number * 100, number * 100 + 100, f"m{number}") for number in range(10))))
     bars = [each.get("class") for each in root.iter(f"{SVG}rect") if each.get("height") == "18"]
     assert bars == [*(f"c{number}" for number in range(8)), "others", "others"]
     assert [each.text for each in with_class(root, "letter")] == list("ABCDEFGHIJ")
@@ -171,12 +173,12 @@ def test_members_from_the_ninth_on_share_a_colour_and_keep_their_letters() -> No
 
 def test_bar_has_the_process_id_of_its_owner_where_there_is_room() -> None:
     spans = (Span(0, 500, "10.0.0.1@4711#0011223344556677"), Span(500, 540, "10.0.0.1@4712#00"), Span(540, 1_000, "java@DEFAULT"))
-    assert [each.text for each in with_class(picture(Lane("t", "b", 0, spans)), "letter")] == ["A 4711", "B", "C"]
+    assert [each.text for each in with_class(picture(OwnershipLane("t", "b", 0, spans)), "letter")] == ["A 4711", "B", "C"]
 
 
 def test_spans_too_short_to_be_seen_are_one_and_say_how_often_the_queue_moved() -> None:
     short = [Span(400 + number, 401 + number, None if number % 2 else f"m{number % 3}") for number in range(20)]
-    root = picture(Lane("t", "b", 0, (Span(0, 400, "a"), *short, Span(420, 1_000, "b"))))
+    root = picture(OwnershipLane("t", "b", 0, (Span(0, 400, "a"), *short, Span(420, 1_000, "b"))))
     (moved,) = with_class(root, "moved")
     assert titles(root)[2:] == [
         "t@b:0: a, 1970-01-01T00:00:00.000Z to 1970-01-01T00:00:00.400Z, (400 ms)",
@@ -220,7 +222,7 @@ def test_picture_of_many_moves_is_bounded(members: int) -> None:
             until_ms = 1_000 if len(spans) == 156 else min(at_ms + 2 + number % 9, 1_000)
             spans.append(Span(at_ms, until_ms, f"192.168.100.{number % members}@{number % members}#0123456789abcdef", number))
             at_ms, number = until_ms, number + 1
-        lanes.append(Lane("orders", "broker-a", queue_id, tuple(spans)))
+        lanes.append(OwnershipLane("orders", "broker-a", queue_id, tuple(spans)))
     assert number > 9_000
     text = owners_picture("g", lanes, [], (0, 1_000), "")
     assert len(text) < 500_000
@@ -259,7 +261,7 @@ def test_every_picture_is_well_formed_and_stays_within_its_frame(
     for length, client_id, alive_ms, known in drawn:
         spans.append(Span(at_ms, at_ms + length, client_id if known else None, None, alive_ms, None, known))
         at_ms += length
-    root = picture(Lane(topic, "b", 0, tuple(spans)), group=group)
+    root = picture(OwnershipLane(topic, "b", 0, tuple(spans)), group=group)
     assert root.get("role") == "img"
     for each in root.iter(f"{SVG}rect"):
         x, width = float(each.get("x", 0)), float(each.get("width", 0))
@@ -284,7 +286,7 @@ def test_course_has_a_gap_where_the_figure_is_not_known(values: list[int | None]
 
 
 def test_letters_go_on_after_z() -> None:
-    lane = Lane("t", "b", 0, tuple(Span(number, number + 1, f"m{number:02}") for number in range(60)))
+    lane = OwnershipLane("t", "b", 0, tuple(Span(number, number + 1, f"m{number:02}") for number in range(60)))
     letters = list(member_letters([lane]).values())
     assert (letters[0], letters[25], letters[26], letters[59]) == ("A", "Z", "A2", "H3")
     assert len(set(letters)) == 60
@@ -299,7 +301,7 @@ def test_marks_of_an_axis_are_few_and_equally_far_apart(first: int, length: int,
 
 
 def test_axis_says_that_it_is_in_utc_and_has_its_times_for_a_script() -> None:
-    texts = [each for each in picture(Lane("t", "b", 0, (Span(0, 1_000, "c1"),))).iter(f"{SVG}text") if each.get("data-ms")]
+    texts = [each for each in picture(OwnershipLane("t", "b", 0, (Span(0, 1_000, "c1"),))).iter(f"{SVG}text") if each.get("data-ms")]
     (zone,) = [each for each in texts if "zone" in (each.get("class") or "")]
     marks = [each for each in texts if each is not zone]
     assert (zone.text, len(marks)) == ("UTC", 6)

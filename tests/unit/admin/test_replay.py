@@ -13,8 +13,8 @@ from lockstep.operations.changes.replay import (
     COMMIT_EVERY,
     DEAD_LETTER_LEVEL,
     RETRY_LEVEL,
-    Replay,
     ReplayResult,
+    ReplayRun,
     ReplayTarget,
     SkippedMessage,
     summarize_skipped,
@@ -84,7 +84,7 @@ class FakeDeadLetters:
         return before
 
     async def run(self, target: ReplayTarget = ReplayTarget.TOPIC, *, include_replayed: bool = False) -> ReplayResult:
-        work = Replay(cast(AdminClient, self), cast(Producer, self), "g", target, RATE, include_replayed=include_replayed)
+        work = ReplayRun(cast(AdminClient, self), cast(Producer, self), "g", target, RATE, include_replayed=include_replayed)
         return await work.run([DeadLetterQueue(BROKER, OffsetRange(0, 0, len(self.keys)), self.remembered)])
 
 

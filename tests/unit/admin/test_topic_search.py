@@ -11,20 +11,20 @@ import pytest
 from lockstep.client import Message, MessageQueue, Producer
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.messages.find import Criteria, Found
-from lockstep.operations.messages.newest_first import NewestFirst, Place, Rest, parse_place
-from lockstep.operations.messages.topic_search import SearchLimits, find_in_topic
+from lockstep.operations.messages.newest_first import MessagePosition, NewestFirst, Rest, parse_place
+from lockstep.operations.messages.topic_search import TopicSearchLimits, find_in_topic
 from lockstep.operations.progress import SearchProgress
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 
 TOPIC = "orders"
-LIMITS = SearchLimits(3.0, 20_000, 8 << 20, 1.0)
+LIMITS = TopicSearchLimits(3.0, 20_000, 8 << 20, 1.0)
 two_brokers = pytest.mark.lockstep(brokers=2)
 
 
 async def search(
-    cluster: TestCluster, limit: int = 10, *, before: str | None = None, limits: SearchLimits | None = LIMITS, **options: Any
+    cluster: TestCluster, limit: int = 10, *, before: str | None = None, limits: TopicSearchLimits | None = LIMITS, **options: Any
 ) -> Found:
     admin = AdminClient(Host.current(), cluster.nameserver)
     found = Found(limit, SearchProgress(admin.host.clock, "messages"))
@@ -169,7 +169,7 @@ async def test_invalid_tag_is_told_before_anything_is_asked(lockstep_cluster: Te
 
 
 def test_place_is_read_as_it_was_written() -> None:
-    place = Place(1_700_000_000_123, "room@broker-a.1", 7, 12)
+    place = MessagePosition(1_700_000_000_123, "room@broker-a.1", 7, 12)
     assert parse_place(str(place)) == place
 
 
@@ -184,10 +184,10 @@ def test_message_that_an_unread_one_may_precede_is_not_proven() -> None:
         order.add(place, cast(Any, f"{rest.queue.queue_id}:{offset}"))
     assert order.messages() == ["1:9", "0:9", "0:8"]
     assert order.next_rests(9) == [b]
-    assert order.proven() == (["1:9"], Place(7, "a", 1, 9))
+    assert order.proven() == (["1:9"], MessagePosition(7, "a", 1, 9))
     b.newest_ms, b.end = 4, 0
     assert order.next_rests(9) == []
-    assert order.proven() == (["1:9", "0:9", "0:8"], Place(5, "a", 0, 8))
+    assert order.proven() == (["1:9", "0:9", "0:8"], MessagePosition(5, "a", 0, 8))
     assert [a.next_count(selected=False), a.next_count(selected=True)] == [8, 8]
     a.record_bytes = 100_000
     assert [a.next_count(selected=False), a.next_count(selected=True)] == [2, 8]

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from lockstep.broker.groups.effect_runner import FREE_QUEUES_MAX, NOTICES_UNSENT_BYTES_MAX, EffectRunner
-from lockstep.broker.groups.effects import CloseConnection, Effect, Notify, PushQueueFree, StalePulls
+from lockstep.broker.groups.effects import CloseConnection, GroupEffect, Notify, PushQueueFree, StalePulls
 from lockstep.protocol.bodies import FreeQueue, ListVersion, QueueFreeBody
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
@@ -34,9 +34,9 @@ class Pending:
 
     def __init__(self) -> None:
         self.on_effects: Callable[[], None] | None = None
-        self.effects: list[Effect] = []
+        self.effects: list[GroupEffect] = []
 
-    def drain(self, count_max: int | None = None, *, notices: bool = True) -> list[Effect]:
+    def drain(self, count_max: int | None = None, *, notices: bool = True) -> list[GroupEffect]:
         drained, self.effects = self.effects, []
         return drained
 

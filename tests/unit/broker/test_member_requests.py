@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from lockstep.broker.classic.connections import Client
+from lockstep.broker.classic.connections import ClassicConnection
 from lockstep.broker.classic.relay import MEMBER_MS, NATIVE_MEMBER_MS, RelayProcessor
 from lockstep.broker.classic.replies import PRODUCER_MS, ReplyProcessor
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -46,13 +46,13 @@ class SilentEndpoint:
 class Connections:
     """The only client, which is a member and a producer."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: ClassicConnection) -> None:
         self._client = client
 
-    def member(self, group: str, client_id: str) -> Client:
+    def member(self, group: str, client_id: str) -> ClassicConnection:
         return self._client
 
-    def producer(self, client_id: str) -> Client:
+    def producer(self, client_id: str) -> ClassicConnection:
         return self._client
 
 
@@ -68,7 +68,7 @@ class Groups:
 
 
 def client_on(endpoint: SilentEndpoint) -> Connections:
-    return Connections(Client(cast(Any, endpoint), "m", False, "JAVA", 409, 0, ("asking",)))
+    return Connections(ClassicConnection(cast(Any, endpoint), "m", False, "JAVA", 409, 0, ("asking",)))
 
 
 async def test_member_that_does_not_respond_is_reported_and_can_be_asked_again() -> None:
@@ -110,7 +110,7 @@ async def test_reply_to_a_producer_that_reads_too_slowly_is_refused() -> None:
 
 
 def native_client_on(endpoint: SilentEndpoint) -> Connections:
-    return Connections(Client(cast(Any, endpoint), "m", True, "PYTHON", 1, 0, ("asking",)))
+    return Connections(ClassicConnection(cast(Any, endpoint), "m", True, "PYTHON", 1, 0, ("asking",)))
 
 
 async def test_native_member_is_given_three_seconds_and_answers_native_tools_only() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.client.producer.machines.backoff import QueueBackoff
-from lockstep.client.producer.machines.broker_state import RESPONSES, BrokerState
+from lockstep.client.producer.machines.broker_state import RESPONSES, BrokerResponses
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_distrust_of_a_broker_doubles_up_to_ten_seconds_and_resets_after_a_store
 
 
 def test_expected_response_time_is_twice_the_slowest_recent_response() -> None:
-    broker = BrokerState("a")
+    broker = BrokerResponses("a")
     assert broker.expected_ms == 0
     broker.record_response(300)
     broker.record_response(20)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lockstep.client.consumer.calls.lanes import Lane, Lanes
+from lockstep.client.consumer.calls.lanes import KeyLane, Lanes
 from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueue
 from lockstep.protocol import done_ranges
 from lockstep.protocol.done_ranges import Ranges, above, contains, union
@@ -48,7 +48,7 @@ def test_messages_without_a_key_are_independent_if_the_consumer_says_so() -> Non
 def test_failed_batch_is_repeated_after_its_pause_before_later_messages_of_its_key() -> None:
     lanes = Lanes(0, 0, unkeyed_together=True)
     lanes.put([at(0, "a"), at(1, "a"), at(2, "b")])
-    lane, batch = lanes.take(1) or (Lane(None), [])
+    lane, batch = lanes.take(1) or (KeyLane(None), [])
     lanes.failed(lane, batch, 500)
     lanes.put([at(3, "a")])
     assert lanes.attempts_at(0) == 1
@@ -62,7 +62,7 @@ def test_failed_batch_is_repeated_after_its_pause_before_later_messages_of_its_k
 def test_blocked_lane_waits_for_resume_and_keeps_its_attempts() -> None:
     lanes = Lanes(0, 2, unkeyed_together=True)
     lanes.put([at(0, "a"), at(1, "b")])
-    lane, batch = lanes.take(1) or (Lane(None), [])
+    lane, batch = lanes.take(1) or (KeyLane(None), [])
     assert lanes.attempts_at(batch[0].queue_offset) == 2, "those of the grant"
     lanes.block(lane, batch)
     assert lanes.blocked_keys == ["a"]
@@ -72,7 +72,7 @@ def test_blocked_lane_waits_for_resume_and_keeps_its_attempts() -> None:
     assert (keys_of(lanes), lanes.attempts_at(0)) == ([[0]], 3)
 
 
-def taken(lanes: Lanes, count: int = 1) -> tuple[Lane, list[MessageExt]]:
+def taken(lanes: Lanes, count: int = 1) -> tuple[KeyLane, list[MessageExt]]:
     found = lanes.take(count)
     assert found is not None
     return found
@@ -193,7 +193,7 @@ def test_ranges_are_reported_with_the_offset_that_they_belong_to_only() -> None:
 
 @dataclass
 class Running:
-    lane: Lane
+    lane: KeyLane
     batch: list[MessageExt] = field(default_factory=list)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from lockstep.client import LatencyFaults, MessageQueue, Producer, SendResult
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.machines.queue_machine import Connection, QueueMachine
+from lockstep.client.producer.machines.queue_machine import QueueMachine, SendConnection
 from lockstep.client.producer.machines.topic_machine import SPREAD, TopicMachine
 from lockstep.client.producer.pacing.turn_share import SHARE_US_MIN
 from lockstep.client.producer.pacing.write_scheduler import WriteScheduler
@@ -181,7 +181,7 @@ async def test_loop_turn_serves_as_many_queues_as_it_has_time_for(monkeypatch: p
     served: list[int] = []
     run, turn = TopicMachine.run, WriteScheduler._run_due
 
-    def counted(self: TopicMachine, machine: QueueMachine, now_ms: int, connection: Connection | None) -> None:
+    def counted(self: TopicMachine, machine: QueueMachine, now_ms: int, connection: SendConnection | None) -> None:
         served[-1] += 1
         run(self, machine, now_ms, connection)
 

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from lockstep.client.errors import Outcome
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.machines.effects import Complete, Effect, ExpectLayout, Fail, PossibleDuplicates, RefreshRoute, Release, Write
+from lockstep.client.producer.machines.effects import (
+    Complete,
+    ExpectLayout,
+    Fail,
+    PossibleDuplicates,
+    RefreshRoute,
+    Release,
+    SendEffect,
+    Write,
+)
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.queue_machine import KEYED_RETRY_MS, QueueMachine
 from lockstep.client.producer.machines.routing import UNKEYED, queue_of_key, route_of
@@ -54,7 +63,7 @@ class Topic:
     machine: TopicMachine
     now_ms: int = 1_000
     connections: dict[str, Connection] = field(default_factory=dict)
-    done: list[Effect] = field(default_factory=list)
+    done: list[SendEffect] = field(default_factory=list)
 
     @classmethod
     def of(cls, *brokers: str, queues: int = 1) -> "Topic":
@@ -75,10 +84,10 @@ class Topic:
         self.queue(broker).add(pending)
         return pending
 
-    def run(self, ms: int = 0) -> list[Effect]:
+    def run(self, ms: int = 0) -> list[SendEffect]:
         """Advance by `ms`, then run each queue that is due until none is."""
         self.now_ms += ms
-        requested: list[Effect] = []
+        requested: list[SendEffect] = []
         for _ in range(50):
             due = [one for one in self.machine.machines if one.run_at_ms <= self.now_ms] + self.machine.due
             self.machine.due = []
@@ -91,30 +100,30 @@ class Topic:
             raise AssertionError("it asks to be run again and again")
         return requested
 
-    def taken(self) -> list[Effect]:
-        requested: list[Effect] = []
+    def taken(self) -> list[SendEffect]:
+        requested: list[SendEffect] = []
         for machine in self.machine.machines:
             requested += machine.effects
             machine.effects.clear()
         self.done += requested
         return requested
 
-    def response(self, write: Write, code: int, remark: str = "", broker: str = "a", **fields: object) -> list[Effect]:
+    def response(self, write: Write, code: int, remark: str = "", broker: str = "a", **fields: object) -> list[SendEffect]:
         self.machine.handle_response(self.queue(broker), write.frame, Command(code, remark=remark, fields=fields), self.now_ms)
         return self.taken() + self.run()
 
 
-def only(effects: list[Effect], kind: type) -> list[Effect]:
+def only(effects: list[SendEffect], kind: type) -> list[SendEffect]:
     return [effect for effect in effects if type(effect) is kind]
 
 
-def write_of(effects: list[Effect]) -> Write:
+def write_of(effects: list[SendEffect]) -> Write:
     (write,) = only(effects, Write)
     assert isinstance(write, Write)
     return write
 
 
-def fail_of(effects: list[Effect]) -> Fail:
+def fail_of(effects: list[SendEffect]) -> Fail:
     (fail,) = only(effects, Fail)
     assert isinstance(fail, Fail)
     return fail
@@ -409,7 +418,7 @@ def test_every_send_ends_once_and_each_queue_has_at_most_one_frame_in_flight(ste
     ended: dict[int, int] = {}
     released: dict[int, int] = {}
 
-    def note(effects: list[Effect]) -> None:
+    def note(effects: list[SendEffect]) -> None:
         for effect in effects:
             match effect:
                 case Write():

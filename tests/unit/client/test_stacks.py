@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.client.consumer.stacks import FRAMES_MAX, Place, Stack, innermost_own, stack_of_task, stack_of_thread
+from lockstep.client.consumer.stacks import FRAMES_MAX, FramePlace, Stack, innermost_own, stack_of_task, stack_of_thread
 
 HERE = "client/test_stacks.py:"
 
@@ -110,7 +110,7 @@ def test_thread_is_shown_from_the_first_frame_of_the_application() -> None:
 STDLIB, INSTALLED, PROJECT = sysconfig.get_path("stdlib"), "/venv/lib/python3.12/site-packages", "/home/shop/src"
 
 
-def place(folder: str, module: str) -> Place:
+def place(folder: str, module: str) -> FramePlace:
     code = compile("", f"{folder}/{module.replace('.', '/')}.py", "exec")
     return code, 1, module
 
@@ -128,7 +128,7 @@ def place(folder: str, module: str) -> Place:
         ([], None),
     ],
 )
-def test_own_frame_is_neither_of_the_standard_library_nor_of_an_installed_package(places: list[Place], own: int | None) -> None:
+def test_own_frame_is_neither_of_the_standard_library_nor_of_an_installed_package(places: list[FramePlace], own: int | None) -> None:
     assert innermost_own(places) == own
 
 

@@ -17,7 +17,7 @@ from lockstep.operations.changes.group_settings import GroupUpdate
 from lockstep.operations.changes.operation import SHOWN_MAX, Operation, Option
 from lockstep.operations.changes.park_change import DropTarget, ParkDrop, ParkReplay
 from lockstep.operations.changes.replay import DeadLetterReplay, ReplayTarget
-from lockstep.operations.changes.send import Send
+from lockstep.operations.changes.send import MessageSend
 from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
 from lockstep.operations.changes.topic_forget_deleted import TopicForgetDeleted
@@ -28,7 +28,7 @@ FILLED: list[Operation] = [
     TopicCreate(topic="-orders", queues=7, broker=("broker-a", "-b")),
     TopicAlter(topic="orders", write_queues=0, read_queues=3),
     TopicAlter(topic="orders", broker=("a",), move_to="b"),
-    Send(topic="orders", sharding_key=" -k 'x' ", keys=("a", "b"), body=b"--help", properties=("a=b",)),
+    MessageSend(topic="orders", sharding_key=" -k 'x' ", keys=("a", "b"), body=b"--help", properties=("a=b",)),
     GroupReset(group="billing", to="-1h", queue=("a:0", "a:1"), drop_parked=True),
     GroupUpdate(group="billing", consume=False, subscription_policy=SubscriptionPolicy.CLASSIC, next_contract_version=0),
     GroupUpdate(group="billing", consume=True),
@@ -90,7 +90,7 @@ def test_form_without_what_it_requires_is_refused_by_name(form: Form) -> None:
             form.operation(values)
 
 
-SENT = Send(topic="t", sharding_key=" k", body="é".encode(), keys=("a", "b"), properties=("sent_by=lockstep-dashboard",))
+SENT = MessageSend(topic="t", sharding_key=" k", body="é".encode(), keys=("a", "b"), properties=("sent_by=lockstep-dashboard",))
 
 
 @pytest.mark.parametrize(
@@ -98,9 +98,9 @@ SENT = Send(topic="t", sharding_key=" k", body="é".encode(), keys=("a", "b"), p
     [
         (TopicCreate, {"topic": " t ", "queues": "12", "broker": ""}, TopicCreate(topic="t", queues=12)),
         (
-            Send,
+            MessageSend,
             {"topic": "t", "sharding_key": " k", "body": "é", "keys": "a  b"},
-            Send(topic="t", sharding_key=" k", body="é".encode(), keys=("a", "b"), properties=("sent_by=lockstep-dashboard",)),
+            MessageSend(topic="t", sharding_key=" k", body="é".encode(), keys=("a", "b"), properties=("sent_by=lockstep-dashboard",)),
         ),
         (ParkDrop, {"group": "g", "key": ""}, ParkDrop(group="g", every=True, to=DropTarget.DLQ)),
         (ParkReplay, {"group": "g", "key": "k"}, ParkReplay(group="g", key="k")),
@@ -132,7 +132,7 @@ def test_value_that_the_field_can_not_have_is_refused_by_name(change: type[Opera
 
 
 def test_body_that_no_command_line_can_have_is_read_from_standard_input() -> None:
-    assert [Send(topic="t", body=body).command[-1] for body in (b"x", b"two\nlines", b"\xff", b"x" * (SHOWN_MAX + 1))] == [
+    assert [MessageSend(topic="t", body=body).command[-1] for body in (b"x", b"two\nlines", b"\xff", b"x" * (SHOWN_MAX + 1))] == [
         "x",
         "-",
         "-",

@@ -13,7 +13,7 @@ import pytest
 from lockstep.client import PushConsumer
 from lockstep.dashboard import Dashboard
 from lockstep.dashboard.changes.forms import Form, form_of
-from lockstep.dashboard.changes.outcomes import KEPT_MAX, Outcome, Outcomes
+from lockstep.dashboard.changes.outcomes import KEPT_MAX, Outcomes, PlanOutcome
 from lockstep.dashboard.changes.pages import FORM_BYTES_MAX, FORM_S
 from lockstep.operations.changes import catalogue
 from lockstep.protocol.errors import TopicNotExistError
@@ -236,9 +236,9 @@ def test_outcomes_are_bounded_and_an_outcome_that_is_known_stays() -> None:
     outcomes = Outcomes()
     outcomes.begin("first")
     assert outcomes.of("first") is None
-    outcomes.end("first", Outcome(("done",)))
-    outcomes.end("first", Outcome(error="another"))
-    assert outcomes.of("first") == Outcome(("done",))
+    outcomes.end("first", PlanOutcome(("done",)))
+    outcomes.end("first", PlanOutcome(error="another"))
+    assert outcomes.of("first") == PlanOutcome(("done",))
     for number in range(KEPT_MAX):
         outcomes.begin(str(number))
     assert "first" not in outcomes

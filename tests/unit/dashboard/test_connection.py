@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from lockstep.dashboard.connection import CONNECTIONS_MAX, READ_S, REQUEST_S, Connection
+from lockstep.dashboard.connection import CONNECTIONS_MAX, READ_S, REQUEST_S, LimitedConnection
 
 pytestmark = pytest.mark.simulated
 
@@ -41,7 +41,7 @@ async def serving(app: App) -> AsyncIterator[ServerState]:
     config, state = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none"), ServerState()
     config.load()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Connection(config=config, server_state=state, app_state={}), HOST, PORT)
+    server = await loop.create_server(lambda: LimitedConnection(config=config, server_state=state, app_state={}), HOST, PORT)
     yield state
     for writer in OPENED:
         writer.close()

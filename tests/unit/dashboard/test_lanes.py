@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.client import MessageModel, PushConsumer
 from lockstep.dashboard.lanes import SPANS_SHOWN, span_rows
-from lockstep.operations.groups.ownership import Lane, Span
+from lockstep.operations.groups.ownership import OwnershipLane, Span
 from lockstep.operations.pictures.group import GroupPicture
 from lockstep.testing import TestCluster
 from support.asgi import get
@@ -16,7 +16,7 @@ from support.why_kit import GROUP, TOPIC, Member, accept, send
 
 def test_table_has_the_newest_spans_and_counts_the_others() -> None:
     spans = tuple(Span(number, number + 1, f"m{number % 3}" if number % 2 else None) for number in range(400))
-    lanes = [Lane("t", "b", queue_id, spans) for queue_id in range(3)]
+    lanes = [OwnershipLane("t", "b", queue_id, spans) for queue_id in range(3)]
     rows, more = span_rows(GroupPicture("", "", lanes, 0, of_members=False), (0, 400))
     assert (len(rows), more) == (SPANS_SHOWN, 1_200 - SPANS_SHOWN)
     assert [(row.queue, row.began_ms, row.ended_ms, row.letter) for row in rows[:4]] == [
@@ -27,7 +27,7 @@ def test_table_has_the_newest_spans_and_counts_the_others() -> None:
 
 
 def test_table_does_not_say_when_a_span_began_that_began_before_the_period() -> None:
-    lanes = [Lane("t", "b", 0, (Span(5, 40, "a"), Span(40, 100, known=False)))]
+    lanes = [OwnershipLane("t", "b", 0, (Span(5, 40, "a"), Span(40, 100, known=False)))]
     rows, _ = span_rows(GroupPicture("", "", lanes, 0, of_members=False), (5, 100))
     assert [(row.began_ms, row.ended_ms, row.length) for row in rows] == [(40, None, "60 ms"), (None, 40, "≥ 35 ms")]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.nameserver.route_table import RouteChange, RouteTable
+from lockstep.nameserver.route_table import RegistrationResult, RouteTable
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.route_table_kit import STORE_B, broker_registration, layout
 
@@ -21,7 +21,7 @@ def of(name: str, *layouts: TopicLayout) -> RouteTable:
     return table
 
 
-def register(table: RouteTable, name: str, *layouts: TopicLayout) -> RouteChange:
+def register(table: RouteTable, name: str, *layouts: TopicLayout) -> RegistrationResult:
     if name == "broker-a":
         return table.register(broker_registration(layouts=layouts), 1, 1)
     return table.register(broker_registration(name, store=STORE_B, port=2, layouts=layouts), 2, 1)

@@ -19,10 +19,10 @@ from lockstep.protocol.sql92.nodes import (
     Contains,
     In,
     IsNull,
-    Name,
     Not,
     Number,
     Or,
+    PropertyName,
     Value,
 )
 from lockstep.protocol.sql92.parser import COMPARISONS_MAX, DEPTH_MAX, TEXTS_MAX
@@ -245,13 +245,13 @@ def interpret(condition: Condition, message: Mapping[str, str]) -> bool | None:
         case Or(found):
             values = [interpret(each, message) for each in found]
             return True if True in values else None if None in values else False
-        case IsNull(Name(name), negated):
+        case IsNull(PropertyName(name), negated):
             return (name not in message) is not negated
         case IsNull(inner, negated):
             return (interpret(inner, message) is None) is not negated
-        case In(Name(name), listed, negated):
+        case In(PropertyName(name), listed, negated):
             return None if name not in message else (message[name] in listed) is not negated
-        case Contains(Name(name), search, text, negated):
+        case Contains(PropertyName(name), search, text, negated):
             if name not in message:
                 return False
             value = message[name]
@@ -269,7 +269,7 @@ def negation(value: bool | None) -> bool | None:
 
 
 def compare(left: Value, ordering: str, right: Value, message: Mapping[str, str]) -> bool | None:
-    one, other = (message.get(each.name) if isinstance(each, Name) else each.value for each in (left, right))
+    one, other = (message.get(each.name) if isinstance(each, PropertyName) else each.value for each in (left, right))
     if one is None or other is None:
         return None
     if isinstance(left, Boolean) or isinstance(right, Boolean):

@@ -26,7 +26,7 @@ from lockstep.protocol.record import (  # noqa: E402
 from lockstep.spark.columns import ARROW_TYPES, Columns  # noqa: E402
 from lockstep.spark.options import COLUMN_TYPES, SourceOptions  # noqa: E402
 from lockstep.spark.pages import INT64 as LONG  # noqa: E402
-from lockstep.spark.pages import PLAIN_BYTES_MAX, QUEUE_OFFSET, Page, keys, property_of  # noqa: E402
+from lockstep.spark.pages import PLAIN_BYTES_MAX, QUEUE_OFFSET, RangePage, keys, property_of  # noqa: E402
 from support.foreign_store import STORED_MS, ForeignDirectory  # noqa: E402
 
 QUEUE = MessageQueue("t", "broker-a", 3)
@@ -45,8 +45,8 @@ def options(**more: str) -> SourceOptions:
     return SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", **more})
 
 
-def page_of(data: bytes, end: int, tags: frozenset[str] | None = None) -> Page:
-    page = Page(end, tags)
+def page_of(data: bytes, end: int, tags: frozenset[str] | None = None) -> RangePage:
+    page = RangePage(end, tags)
     page.take(data)
     return page
 
@@ -107,7 +107,7 @@ def test_highly_compressed_bodies_are_returned_in_batches_of_a_few_mebibytes() -
 
 
 def test_several_pulls_make_one_batch() -> None:
-    page = Page(3)
+    page = RangePage(3)
     for offset in range(5):
         page.take(stored(offset, b"%d" % offset, key="k"))
     (batch,) = Columns(options(columns=EVERY), QUEUE, 11).batches(page)
@@ -132,7 +132,7 @@ def test_page_columns_equal_the_sdks_messages(messages: list[tuple[bytes, str | 
         stored(offset, body, key=key, properties={"x__SHARDINGKEY": "no"}, tags=f"t{len(body) % 3}")
         for offset, (body, key) in enumerate(messages)
     ]
-    page = Page(end)
+    page = RangePage(end)
     for first in range(0, len(records), pull_count):
         page.take(b"".join(records[first : first + pull_count]))
     found = [row for batch in Columns(options(columns="offset,value,key,tags"), QUEUE, 11).batches(page) for row in batch.to_pylist()]

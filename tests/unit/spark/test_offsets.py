@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
-from lockstep.spark.offsets import Range, from_plain, ranges_between, share_limit, split_tasks, to_plain
+from lockstep.spark.offsets import QueueRange, from_plain, ranges_between, share_limit, split_tasks, to_plain
 
 QUEUES = [MessageQueue(topic, broker, number) for topic in ("a", "b") for broker in ("x", "y") for number in (0, 2, 10)]
 COUNTS = st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 1_000))
@@ -65,12 +65,12 @@ def test_limit_is_shared_in_proportion() -> None:
 
 def test_start_at_or_above_the_end_is_an_empty_range() -> None:
     a, b, c, d = QUEUES[:4]
-    assert ranges_between({a: 5, b: 7, c: 9}, {a: 5, b: 6, c: 12, d: 3}) == [Range(c, 9, 12)]
+    assert ranges_between({a: 5, b: 7, c: 9}, {a: 5, b: 6, c: 12, d: 3}) == [QueueRange(c, 9, 12)]
 
 
 @given(COUNTS, st.one_of(st.none(), st.integers(1, 12)), st.one_of(st.none(), st.integers(1, 12)))
 def test_tasks_cover_every_message_once_and_in_order(available: dict[MessageQueue, int], low: int | None, high: int | None) -> None:
-    ranges = [Range(queue, 100, 100 + count) for queue, count in sorted(available.items())]
+    ranges = [QueueRange(queue, 100, 100 + count) for queue, count in sorted(available.items())]
     tasks = split_tasks(ranges, low, high)
     pieces = sorted(piece for task in tasks for piece in task)
     for range_ in ranges:
@@ -86,5 +86,5 @@ def test_tasks_cover_every_message_once_and_in_order(available: dict[MessageQueu
 
 def test_long_queue_is_split_more_than_a_short_one() -> None:
     a, b = QUEUES[:2]
-    counts = [(task[0].queue, task[0].count) for task in split_tasks([Range(a, 0, 90), Range(b, 0, 10)], 4, None)]
+    counts = [(task[0].queue, task[0].count) for task in split_tasks([QueueRange(a, 0, 90), QueueRange(b, 0, 10)], 4, None)]
     assert counts == [(a, 30), (a, 30), (a, 30), (b, 10)]

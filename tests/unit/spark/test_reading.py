@@ -14,9 +14,9 @@ from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
 from lockstep.spark import reading
 from lockstep.spark.cluster import Pull, Pulled
-from lockstep.spark.offsets import Range
+from lockstep.spark.offsets import QueueRange
 from lockstep.spark.options import SourceOptions
-from lockstep.spark.reading import DataLostError, Reading, read
+from lockstep.spark.reading import DataLostError, TaskReading, read
 
 QUEUE = MessageQueue("t", "a", 0)
 
@@ -68,7 +68,7 @@ class FakeQueue:
 def offsets(queue: FakeQueue, monkeypatch: pytest.MonkeyPatch, start: int, end: int, **options: str) -> list[int]:
     monkeypatch.setattr(reading, "CachedCluster", lambda *_: queue)
     given = SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", "columns": "offset", **options})
-    batches = read(given, Reading(((Range(QUEUE, start, end), 0),)))
+    batches = read(given, TaskReading(((QueueRange(QUEUE, start, end), 0),)))
     return [offset for batch in batches for offset in batch.column("offset").to_pylist()]
 
 
@@ -118,7 +118,7 @@ def test_pull_requests_the_configured_limits() -> None:
 def test_closed_reader_closes_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     queue = FakeQueue(0, 100)
     monkeypatch.setattr(reading, "CachedCluster", lambda *_: queue)
-    rows = read(SourceOptions.parse({"nameserver": "h:1", "subscribe": "t"}), Reading(((Range(QUEUE, 0, 100), 0),)))
+    rows = read(SourceOptions.parse({"nameserver": "h:1", "subscribe": "t"}), TaskReading(((QueueRange(QUEUE, 0, 100), 0),)))
     next(rows)
     rows.close()  # type: ignore[attr-defined]
     assert queue.closed
@@ -130,5 +130,5 @@ def test_pulls_are_collected_until_a_batch_is_full(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(reading, "CachedCluster", lambda *_: queue)
     monkeypatch.setattr(reading, limit, value)
     given = SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", "columns": "offset"})
-    batches = [batch.column("offset").to_pylist() for batch in read(given, Reading(((Range(QUEUE, 0, 14), 0),)))]
+    batches = [batch.column("offset").to_pylist() for batch in read(given, TaskReading(((QueueRange(QUEUE, 0, 14), 0),)))]
     assert batches == [list(range(6)), list(range(6, 12)), [12, 13]]

@@ -8,21 +8,21 @@ from hypothesis import strategies as st
 
 from lockstep.client import ConsumeOrderlyStatus, Message, MessageQueue, Producer, PushConsumer, SendError
 from lockstep.testing import OrderChecker, OrderViolationError, TestCluster
-from lockstep.testing.order_laws import FAULTS_MAX, Fate, Handling, Send, judge
+from lockstep.testing.order_laws import FAULTS_MAX, Fate, Handling, ReportedSend, judge
 from support.effort import examples
 
 S = ConsumeOrderlyStatus
 
 
-def sent(name: str, at: int, *, key: str | None = "k", fate: Fate = Fate.ACKED, took: int = 5, expected: bool = True) -> Send:
+def sent(name: str, at: int, *, key: str | None = "k", fate: Fate = Fate.ACKED, took: int = 5, expected: bool = True) -> ReportedSend:
     """Message `name`, sent at 10·at, acknowledged `took` later."""
     acked = fate is Fate.ACKED
     group = None if key is None else f'key "{key}"'
     ended = 10 * at + took
-    return Send("t", name.encode(), group, 10 * at, 10.0 * at, ended, float(ended), fate, name if acked else "", expected)
+    return ReportedSend("t", name.encode(), group, 10 * at, 10.0 * at, ended, float(ended), fate, name if acked else "", expected)
 
 
-def sends(count: int) -> list[Send]:
+def sends(count: int) -> list[ReportedSend]:
     """Return messages 1 … count, each sent after the previous one was acknowledged."""
     return [sent(str(number), number) for number in range(1, count + 1)]
 
@@ -37,7 +37,7 @@ def work(handled: str, *, key: str | None = "k") -> list[Handling]:
     return made
 
 
-def laws(sends: list[Send], handlings: list[Handling], max_repeats: int = 10) -> list[str]:
+def laws(sends: list[ReportedSend], handlings: list[Handling], max_repeats: int = 10) -> list[str]:
     return sorted({broken.law for broken in judge(sends, handlings, max_repeats=max_repeats)})
 
 

@@ -30,7 +30,7 @@ class Consumption:
 
 
 @dataclass(slots=True)
-class Client:
+class ClassicConnection:
     """A connection that has sent HEART_BEAT."""
 
     endpoint: Endpoint
@@ -52,11 +52,11 @@ class ClientConnections:
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
-        self._clients: dict[int, Client] = {}
+        self._clients: dict[int, ClassicConnection] = {}
         self._by_id: dict[str, dict[int, None]] = {}
         """Client id → its connections."""
 
-    def __iter__(self) -> Iterator[Client]:
+    def __iter__(self) -> Iterator[ClassicConnection]:
         return iter(list(self._clients.values()))
 
     def record(self, request: Request, body: HeartbeatBody, wall_ms: int) -> None:
@@ -69,7 +69,7 @@ class ClientConnections:
             endpoint.on_close.append(self._forget)
         elif known.client_id != body.client_id:
             self._remove(endpoint.id)
-        self._clients[endpoint.id] = Client(
+        self._clients[endpoint.id] = ClassicConnection(
             endpoint,
             body.client_id,
             request.is_native,
@@ -86,7 +86,7 @@ class ClientConnections:
         known = self._clients.get(connection)
         return "" if known is None else known.endpoint.peer
 
-    def members(self, group: str) -> list[tuple[str, Client]]:
+    def members(self, group: str) -> list[tuple[str, ClassicConnection]]:
         """Return (client id, connection) of the group's connected members, sorted."""
         status, found = self._coordination.status, []
         for client_id in status.member_ids(group):
@@ -95,16 +95,16 @@ class ClientConnections:
                 found.append((client_id, client))
         return found
 
-    def member(self, group: str, client_id: str) -> Client | None:
+    def member(self, group: str, client_id: str) -> ClassicConnection | None:
         """Return the connection of a member of the group, or None if it is no member or not connected."""
         connection = self._coordination.status.connection_of(group, client_id)
         return None if connection is None else self._clients.get(connection)
 
-    def producers(self, group: str) -> list[Client]:
+    def producers(self, group: str) -> list[ClassicConnection]:
         """Return the connections that have named this producer group."""
         return [client for client in self if group in client.producers]
 
-    def producer(self, client_id: str) -> Client | None:
+    def producer(self, client_id: str) -> ClassicConnection | None:
         """Return the newest connection of a client that has producers, or None."""
         for connection in reversed(self._by_id.get(client_id, {})):
             client = self._clients[connection]

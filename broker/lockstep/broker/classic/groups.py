@@ -5,7 +5,7 @@ Bodies are JSON as RocketMQ's broker writes it.
 
 from typing import Any
 
-from lockstep.broker.classic.connections import Client, ClientConnections, Consumption
+from lockstep.broker.classic.connections import ClassicConnection, ClientConnections, Consumption
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.tables.group import Group
 from lockstep.broker.processors.query import QUERY_LANE
@@ -114,7 +114,7 @@ def require_group(coordination: Coordination, group: str) -> None:
         raise SubscriptionGroupNotExistError(f"group {group} is unknown at {coordination.state.config.broker_name}")
 
 
-def connections_body(group: Group, members: list[tuple[str, Client]], subscriptions: list[Subscription]) -> dict[str, Any]:
+def connections_body(group: Group, members: list[tuple[str, ClassicConnection]], subscriptions: list[Subscription]) -> dict[str, Any]:
     """Return the group's members. The ways to consume are those of the first one that has named them. RocketMQ: ConsumerConnection."""
     named = (client.consumers[group.name] for _, client in members if group.name in client.consumers)
     how = next(named, None) or Consumption.of(group.contract or ConsumerGroup(group.name, ()))
@@ -148,11 +148,11 @@ def subscription_data(subscription: Subscription) -> dict[str, Any]:
     }
 
 
-def _connection(client_id: str, client: Client) -> dict[str, Any]:
+def _connection(client_id: str, client: ClassicConnection) -> dict[str, Any]:
     return {"clientAddr": client.endpoint.peer, "clientId": client_id, "language": client.language, "version": client.version}
 
 
-def _producer(client: Client) -> dict[str, Any]:
+def _producer(client: ClassicConnection) -> dict[str, Any]:
     return {
         "clientId": client.client_id,
         "language": client.language,

@@ -6,7 +6,7 @@ A member has at most one such request of a code at a time, so that a member whic
 from functools import partial
 from typing import Any
 
-from lockstep.broker.classic.connections import Client, ClientConnections
+from lockstep.broker.classic.connections import ClassicConnection, ClientConnections
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors.query import QUERY_LANE
 from lockstep.broker.store import Store
@@ -87,7 +87,7 @@ class RelayProcessor:
         )
         return RunInLane(RELAY_LANE, partial(self._consume, request, member, passed_on, record))
 
-    async def _consume(self, request: Request, member: Client, header: ConsumeDirectlyHeader, record: bytes) -> HandlerResult:
+    async def _consume(self, request: Request, member: ClassicConnection, header: ConsumeDirectlyHeader, record: bytes) -> HandlerResult:
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
         _check_knows(member, code)
         return _relayed(request, await self._ask(member, code, header, record))
@@ -111,7 +111,7 @@ class RelayProcessor:
             table[client_id] = _offsets_of(answer, client_id)
         return request.reply(body=write_fastjson({"consumerTable": table, "messageQueueTable": {}}))
 
-    def _member(self, group: str, client_id: str) -> Client:
+    def _member(self, group: str, client_id: str) -> ClassicConnection:
         if not self._coordination.status.member_ids(group):
             raise ConsumerNotOnlineError(f"group {group} has no member at this broker")
         member = self._connections.member(group, client_id)
@@ -119,7 +119,9 @@ class RelayProcessor:
             raise BrokerSystemError(f"group {group} has no member {client_id} that is connected to this broker")
         return member
 
-    async def _ask(self, member: Client, code: RequestCode, header: object, body: bytes = b"", timeout_ms: int = MEMBER_MS) -> Command:
+    async def _ask(
+        self, member: ClassicConnection, code: RequestCode, header: object, body: bytes = b"", timeout_ms: int = MEMBER_MS
+    ) -> Command:
         """Send a request to a member and return its response. Raise BrokerError if there is none."""
         key = member.endpoint.id, int(code)
         if key in self._outstanding:
@@ -138,7 +140,7 @@ class RelayProcessor:
             self._outstanding.discard(key)
 
 
-def _check_knows(member: Client, code: RequestCode) -> None:
+def _check_knows(member: ClassicConnection, code: RequestCode) -> None:
     """Raise RequestCodeNotSupportedError if the client has no response to a request."""
     if member.is_native:
         raise RequestCodeNotSupportedError(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import assert_never
 
-from lockstep.broker.groups.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
+from lockstep.broker.groups.effects import CloseConnection, DrainFault, GroupEffect, Notify, PushLayout, PushQueueFree, StalePulls
 from lockstep.broker.groups.pending_effects import PendingEffects
 from lockstep.protocol.bodies import QueueFreeBody, RegisterReply
 from lockstep.protocol.codec import CODECS
@@ -91,7 +91,7 @@ class EffectRunner:
             call_isolated("effect.failed", steps.popleft())
         return count
 
-    def _execute(self, effect: Effect) -> None:
+    def _execute(self, effect: GroupEffect) -> None:
         match effect:
             case Notify(group, connections, version):
                 header = NotifyHeader(group, version.term, version.counter)

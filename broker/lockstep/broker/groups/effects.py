@@ -56,4 +56,4 @@ class DrainFault:
     error: Exception
 
 
-Effect = PushLayout | Notify | PushQueueFree | CloseConnection | StalePulls | DrainFault
+GroupEffect = PushLayout | Notify | PushQueueFree | CloseConnection | StalePulls | DrainFault

@@ -7,7 +7,7 @@ so that a queue that was granted again in between is not announced (ordering.md 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 
-from lockstep.broker.groups.effects import CloseConnection, DrainFault, Effect, Notify, PushLayout, PushQueueFree, StalePulls
+from lockstep.broker.groups.effects import CloseConnection, DrainFault, GroupEffect, Notify, PushLayout, PushQueueFree, StalePulls
 from lockstep.broker.groups.group_tables import GroupTables
 from lockstep.broker.groups.tables.group import Group
 from lockstep.broker.groups.tables.lock_table import QueueKey
@@ -96,7 +96,7 @@ class PendingEffects:
             if self.on_effects is not None:
                 self.on_effects()
 
-    def drain(self, count_max: int | None = None, *, notices: bool = True) -> list[Effect]:
+    def drain(self, count_max: int | None = None, *, notices: bool = True) -> list[GroupEffect]:
         """Return the effects in this order: closes, stale pulls, layouts, notices of changed lists, free queues.
 
         `count_max` limits the queues that are checked plus the connections that are notified of one. Without `notices` layouts and notices
@@ -105,7 +105,7 @@ class PendingEffects:
         """
         self._drain_requested = True
         try:
-            effects: list[Effect] = list(self._urgent_effects)
+            effects: list[GroupEffect] = list(self._urgent_effects)
             self._urgent_effects = []
             changed = dict.fromkeys(self._tables.groups.take_changed_lists()) if notices else {}
             if notices:

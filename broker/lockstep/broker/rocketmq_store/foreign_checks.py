@@ -6,7 +6,7 @@ from lockstep.broker.rocketmq_store.foreign_log import ForeignLog
 from lockstep.broker.rocketmq_store.foreign_scope import adopted_offsets, adopted_settings, adopted_topics, own_names
 from lockstep.broker.store.errors import IdentityError, StoreCorruptError
 from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES
-from lockstep.broker.store.log.scan import OnProgress
+from lockstep.broker.store.log.scan import OnScanned
 from lockstep.broker.store.queues.consume_queue import QueueFiles
 from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.start.survey import is_log_name
@@ -83,7 +83,7 @@ def check_owner(root: str, config: ForeignConfig, identity: StoreIdentity) -> No
 
 
 async def check_complete(
-    files: Files, directory: StoreDirectory, identity: StoreIdentity, log: ForeignLog, config: ForeignConfig, on_progress: OnProgress
+    files: Files, directory: StoreDirectory, identity: StoreIdentity, log: ForeignLog, config: ForeignConfig, on_progress: OnScanned
 ) -> tuple[str, ...]:
     """Raise StoreCorruptError if consume queues or offsets name messages that the log lacks.
 

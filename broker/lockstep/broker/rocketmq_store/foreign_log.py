@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.log.commit_log import CommitLog
-from lockstep.broker.store.log.scan import DamagedRange, LogScan, OnProgress
+from lockstep.broker.store.log.scan import DamagedRange, LogScan, OnScanned
 from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.broker.store.start.survey import LogSurvey
 from lockstep.protocol.names import SCHEDULE_TOPIC
@@ -77,7 +77,7 @@ class ForeignLog:
 
 
 async def read_whole(
-    log: CommitLog, survey: LogSurvey, on_progress: OnProgress, *, own: bool = False, on_state: OnState | None = None
+    log: CommitLog, survey: LogSurvey, on_progress: OnScanned, *, own: bool = False, on_state: OnState | None = None
 ) -> ForeignLog:
     """Read the log to its end and close it. Raise StoreCorruptError, with the position, unless all of it is records and then zeros.
 

@@ -20,7 +20,7 @@ from lockstep.broker.rocketmq_store.foreign_log import HALF_TOPIC, REVIVE_PREFIX
 from lockstep.broker.store.health.path_watch import PathWatch
 from lockstep.broker.store.log.append import ENTRY
 from lockstep.broker.store.log.commit_log import CommitLog
-from lockstep.broker.store.log.scan import OnProgress
+from lockstep.broker.store.log.scan import OnScanned
 from lockstep.broker.store.queues.consume_queue import QueueFiles
 from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.start.snapshot import recorded_start
@@ -97,7 +97,7 @@ def refusal(root: str, reason: str) -> AdoptionError:
 
 
 async def read_foreign(
-    files: Files, directory: StoreDirectory, identity: StoreIdentity, survey: LogSurvey, on_progress: OnProgress, *, own: bool
+    files: Files, directory: StoreDirectory, identity: StoreIdentity, survey: LogSurvey, on_progress: OnScanned, *, own: bool
 ) -> ForeignStore:
     """Read the whole directory. Raise StoreCorruptError if a part of it can't be read, and AdoptionError. Changes nothing."""
     log = ForeignLog()

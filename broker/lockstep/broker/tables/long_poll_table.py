@@ -51,7 +51,7 @@ class HeldPull(Generic[T]):
 
 TopicQueue = tuple[str, int]
 """(topic, queue id)"""
-Waiting = dict[int, HeldPull[T]]
+HeldPulls = dict[int, HeldPull[T]]
 """Number → pull, in ascending order of numbers."""
 
 
@@ -73,9 +73,9 @@ class LongPollTable(Generic[T]):
 
     def _reset(self) -> None:
         self._all: OrderedDict[int, HeldPull[T]] = OrderedDict()
-        self._by_topic: dict[str, dict[int, Waiting[T]]] = {}
-        self._by_group: dict[tuple[str, str, int], Waiting[T]] = {}
-        self._by_connection: dict[int, Waiting[T]] = {}
+        self._by_topic: dict[str, dict[int, HeldPulls[T]]] = {}
+        self._by_group: dict[tuple[str, str, int], HeldPulls[T]] = {}
+        self._by_connection: dict[int, HeldPulls[T]] = {}
         self._long: OrderedDict[int, HeldPull[T]] = OrderedDict()
         """The pulls with a long expression."""
         self._long_bytes = 0
@@ -198,7 +198,7 @@ class LongPollTable(Generic[T]):
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
-    def _take(self, pulls: Waiting[T] | None) -> list[HeldPull[T]]:
+    def _take(self, pulls: HeldPulls[T] | None) -> list[HeldPull[T]]:
         return self._remove(list(pulls.values()) if pulls else [])
 
     def _remove(self, taken: list[HeldPull[T]]) -> list[HeldPull[T]]:
@@ -255,7 +255,7 @@ def expression_bytes(expression: str | None) -> int:
 K = TypeVar("K")
 
 
-def _drop(waiting: dict[K, Waiting[T]], key: K, number: int) -> None:
+def _drop(waiting: dict[K, HeldPulls[T]], key: K, number: int) -> None:
     """Remove one pull from an index, and its entry if it was the last one."""
     pulls = waiting[key]
     del pulls[number]

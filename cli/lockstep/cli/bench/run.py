@@ -12,7 +12,7 @@ from lockstep.operations.changes.layout_publish import create_and_wait
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
-from lockstep.runtime.processes import Process
+from lockstep.runtime.processes import ChildProcess
 
 PHASE_S = 300.0
 """Time limit of a phase."""
@@ -24,7 +24,7 @@ NEAR_S, FAR_S = 1, 7_200
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """The parameters of a benchmark."""
 
     count: int
@@ -44,12 +44,12 @@ class Plan:
             raise LocalProtocolError(f"--size {self.body_bytes}: a body contains a timestamp, so it must have at least 20 bytes")
 
 
-OnProgress = Callable[[str, int, int], None]
+OnPhase = Callable[[str, int, int], None]
 """Called with (phase, done, total)."""
 
 
 class Bench:
-    def __init__(self, nameserver: str, plan: Plan, folder: Path, tasks: Tasks, on_progress: OnProgress) -> None:
+    def __init__(self, nameserver: str, plan: BenchPlan, folder: Path, tasks: Tasks, on_progress: OnPhase) -> None:
         self.nameserver = nameserver
         self.plan = plan
         self.folder = folder
@@ -79,7 +79,7 @@ class Bench:
     async def _produce(self, name: str, phase: str, count: int, *more: str) -> Figure:
         return await self._figure(name, await self._producer(phase, count, self.topic, *more))
 
-    async def _producer(self, phase: str, count: int, topic: str, *more: str) -> Process:
+    async def _producer(self, phase: str, count: int, topic: str, *more: str) -> ChildProcess:
         plan = self.plan
         options = ["--count", str(count), "--bytes", str(plan.body_bytes), "--window", str(plan.window), "--rate", str(plan.rate)]
         options += ["--keyed"] if plan.ordered else []
@@ -88,7 +88,7 @@ class Bench:
     async def _consume(self, group: str, count: int, *options: str) -> Figure:
         return await self._figure("consume", await self._consumer(group, count, self.topic, *options))
 
-    async def _consumer(self, group: str, count: int, topic: str, *options: str) -> Process:
+    async def _consumer(self, group: str, count: int, topic: str, *options: str) -> ChildProcess:
         shared = ["--count", str(count), "--bytes", str(self.plan.body_bytes), "--topic", topic, "--group", group]
         return await self._start("consumer", [*shared, *options])
 
@@ -103,11 +103,11 @@ class Bench:
         await producer.wait()
         return replace(figure, phase=name)
 
-    async def _start(self, role: str, options: list[str]) -> Process:
+    async def _start(self, role: str, options: list[str]) -> ChildProcess:
         command = ["-m", f"lockstep.cli.bench.{role}", "--nameserver", self.nameserver, *options]
-        return await Process.start(role, command, log=self.folder / f"{role}.log", tasks=self.tasks)
+        return await ChildProcess.start(role, command, log=self.folder / f"{role}.log", tasks=self.tasks)
 
-    async def _figure(self, phase: str, process: Process) -> Figure:
+    async def _figure(self, phase: str, process: ChildProcess) -> Figure:
         def on_event(event: dict[str, Any]) -> None:
             if event["event"] == "bench.progress":
                 self.on_progress(phase, event["done"], event["total"])
@@ -121,13 +121,13 @@ class Bench:
 @asynccontextmanager
 async def cluster(folder: Path, tasks: Tasks, flush: str) -> AsyncIterator[str]:
     """Run a nameserver and a broker as processes inside the block. Yield the nameserver's address."""
-    nameserver = await Process.start(
+    nameserver = await ChildProcess.start(
         "nameserver", ["-m", "lockstep.nameserver", "--listen", "127.0.0.1:0"], log=folder / "nameserver.log", tasks=tasks
     )
     try:
         address = str((await nameserver.wait_for_event("nameserver.started"))["address"])
         options = ["--listen", "127.0.0.1:0", "--nameserver", address, "--store", str(folder / "store"), "--flush", flush]
-        broker = await Process.start("broker", ["-m", "lockstep.broker", *options], log=folder / "broker.log", tasks=tasks)
+        broker = await ChildProcess.start("broker", ["-m", "lockstep.broker", *options], log=folder / "broker.log", tasks=tasks)
         try:
             await broker.wait_for_event("broker.started")
             yield address

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from lockstep.cli.bench.figures import Figure
-from lockstep.cli.bench.run import Bench, Plan, cluster, workplace
+from lockstep.cli.bench.run import Bench, BenchPlan, cluster, workplace
 from lockstep.cli.options import JsonOption, print_error, run
 from lockstep.cli.render import print_json, print_table
 from lockstep.protocol.native import implementation
@@ -52,10 +52,10 @@ def bench_command(
     if flush not in ("async", "sync"):
         print_error(f"--flush {flush}: expected async or sync")
         raise typer.Exit(2)
-    run(_bench(lambda: Plan(count, size, window, rate, queues, ordered, delayed=delayed), nameserver, flush, as_json))
+    run(_bench(lambda: BenchPlan(count, size, window, rate, queues, ordered, delayed=delayed), nameserver, flush, as_json))
 
 
-async def _bench(plan: Callable[[], Plan], nameserver: str | None, flush: str, as_json: bool) -> None:
+async def _bench(plan: Callable[[], BenchPlan], nameserver: str | None, flush: str, as_json: bool) -> None:
     figures: list[Figure] = []
     bar = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f}"), console=Console(file=sys.stderr))
     with bar:

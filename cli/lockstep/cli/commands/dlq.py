@@ -24,7 +24,7 @@ app = typer.Typer(no_args_is_help=True, help="List, show and replay dead letters
 add_changes(app, (DeadLetterReplay,))
 
 BODY_LENGTH_SHOWN = 60
-GroupArgument = Annotated[str, typer.Argument(help="The group that gave up on the messages.")]
+DeadLetterGroupArgument = Annotated[str, typer.Argument(help="The group that gave up on the messages.")]
 
 
 @app.command("ls")
@@ -40,7 +40,7 @@ def ls_command(
 
 @app.command("show")
 def show_command(
-    group: GroupArgument,
+    group: DeadLetterGroupArgument,
     message_id: Annotated[
         str, typer.Argument(metavar="MSGID", help="An id of the dead letter, as `dlq ls` prints it, or of its original message.")
     ],

@@ -15,7 +15,7 @@ from lockstep.operations.changes.park_change import ParkDrop, ParkReplay
 from lockstep.operations.errors import raise_if_incomplete
 from lockstep.operations.groups.parked import (
     Parked,
-    Waiting,
+    WaitingCount,
     check_group_known,
     check_names,
     count_unlisted,
@@ -33,7 +33,7 @@ app = typer.Typer(
     no_args_is_help=True, help="List, show, replay and drop parked keys: sharding keys that an ordered group has set aside after failures."
 )
 
-GroupArgument = Annotated[str, typer.Argument(help="The group that has parked the key.")]
+ParkingGroupArgument = Annotated[str, typer.Argument(help="The group that has parked the key.")]
 TopicOption = Annotated[str | None, typer.Option("--topic", "-t", help="Only what is parked in this topic. By default in all topics.")]
 BODY_LENGTH_SHOWN = 60
 PLACES_SHOWN = 8
@@ -57,7 +57,7 @@ def ls_command(
 
 @app.command("show")
 def show_command(
-    group: GroupArgument,
+    group: ParkingGroupArgument,
     key: Annotated[str, typer.Argument(metavar="KEY", help="The sharding key, as `park ls` prints it.")],
     topic: TopicOption = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Show at most N messages of each queue, the first ones.")] = 20,
@@ -111,7 +111,7 @@ def _unlisted_json(unlisted: Mapping[tuple[str, MessageQueue], int]) -> list[dic
     ]
 
 
-def _row(parked: Parked, waiting: Waiting | None) -> tuple[object, ...]:
+def _row(parked: Parked, waiting: WaitingCount | None) -> tuple[object, ...]:
     row = parked.row
     queue, since = f"{parked.broker.name}:{row.queue_id}", format_time(row.since_ms)
     return row.key, row.topic, queue, row.state.value, since, waiting, row.attempts, row.error or None
@@ -133,7 +133,7 @@ def _json(parked: Parked) -> dict[str, Any]:
     }
 
 
-def _waiting_json(waiting: Waiting | None) -> dict[str, Any]:
+def _waiting_json(waiting: WaitingCount | None) -> dict[str, Any]:
     if waiting is None:
         return {"waiting": None, "waiting_complete": False}
     return {"waiting": waiting.count, "waiting_complete": waiting.complete}

@@ -9,7 +9,7 @@ from pathlib import Path
 from lockstep.cli.demo.order_events import TOPIC
 from lockstep.cli.demo.proof import HandledEvent, parse_handled_event
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.processes import Process, ProcessError
+from lockstep.runtime.processes import ChildProcess, ProcessError
 
 
 class ConsumerFile:
@@ -36,7 +36,7 @@ class DemoCluster:
     def __init__(self, folder: Path, topic: str = TOPIC) -> None:
         self.folder = folder
         self.topic = topic
-        self.processes: dict[str, Process] = {}
+        self.processes: dict[str, ChildProcess] = {}
         self.files: dict[str, ConsumerFile] = {}
         self.nameserver = ""
         self._addresses: dict[str, str] = {}
@@ -81,7 +81,7 @@ class DemoCluster:
         self.files[name] = ConsumerFile(path)
         await process.wait_for_event("consumer.started")
 
-    async def spark_submit(self, name: str, script: Path, *options: str) -> Process:
+    async def spark_submit(self, name: str, script: Path, *options: str) -> ChildProcess:
         """Run a job of scripts/ with the spark-submit next to this Python interpreter."""
         submit = Path(sys.executable).with_name("spark-submit")
         if not submit.exists():
@@ -110,9 +110,9 @@ class DemoCluster:
 
     async def _start(
         self, name: str, arguments: list[str], *, program: str = sys.executable, environment: Mapping[str, str] | None = None
-    ) -> Process:
+    ) -> ChildProcess:
         log = self.folder / f"{name.replace(' ', '-')}.log"
-        process = await Process.start(name, arguments, log=log, tasks=self._tasks, program=program, environment=environment)
+        process = await ChildProcess.start(name, arguments, log=log, tasks=self._tasks, program=program, environment=environment)
         self.processes[name] = process
         return process
 

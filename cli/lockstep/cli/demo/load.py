@@ -20,7 +20,7 @@ from lockstep.cli.demo.__main__ import POLL_S, STALL_S
 from lockstep.cli.demo.demo_cluster import DemoCluster
 from lockstep.cli.demo.proof import SentSteps, parse_handled_event, prove
 from lockstep.protocol.errors import LockstepError
-from lockstep.runtime.processes import Process, ProcessError
+from lockstep.runtime.processes import ChildProcess, ProcessError
 
 TOPIC = "demo-load"
 KEYS = 200
@@ -100,7 +100,7 @@ def describe_repeated_frames(frames: int) -> str:
     return f"{frames:,} frames of the failed task were sent again and stored once"
 
 
-async def kill_broker_during_load(cluster: DemoCluster, console: Console, loader: Process, total: int) -> bool:
+async def kill_broker_during_load(cluster: DemoCluster, console: Console, loader: ChildProcess, total: int) -> bool:
     """Show the progress until all rows are handled, and kill a broker at 40 %. Return False if the load ended before that."""
     done: set[tuple[int, int]] = set()
     killed = False

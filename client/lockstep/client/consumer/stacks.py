@@ -22,7 +22,7 @@ PREFIX = "lockstep."
 PACKAGE_FOLDERS = frozenset({"site-packages", "dist-packages"})
 STANDARD_LIBRARY = tuple({os.path.join(folder, "") for folder in (sysconfig.get_path("stdlib"), os.path.dirname(os.__file__))})
 
-Place = tuple[CodeType, int, str]
+FramePlace = tuple[CodeType, int, str]
 """A frame's code, its line and its module."""
 
 
@@ -38,7 +38,7 @@ class Stack:
 
 def stack_of_task(task: "asyncio.Task[Any]") -> Stack:
     """Return the stack of what a task awaits; empty if it has ended. It is not the running task."""
-    places: list[Place] = []
+    places: list[FramePlace] = []
     awaited: object = task.get_coro()
     while awaited is not None and len(places) < WALKED_MAX:
         frame = _attribute(awaited, "cr_frame", "gi_frame", "ag_frame")
@@ -51,7 +51,7 @@ def stack_of_task(task: "asyncio.Task[Any]") -> Stack:
 
 def stack_of_thread(ident: int) -> Stack:
     """Return the stack of a thread; empty if it has ended."""
-    places: list[Place] = []
+    places: list[FramePlace] = []
     frame = sys._current_frames().get(ident)
     while frame is not None and len(places) < WALKED_MAX:
         places.append(_place(frame))
@@ -73,14 +73,14 @@ def _attribute(awaited: object, *names: str) -> object:
     return None
 
 
-def _place(frame: FrameType) -> Place:
+def _place(frame: FrameType) -> FramePlace:
     module = frame.f_globals.get("__name__")
     return frame.f_code, frame.f_lineno, module if isinstance(module, str) else ""
 
 
-def _shown(places: Iterable[Place]) -> Stack:
+def _shown(places: Iterable[FramePlace]) -> Stack:
     """Return the frames from the first one of the application on."""
-    shown: list[Place] = []
+    shown: list[FramePlace] = []
     for place in places:
         module = place[2]
         if shown or not (module.startswith(PREFIX) or module == "threading"):
@@ -97,7 +97,7 @@ def _kept(count: int, own: int | None) -> Iterable[int]:
     return [*outer, *range(count - FRAMES_MAX + len(outer), count)]
 
 
-def innermost_own(places: list[Place]) -> int | None:
+def innermost_own(places: list[FramePlace]) -> int | None:
     """Return the index of the innermost frame of the application's own code, or None if there is none.
 
     That is neither the standard library nor an installed package nor lockstep. An application that is itself installed as a package is
@@ -111,20 +111,20 @@ def innermost_own(places: list[Place]) -> int | None:
     return next(index for index in reversed(range(len(places))) if _package(places[index]) == package)
 
 
-def _is_library(place: Place) -> bool:
+def _is_library(place: FramePlace) -> bool:
     code, _, module = place
     file = code.co_filename
     return f"{module}.".startswith(PREFIX) or file.startswith((*STANDARD_LIBRARY, "<frozen ")) or _is_installed(place)
 
 
-def _is_installed(place: Place) -> bool:
+def _is_installed(place: FramePlace) -> bool:
     return not PACKAGE_FOLDERS.isdisjoint(PurePath(place[0].co_filename).parts)
 
 
-def _package(place: Place) -> str:
+def _package(place: FramePlace) -> str:
     return place[2].partition(".")[0]
 
 
-def _text(place: Place) -> str:
+def _text(place: FramePlace) -> str:
     code, line, _ = place
     return encodable(f"{'/'.join(PurePath(code.co_filename).parts[-2:])}:{line} in {code.co_qualname}")

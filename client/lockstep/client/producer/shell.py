@@ -15,7 +15,7 @@ from lockstep.client.producer.machines.effects import (
     Complete,
     ExpectLayout,
     Fail,
-    Log,
+    LogWarning,
     PossibleDuplicates,
     RefreshRoute,
     Refuse,
@@ -263,7 +263,7 @@ class ProducerShell:
                     self.instance.watch.expect(topic.layout.topic, effect.above.successor)
                 case RefreshRoute():
                     self.instance.watch.refresh_soon()
-                case Log():
+                case LogWarning():
                     log.warning(effect.event, **effect.facts)
 
     def _carry_out_all(self, topic: TopicMachine) -> None:

@@ -11,7 +11,7 @@ NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class PlanOutcome:
     """What a plan has done."""
 
     done: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ class Outcomes:
     """The outcomes of the last plans, by the nonce of the page that showed the plan."""
 
     def __init__(self) -> None:
-        self._outcomes: dict[str, Outcome | None] = {}
+        self._outcomes: dict[str, PlanOutcome | None] = {}
         """None while the plan is carried out."""
 
     def __contains__(self, nonce: str) -> bool:
@@ -37,12 +37,12 @@ class Outcomes:
         while len(self._outcomes) > KEPT_MAX:
             del self._outcomes[next(iter(self._outcomes))]
 
-    def end(self, nonce: str, outcome: Outcome) -> None:
+    def end(self, nonce: str, outcome: PlanOutcome) -> None:
         """Note what a plan has done, unless that is known."""
         if self._outcomes.get(nonce) is None:
             self._outcomes[nonce] = outcome
 
-    def of(self, nonce: str) -> Outcome | None:
+    def of(self, nonce: str) -> PlanOutcome | None:
         """Return what a plan has done; None while it is carried out. Raise KeyError for one that was not confirmed, or is forgotten."""
         return self._outcomes[nonce]
 

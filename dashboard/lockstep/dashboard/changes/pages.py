@@ -17,7 +17,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from lockstep.dashboard.changes.forms import Form, Planned, form_of
-from lockstep.dashboard.changes.outcomes import NONCE, Outcome, Outcomes, sentences
+from lockstep.dashboard.changes.outcomes import NONCE, Outcomes, PlanOutcome, sentences
 from lockstep.dashboard.changes.replays import Replays
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.changes.catalogue import CHANGES
@@ -32,7 +32,7 @@ FORM_S = 10
 """How long a form may take to come."""
 FIELDS_MAX = 32
 FAILURES = (LockstepError, OSError)
-Page = Callable[[Request, str, Mapping[str, Any], int], Response]
+RenderPage = Callable[[Request, str, Mapping[str, Any], int], Response]
 log = get_logger("lockstep.dashboard")
 OLD_FORM = "this form is of another dashboard, or of this one before its restart: nothing was changed. Send it again"
 UNEXPECTED = "it failed for a reason that nobody expected: the log of the dashboard has it"
@@ -46,7 +46,7 @@ class FormError(LockstepError):
 class Changes:
     """Serves the forms of all changes."""
 
-    def __init__(self, admin: AdminClient, tasks: Tasks, page: Page) -> None:
+    def __init__(self, admin: AdminClient, tasks: Tasks, page: RenderPage) -> None:
         self._admin = admin
         self._page = page
         self._token = admin.host.random.token(16).hex()
@@ -124,13 +124,13 @@ class Changes:
             outcome = await planned.plan.carry_out()
             if outcome.failed is not None:
                 raise OperationError(outcome.failed)
-            self._outcomes.end(nonce, Outcome(sentences(outcome.lines, outcome.undo)))
+            self._outcomes.end(nonce, PlanOutcome(sentences(outcome.lines, outcome.undo)))
         except FAILURES as error:
-            self._outcomes.end(nonce, Outcome(error=str(error)))
+            self._outcomes.end(nonce, PlanOutcome(error=str(error)))
             log.warning("change.failed", change=change.name, target=target, peer=_peer(request), error=str(error))
             return self._shown(request, change, values, planned=planned, error=str(error), status=409)
         finally:
-            self._outcomes.end(nonce, Outcome(error=UNEXPECTED))
+            self._outcomes.end(nonce, PlanOutcome(error=UNEXPECTED))
         log.info("change.made", change=change.name, target=target, peer=_peer(request))
         return _to_outcome(request, change, nonce)
 

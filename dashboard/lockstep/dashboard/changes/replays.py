@@ -5,8 +5,8 @@ from collections import deque
 from dataclasses import dataclass
 
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.operation import Outcome, Plan
-from lockstep.operations.changes.replay import DeadLetterReplay, Replay, Replayable, ReplayTarget, replaying, unfinished
+from lockstep.operations.changes.operation import ChangeOutcome, Plan
+from lockstep.operations.changes.replay import DeadLetterReplay, Replayable, ReplayRun, ReplayTarget, replaying, unfinished
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.daemon import Tasks
@@ -24,7 +24,7 @@ class Running:
     """The dead letters that it found."""
     begun_ms: int
     """By the wall clock."""
-    replay: Replay | None = None
+    replay: ReplayRun | None = None
     task: "asyncio.Task[None] | None" = None
     outcome: str | None = None
     """Why it ended; None while it runs."""
@@ -65,13 +65,13 @@ class Replays:
         found = await operation.read(admin)
         group = operation.group
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             if self._has(group):
                 raise OperationError(f"a replay of {group} is running: stop it first")
             running = Running(group, found.target, found.count, admin.host.clock.wall_ms())
             self._running[group] = running
             running.task = self._tasks.spawn(self._run(admin, running, found, operation), f"replay of {group}")
-            return Outcome([f"the replay of {group} has begun"], {})
+            return ChangeOutcome([f"the replay of {group} has begun"], {})
 
         fixed = {"to": found.target}
         return Plan(operation.effect(found), carry_out, fixed=fixed, nothing=operation.nothing(found))

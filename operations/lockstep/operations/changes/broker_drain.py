@@ -17,7 +17,7 @@ from lockstep.operations.changes.drain import (
 )
 from lockstep.operations.changes.layout_change import alter_layout
 from lockstep.operations.changes.layout_publish import publish_layout
-from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan
+from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.changes.queue_move import NotConsumedError, put_in_order, waiting_count
 from lockstep.operations.changes.write_hold import NotHeldError
 from lockstep.operations.errors import OperationError
@@ -48,9 +48,11 @@ class BrokerDrain(Operation):
             )
         topics = tuple(with_queues_on(self.name, await admin.layouts()))
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             await drain(admin, self.name)
-            return Outcome([f"broker {self.name} is drained: no topic has a queue there. Stop it"], {"broker": self.name, "drained": True})
+            return ChangeOutcome(
+                [f"broker {self.name} is drained: no topic has a queue there. Stop it"], {"broker": self.name, "drained": True}
+            )
 
         effect = (
             f"The queues of {len(topics)} topics on broker {self.name} are closed to writers, in order, and removed when every group has "
@@ -81,9 +83,9 @@ class BrokerRemove(Operation):
         layouts = with_queues_on(name, await admin.layouts())
         lost = [_lost(topic, layout, name) for topic, layout in layouts.items()]
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             if not layouts:
-                return Outcome([f"{nothing}, and nameservers forget its address by themselves"], {"broker": name, "topics": []})
+                return ChangeOutcome([f"{nothing}, and nameservers forget its address by themselves"], {"broker": name, "topics": []})
             for sentence in lost:
                 admin.reporter.note(sentence)
             if not self.force:
@@ -97,7 +99,7 @@ class BrokerRemove(Operation):
             line = f"broker {name} is removed from {len(layouts)} topics. If it comes back with its store, its messages stay unreadable"
             text = "; ".join(f"topic {topic}: {why}" for topic, why in failed.items())
             found = {"broker": name, "topics": [topic for topic in layouts if topic not in failed], "failed": failed}
-            return Outcome([] if failed else [line], found, failed=text or None)
+            return ChangeOutcome([] if failed else [line], found, failed=text or None)
 
         nothing = f"no topic has a queue on broker {name}: there is nothing to remove"
         return Plan([f"{sentence}." for sentence in lost], carry_out, tuple(layouts), nothing=None if layouts else nothing)

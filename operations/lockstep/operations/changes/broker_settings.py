@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from lockstep.operations.admin_client import AdminClient, broker_reasons, by_name, gather_results
-from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan
+from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.bodies import BrokerAddress, BrokerSetting, SettingChange
 from lockstep.protocol.errors import ConfigError
@@ -33,7 +33,7 @@ class BrokerConfigSet(Operation):
         values = parse_changes(self.changes)
         brokers = await chosen_brokers(admin, self.broker)
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             results = await gather_results({name: admin.change_settings(each, values) for name, each in brokers.items()})
             made = {name: reply.changes for name, reply in results.values.items()}
             plain = {
@@ -47,7 +47,7 @@ class BrokerConfigSet(Operation):
             if results.failed:
                 whole = "some brokers don't have the change" if made else "no broker has the change"
                 failed = f"{whole}: {broker_reasons(results.failed)}"
-            return Outcome(lines, {"brokers": plain, "failed": dict(results.failed)}, failed=failed)
+            return ChangeOutcome(lines, {"brokers": plain, "failed": dict(results.failed)}, failed=failed)
 
         settings = ", ".join(f"{name} = {text}" for name, text in values.items())
         return Plan([f"{settings} at {', '.join(brokers)}, until each of them ends."], carry_out, tuple(brokers))

@@ -10,7 +10,7 @@ from lockstep.operations.changes.group_settings import GroupCreate, GroupUpdate
 from lockstep.operations.changes.operation import Operation
 from lockstep.operations.changes.park_change import ParkDrop, ParkReplay
 from lockstep.operations.changes.replay import DeadLetterReplay
-from lockstep.operations.changes.send import Send
+from lockstep.operations.changes.send import MessageSend
 from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
 from lockstep.operations.changes.topic_delete import TopicDelete
@@ -21,7 +21,7 @@ CHANGES: tuple[type[Operation], ...] = (
     TopicAlter,
     TopicDelete,
     TopicForgetDeleted,
-    Send,
+    MessageSend,
     GroupReset,
     GroupClone,
     GroupForget,

@@ -5,7 +5,7 @@ from shlex import quote
 from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient, broker_reasons, by_name, gather_results
-from lockstep.operations.changes.operation import Argument, Operation, Outcome, Plan
+from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Plan
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import read_group, unknown_group
 from lockstep.operations.groups.parked import NOTHING_FORGOTTEN, count_forgotten
@@ -35,7 +35,7 @@ class GroupDelete(Operation):
         forgotten = await count_forgotten(admin, group) if any(line.parked for line in report.queues) else NOTHING_FORGOTTEN
         brokers = by_name(await admin.brokers())
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             results = await gather_results({name: admin.delete_group(broker, group) for name, broker in brokers.items()})
             failed = {**{name: why for name, why in statuses.failed.items() if name not in brokers}, **results.failed}
             kept = [topic for topic in (RETRY_PREFIX + group, DLQ_PREFIX + group) if await admin.find_layout(topic) is not None]
@@ -48,7 +48,7 @@ class GroupDelete(Operation):
                 ]
             found = {"group": group, "brokers": sorted(results.values), "failed": failed, "topics_kept": kept, **forgotten.as_json()}
             text = f"group {group} is not deleted at all brokers: {broker_reasons(failed)}. When that is solved, {run_again}"
-            return Outcome(lines, found, failed=text if failed else None)
+            return ChangeOutcome(lines, found, failed=text if failed else None)
 
         effect = [f"Group {group} is deleted at {', '.join(brokers)}: its progress and its settings."]
         effect += [f"{sentence}." for sentence in forgotten.sentences]

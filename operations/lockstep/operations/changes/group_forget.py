@@ -6,7 +6,7 @@ from shlex import quote
 from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient, broker_reasons, by_name, gather_results
-from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan, Table
+from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan, Table
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import read_group, unknown_group
 from lockstep.operations.groups.group_report import QueueLine, forget_command
@@ -44,10 +44,10 @@ class GroupForget(Operation):
         queues = [{"queue": str(line.queue), "offset": line.committed_offset, "end": line.max_offset} for line in lines]
         found = {"group": self.group, "topic": self.topic, "done": False, "queues": queues}
 
-        async def carry_out_forget() -> Outcome:
+        async def carry_out_forget() -> ChangeOutcome:
             async with admin.keep_connections():
                 await carry_out(admin, self.group, self.topic, lines)
-            return Outcome([f"the progress of group {self.group} in {self.topic} has ended"], {**found, "done": True}, table=table)
+            return ChangeOutcome([f"the progress of group {self.group} in {self.topic} has ended"], {**found, "done": True}, table=table)
 
         effect = (
             f"The progress of group {self.group} in {self.topic} ends, in {len(lines)} queues: it does not lag there any more.",

@@ -6,12 +6,12 @@ from shlex import quote
 from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient, broker_reasons, by_name, gather_results
-from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan, Table
+from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan, Table
 from lockstep.operations.changes.reset_plan import Move, plan_moves, totals, undo_commands
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import read_group, unknown_group
 from lockstep.operations.groups.group_report import QueueLine
-from lockstep.operations.groups.parked import Waiting, count_forgotten, forgotten_text
+from lockstep.operations.groups.parked import WaitingCount, count_forgotten, forgotten_text
 from lockstep.operations.targets import Target, parse_queue, parse_target
 from lockstep.operations.text import format_time
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
@@ -92,7 +92,7 @@ def reset_to(
     admin: AdminClient,
     group: str,
     moves: Sequence[Move],
-    waiting: Waiting,
+    waiting: WaitingCount,
     *,
     drop_parked: bool,
     agreed: tuple[object, ...] = (),
@@ -116,7 +116,7 @@ def reset_to(
         "undo": [],
     }
 
-    async def carry_out_moves() -> Outcome:
+    async def carry_out_moves() -> ChangeOutcome:
         async with admin.keep_connections():
             await carry_out(admin, group, moves, drop_parked=drop_parked)
         undo = undo_commands(group, moves)
@@ -126,7 +126,7 @@ def reset_to(
         lines = [line]
         if begun := sum(move.before is None for move in moves):
             lines.append(f"queues in which the group had no progress: {begun}; only `lockstep group delete {quote(group)}` takes that back")
-        return Outcome(lines, {**found, "done": True, "undo": undo}, undo, table)
+        return ChangeOutcome(lines, {**found, "done": True, "undo": undo}, undo, table)
 
     table = Table(("topic", "broker", ">queue", ">old offset", ">new offset", ">end offset", "messages"), [_row(move) for move in moves])
     effect = [f"Group {group} consumes {again:,} messages again and skips {skipped:,}, as things are now."]
@@ -141,13 +141,13 @@ def _row(move: Move) -> tuple[object, ...]:
     return move.queue.topic, move.queue.broker_name, move.queue.queue_id, move.before, move.after, move.end, change
 
 
-async def check_parked(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move], *, drop_parked: bool) -> Waiting:
+async def check_parked(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move], *, drop_parked: bool) -> WaitingCount:
     """Return how many messages of parked keys wait that the reset forgets.
 
     Raise OperationError if keys are parked and are not to be dropped, or if what waits can't be counted.
     """
     if not any(move.parked for move in plan):
-        return Waiting(0, True)
+        return WaitingCount(0, True)
     if not drop_parked:
         raise _parked_error(group, plan)
     return await _count_forgotten(admin, group, topic, plan)
@@ -163,7 +163,7 @@ def _parked_error(group: str, plan: Sequence[Move]) -> OperationError:
     )
 
 
-async def _count_forgotten(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move]) -> Waiting:
+async def _count_forgotten(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move]) -> WaitingCount:
     """Return how many messages of the parked keys wait that the reset forgets."""
     forgotten = await count_forgotten(admin, group, topic, {move.queue for move in plan})
     if forgotten.failed:

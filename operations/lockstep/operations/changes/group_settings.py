@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient, BrokerResults, broker_reasons, by_name, gather_results
-from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan
+from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import read_group, unknown_group
 from lockstep.operations.groups.group_report import update_command
@@ -110,7 +110,7 @@ class SettingsChange:
     def plan(self, admin: AdminClient, *, new: bool) -> Plan:
         group, after = self.after.group, self.after
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             results = await self.carry_out(admin)
             lines = [f"group {group}: {describe_settings(after)}, at {', '.join(sorted(results.values))}"] if results.values else []
             version = after.next_contract_version
@@ -127,7 +127,7 @@ class SettingsChange:
             if results.failed:
                 reasons = broker_reasons(results.failed)
                 failed = f"some brokers don't have the change: {reasons}. When they are back, run `{update_command(after)}`"
-            return Outcome(lines, found, failed=failed)
+            return ChangeOutcome(lines, found, failed=failed)
 
         before = "was never configured" if self.before is None else f"has {describe_settings(self.before)}"
         effect = f"Group {group} {before}, and then {describe_settings(after)}. The change applies to running members too."

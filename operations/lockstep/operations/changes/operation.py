@@ -93,7 +93,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ChangeOutcome:
     """What was done."""
 
     lines: Sequence[str]
@@ -111,7 +111,7 @@ class Plan:
 
     effect: Sequence[str]
     """Sentences."""
-    carry_out: Callable[[], Awaitable[Outcome]]
+    carry_out: Callable[[], Awaitable[ChangeOutcome]]
     """Do it. Raises LockstepError."""
     agreed: tuple[object, ...] = ()
     """What must be the same when it is carried out, besides the fields. What moves in a running cluster is left out."""

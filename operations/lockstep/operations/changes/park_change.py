@@ -8,10 +8,10 @@ from shlex import quote
 from typing import Annotated, Any, Self
 
 from lockstep.operations.admin_client import AdminClient, broker_reasons, failure_summary
-from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan, Table
+from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan, Table
 from lockstep.operations.groups.group_query import read_group
 from lockstep.operations.groups.parked import (
-    ParkedKeys,
+    ParkedReport,
     change_parked,
     check_group_known,
     check_names,
@@ -24,8 +24,8 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import dlq_topic
 from lockstep.protocol.queue import MessageQueue
 
-Group = Annotated[str, Argument(help="The group that has parked the key.", label="Group")]
-Key = Annotated[
+GroupField = Annotated[str, Argument(help="The group that has parked the key.", label="Group")]
+KeyField = Annotated[
     str | None,
     Argument(
         metavar="KEY",
@@ -68,8 +68,8 @@ class ParkReplay(Operation):
     title = "Replay parked keys"
     confirmed = "group"
 
-    group: Group
-    key: Key = None
+    group: GroupField
+    key: KeyField = None
     every: Every = False
     topic: Topic = None
 
@@ -90,8 +90,8 @@ class ParkDrop(Operation):
     title = "Drop parked keys"
     confirmed = "group"
 
-    group: Group
-    key: Key = None
+    group: GroupField
+    key: KeyField = None
     every: Every = False
     to: Annotated[DropTarget, Option(flags=("--to",), help="Where the messages go: dlq, the group's dead-letter topic.")]
     topic: Topic = None
@@ -118,7 +118,7 @@ async def _plan(
             await check_group_known(admin, group, topic)
         report, _ = await read_group(admin, group)
 
-    async def carry_out() -> Outcome:
+    async def carry_out() -> ChangeOutcome:
         async with admin.keep_connections():
             changed = await change_parked(admin, listed, ParkControlBody(action, group, topic, key))
             report, _ = await read_group(admin, group)
@@ -131,7 +131,7 @@ async def _plan(
             text += f"`{operation.command_line}` again"
         lines = _lines(action, group, listed, changed, waits_for) if queues or not failed else []
         found = _json(action, group, listed, changed, waits_for, failed)
-        return Outcome(lines, found, table=_table(Counter(queues)), failed=text)
+        return ChangeOutcome(lines, found, table=_table(Counter(queues)), failed=text)
 
     counts = Counter(each.queue for each in listed.keys)
     count = f"{len(listed.keys)}{' or more' if listed.cut else ''} keys"
@@ -158,7 +158,7 @@ def _table(keys: Mapping[MessageQueue, int]) -> Table | None:
 
 
 def _json(
-    action: ParkAction, group: str, listed: ParkedKeys, changed: ParkedKeys, waits_for: Sequence[str], failed: Mapping[str, str]
+    action: ParkAction, group: str, listed: ParkedReport, changed: ParkedReport, waits_for: Sequence[str], failed: Mapping[str, str]
 ) -> dict[str, Any]:
     before = {each.place: each.row.state for each in listed.keys}
     keys = [
@@ -175,7 +175,7 @@ def _json(
     return {"group": group, "action": action.value, "keys": keys, "cut": list(changed.cut), "waits_for": waits_for, "failed": failed}
 
 
-def _lines(action: ParkAction, group: str, listed: ParkedKeys, changed: ParkedKeys, waits_for: Sequence[str]) -> list[str]:
+def _lines(action: ParkAction, group: str, listed: ParkedReport, changed: ParkedReport, waits_for: Sequence[str]) -> list[str]:
     if not listed.keys:
         return [f"no keys of group {group} are parked"]
     already = sum(each.row.state is _STATES[action] for each in listed.keys)
@@ -190,7 +190,7 @@ def _lines(action: ParkAction, group: str, listed: ParkedKeys, changed: ParkedKe
     return [*lines, *waits_for]
 
 
-def _left_out(listed: ParkedKeys, changed: ParkedKeys) -> int:
+def _left_out(listed: ParkedReport, changed: ParkedReport) -> int:
     """Return the number of keys that the brokers which have responded did not change: a key that is being dropped is not replayed."""
     named = {each.place for each in changed.keys}
     complete = {each.broker.name for each in listed.keys} - set(changed.failed) - set(changed.cut)

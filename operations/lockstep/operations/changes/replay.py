@@ -15,7 +15,7 @@ from typing import Annotated
 
 from lockstep.client.producer.producer import Producer
 from lockstep.operations.admin_client import AdminClient, BrokerResults, broker_reasons
-from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan
+from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.changes.send import PRODUCER_GROUP
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import read_group
@@ -113,12 +113,12 @@ class DeadLetterReplay(Operation):
     async def plan(self, admin: AdminClient) -> Plan:
         found = await self.read(admin)
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             async with replaying(admin, self.group, found.target, self.rate, include_replayed=self.every) as replay:
                 result = await replay.run(found.queues)
             errors = ". ".join(unfinished(self.group, result, found.found.failed))
             line = f"{result.sent} dead letters of {self.group} were sent to {self.destination(found.target)}"
-            return Outcome([line], self._json(found, result, done=True), failed=errors or None)
+            return ChangeOutcome([line], self._json(found, result, done=True), failed=errors or None)
 
         failed = unfinished(self.group, ReplayResult(), found.found.failed)
         return Plan(
@@ -209,7 +209,7 @@ class ReplayPosition:
         self._committed = next_offset
 
 
-class Replay:
+class ReplayRun:
     """One replay of one group's dead letters, `rate` messages per second; with `include_replayed` also those that were replayed before."""
 
     def __init__(
@@ -336,11 +336,11 @@ def count_to_replay(queues: Iterable[DeadLetterQueue], *, include_replayed: bool
 
 
 @asynccontextmanager
-async def replaying(admin: AdminClient, group: str, target: ReplayTarget, rate: int, *, include_replayed: bool) -> AsyncIterator[Replay]:
+async def replaying(admin: AdminClient, group: str, target: ReplayTarget, rate: int, *, include_replayed: bool) -> AsyncIterator[ReplayRun]:
     """Return a replay with a producer of its own."""
     # A topic that does not exist was deleted: a replay must not create it again.
     async with Producer(PRODUCER_GROUP, nameserver=";".join(admin.nameservers), auto_create_topics=False) as producer:
-        yield Replay(admin, producer, group, target, rate, include_replayed=include_replayed)
+        yield ReplayRun(admin, producer, group, target, rate, include_replayed=include_replayed)
 
 
 def unfinished(group: str, result: ReplayResult, failed: Mapping[str, str]) -> list[str]:

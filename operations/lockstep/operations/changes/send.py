@@ -7,7 +7,7 @@ from lockstep.client.producer.machines.routing import queue_of_key
 from lockstep.client.producer.producer import Producer
 from lockstep.client.producer.result import SendResult
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan
+from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
@@ -17,7 +17,7 @@ PRODUCER_GROUP = "LOCKSTEP_CLI"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Send(Operation):
+class MessageSend(Operation):
     """Send one message, and print its queue, its offset and its ids."""
 
     words = ("send",)
@@ -58,7 +58,7 @@ class Send(Operation):
         if layout is not None and not layout.write_queues:
             raise OperationError(f"topic {self.topic} has no queue to write to")
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             result = await send_message(admin, message)
             ids = f"id {result.message_id}, offset id {result.offset_message_id or 'unknown'}"
             found = {
@@ -70,7 +70,7 @@ class Send(Operation):
                 "queue_id": result.queue.queue_id,
                 "queue_offset": result.queue_offset,
             }
-            return Outcome([f"{result.status.name} {result.queue} offset {result.queue_offset}, {ids}"], found)
+            return ChangeOutcome([f"{result.status.name} {result.queue} offset {result.queue_offset}, {ids}"], found)
 
         where = "any queue"
         if layout is not None and self.sharding_key is not None:

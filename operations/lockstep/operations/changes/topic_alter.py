@@ -8,7 +8,7 @@ from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.changes.drain import close_queues, drop_queues, new_writer
 from lockstep.operations.changes.layout_change import alter_layout, parse_queue_counts
 from lockstep.operations.changes.layout_publish import publish_layout
-from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan
+from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.changes.queue_move import put_in_order
 from lockstep.operations.changes.topic_change import check_not_system_topic, describe_queues, registered_brokers
 from lockstep.operations.errors import OperationError
@@ -81,9 +81,9 @@ class TopicAlter(Operation):
         planned = await plan_alteration(admin, self.topic, write_count, read_count, self.broker)
         before, after = planned.before, planned.after
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             held_ms = await planned.carry_out(admin, force=self.force)
-            return Outcome(self._lines(planned, held_ms), self._json(planned, held_ms))
+            return ChangeOutcome(self._lines(planned, held_ms), self._json(planned, held_ms))
 
         effect = [
             f"Topic {self.topic} has {describe_queues(before.entries)} now, and then {describe_queues(after.entries)}: {planned.counts}."
@@ -131,12 +131,12 @@ class TopicAlter(Operation):
         before = (await admin.route(self.topic)).layout
         await registered_brokers(admin, (*self.broker, target))
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             for source in self.broker:
                 await close_queues(admin, self.topic, source, target)
             for source in self.broker:
                 await drop_queues(admin, [self.topic], source)
-            return Outcome([], {"topic": self.topic, "moved_from": list(self.broker), "moved_to": target})
+            return ChangeOutcome([], {"topic": self.topic, "moved_from": list(self.broker), "moved_to": target})
 
         effect = f"The queues of topic {self.topic} on {', '.join(self.broker)} move to {target}, in order."
         return Plan([effect], carry_out, (before.version,))

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.changes.layout_publish import create_and_wait
-from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan
+from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.changes.topic_change import describe_queues, registered_brokers
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
@@ -53,10 +53,10 @@ class TopicCreate(Operation):
         if before is None and self.broker:
             await registered_brokers(admin, self.broker)
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             layout, is_new = await create_topic(admin, self.topic, self.queues, self.broker)
             line = f"topic {self.topic} {'created' if is_new else 'exists already'}: {describe_queues(layout.entries)}"
-            return Outcome([line], {"topic": self.topic, "created": is_new, "entries": [asdict(entry) for entry in layout.entries]})
+            return ChangeOutcome([line], {"topic": self.topic, "created": is_new, "entries": [asdict(entry) for entry in layout.entries]})
 
         effect = f"Topic {self.topic} is created, with {self.queues} queues on each of {', '.join(where)}."
         exists = None if before is None else f"topic {self.topic} exists already: {describe_queues(before.entries)}"

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.changes.layout_publish import publish_layout
-from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan
+from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.changes.topic_change import check_not_system_topic
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.parked import count_forgotten
@@ -35,11 +35,11 @@ class TopicDelete(Operation):
         forgotten = await count_forgotten(admin, topic=self.topic)
         stored = sum(each.max_offset - each.min_offset for each in chain.from_iterable(report.offsets.values()))
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             deletion = await delete_topic(admin, before)
             held = f"its {len(before.read_queues)} queues, their messages, and the progress of every group in them"
             found = {"topic": self.topic, "deleted": True, "version": deletion.version.counter, **forgotten.as_json()}
-            return Outcome([*forgotten.sentences, f"topic {self.topic} is deleted: {held}"], found)
+            return ChangeOutcome([*forgotten.sentences, f"topic {self.topic} is deleted: {held}"], found)
 
         held = f"its {len(before.read_queues)} queues, {stored:,} messages, and the progress of every group in them"
         effect = [f"Topic {self.topic} is deleted: {held}."]

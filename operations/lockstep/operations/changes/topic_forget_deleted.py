@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient, gather_results
-from lockstep.operations.changes.operation import Operation, Option, Outcome, Plan
+from lockstep.operations.changes.operation import ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.layouts import COUNTER_MAX
@@ -47,10 +47,10 @@ class TopicForgetDeleted(Operation):
                     )
         known = await _forget_at(admin, addresses, 0)
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             forgotten, remembered = await _forget(admin, addresses, COUNTER_MAX if self.every else BEGAN_FIRST_DELETIONS_MAX)
             line = f"{forgotten} deleted topics were forgotten at {len(addresses)} servers, {remembered} are still remembered"
-            return Outcome([line], {"forgotten": forgotten, "remembered": remembered})
+            return ChangeOutcome([line], {"forgotten": forgotten, "remembered": remembered})
 
         what = "deleted topics" if self.every else "deleted topics, except those that were deleted repeatedly,"
         most = max(remembered for _, remembered in known)

@@ -64,7 +64,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MemberReport:
     """A member's report, or why there is none."""
 
     info: RunningInfo | None = None
@@ -92,7 +92,7 @@ class Facts:
     """That member has not responded in time."""
     no_info: str | None = None
     """Why it was not asked, or refused to respond."""
-    members: Mapping[str, Answer] = field(default_factory=dict)
+    members: Mapping[str, MemberReport] = field(default_factory=dict)
     """The answers of all members of a broadcasting group, each of which consumes the queue."""
     parked: tuple[ParkedKey, ...] = ()
     """The parked keys of the queue, or the one that was asked about."""
@@ -238,7 +238,7 @@ def _unknown(report: GroupReport, facts: Facts) -> Iterator[Cause]:
             yield from _of_member(report, name, answer)
 
 
-def _of_member(report: GroupReport, name: str, answer: Answer) -> Iterator[Cause]:
+def _of_member(report: GroupReport, name: str, answer: MemberReport) -> Iterator[Cause]:
     """Yield what holds up one member of a broadcasting group."""
     info = answer.info
     if answer.silent:

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from lockstep.operations.admin_client import AdminClient, by_name, gather_results
-from lockstep.operations.explain.why import Answer, Explanation, Facts, QueueState, asked_member, explain, has_progress, state_of
+from lockstep.operations.explain.why import Explanation, Facts, MemberReport, QueueState, asked_member, explain, has_progress, state_of
 from lockstep.operations.explain.why_filter import find_unmatched
 from lockstep.operations.groups.group_query import read_group, unknown_group
 from lockstep.operations.groups.group_report import GroupReport, QueueLine
@@ -134,20 +134,20 @@ async def _ask(
     lines: Sequence[QueueLine],
     brokers: Mapping[str, BrokerAddress],
     states: Mapping[MessageQueue, QueueState],
-) -> dict[MessageQueue, Answer]:
+) -> dict[MessageQueue, MemberReport]:
     """Ask the member of each stalled queue. A member is asked about one queue after another, and about no further one if it is
     silent."""
     by_member: dict[tuple[str, str], list[QueueLine]] = {}
-    answers: dict[MessageQueue, Answer] = {}
+    answers: dict[MessageQueue, MemberReport] = {}
     for line in lines:
         member = asked_member(report, line) if states[line.queue] is QueueState.STALLED else None
         if member is None or line.broker not in brokers:
-            answers[line.queue] = Answer()
+            answers[line.queue] = MemberReport()
         else:
             by_member.setdefault((member, line.broker), []).append(line)
 
     async def ask(member: str, queues: Sequence[QueueLine]) -> None:
-        answer = Answer()
+        answer = MemberReport()
         for line in queues:
             if not answer.silent:
                 header = RunningInfoHeader(report.group, member, True, line.topic, line.queue_id)
@@ -160,7 +160,7 @@ async def _ask(
 
 async def _ask_all(
     admin: AdminClient, report: GroupReport, lines: Sequence[QueueLine], brokers: Mapping[str, BrokerAddress]
-) -> dict[str, Answer]:
+) -> dict[str, MemberReport]:
     """Ask the first members of a broadcasting group, each of which consumes every queue, about the call that has run longest."""
     reached = [brokers[name] for name in dict.fromkeys(line.broker for line in lines if line.reached) if name in brokers]
     asked: dict[str, BrokerAddress] = {}
@@ -172,7 +172,7 @@ async def _ask_all(
     return dict(zip(asked, answers, strict=True))
 
 
-async def _answer(admin: AdminClient, broker: BrokerAddress, header: RunningInfoHeader) -> Answer:
+async def _answer(admin: AdminClient, broker: BrokerAddress, header: RunningInfoHeader) -> MemberReport:
     """Ask a member. One that other operators ask is asked again until it is free: it responds to them at once, or the question ends in 3 s.
 
     If it is never free for longer than that, each of their questions waits in vain, as this one would.
@@ -181,14 +181,14 @@ async def _answer(admin: AdminClient, broker: BrokerAddress, header: RunningInfo
     give_up_ms = clock.monotonic_ms() + BUSY_MS_MAX
     while True:
         try:
-            return Answer(info=await admin.running_info(broker, header))
+            return MemberReport(info=await admin.running_info(broker, header))
         except MemberTimeoutError:
-            return Answer(silent=True)
+            return MemberReport(silent=True)
         except SystemBusyError:
             if clock.monotonic_ms() >= give_up_ms:
-                return Answer(silent=True)
+                return MemberReport(silent=True)
         except LockstepError as error:
-            return Answer(failed=" ".join(str(error).split()))
+            return MemberReport(failed=" ".join(str(error).split()))
         await asyncio.sleep(BUSY_PAUSE_MS / 1000)
 
 

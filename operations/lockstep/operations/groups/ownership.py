@@ -36,7 +36,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class OwnershipLane:
     """One queue. The spans follow each other and cover the period."""
 
     topic: str
@@ -53,7 +53,7 @@ def lanes(
     unknown: Mapping[str, Sequence[Period]] | None = None,
     owners: Mapping[Queue, str | None] | None = None,
     owners_ms: int | None = None,
-) -> list[Lane]:
+) -> list[OwnershipLane]:
     """Return the lanes of one group's queues, sorted.
 
     Args:
@@ -88,7 +88,7 @@ def lanes(
             spans += _spans(happened, part, now)
         if (end := spans[-1].until_ms if spans else period[0]) < period[1]:
             spans.append(Span(end, period[1], known=False))
-        made.append(Lane(topic, broker, queue_id, tuple(_joined(spans))))
+        made.append(OwnershipLane(topic, broker, queue_id, tuple(_joined(spans))))
     return made
 
 
@@ -100,7 +100,7 @@ def group_lanes(
     *,
     reported_ms: int | None = None,
     read_since: Collection[str],
-) -> list[Lane]:
+) -> list[OwnershipLane]:
     """Return the lanes of a group whose queues were reported at the time `reported_ms`, by default at the end of the period.
 
     `read_since`: the brokers whose events were read after that. The owner that another broker has reported may be newer than its events,

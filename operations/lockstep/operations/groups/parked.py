@@ -45,7 +45,7 @@ class Parked:
 
 
 @dataclass(frozen=True, slots=True)
-class ParkedKeys:
+class ParkedReport:
     """Parked keys of several brokers."""
 
     keys: tuple[Parked, ...]
@@ -57,7 +57,7 @@ class ParkedKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingCount:
     """How many messages of a parked key wait."""
 
     count: int
@@ -74,7 +74,7 @@ class Forgotten:
 
     keys: int
     groups: tuple[str, ...]
-    waiting: Waiting
+    waiting: WaitingCount
     """The messages that wait for the replay of these keys."""
     failed: Mapping[str, str]
     """Broker → why its keys, or what waits for them, is not known."""
@@ -89,17 +89,17 @@ class Forgotten:
         return {"parked_keys": self.keys, "waiting": self.waiting.count, "waiting_complete": self.waiting.complete and not self.failed}
 
 
-NOTHING_FORGOTTEN = Forgotten(0, (), Waiting(0, True), {})
+NOTHING_FORGOTTEN = Forgotten(0, (), WaitingCount(0, True), {})
 
 
-def forgotten_text(keys: int, waiting: Waiting, whose: str = "") -> str:
+def forgotten_text(keys: int, waiting: WaitingCount, whose: str = "") -> str:
     """Return how many parked keys are forgotten, as a sentence without a full stop."""
     return f"{keys} parked keys{whose} are forgotten, with {waiting} messages that wait for them"
 
 
 async def list_parked(
     admin: AdminClient, group: str | None = None, topic: str | None = None, key: str | None = None, *, lost: Iterable[str] = ()
-) -> ParkedKeys:
+) -> ParkedReport:
     """Return the parked keys of all brokers except `lost`: those of one group, in one topic and of this name, or all.
 
     Raise TransportError if no nameserver responds.
@@ -108,16 +108,16 @@ async def list_parked(
     return await _control(admin, brokers, ParkControlBody(ParkAction.LIST, group, topic, key))
 
 
-async def change_parked(admin: AdminClient, listed: ParkedKeys, body: ParkControlBody) -> ParkedKeys:
+async def change_parked(admin: AdminClient, listed: ParkedReport, body: ParkControlBody) -> ParkedReport:
     """Replay or drop keys at the brokers that have listed some. Return those that `body` names, as they are then."""
     return await _control(admin, {each.broker.name: each.broker for each in listed.keys}, body)
 
 
-async def _control(admin: AdminClient, brokers: Mapping[str, BrokerAddress], body: ParkControlBody) -> ParkedKeys:
+async def _control(admin: AdminClient, brokers: Mapping[str, BrokerAddress], body: ParkControlBody) -> ParkedReport:
     results = await gather_results({name: _control_at(admin, broker, body) for name, broker in brokers.items()})
     found = [Parked(brokers[name], row) for name, reply in results.values.items() for row in reply.keys]
     found.sort(key=lambda each: (each.row.group, each.row.topic, each.broker.name, each.row.queue_id, each.row.next, each.row.key))
-    return ParkedKeys(tuple(found), tuple(name for name, reply in results.values.items() if reply.more), results.failed)
+    return ParkedReport(tuple(found), tuple(name for name, reply in results.values.items() if reply.more), results.failed)
 
 
 async def _control_at(admin: AdminClient, broker: BrokerAddress, body: ParkControlBody) -> ParkControlReply:
@@ -128,14 +128,14 @@ async def _control_at(admin: AdminClient, broker: BrokerAddress, body: ParkContr
         return ParkControlReply(())
 
 
-async def count_waiting(admin: AdminClient, keys: Sequence[Parked]) -> tuple[dict[Parked, Waiting], Mapping[str, str]]:
+async def count_waiting(admin: AdminClient, keys: Sequence[Parked]) -> tuple[dict[Parked, WaitingCount], Mapping[str, str]]:
     """Return how many messages of each key wait, whatever the group's filter, and why queues could not be read, by broker."""
     queues: dict[tuple[str, MessageQueue], list[Parked]] = {}
     for each in keys:
         queues.setdefault((each.row.group, each.queue), []).append(each)
     turns = asyncio.Semaphore(READS_MAX)
 
-    async def count(rows: list[Parked]) -> dict[Parked, Waiting]:
+    async def count(rows: list[Parked]) -> dict[Parked, WaitingCount]:
         async with turns:
             return await _count_in_queue(admin, rows)
 
@@ -145,7 +145,7 @@ async def count_waiting(admin: AdminClient, keys: Sequence[Parked]) -> tuple[dic
     return {each: waiting for counted in results.values.values() for each, waiting in counted.items()}, failed
 
 
-async def _count_in_queue(admin: AdminClient, rows: Sequence[Parked]) -> dict[Parked, Waiting]:
+async def _count_in_queue(admin: AdminClient, rows: Sequence[Parked]) -> dict[Parked, WaitingCount]:
     """Count the waiting messages of parked keys of one group in one queue."""
     broker, row = rows[0].broker, rows[0].row
     first = {each.row.key: each.row.next for each in rows}
@@ -161,7 +161,7 @@ async def _count_in_queue(admin: AdminClient, rows: Sequence[Parked]) -> dict[Pa
             total += 1
             if key in first and message.queue_offset >= first[key]:
                 counts[key] += 1
-    return {each: Waiting(counts[each.row.key], reader.ended) for each in rows}
+    return {each: WaitingCount(counts[each.row.key], reader.ended) for each in rows}
 
 
 async def count_forgotten(
@@ -175,7 +175,7 @@ async def count_forgotten(
     keys = [each for each in listed.keys if queues is None or each.queue in queues]
     waiting, unread = await count_waiting(admin, keys)
     counts = waiting.values()
-    total = Waiting(sum(each.count for each in counts), all(each.complete for each in counts) and not listed.cut and not unread)
+    total = WaitingCount(sum(each.count for each in counts), all(each.complete for each in counts) and not listed.cut and not unread)
     more = await count_unlisted(admin, listed, group, topic) if listed.cut else {}
     left = sum(count for (_, queue), count in more.items() if queues is None or queue in queues)
     groups = {each.row.group for each in keys} | {name for name, _ in more}
@@ -183,7 +183,7 @@ async def count_forgotten(
 
 
 async def count_unlisted(
-    admin: AdminClient, listed: ParkedKeys, group: str | None = None, topic: str | None = None
+    admin: AdminClient, listed: ParkedReport, group: str | None = None, topic: str | None = None
 ) -> dict[tuple[str, MessageQueue], int]:
     """Return how many keys of each group and queue the brokers in `cut` have not listed, as far as they say so.
 

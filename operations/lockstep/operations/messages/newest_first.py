@@ -23,7 +23,7 @@ READ_BYTES = 256 * 1024
 PLACE = re.compile(r"(\d{1,19}):([a-zA-Z0-9._@-]{1,127}):(\d{1,9}):(\d{1,19})", re.ASCII)
 
 
-class Place(NamedTuple):
+class MessagePosition(NamedTuple):
     """A place in the order of all messages of a topic: the one that compares as the largest is the newest."""
 
     stored_ms: int
@@ -35,12 +35,12 @@ class Place(NamedTuple):
         return ":".join(map(str, self))
 
 
-def parse_place(text: str) -> Place:
+def parse_place(text: str) -> MessagePosition:
     """Return the place that `str` has made a text of. Raise ConfigError for any other text."""
     found = PLACE.fullmatch(text)
     if found is None or int(found[1]) > TIMESTAMP_MAX or int(found[4]) > TIMESTAMP_MAX:
         raise ConfigError(f"{text[:80]!r} is no place to go on from: expected TIME:BROKER:QUEUE:OFFSET, as the link to older messages has")
-    return Place(int(found[1]), found[2], int(found[3]), int(found[4]))
+    return MessagePosition(int(found[1]), found[2], int(found[3]), int(found[4]))
 
 
 @dataclass(slots=True, eq=False)
@@ -59,18 +59,18 @@ class Rest:
     reads: int = 0
 
     @property
-    def place(self) -> Place:
+    def place(self) -> MessagePosition:
         """Return the newest place that a message of the queue can have."""
-        return Place(self.newest_ms, self.queue.broker_name, self.queue.queue_id, self.end)
+        return MessagePosition(self.newest_ms, self.queue.broker_name, self.queue.queue_id, self.end)
 
     def next_count(self, *, selected: bool) -> int:
         """Return how many messages are read next. `selected`: the broker returns only few of them, so that their size is no matter."""
         count = min(FIRST_COUNT << min(self.reads, 8), COUNT_MAX, self.end - self.first)
         return count if selected else max(1, min(count, READ_BYTES // self.record_bytes))
 
-    def place_of(self, message: MessageExt) -> Place:
+    def place_of(self, message: MessageExt) -> MessagePosition:
         """Return the place of a message of it. If the clock of the broker was set back, messages keep the order of their queue."""
-        return Place(min(message.stored_ms, self.newest_ms), self.queue.broker_name, self.queue.queue_id, message.queue_offset)
+        return MessagePosition(min(message.stored_ms, self.newest_ms), self.queue.broker_name, self.queue.queue_id, message.queue_offset)
 
 
 class NewestFirst:
@@ -79,7 +79,7 @@ class NewestFirst:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._rests: list[Rest] = []
-        self._found: list[tuple[Place, MessageExt]] = []
+        self._found: list[tuple[MessagePosition, MessageExt]] = []
         """The oldest first."""
         self.cut = False
         """Whether a message was found that is older than `limit` others."""
@@ -99,7 +99,7 @@ class NewestFirst:
         wanted = [each for each in self._rests if not each.looked or not full or each.place > self._found[0][0]]
         return sorted(wanted, key=lambda each: (each.looked, _descending(each.place)))[:count]
 
-    def add(self, place: Place, message: MessageExt) -> None:
+    def add(self, place: MessagePosition, message: MessageExt) -> None:
         """Add a message that was found."""
         insort(self._found, (place, message), key=lambda each: each[0])
         if len(self._found) > self._limit:
@@ -115,7 +115,7 @@ class NewestFirst:
         """Return all that was found, the newest first."""
         return [message for _, message in reversed(self._found)]
 
-    def proven(self) -> tuple[list[MessageExt], Place | None]:
+    def proven(self) -> tuple[list[MessageExt], MessagePosition | None]:
         """Return the messages that none which was not read can precede, and the place from which a search goes on: None if there is
         nothing older."""
         left = [each.place for each in self._rests if each.end > each.first]
@@ -127,5 +127,5 @@ class NewestFirst:
         return [message for _, message in proven], after
 
 
-def _descending(place: Place) -> tuple[int, int, int]:
+def _descending(place: MessagePosition) -> tuple[int, int, int]:
     return (-place.stored_ms, -place.queue_id, -place.offset)

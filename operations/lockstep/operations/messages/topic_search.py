@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from lockstep.operations.admin_client import AdminClient, by_name, gather_results, within_patience, without_address
 from lockstep.operations.messages.find import Criteria, Found
-from lockstep.operations.messages.newest_first import NewestFirst, Place, Rest
+from lockstep.operations.messages.newest_first import MessagePosition, NewestFirst, Rest
 from lockstep.operations.messages.queue_reader import Pick, QueueReader
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import ConfigError, LockstepError, RequestTimeoutError
@@ -22,7 +22,7 @@ READS_MAX = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SearchLimits:
+class TopicSearchLimits:
     """After what a search ends early, so that a page can show what was found."""
 
     seconds: float
@@ -40,8 +40,8 @@ async def find_in_topic(
     topic: str,
     criteria: Criteria,
     *,
-    before: Place | None = None,
-    limits: SearchLimits | None = None,
+    before: MessagePosition | None = None,
+    limits: TopicSearchLimits | None = None,
 ) -> None:
     """Read the messages of a topic, from the newest of each queue on, or from the first one that is older than `before`.
 
@@ -62,7 +62,13 @@ async def find_in_topic(
 
 class _TopicSearch:
     def __init__(
-        self, admin: AdminClient, found: Found, topic: str, criteria: Criteria, before: Place | None, limits: SearchLimits | None
+        self,
+        admin: AdminClient,
+        found: Found,
+        topic: str,
+        criteria: Criteria,
+        before: MessagePosition | None,
+        limits: TopicSearchLimits | None,
     ) -> None:
         self._admin = admin
         self._found = found

@@ -10,7 +10,7 @@ from lockstep.protocol.queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingMessage:
     """What is known of a message that waits for its delay or its next retry."""
 
     queue: MessageQueue
@@ -19,7 +19,7 @@ class Waiting:
     """When, in ms since 1970: its delay after it was stored. A broker whose clock was set since delivers it by the corrected time."""
 
 
-def waiting_of(message: MessageExt) -> Waiting | None:
+def waiting_of(message: MessageExt) -> WaitingMessage | None:
     """Return where a message goes and when, or None if it does not wait. Brokers return the records of those that wait only."""
     if message.stored_topic != SCHEDULE_TOPIC:
         return None
@@ -27,7 +27,7 @@ def waiting_of(message: MessageExt) -> Waiting | None:
     number = properties.get(REAL_QID, "")
     queue_id = int(number) if number.isascii() and number.isdecimal() and len(number) < 10 else 0
     queue = MessageQueue(properties.get(REAL_TOPIC, SCHEDULE_TOPIC), message.broker_name, queue_id)
-    return Waiting(queue, message.stored_ms + queue_delay_ms(message.queue_id))
+    return WaitingMessage(queue, message.stored_ms + queue_delay_ms(message.queue_id))
 
 
 def home_queue(message: MessageExt) -> MessageQueue:

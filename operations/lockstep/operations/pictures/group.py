@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from lockstep.operations.groups.group_history import PlacedEvent
 from lockstep.operations.groups.group_report import GroupReport, QueueLine
-from lockstep.operations.groups.ownership import Lane, Period, group_lanes, most_moved
+from lockstep.operations.groups.ownership import OwnershipLane, Period, group_lanes, most_moved
 from lockstep.operations.groups.presence import MemberLane, member_lanes, summary
 from lockstep.operations.pictures.owners import members_picture, owners_picture
 from lockstep.operations.pictures.svg import STYLE
@@ -28,7 +28,7 @@ class Reported:
 class GroupPicture:
     svg: str
     sentence: str
-    lanes: Sequence[Lane | MemberLane]
+    lanes: Sequence[OwnershipLane | MemberLane]
     hidden: int
     """Queues or members that have no lane, because there are too many."""
     of_members: bool

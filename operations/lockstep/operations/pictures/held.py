@@ -11,7 +11,7 @@ from lockstep.operations.pictures.svg import document, element, text, time_axis,
 
 HEIGHT, TOP, LINE = 160, 10, 16
 
-Row = tuple[str, str, list[int | None]]
+HeldArea = tuple[str, str, list[int | None]]
 """What is shown as one area: its name, its class, and the number of queues at each time."""
 
 
@@ -33,7 +33,7 @@ def held_picture(group: str, found: Holdings, members: Iterable[str], period: Pe
     return document(WIDTH, y, f"Queues held by the members of group {group}", f"{found.queue_count:,} queues", content, style=None)
 
 
-def _rows(found: Holdings, members: Iterable[str]) -> list[Row]:
+def _rows(found: Holdings, members: Iterable[str]) -> list[HeldArea]:
     totals = Counter[str]()
     for counts in found.counts:
         totals.update(counts or {})
@@ -41,7 +41,7 @@ def _rows(found: Holdings, members: Iterable[str]) -> list[Row]:
     shown = [each for each in own if totals[each]][:COLOURS]
     rest = totals.keys() - {*shown}
 
-    def row(name: str, colour: str, members: Iterable[str]) -> Row:
+    def row(name: str, colour: str, members: Iterable[str]) -> HeldArea:
         chosen = list(members)
         return name, colour, [None if counts is None else sum(counts.get(each, 0) for each in chosen) for counts in found.counts]
 
@@ -57,7 +57,7 @@ def _axis(found: Holdings, scale: Scale) -> Iterator[str]:
     yield text(f"{found.queue_count:,} queues", 4, TOP + 10, class_="faint") + text("0", 4, TOP + HEIGHT, class_="faint")
 
 
-def _areas(found: Holdings, whole: int, rows: Sequence[Row]) -> Iterator[str]:
+def _areas(found: Holdings, whole: int, rows: Sequence[HeldArea]) -> Iterator[str]:
     """Draw the areas, in steps, over the `whole` width, and the times of which nothing is known."""
     width = whole / len(found.counts)
     for known, columns in groupby(range(len(found.counts)), key=lambda index: found.counts[index] is not None):

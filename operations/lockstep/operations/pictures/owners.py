@@ -6,7 +6,7 @@ from re import search
 
 from lockstep.operations.groups.group_history import PlacedEvent
 from lockstep.operations.groups.group_report import QueueLine
-from lockstep.operations.groups.ownership import Lane, Period, Queue, Span
+from lockstep.operations.groups.ownership import OwnershipLane, Period, Queue, Span
 from lockstep.operations.groups.presence import MemberLane
 from lockstep.operations.pictures.condensed import Moves, condensed, least_length
 from lockstep.operations.pictures.marks import Mark, marks
@@ -74,7 +74,7 @@ class _Row:
 
 def owners_picture(
     group: str,
-    lanes: Sequence[Lane],
+    lanes: Sequence[OwnershipLane],
     events: Iterable[PlacedEvent],
     period: Period,
     summary: str,
@@ -115,12 +115,12 @@ def members_picture(
     return _picture(f"Who was a member of group {group}", rows, member_letters(lanes), events, period, summary, starts, style)
 
 
-def queue_name(lane: Lane) -> str:
+def queue_name(lane: OwnershipLane) -> str:
     """Return the name of the lane's queue in pictures and tables."""
     return f"{lane.topic}@{lane.broker}:{lane.queue_id}"
 
 
-def member_letters(lanes: Iterable[Lane | MemberLane]) -> dict[str, str]:
+def member_letters(lanes: Iterable[OwnershipLane | MemberLane]) -> dict[str, str]:
     """Return a letter for each owner, in the order in which they appear: A to Z, then A2 and so on."""
     firsts: dict[str, int] = {}
     for lane in lanes:

@@ -25,7 +25,7 @@ KEPT_MAX = 64
 
 
 @dataclass(slots=True)
-class Answer(Generic[V]):
+class CachedResult(Generic[V]):
     """The last answer to one question."""
 
     value: V | None = None
@@ -47,16 +47,16 @@ class Cache(Generic[K, V]):
         self._tasks = tasks
         self._ask = ask
         self._cost_factor = cost_factor
-        self._answers: dict[K, Answer[V]] = {}
+        self._answers: dict[K, CachedResult[V]] = {}
         """The one that was looked at last is the last."""
 
-    async def look(self, key: K, *, fresh: bool = False, wait: bool = True, fresh_ms: int = FRESH_MS) -> Answer[V]:
+    async def look(self, key: K, *, fresh: bool = False, wait: bool = True, fresh_ms: int = FRESH_MS) -> CachedResult[V]:
         """Return the last answer, at once if there is one. The first look waits for it, for at most FIRST_S.
 
         `fresh`: every look waits like that for the request that is running then, if one is. For a program, which asks once. Without `wait`
         no look waits, for a page that shows more than this. An answer older than `fresh_ms` is requested again.
         """
-        answer = self._answers.pop(key, None) or Answer()
+        answer = self._answers.pop(key, None) or CachedResult()
         self._answers[key] = answer
         while len(self._answers) > KEPT_MAX:
             del self._answers[next(iter(self._answers))]
@@ -68,7 +68,7 @@ class Cache(Generic[K, V]):
             await asyncio.wait([answer.request], timeout=FIRST_S)
         return answer
 
-    async def _refresh(self, key: K, answer: Answer[V], began_ms: int) -> None:
+    async def _refresh(self, key: K, answer: CachedResult[V], began_ms: int) -> None:
         wall_ms = self._clock.wall_ms()
         try:
             answer.value, answer.error = await self._ask(key), None

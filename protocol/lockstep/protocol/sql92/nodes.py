@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 Ordering = Literal["=", "<>", "<", "<=", ">", ">="]
-Search = Literal["CONTAINS", "STARTSWITH", "ENDSWITH"]
+TextSearch = Literal["CONTAINS", "STARTSWITH", "ENDSWITH"]
 
 
 @dataclass(frozen=True, slots=True)
-class Name:
+class PropertyName:
     """The value of a property."""
 
     name: str
@@ -43,7 +43,7 @@ class Boolean:
         return "TRUE" if self.value else "FALSE"
 
 
-Value = Name | Text | Number | Boolean
+Value = PropertyName | Text | Number | Boolean
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    name: Name
+    name: PropertyName
     texts: tuple[str, ...]
     """Sorted, each once."""
     negated: bool
@@ -82,8 +82,8 @@ class In:
 class Contains:
     """CONTAINS, STARTSWITH and ENDSWITH."""
 
-    name: Name
-    search: Search
+    name: PropertyName
+    search: TextSearch
     text: str
     negated: bool
 
@@ -95,11 +95,11 @@ class Contains:
 class IsNull:
     """Whether a property is missing, or a condition is unknown."""
 
-    operand: "Name | Condition"
+    operand: "PropertyName | Condition"
     negated: bool
 
     def __str__(self) -> str:
-        shown = str(self.operand) if isinstance(self.operand, Name) else f"({self.operand})"
+        shown = str(self.operand) if isinstance(self.operand, PropertyName) else f"({self.operand})"
         return f"{shown} IS {_negated(self.negated)}NULL"
 
 
@@ -137,7 +137,7 @@ def count_comparisons(condition: Condition) -> int:
             return sum(map(count_comparisons, conditions))
         case Not(inner):
             return count_comparisons(inner)
-        case IsNull(operand) if not isinstance(operand, Name):
+        case IsNull(operand) if not isinstance(operand, PropertyName):
             return count_comparisons(operand)
     return 1
 

@@ -22,13 +22,13 @@ from lockstep.protocol.sql92.nodes import (
     Contains,
     In,
     IsNull,
-    Name,
     Not,
     Number,
     Or,
     Ordering,
-    Search,
+    PropertyName,
     Text,
+    TextSearch,
     Value,
 )
 from lockstep.protocol.sql92.tokens import SqlError, Token, tokens
@@ -41,7 +41,7 @@ DEPTH_MAX = 32
 """How many levels of parentheses, signs and NOT may be nested."""
 INTEGER_DIGITS_MAX = 18
 
-_VALUES = (Name, Text, Number, Boolean)
+_VALUES = (PropertyName, Text, Number, Boolean)
 _OPERANDS = frozenset(("name", "text", "number", "TRUE", "FALSE", "NULL", "+", "-", "("))
 """The words with which a value begins."""
 _NESTING = frozenset(("NOT", "+", "-", "("))
@@ -53,7 +53,7 @@ class _Null:
 
 
 _NULL = _Null()
-Part = Value | Condition | _Null
+Operand = Value | Condition | _Null
 
 
 def parse_sql(expression: str) -> Condition:
@@ -120,13 +120,13 @@ class _Parser:
 
     # --------------------------------------------------------------------------------------------------------------- grammar
 
-    def _or(self) -> Part:
+    def _or(self) -> Operand:
         return self._joined("OR", self._and, Or)
 
-    def _and(self) -> Part:
+    def _and(self) -> Operand:
         return self._joined("AND", self._equality, And)
 
-    def _joined(self, word: str, part: Callable[[], Part], node: type[And] | type[Or]) -> Part:
+    def _joined(self, word: str, part: Callable[[], Operand], node: type[And] | type[Or]) -> Operand:
         at = self._token.at
         first = part()
         if self._token.kind != word:
@@ -138,7 +138,7 @@ class _Parser:
         flat = [inner for each in found for inner in (each.conditions if isinstance(each, node) else (each,))]
         return node(tuple(flat))
 
-    def _equality(self) -> Part:
+    def _equality(self) -> Operand:
         at = self._token.at
         left = self._comparison()
         while token := self._take("=", "<>", "IS"):
@@ -155,7 +155,7 @@ class _Parser:
             left = self._comparable(left, at, token.kind, right, right_at)
         return left
 
-    def _comparison(self) -> Part:
+    def _comparison(self) -> Operand:
         at = self._token.at
         left = self._unary()
         while True:
@@ -172,7 +172,7 @@ class _Parser:
             self._count(token.at)
             if token.kind == "BETWEEN":
                 left = self._between(left, at, negated)
-            elif not isinstance(left, Name):
+            elif not isinstance(left, PropertyName):
                 self._fail(f"{token.kind} takes a property before it", at)
             elif token.kind == "IN":
                 left = self._in(left, negated)
@@ -180,9 +180,9 @@ class _Parser:
                 text = _text(self._need("text", f"a text in quotes after {token.kind}"))
                 if not text:
                     self._fail(f"{token.kind} takes a text that is not empty", self._tokens[self._next - 1].at)
-                left = Contains(left, cast(Search, token.kind), text, negated)
+                left = Contains(left, cast(TextSearch, token.kind), text, negated)
 
-    def _between(self, left: Part, at: int, negated: bool) -> Between:
+    def _between(self, left: Operand, at: int, negated: bool) -> Between:
         low_at = self._token.at
         low = self._number(self._unary(), low_at)
         self._need("AND", "AND and the upper bound of BETWEEN")
@@ -192,7 +192,7 @@ class _Parser:
             self._fail(f"BETWEEN {low} AND {high} is never true: the lower bound comes first", low_at)
         return Between(self._number(left, at), low, high, negated)
 
-    def _in(self, name: Name, negated: bool) -> In:
+    def _in(self, name: PropertyName, negated: bool) -> In:
         self._need("(", "'(' after IN")
         texts = set()
         while True:
@@ -205,7 +205,7 @@ class _Parser:
                 self._need(")", "',' or ')'")
                 return In(name, tuple(sorted(texts)), negated)
 
-    def _unary(self) -> Part:
+    def _unary(self) -> Operand:
         token = self._token
         if token.kind not in _NESTING:
             return self._primary(token)
@@ -216,7 +216,7 @@ class _Parser:
         self._depth -= 1
         return part
 
-    def _nested(self, token: Token) -> Part:
+    def _nested(self, token: Token) -> Operand:
         if self._take("NOT"):
             at = self._token.at
             return Not(self._condition(self._unary(), at))
@@ -231,7 +231,7 @@ class _Parser:
         self._need(")", "AND, OR or ')'")
         return inner
 
-    def _primary(self, token: Token) -> Part:
+    def _primary(self, token: Token) -> Operand:
         if self._take("text"):
             return Text(_text(token))
         if self._take("number"):
@@ -241,7 +241,7 @@ class _Parser:
         if self._take("NULL"):
             return _NULL
         if self._take("name"):
-            return Name(token.text)
+            return PropertyName(token.text)
         previous = f" after {self._tokens[self._next - 1]}" if self._next else ""
         self._fail(f"expected a property, a number or a text{previous}, got {token}")
 
@@ -260,9 +260,9 @@ class _Parser:
 
     # ----------------------------------------------------------------------------------------------------------------- kinds
 
-    def _condition(self, part: Part, at: int) -> Condition:
+    def _condition(self, part: Operand, at: int) -> Condition:
         """Check that a part is a condition."""
-        if isinstance(part, Name):
+        if isinstance(part, PropertyName):
             if self._token.kind in _OPERANDS:
                 self._fail(f"expected a comparison after {part} (=, <>, <, <=, >, >=, IS, IN, BETWEEN, CONTAINS …), got {self._token}")
             self._fail(f"{part} is a property, not a condition: write {part} = TRUE, {part} = '…' or {part} IS NOT NULL", at)
@@ -270,21 +270,21 @@ class _Parser:
             self._fail("expected a condition, such as amount > 100", at)
         return part
 
-    def _number(self, part: Part, at: int) -> Value:
+    def _number(self, part: Operand, at: int) -> Value:
         """Check that a part can be ordered: a property, or a number."""
-        if isinstance(part, Name | Number):
+        if isinstance(part, PropertyName | Number):
             return part
         if isinstance(part, _Null):
             self._fail("NULL is not compared: write IS NULL or IS NOT NULL", at)
         self._fail("only properties and numbers have an order: expected one of them", at)
 
-    def _comparable(self, left: Part, at: int, ordering: str, right: Part, right_at: int) -> Comparison:
+    def _comparable(self, left: Operand, at: int, ordering: str, right: Operand, right_at: int) -> Comparison:
         for part, place in ((left, at), (right, right_at)):
             if isinstance(part, _Null):
                 self._fail("NULL is not compared: write IS NULL or IS NOT NULL", place)
             if not isinstance(part, _VALUES):
                 self._fail(f"{ordering} compares values: expected a property, a number, a text, TRUE or FALSE, not a condition", place)
-        if not isinstance(left, Name) and not isinstance(right, Name) and type(left) is not type(right):
+        if not isinstance(left, PropertyName) and not isinstance(right, PropertyName) and type(left) is not type(right):
             self._fail("a number, a text and a truth value are never equal", right_at)
         return Comparison(cast(Value, left), cast(Ordering, ordering), cast(Value, right))
 

@@ -14,10 +14,10 @@ from lockstep.protocol.sql92.nodes import (
     Contains,
     In,
     IsNull,
-    Name,
     Not,
     Number,
     Or,
+    PropertyName,
     Text,
     Value,
 )
@@ -61,7 +61,7 @@ def _evaluator(condition: Condition) -> Evaluate:
         case Contains():
             return _contains(condition)
         case IsNull(operand, negated):
-            if isinstance(operand, Name):
+            if isinstance(operand, PropertyName):
                 mark = _mark(operand)
                 return lambda properties: (mark in properties) is negated
             inner = _evaluator(operand)
@@ -130,7 +130,7 @@ def _comparison(condition: Comparison) -> Evaluate:
     return _compare_with(compare, _bytes(left), _bytes(right))
 
 
-def _compare_with(compare: Callable[[Any, Any], bool], left: "Reader", right: "Reader") -> Evaluate:
+def _compare_with(compare: Callable[[Any, Any], bool], left: "PropertyReader", right: "PropertyReader") -> Evaluate:
     if isinstance(right, _Constant):
         other = right.value
         return lambda properties: None if (found := left(properties)) is None else compare(found, other)
@@ -154,15 +154,15 @@ class _Constant:
         return self.value
 
 
-Reader = Callable[[bytes], object | None] | _Constant
+PropertyReader = Callable[[bytes], object | None] | _Constant
 """Returns a value, or None if it is missing or has another type."""
 
 
-def _mark(name: Name) -> bytes:
+def _mark(name: PropertyName) -> bytes:
     return b"\x02" + name.name.encode() + b"\x01"
 
 
-def _property(name: Name) -> Callable[[bytes], bytes | None]:
+def _property(name: PropertyName) -> Callable[[bytes], bytes | None]:
     mark = _mark(name)
     length = len(mark)
 
@@ -176,26 +176,26 @@ def _property(name: Name) -> Callable[[bytes], bytes | None]:
     return read
 
 
-def _bytes(value: Value) -> Reader:
-    if isinstance(value, Name):
+def _bytes(value: Value) -> PropertyReader:
+    if isinstance(value, PropertyName):
         return _property(value)
     assert isinstance(value, Text), "numbers and truth values are not compared as texts"
     return _Constant(value.value.encode())
 
 
-def _truth(value: Value) -> Reader:
+def _truth(value: Value) -> PropertyReader:
     """Read a truth value as Java's Boolean.parseBoolean: every text but "true", in upper or lower case, is false."""
-    if isinstance(value, Name):
+    if isinstance(value, PropertyName):
         read = _property(value)
         return lambda properties: None if (found := read(properties)) is None else found.lower() == b"true"
     assert isinstance(value, Boolean), "the parser lets nothing else be compared with a truth value"
     return _Constant(value.value)
 
 
-def _number(value: Value) -> Reader:
+def _number(value: Value) -> PropertyReader:
     if isinstance(value, Number):
         return _Constant(value.value)
-    assert isinstance(value, Name), "the parser lets nothing else be compared with a number"
+    assert isinstance(value, PropertyName), "the parser lets nothing else be compared with a number"
     read = _property(value)
 
     def read_number(properties: bytes) -> int | float | None:

@@ -10,16 +10,16 @@ from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
 from lockstep.testing.simulation.loop import LoopError, SimLoop, SimulationStuckError
 from lockstep.testing.simulation.network import Network
 from lockstep.testing.simulation.process import Machine, Process
-from lockstep.testing.simulation.transport import Connection, Observer
+from lockstep.testing.simulation.transport import Observer, SimConnection
 
 __all__ = [
-    "Connection",
     "Fault",
     "LoopError",
     "Machine",
     "Network",
     "Observer",
     "Process",
+    "SimConnection",
     "SimFile",
     "SimFiles",
     "SimLoop",

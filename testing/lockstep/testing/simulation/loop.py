@@ -17,7 +17,7 @@ from typing import Any
 
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import SimFiles
-from lockstep.testing.simulation.network import LOOPBACK, Network
+from lockstep.testing.simulation.network import LOOPBACK, Network, ProtocolFactory
 from lockstep.testing.simulation.process import CURRENT, Machine, Process
 from lockstep.testing.simulation.scheduler import Scheduler, SimulationStuckError
 from lockstep.testing.simulation.transport import SimListener, SimTransport
@@ -34,7 +34,6 @@ MAIN_FAILED = "the main function failed"
 EPHEMERAL_FIRST = 20_000
 
 ExceptionHandler = Callable[[asyncio.AbstractEventLoop, dict[str, Any]], object]
-Factory = Callable[[], asyncio.BaseProtocol]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +262,7 @@ class SimLoop(Scheduler):
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (name, port or 0))]
 
     async def create_server(  # type: ignore[override]
-        self, protocol_factory: Factory, host: str | Iterable[str] | None = None, port: int | None = None, **options: Any
+        self, protocol_factory: ProtocolFactory, host: str | Iterable[str] | None = None, port: int | None = None, **options: Any
     ) -> SimListener:
         """Open a port of this machine. OSError EADDRINUSE if it is taken, EADDRNOTAVAIL for an address of another machine."""
         _refuse_options(options, "ssl", "sock")
@@ -283,7 +282,7 @@ class SimLoop(Scheduler):
         return server
 
     async def create_connection(  # type: ignore[override]
-        self, protocol_factory: Factory, host: str | None = None, port: int | None = None, **options: Any
+        self, protocol_factory: ProtocolFactory, host: str | None = None, port: int | None = None, **options: Any
     ) -> tuple[SimTransport, asyncio.BaseProtocol]:
         _refuse_options(options, "ssl", "sock")
         return await self.network.connect(protocol_factory, host, port or 0)

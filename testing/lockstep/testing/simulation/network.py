@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 from lockstep.testing.simulation.process import Machine
 from lockstep.testing.simulation.scheduler import Scheduler
-from lockstep.testing.simulation.transport import Connection, Observer, SimTransport
+from lockstep.testing.simulation.transport import Observer, SimConnection, SimTransport
 
-Factory = Callable[[], asyncio.BaseProtocol]
+ProtocolFactory = Callable[[], asyncio.BaseProtocol]
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 RETRANSMIT_MIN_S = 0.2
@@ -43,7 +43,7 @@ class Network:
         """Linux: how long bytes are sent again before the connection is given up (tcp_retries2)."""
         self.slow: dict[tuple[str, str], float] = {}
         """(from, to) → each segment takes up to so many seconds more."""
-        self.connections: dict[int, Connection] = {}
+        self.connections: dict[int, SimConnection] = {}
         """The connections with at least one open end, oldest first."""
         self.segments = 0
         """The number of segments delivered so far."""
@@ -86,16 +86,16 @@ class Network:
         """Return (from, to) of every block, oldest first."""
         return tuple(self._blocked)
 
-    def between(self, one: str, other: str | None = None) -> list[Connection]:
+    def between(self, one: str, other: str | None = None) -> list[SimConnection]:
         """Return the open connections of machine `one` (with `other`), oldest first."""
         wanted = {one} if other is None else {one, other}
         return [c for c in self.connections.values() if wanted <= {c.client.process.machine.name, c.server.process.machine.name}]
 
-    def reset(self, connection: Connection) -> None:
+    def reset(self, connection: SimConnection) -> None:
         """Reset a connection: some of the bytes in flight still arrive (maybe half a frame), then each end is notified."""
         self.break_off(connection.client, notify=True)
 
-    def silence(self, connection: Connection) -> None:
+    def silence(self, connection: SimConnection) -> None:
         """Let a middle box forget a connection: everything sent from now on is lost, and each end notices by its own timeout only."""
         connection.silent = True
 
@@ -153,7 +153,7 @@ class Network:
             self.loop.at(self.loop.now, near.drain_and_lose, process=near.process)
         self._reset(connection, near, far)
 
-    def _reset(self, connection: Connection, near: SimTransport, far: SimTransport) -> None:
+    def _reset(self, connection: SimConnection, near: SimTransport, far: SimTransport) -> None:
         """Send the RST from `near`; a block delays it."""
 
         def tell() -> None:
@@ -183,7 +183,7 @@ class Network:
         end.flight.clear()
         end.forget(keep_flight=False)
 
-    def ended(self, connection: Connection) -> None:
+    def ended(self, connection: SimConnection) -> None:
         """Forget a connection after both of its ends are closed."""
         if self.connections.pop(connection.number, None) is not None and self.observer is not None:
             self.observer.cut(connection.number)
@@ -256,7 +256,7 @@ class Network:
             raise ConnectionRefusedError(errno.ECONNREFUSED, f"connection to {host}:{port} refused")
         self._port = self._port + 1 if self._port < 60_999 else EPHEMERAL_FIRST
         self._opened += 1
-        connection = Connection(self, self._opened, process, server.process, (machine.name, self._port), (target.name, port))
+        connection = SimConnection(self, self._opened, process, server.process, (machine.name, self._port), (target.name, port))
         self.connections[connection.number] = connection
         if self.observer is not None:
             self.observer.opened(connection.number, process, server.process, port)
@@ -265,7 +265,7 @@ class Network:
         connection.client.begin(protocol)
         return connection.client, protocol
 
-    def _accept(self, machine: Machine, connection: Connection, accepts: Factory) -> None:
+    def _accept(self, machine: Machine, connection: SimConnection, accepts: ProtocolFactory) -> None:
         """Accept a connection, in the server's process, when it has a descriptor for it."""
         if machine.sockets_max is not None and machine.open_sockets() > machine.sockets_max:
             self.loop.at(self.loop.now + SYN_AGAIN_S, self._accept, machine, connection, accepts, process=connection.server.process)

@@ -33,7 +33,7 @@ class Timeline(Protocol):
     def start_job(self, process: "Process", function: Callable[[], object], delay_s: tuple[float, float]) -> None: ...
 
 
-class Listener(Protocol):
+class OpenPort(Protocol):
     """A port that a process has opened."""
 
     process: "Process"
@@ -69,7 +69,7 @@ class Machine:
         """Wall clock minus the true time. Assign it to make the wall clock jump."""
         self.processes: dict[int, Process] = {}
         """Its live processes, by number, oldest first."""
-        self.listeners: dict[int, Listener] = {}
+        self.listeners: dict[int, OpenPort] = {}
         """Its open ports, by number."""
         self.sockets_max: int | None = None
         """The limit of open connections; beyond it `connect` fails with EMFILE, and incoming connections are not accepted."""

@@ -55,10 +55,10 @@ class Medium(Protocol):
     def break_off(self, end: "SimTransport", *, notify: bool) -> None: ...
     def hang_up(self, end: "SimTransport") -> None: ...
     def vanished(self, end: "SimTransport") -> None: ...
-    def ended(self, connection: "Connection") -> None: ...
+    def ended(self, connection: "SimConnection") -> None: ...
 
 
-class Connection:
+class SimConnection:
     """One TCP connection from a client to a server."""
 
     __slots__ = ("client", "network", "number", "server", "silent")
@@ -81,7 +81,7 @@ class SimTransport(asyncio.Transport):
 
     peer: "SimTransport"
 
-    def __init__(self, connection: Connection, process: Process, own: Address, other: Address, *, upstream: bool) -> None:
+    def __init__(self, connection: SimConnection, process: Process, own: Address, other: Address, *, upstream: bool) -> None:
         super().__init__({"peername": other, "sockname": own})
         self.connection = connection
         self.process = process

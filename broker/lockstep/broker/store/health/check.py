@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from lockstep.broker.store.errors import IdentityError, StoreCorruptError, misplaced
 from lockstep.broker.store.health.damage import DamageTable
 from lockstep.broker.store.health.path_watch import PathWatch
-from lockstep.broker.store.health.scrub import QueueKey, Scrub
+from lockstep.broker.store.health.scrub import Scrub
 from lockstep.broker.store.health.stopped import stopped
 from lockstep.broker.store.log.append import ENTRY
 from lockstep.broker.store.log.commit_log import CommitLog, Segment
 from lockstep.broker.store.log.scan import NO_RECORD, WINDOW_BYTES, DamagedRange
 from lockstep.broker.store.queues.consume_queue import READ_COUNT, QueueFiles, names_place
+from lockstep.broker.store.queues.queue_table import StoreQueueKey
 from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity, parse_identity
 from lockstep.broker.store.start.snapshot import Snapshot, Snapshots, recorded_start
 from lockstep.broker.store.start.snapshot_choice import SnapshotEvidence, snapshot_evidence
@@ -21,7 +22,7 @@ from lockstep.broker.store.start.survey import LogSurvey, log_files
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.files import Files
 
-Progress = Callable[[int, int], None]
+OnCheckProgress = Callable[[int, int], None]
 """Called with (log position, position at which the log ends or may end) after each MiB."""
 CHECK_ADVICE = "stop it first. While it runs it scrubs its log itself (--scrub-kib-per-s)"
 
@@ -59,7 +60,7 @@ class CheckReport:
         self.problems.append(Problem(kind, where, what))
 
 
-async def check_store(files: Files, path: str, progress: Progress) -> CheckReport:
+async def check_store(files: Files, path: str, progress: OnCheckProgress) -> CheckReport:
     """Read the whole store. Raise ConfigError if there is no store, StoreInUseError while a broker has it open."""
     directory = StoreDirectory(files, path)
     if not files.exists(directory.log):
@@ -91,7 +92,9 @@ async def check_store(files: Files, path: str, progress: Progress) -> CheckRepor
 class _Check:
     """One check, and the ScrubReport of its scrub."""
 
-    def __init__(self, files: Files, directory: StoreDirectory, identity: StoreIdentity, report: CheckReport, progress: Progress) -> None:
+    def __init__(
+        self, files: Files, directory: StoreDirectory, identity: StoreIdentity, report: CheckReport, progress: OnCheckProgress
+    ) -> None:
         self._files = files
         self._directory = directory
         self._identity = identity
@@ -99,7 +102,7 @@ class _Check:
         self._progress = progress
         self._queue_files = QueueFiles(files, directory.queues, identity.queue_file_entries, 1)
         self._damage = DamageTable()
-        self._bounds: dict[QueueKey, tuple[int, int]] = {}
+        self._bounds: dict[StoreQueueKey, tuple[int, int]] = {}
         """The entries of the queues according to the newest snapshot."""
         self._new_from_zero = False
         """Whether a queue that is not in `_bounds` began with offset 0."""
@@ -205,7 +208,7 @@ class _Check:
             low, _ = self._queue_files.search(f"{self._directory.queues}/{topic}/{queue_id}", low, following, log_start)
             self._bounds[topic, queue_id] = low, following
 
-    async def _entries(self, key: QueueKey, first: int, count: int) -> bytes:
+    async def _entries(self, key: StoreQueueKey, first: int, count: int) -> bytes:
         topic, queue_id = key
         return self._queue_files.entries(f"{self._directory.queues}/{topic}/{queue_id}", first, count)
 
@@ -221,40 +224,40 @@ class _Check:
         after = "a good record follows" if damaged_range.followed else "no good record was found after it"
         self._report.add_problem("log", f"{damaged_range.begin} to {damaged_range.end}", f"{damaged_range.reason}; {after}")
 
-    def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
+    def lost(self, key: StoreQueueKey, first: int, end: int, position: int) -> None:
         minimum, _ = self._bounds.get(key, (0, 0))  # messages of a deleted topic are below it
         for low, high in self._damage.not_lost_ranges(*key, max(first, minimum), end):
             self._lost(key, low, high, f"their records are damaged, at or after {position}")
 
-    def _lost(self, key: QueueKey, first: int, end: int, why: str) -> None:
+    def _lost(self, key: StoreQueueKey, first: int, end: int, why: str) -> None:
         self._report.lost_messages += end - first
         self._report.add_problem("messages", f"{key[0]} queue {key[1]} offsets {first} to {end - 1}", why)
 
-    def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
+    def wrong_entries(self, key: StoreQueueKey, first: int, count: int) -> None:
         self._report.wrong_entries += count
         where = f"{key[0]} queue {key[1]} offset {first}"
         self._report.add_problem(
             "entries", where, f"{count} entries from there on do not name their records: a start or a read writes them again"
         )
 
-    def expected(self, key: QueueKey) -> tuple[int, int]:
+    def expected(self, key: StoreQueueKey) -> tuple[int, int]:
         """A snapshot made the entries durable up to its own. Later ones are all written only by an ordered stop."""
         low, high = self._bounds.get(key, (0, 0))
         return low, 1 << 62 if self._clean else high
 
-    def queues(self) -> Iterable[QueueKey]:
+    def queues(self) -> Iterable[StoreQueueKey]:
         found = self._directory.queue_directories() if self._files.exists(self._directory.queues) else []
         return dict.fromkeys([*self._bounds, *found])
 
-    def knows(self, key: QueueKey) -> bool:
+    def knows(self, key: StoreQueueKey) -> bool:
         return key in self._bounds
 
-    def first(self, key: QueueKey) -> int | None:
+    def first(self, key: StoreQueueKey) -> int | None:
         if key in self._bounds:
             return self._bounds[key][0]
         return 0 if self._new_from_zero else None
 
-    async def end(self, key: QueueKey, seen: int) -> int:
+    async def end(self, key: StoreQueueKey, seen: int) -> int:
         """Return the end by the snapshot, and after it that of the entries with a damaged position."""
         end = max(seen, self._bounds.get(key, (0, 0))[1])
         while data := await self._entries(key, end, READ_COUNT):

@@ -12,13 +12,13 @@ from lockstep.broker.store.log.append import ENTRY_BYTES
 from lockstep.broker.store.log.commit_log import CommitLog
 from lockstep.broker.store.log.scan import DamagedRange, LogScan, ReadAt
 from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.queues.queue_table import StoreQueueKey
 from lockstep.broker.store.queues.rebuild import entry_of
 from lockstep.protocol.names import STATE_TOPIC
 from lockstep.protocol.sequence import FrameSequence
 from lockstep.runtime.metrics import Slices
 
-QueueKey = tuple[str, int]
-ReadEntries = Callable[[QueueKey, int, int], Awaitable[bytes]]
+ReadEntries = Callable[[StoreQueueKey, int, int], Awaitable[bytes]]
 """(queue, first index, count) → entries, as far as the file that holds the first one has them."""
 
 
@@ -29,31 +29,31 @@ class ScrubReport(Protocol):
         """Receive bytes without a good record, also known ones."""
         ...
 
-    def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
+    def lost(self, key: StoreQueueKey, first: int, end: int, position: int) -> None:
         """Receive queue offsets that must have a record, but none was found."""
         ...
 
-    def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
+    def wrong_entries(self, key: StoreQueueKey, first: int, count: int) -> None:
         """Receive entries that do not name the records with these offsets."""
         ...
 
-    def expected(self, key: QueueKey) -> tuple[int, int]:
+    def expected(self, key: StoreQueueKey) -> tuple[int, int]:
         """Return [low, high) of the entries that the queue's files must have."""
         ...
 
-    def queues(self) -> Iterable[QueueKey]:
+    def queues(self) -> Iterable[StoreQueueKey]:
         """Return the queues that are known to have, or to have had, messages."""
         ...
 
-    def knows(self, key: QueueKey) -> bool:
+    def knows(self, key: StoreQueueKey) -> bool:
         """Return whether the queue is among `queues`."""
         ...
 
-    def first(self, key: QueueKey) -> int | None:
+    def first(self, key: StoreQueueKey) -> int | None:
         """Return the first offset that must have a record, or None if that is the first record found."""
         ...
 
-    async def end(self, key: QueueKey, seen: int) -> int:
+    async def end(self, key: StoreQueueKey, seen: int) -> int:
         """Return the end of the messages that must be in the part read. All records below `seen` were found, or reported as lost."""
         ...
 
@@ -62,7 +62,7 @@ class ScrubReport(Protocol):
 class _Run:
     """Adjacent entries that the files must have."""
 
-    key: QueueKey
+    key: StoreQueueKey
     first: int
     entries: bytearray = field(default_factory=bytearray)
 
@@ -75,12 +75,12 @@ class Scrub:
         self._report = report
         self._read_entries = read_entries
         self._known = known
-        self._next: dict[QueueKey, int] = {}
+        self._next: dict[StoreQueueKey, int] = {}
         self._runs: list[_Run] = []
         """Entries since the last comparison."""
-        self._open: dict[QueueKey, _Run] = {}
+        self._open: dict[StoreQueueKey, _Run] = {}
         """The last run of each queue."""
-        self._unproved: dict[QueueKey, StoredRecord] = {}
+        self._unproved: dict[StoreQueueKey, StoredRecord] = {}
         """The first record of a queue, if its offset is not the one with which the queue begins. No CRC covers the offset, so the next
         record of the queue must confirm it. Otherwise one flipped bit would make all following records damage.
         """

@@ -6,11 +6,11 @@ from functools import partial
 
 from lockstep.broker.store.health.damage import DamageTable
 from lockstep.broker.store.health.repair import QueueRepairs
-from lockstep.broker.store.health.scrub import QueueKey, Scrub
+from lockstep.broker.store.health.scrub import Scrub
 from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.log.commit_log import CommitLog, Segment
 from lockstep.broker.store.log.scan import DamagedRange, ReadAt
-from lockstep.broker.store.queues.queue_table import QueueTable
+from lockstep.broker.store.queues.queue_table import QueueTable, StoreQueueKey
 from lockstep.broker.store.queues.reader import MismatchError
 from lockstep.runtime.host import Host
 from lockstep.runtime.log import get_logger
@@ -100,7 +100,7 @@ class Scrubber:
 
         return read
 
-    async def _entries(self, key: QueueKey, first: int, count: int) -> bytes:
+    async def _entries(self, key: StoreQueueKey, first: int, count: int) -> bytes:
         queue = self._queues.get(key)
         return b"" if queue is None else await self._host.threads.run(self._queues.files.entries, queue.directory, first, count)
 
@@ -116,32 +116,32 @@ class Scrubber:
             path = None if where is None else where.path
             log.error("scrub.damage_found", begin=damaged_range.begin, end=damaged_range.end, file=path, error=damaged_range.reason)
 
-    def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
+    def lost(self, key: StoreQueueKey, first: int, end: int, position: int) -> None:
         queue = self._queues.get(key)
         if queue is not None:
             for low, _ in self._damage.not_lost_ranges(*key, max(first, queue.min), end):
                 self._pending.append(MismatchError(queue, low, position, "no record of it was found in the log"))
 
-    def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
+    def wrong_entries(self, key: StoreQueueKey, first: int, count: int) -> None:
         queue = self._queues.get(key)
         if queue is not None and first >= queue.min:
             self._pending.append(MismatchError(queue, first, -1, f"{count} entries do not name the records of the log"))
 
-    def expected(self, key: QueueKey) -> tuple[int, int]:
+    def expected(self, key: StoreQueueKey) -> tuple[int, int]:
         queue = self._queues.get(key)
         return (0, 0) if queue is None else (queue.min, queue.flushed)
 
-    def queues(self) -> Iterable[QueueKey]:
+    def queues(self) -> Iterable[StoreQueueKey]:
         return [(queue.topic, queue.queue_id) for queue in self._queues]
 
-    def knows(self, key: QueueKey) -> bool:
+    def knows(self, key: StoreQueueKey) -> bool:
         return self._queues.get(key) is not None
 
-    def first(self, key: QueueKey) -> int | None:
+    def first(self, key: StoreQueueKey) -> int | None:
         queue = self._queues.get(key)
         return 0 if queue is None else queue.min
 
-    async def end(self, key: QueueKey, seen: int) -> int:
+    async def end(self, key: StoreQueueKey, seen: int) -> int:
         """Return the end of the messages that must exist: after those recorded as lost, except messages that came while the pass ran."""
         queue = self._queues.get(key)
         if queue is None or seen >= queue.visible:

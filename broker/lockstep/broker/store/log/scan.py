@@ -36,7 +36,7 @@ from lockstep.protocol.sequence import FrameSequence, crc_digits_at, frame_crc
 
 WINDOW_BYTES = 1 << 20
 """Number of bytes of one read. A longer record is read whole."""
-OnProgress = Callable[[int], Awaitable[None]]
+OnScanned = Callable[[int], Awaitable[None]]
 """Called with the log offset that a long read has reached, so that other tasks can run."""
 ReadAt = Callable[[Segment, int, int], Awaitable[bytes]]
 """(segment, count, byte in the file) → bytes."""
@@ -157,7 +157,7 @@ class LogScan:
         self.reason = ""
         self.last_record = -1
 
-    async def run(self, on_progress: OnProgress) -> None:
+    async def run(self, on_progress: OnScanned) -> None:
         """Run the scan. Await `on_progress(position)` after each window."""
         position, progress_at = self.end, self.end + self._window_bytes
         while self._limit is None or position < self._limit:
@@ -294,7 +294,7 @@ class LogScan:
 
     # -- after damage ----------------------------------------------------------------------------
 
-    async def _damage(self, bad: BadRecordError, position: int, on_progress: OnProgress) -> int | None:
+    async def _damage(self, bad: BadRecordError, position: int, on_progress: OnScanned) -> int | None:
         """Return where the scan continues after the bad bytes at `position`, or None if it ends here."""
         frame, begin, after = self._frame, position, None
         if frame is not None and isinstance(bad, BadFrameError):
@@ -339,7 +339,7 @@ class LogScan:
         self._sink.frame(frame.first, frame.sequence)
         self.last_record = frame.records[-1].position
 
-    async def _next_valid(self, position: int, on_progress: OnProgress) -> int | None:
+    async def _next_valid(self, position: int, on_progress: OnScanned) -> int | None:
         """Return the next position after `position` at which a good record, a blank or the end of the log certainly begins."""
         named, certain = await self._named_end(position)
         if certain:
@@ -380,7 +380,7 @@ class LogScan:
             return position + size, False
         return position + size, len(data) == size
 
-    async def _find(self, segment: Segment, at: int, on_progress: OnProgress) -> int | None:
+    async def _find(self, segment: Segment, at: int, on_progress: OnScanned) -> int | None:
         """Return the first position in this segment, from `at` on, at which a record or blank certainly begins."""
         end = segment.end if self._limit is None else min(segment.end, self._limit)
         while at + BLANK_BYTES <= end:

@@ -8,7 +8,7 @@ from lockstep.broker.store.log.append import ENTRY_BYTES, TopicField
 from lockstep.broker.store.queues.consume_queue import FLUSH_ENTRY_COUNT, KEEP_ENTRY_COUNT_MIN, ConsumeQueue, QueueFiles
 from lockstep.runtime.metrics import Slices
 
-QueueKey = tuple[str, int]
+StoreQueueKey = tuple[str, int]
 
 FLUSH_QUEUES_PER_SLICE = 4
 """Files written in one loop turn for a snapshot: a millisecond or two if each has to be created first."""
@@ -26,7 +26,7 @@ class QueueTable:
     def __init__(self, files: QueueFiles, tail_bytes: int) -> None:
         self.files = files
         self._tail_entry_count = tail_bytes // ENTRY_BYTES
-        self._queues: dict[QueueKey, ConsumeQueue] = {}
+        self._queues: dict[StoreQueueKey, ConsumeQueue] = {}
         self._of_topic: dict[str, list[ConsumeQueue]] = {}
         self._topics: dict[str, TopicField] = {}
         self._dirty: OrderedDict[ConsumeQueue, None] = OrderedDict()

@@ -93,7 +93,7 @@ class MismatchError(Exception):
         self.position = position
 
 
-Steps = Generator[QueueBytes | LogBytes, bytes, ReadResult]
+ReadSteps = Generator[QueueBytes | LogBytes, bytes, ReadResult]
 
 
 class Reader:
@@ -149,7 +149,7 @@ class Reader:
         max_bytes: int,
         hashes: frozenset[int] | None,
         keep: Keep | None,
-    ) -> Steps:
+    ) -> ReadSteps:
         outside = outside_bounds(queue, offset)
         if outside is not None:
             return outside
@@ -243,7 +243,7 @@ class Reader:
         return fetches
 
 
-def _advance(steps: Steps, data: bytes | None) -> QueueBytes | LogBytes | ReadResult:
+def _advance(steps: ReadSteps, data: bytes | None) -> QueueBytes | LogBytes | ReadResult:
     """Send the bytes that `steps` requested. Return its next request, or its result."""
     try:
         return next(steps) if data is None else steps.send(data)

@@ -106,7 +106,7 @@ class Searched:
     """What the disk could not read, and was passed over. Part of the scanned bytes."""
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     """The record of a visible message."""
 
     position: int
@@ -223,7 +223,7 @@ class Search:
                 return at
         return min(begin, at)
 
-    async def _holder(self, place: int, slices: Slices) -> Place | None:
+    async def _holder(self, place: int, slices: Slices) -> RecordPlace | None:
         """Return the message whose record has the byte at `place`, or None if no visible message has it.
 
         It is the next one before `place`. Whatever looks like a record in between is a part of its body, or state of the broker.
@@ -247,7 +247,7 @@ class Search:
             end = begin + len(MAGIC_BYTES) - 1 if begin > lowest else lowest
         return None
 
-    async def _message_at(self, position: int) -> Place | None:
+    async def _message_at(self, position: int) -> RecordPlace | None:
         """Return the visible message whose record begins at `position`, or None if none does, whatever its bytes look like."""
         segment = self._log.segment_of(position)
         if segment is None:
@@ -268,7 +268,7 @@ class Search:
             return None
         topic = name[1 : 1 + name[0]].decode("ascii", "replace")
         queue_id = INT32.unpack_from(head, QUEUE_ID_AT)[0]
-        return Place(position, size) if await self._is_named(topic, queue_id, queue_offset, position, size) else None
+        return RecordPlace(position, size) if await self._is_named(topic, queue_id, queue_offset, position, size) else None
 
     async def _is_named(self, topic: str, queue_id: int, queue_offset: int, position: int, size: int) -> bool:
         """Return whether the queue has this record as the visible message with this offset."""

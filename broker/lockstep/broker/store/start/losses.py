@@ -8,10 +8,9 @@ knows the lost messages by queue and offset before it changes a file. Without --
 from collections.abc import Iterable, Mapping
 
 from lockstep.broker.store.health.damage import DamageTable
-from lockstep.broker.store.health.scrub import QueueKey
 from lockstep.broker.store.log.scan import DamagedRange
 from lockstep.broker.store.queues.consume_queue import ConsumeQueue
-from lockstep.broker.store.queues.queue_table import QueueTable
+from lockstep.broker.store.queues.queue_table import QueueTable, StoreQueueKey
 
 LostRow = tuple[str, int, int, int]
 """(topic, queue id, first offset, end)."""
@@ -28,8 +27,8 @@ class Losses:
     def __init__(
         self,
         queues: QueueTable,
-        following: dict[QueueKey, int],
-        wrong: Iterable[QueueKey],
+        following: dict[StoreQueueKey, int],
+        wrong: Iterable[StoreQueueKey],
         damage: DamageTable,
         *,
         known: Mapping[int, int],
@@ -58,7 +57,7 @@ class Losses:
             self._unsure.clear()  # the missing messages may have been there
         self._damage.add_range(damaged_range.begin, damaged_range.end, damaged_range.reason)
 
-    def lost(self, key: QueueKey, first: int, end: int, position: int) -> None:
+    def lost(self, key: StoreQueueKey, first: int, end: int, position: int) -> None:
         if key not in self._following:
             return  # the topic was deleted, or the record that names this queue is damaged
         first = max(first, self._queues.get_or_create(*key).min)
@@ -68,22 +67,22 @@ class Losses:
         if first < end:
             self._rewrite[key] = None
 
-    def wrong_entries(self, key: QueueKey, first: int, count: int) -> None:
+    def wrong_entries(self, key: StoreQueueKey, first: int, count: int) -> None:
         self._rewrite[key] = None
 
-    def expected(self, key: QueueKey) -> tuple[int, int]:
+    def expected(self, key: StoreQueueKey) -> tuple[int, int]:
         queue = self._queues.get(key)
         return (0, 0) if queue is None or key in self._rewrite else (queue.min, self._following.get(key, 0))
 
-    def queues(self) -> Iterable[QueueKey]:
+    def queues(self) -> Iterable[StoreQueueKey]:
         return self._following
 
-    def knows(self, key: QueueKey) -> bool:
+    def knows(self, key: StoreQueueKey) -> bool:
         return self._queues.get(key) is not None
 
-    def first(self, key: QueueKey) -> int | None:
+    def first(self, key: StoreQueueKey) -> int | None:
         queue = self._queues.get(key)
         return None if key in self._unsure else 0 if queue is None else queue.min
 
-    async def end(self, key: QueueKey, seen: int) -> int:
+    async def end(self, key: StoreQueueKey, seen: int) -> int:
         return self._following.get(key, 0)

@@ -11,9 +11,9 @@ from lockstep.broker.store.health.damage import LOST_SIZE, DamageTable, KnownDam
 from lockstep.broker.store.health.scrub import Scrub
 from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.log.commit_log import CommitLog
-from lockstep.broker.store.log.scan import WINDOW_BYTES, DamagedRange, LogScan, OnProgress, read_here
+from lockstep.broker.store.log.scan import WINDOW_BYTES, DamagedRange, LogScan, OnScanned, read_here
 from lockstep.broker.store.queues.consume_queue import ConsumeQueue, names_place
-from lockstep.broker.store.queues.queue_table import QueueKey, QueueTable
+from lockstep.broker.store.queues.queue_table import QueueTable, StoreQueueKey
 from lockstep.broker.store.queues.rebuild import EntryRebuild
 from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.broker.store.start.losses import Losses, LostRow
@@ -164,7 +164,7 @@ class QueueRecovery:
         self._queues.entries_added(queue, count)
 
     async def compare_below(
-        self, snapshot: Snapshot, wrong: list[WrongQueue], on_progress: OnProgress
+        self, snapshot: Snapshot, wrong: list[WrongQueue], on_progress: OnScanned
     ) -> tuple[list[WrongQueue], list[LostRow]]:
         """Compare everything below the snapshot with the queues. Change the table of damage in memory, and no file.
 
@@ -178,7 +178,7 @@ class QueueRecovery:
         following = {key: next_ for key, next_ in following.items() if self._queues.get_or_create(*key).min < next_}
         report = Losses(self._queues, following, keys, self._damage, known=self._known.ranges, sure=log.start <= self._log_began)
 
-        async def entries(key: QueueKey, first: int, count: int) -> bytes:
+        async def entries(key: StoreQueueKey, first: int, count: int) -> bytes:
             return files.entries(self._queues.get_or_create(*key).directory, first, count)
 
         scrub = Scrub(log, report, entries, self._damage.ranges)
@@ -186,7 +186,7 @@ class QueueRecovery:
         await scrub.run(on_progress, limit=limit, complete_until=limit, read=read_here, window_bytes=WINDOW_BYTES)
         return [(queue, following[queue.topic, queue.queue_id]) for queue in report.rewrite], report.rows
 
-    async def rebuild(self, wrong: list[WrongQueue], limit: int, on_progress: OnProgress) -> None:
+    async def rebuild(self, wrong: list[WrongQueue], limit: int, on_progress: OnScanned) -> None:
         """Write the entries of these queues below `limit`, the snapshot's position, again from the log."""
         if not wrong:
             return

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from lockstep.client.consumer.calls.crew import Crew
 from lockstep.client.consumer.calls.failed_calls import ParkOutcome
 from lockstep.client.consumer.calls.grant import Grant
-from lockstep.client.consumer.calls.lanes import Lane, Lanes
+from lockstep.client.consumer.calls.lanes import KeyLane, Lanes
 from lockstep.client.consumer.calls.listener import OrderlyContext, QueueAction
 from lockstep.client.consumer.calls.listener_calls import ListenerCalls
 from lockstep.client.consumer.calls.ordered_runner import OrderedRunner
@@ -35,7 +35,7 @@ KEYS_SHOWN = 8
 class LaneCall(OrderedCall):
     """A call of the listener."""
 
-    lane: Lane
+    lane: KeyLane
     replay: Replay | None
     """The replay whose messages these are; None: they are of the main flow."""
 

@@ -17,7 +17,7 @@ from lockstep.protocol.message import MessageExt
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
+class KeyLane:
     """The messages of one key that are waiting. It exists while one of its messages waits or is called."""
 
     key: str | int | None
@@ -52,12 +52,12 @@ class Lanes:
     def __init__(
         self, offset: int, attempts: int, *, unkeyed_together: bool, by_key: bool = True, alone_after_failure: bool = False
     ) -> None:
-        self._lanes: dict[str | int | None, Lane] = {}
-        self._ready: deque[Lane] = deque()
-        self._pausing: list[tuple[int, int, Lane]] = []
+        self._lanes: dict[str | int | None, KeyLane] = {}
+        self._ready: deque[KeyLane] = deque()
+        self._pausing: list[tuple[int, int, KeyLane]] = []
         """A heap of (due time, sequence, lane)."""
         self._sequence = 0
-        self._blocked: dict[Lane, None] = {}
+        self._blocked: dict[KeyLane, None] = {}
         self._failed: dict[int, int] = {offset: attempts} if attempts else {}
         """The offset at which a batch begins → the number of its failed calls."""
         self._unkeyed_together = unkeyed_together
@@ -105,7 +105,7 @@ class Lanes:
                 key = message.queue_offset
             lane = lanes.get(key)
             if lane is None:
-                lane = lanes[key] = Lane(key)
+                lane = lanes[key] = KeyLane(key)
                 ready.append(lane)
             lane.waiting.append(message)
 
@@ -118,7 +118,7 @@ class Lanes:
             return  # such as when all that was fetched is left out
         lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[key] = Lane(key)
+            lane = self._lanes[key] = KeyLane(key)
             self._ready.append(lane)
         lane.waiting.extend(messages)
 
@@ -147,7 +147,7 @@ class Lanes:
         self._emptied(lane)
         return count
 
-    def _emptied(self, lane: Lane) -> None:
+    def _emptied(self, lane: KeyLane) -> None:
         """Remove a lane from which messages were removed if none waits, and no call of it runs."""
         pausing = [each for each in self._pausing if each[2] is not lane]
         if not lane.waiting and (lane in self._ready or lane in self._blocked or len(pausing) < len(self._pausing)):
@@ -157,7 +157,7 @@ class Lanes:
             heapify(self._pausing)
             del self._lanes[lane.key]
 
-    def take(self, count: int) -> tuple[Lane, list[MessageExt]] | None:
+    def take(self, count: int) -> tuple[KeyLane, list[MessageExt]] | None:
         """Return the next batch, of at most `count` messages of one lane; None if no lane is ready.
 
         No other batch of the lane is taken until `finished`, `failed` or `block` is called with this one.
@@ -172,7 +172,7 @@ class Lanes:
             count = 1
         return lane, [waiting.popleft() for _ in range(min(count, len(waiting)))]
 
-    def _in_turn(self, lane: Lane) -> Lane:
+    def _in_turn(self, lane: KeyLane) -> KeyLane:
         """Return the common lane instead of a second replay after another, if it is ready: any number of replays take every second call."""
         common = self._lanes.get(None)
         if lane is not common and common is not None and self._replay_taken and common in self._ready:
@@ -182,7 +182,7 @@ class Lanes:
         self._replay_taken = lane is not common
         return lane
 
-    def finished(self, lane: Lane, batch: list[MessageExt]) -> None:
+    def finished(self, lane: KeyLane, batch: list[MessageExt]) -> None:
         """Go on in the lane after a batch that is done."""
         if self._failed:
             self._failed.pop(batch[0].queue_offset, None)
@@ -191,13 +191,13 @@ class Lanes:
         else:
             del self._lanes[lane.key]
 
-    def failed(self, lane: Lane, batch: list[MessageExt], until_ms: int) -> None:
+    def failed(self, lane: KeyLane, batch: list[MessageExt], until_ms: int) -> None:
         """Count a failed call, and repeat the batch when `until_ms` has come. The lane's other messages stay behind it."""
         self._put_back(lane, batch)
         self._sequence += 1
         heappush(self._pausing, (until_ms, self._sequence, lane))
 
-    def block(self, lane: Lane, batch: list[MessageExt]) -> None:
+    def block(self, lane: KeyLane, batch: list[MessageExt]) -> None:
         """Count a failed call, and repeat the batch after `resume`."""
         self._put_back(lane, batch)
         self._blocked[lane] = None
@@ -213,7 +213,7 @@ class Lanes:
         self._ready += self._blocked
         self._blocked.clear()
 
-    def _put_back(self, lane: Lane, batch: list[MessageExt]) -> None:
+    def _put_back(self, lane: KeyLane, batch: list[MessageExt]) -> None:
         offset = batch[0].queue_offset
         self._failed[offset] = self._failed.get(offset, 0) + 1
         lane.waiting.extendleft(reversed(batch))

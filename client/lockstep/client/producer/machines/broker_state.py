@@ -8,7 +8,7 @@ RESPONSE_MARGIN = 2
 """A response is expected within this many times the slowest of them."""
 
 
-class BrokerState:
+class BrokerResponses:
     """Whether the broker is connected, how often it was, and how fast it responds."""
 
     __slots__ = ("_took_ms", "connects", "name", "up")

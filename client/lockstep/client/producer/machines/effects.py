@@ -79,11 +79,11 @@ class RefreshRoute:
 
 
 @dataclass(slots=True)
-class Log:
+class LogWarning:
     """Log a warning."""
 
     event: str
     facts: Mapping[str, object]
 
 
-Effect = Write | Complete | Fail | Refuse | Release | PossibleDuplicates | ExpectLayout | RefreshRoute | Log
+SendEffect = Write | Complete | Fail | Refuse | Release | PossibleDuplicates | ExpectLayout | RefreshRoute | LogWarning

@@ -37,8 +37,17 @@ from typing import NamedTuple, Protocol
 from lockstep.client.errors import Outcome
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.backoff import QueueBackoff
-from lockstep.client.producer.machines.broker_state import BrokerState
-from lockstep.client.producer.machines.effects import Complete, Effect, Fail, Log, PossibleDuplicates, RefreshRoute, Release, Write
+from lockstep.client.producer.machines.broker_state import BrokerResponses
+from lockstep.client.producer.machines.effects import (
+    Complete,
+    Fail,
+    LogWarning,
+    PossibleDuplicates,
+    RefreshRoute,
+    Release,
+    SendEffect,
+    Write,
+)
 from lockstep.client.producer.machines.encoder import FrameEncoder
 from lockstep.client.producer.machines.in_flight_frame import InFlightFrame, seal_frame
 from lockstep.client.producer.machines.latency_fault import BrokerLatencies
@@ -70,7 +79,7 @@ SENDS_PER_RUN = 256
 """The number of sends that fail or move to another queue in one run; the others do in the next ones, as loop turns have time for them."""
 
 
-class Connection(Protocol):
+class SendConnection(Protocol):
     """An open connection to the queue's broker."""
 
     @property
@@ -127,7 +136,7 @@ class QueueMachine:
     def __init__(
         self,
         queue: MessageQueue,
-        broker: BrokerState,
+        broker: BrokerResponses,
         sequencer: Sequencer,
         encoder: FrameEncoder,
         config: ProducerConfig,
@@ -135,7 +144,7 @@ class QueueMachine:
     ) -> None:
         self.queue = queue
         self.broker = broker
-        self.effects: list[Effect] = []
+        self.effects: list[SendEffect] = []
         """What the shell is to do for this queue, in order. It takes them after each input."""
         self.stalled = False
         """A frame is RETRYING here, or there was no connection when one was to be written: unkeyed sends go to another queue if
@@ -278,7 +287,7 @@ class QueueMachine:
             self.stalled = False
         self.run_at_ms = 0 if more else NEVER_MS
 
-    def write_next(self, now_ms: int, connection: Connection | None, *, may_move: bool) -> None:
+    def write_next(self, now_ms: int, connection: SendConnection | None, *, may_move: bool) -> None:
         """Write the refused frame again, or the next one, unless a frame waits for its response. `may_move`: another broker has a live
         queue."""
         more = self.run_at_ms == 0
@@ -286,7 +295,7 @@ class QueueMachine:
             more |= self._write_next(now_ms, connection, may_move=may_move)
         self.run_at_ms = 0 if more else self._next_run_ms(now_ms)
 
-    def _write_next(self, now_ms: int, connection: Connection | None, *, may_move: bool) -> bool:
+    def _write_next(self, now_ms: int, connection: SendConnection | None, *, may_move: bool) -> bool:
         """Return whether there is more to do in another run."""
         if self._keyed_wait is not None and now_ms >= self._keyed_wait.until_ms:
             self._keyed_wait = None
@@ -349,7 +358,7 @@ class QueueMachine:
         expected_ms = self.broker.expected_ms
         return RequestTimeoutError(f"not written: less than {expected_ms} ms were left, twice the broker's slowest recent response")
 
-    def _write(self, frame: InFlightFrame, connection: Connection, now_ms: int) -> None:
+    def _write(self, frame: InFlightFrame, connection: SendConnection, now_ms: int) -> None:
         if not frame.begun_ms:
             frame.begin(now_ms)
         limit_ms = frame.deadline_ms if frame.keyed or now_ms >= frame.move_ms else min(frame.move_ms, frame.deadline_ms)
@@ -439,7 +448,7 @@ class QueueMachine:
         if isinstance(error, OutOfSequenceError | StaleEpochError) and not self._sequencer.given:
             # This client has not caused it: the broker lost a suffix of its log, with this frame's predecessors or the whole stream.
             facts = {"queue": str(self.queue), "epoch": self._sequencer.epoch + 1, "error": str(error)}
-            self.effects.append(Log("sequence.restarted", facts))
+            self.effects.append(LogWarning("sequence.restarted", facts))
             self._sequencer.give_up()
             frame.keep_ids()
             if frame.unknown:  # an earlier write may have been stored, and read before it was lost or its topic deleted
@@ -509,7 +518,7 @@ class QueueMachine:
             for pending in self.leaving:
                 pending.may_be_stored = True
             facts = {"queue": str(self.queue), "possible_duplicates": count, "error": str(frame.error)}
-            self.effects += [PossibleDuplicates(count), Log("frame.moved", facts)]
+            self.effects += [PossibleDuplicates(count), LogWarning("frame.moved", facts)]
         gone = [pending for pending in frame.sends if pending.done()]
         if gone:
             self.effects.append(Release(gone))
@@ -523,7 +532,7 @@ class QueueMachine:
             self._strike(now_ms)
         self._backoff.refusals = 0
         facts = {"queue": str(self.queue), "count": frame.sealed.count, "outcome": frame.outcome.value, "error": str(frame.error)}
-        self.effects.append(Log("frame.failed", facts))
+        self.effects.append(LogWarning("frame.failed", facts))
         self._fail(frame.sends, frame.outcome, frame.error)
 
     def _expire(self, frame: InFlightFrame, now_ms: int) -> None:

@@ -18,7 +18,7 @@ QUEUE_WIDE = ""
 """The key of a selected or named send: the user's own key is not known, so the whole queue counts as one key. A sharding key is never
 empty."""
 
-Pick = Callable[[TopicLayout, str], MessageQueue]
+SelectQueue = Callable[[TopicLayout, str], MessageQueue]
 """Returns the queue of a key in a layout."""
 
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
@@ -31,7 +31,7 @@ class Route:
 
     __slots__ = ("keys", "pick", "queue")
 
-    def __init__(self, keys: Sequence[str] = (), pick: Pick | None = None, queue: MessageQueue | None = None) -> None:
+    def __init__(self, keys: Sequence[str] = (), pick: SelectQueue | None = None, queue: MessageQueue | None = None) -> None:
         self.keys = keys
         """What counts as a key if a send fails: the sharding keys, or the whole queue. One key is that of all messages of this route."""
         self.pick = pick

@@ -4,14 +4,14 @@ Pure."""
 from collections.abc import Callable, Iterable, Mapping
 
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.client.producer.machines.broker_state import BrokerState
+from lockstep.client.producer.machines.broker_state import BrokerResponses
 from lockstep.client.producer.machines.effects import ExpectLayout, Refuse, Release
 from lockstep.client.producer.machines.encoder import FrameEncoder
 from lockstep.client.producer.machines.in_flight_frame import InFlightFrame
 from lockstep.client.producer.machines.latency_fault import BrokerLatencies
 from lockstep.client.producer.machines.live_queues import LiveQueues
 from lockstep.client.producer.machines.pending import PendingSend
-from lockstep.client.producer.machines.queue_machine import Connection, QueueMachine
+from lockstep.client.producer.machines.queue_machine import QueueMachine, SendConnection
 from lockstep.client.producer.machines.routing import QUEUE_WIDE, Route, number_of_key
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.protocol.command import Command
@@ -79,7 +79,7 @@ class TopicMachine:
         """All machines, also those of queues that the layout no longer has."""
         self._machines: list[QueueMachine | None] = []
         """By queue number; None if nothing has been sent to the queue."""
-        self._brokers: dict[str, BrokerState] = {}
+        self._brokers: dict[str, BrokerResponses] = {}
         self._stalled: dict[str, dict[QueueMachine, None]] = {}
         """The queues of each broker that count as stalled, in the order in which they stalled."""
         self._stranded: dict[QueueMachine, None] = {}
@@ -167,7 +167,7 @@ class TopicMachine:
                 withdrawn.append(part)
         return withdrawn
 
-    def run(self, machine: QueueMachine, now_ms: int, connection: Connection | None) -> None:
+    def run(self, machine: QueueMachine, now_ms: int, connection: SendConnection | None) -> None:
         """Run a due queue, and write its next frame to the connection to its broker; None if it is not connected."""
         machine.handle_due(now_ms, connected=connection is not None)
         if machine.stalled or self._stalled:
@@ -339,7 +339,7 @@ class TopicMachine:
             name = entry.broker_name
             broker = self._brokers.get(name)
             if broker is None:
-                broker = self._brokers[name] = BrokerState(name)
+                broker = self._brokers[name] = BrokerResponses(name)
                 broker.up = name in up
             if broker.up and live.has_broker(name):
                 live.set_up(name, True)

@@ -13,7 +13,7 @@ from lockstep.protocol.queue import MessageQueue
 
 QueueKeys = Sequence[tuple[MessageQueue, Sequence[str]]]
 """The queues that a send goes to, with its keys there (unkeyed: none)."""
-Place = tuple[MessageQueue | str, str]
+SendScope = tuple[MessageQueue | str, str]
 """The scope within which a failed send fails the later ones: a sharding key of one topic, whichever queue the layout gives it, or a whole
 queue."""
 
@@ -29,7 +29,7 @@ class _Waiter:
         number: int,
         count: int,
         byte_count: int,
-        places: dict[Place, MessageQueue],
+        places: dict[SendScope, MessageQueue],
         error: Callable[[], Exception],
     ) -> None:
         self._limit = limit
@@ -82,7 +82,7 @@ class InFlightLimit:
         self.waiting = waiting
         self._waiters: OrderedDict[int, _Waiter] = OrderedDict()
         """By number, in rising order; those that are not admitted yet."""
-        self._by_place: dict[Place, dict[int, _Waiter]] = {}
+        self._by_place: dict[SendScope, dict[int, _Waiter]] = {}
         """Includes admitted waiters, until they run."""
         self._number = 0
         self._waking = 0
@@ -183,7 +183,7 @@ class InFlightLimit:
 
         Return an iterator that ends them: they raise PrecedingSendError.
         """
-        refused: dict[Place, Mapping[int, _Waiter]] = {}
+        refused: dict[SendScope, Mapping[int, _Waiter]] = {}
         for key in keys:
             place = _place(queue, key)
             waiters = self._by_place.pop(place, None)
@@ -197,7 +197,7 @@ class InFlightLimit:
             self._idle = asyncio.get_running_loop().create_future()
             await self._idle
 
-    def _end(self, refused: Mapping[Place, Mapping[int, _Waiter]]) -> Iterator[None]:
+    def _end(self, refused: Mapping[SendScope, Mapping[int, _Waiter]]) -> Iterator[None]:
         for place, waiters in refused.items():
             for waiter in waiters.values():
                 if self._waiters.pop(waiter.number, None) is None:
@@ -213,7 +213,7 @@ class InFlightLimit:
 
         If it is no longer listed in a place, its list was removed, and the waiters that are listed there now came later.
         """
-        refused: dict[Place, Mapping[int, _Waiter]] = {}
+        refused: dict[SendScope, Mapping[int, _Waiter]] = {}
         for place in waiter.places:
             listed = self._by_place.get(place)
             if listed is None or listed.pop(waiter.number, None) is None:
@@ -230,7 +230,7 @@ class InFlightLimit:
             assert self._ends is not None
             self._ends.add(self._end(refused))
 
-    def _refused_at(self, waiter: _Waiter) -> Place | None:
+    def _refused_at(self, waiter: _Waiter) -> SendScope | None:
         """Return the place of the waiter in which an earlier send has failed."""
         for place in waiter.places:
             if waiter.number not in self._by_place.get(place, ()):
@@ -282,9 +282,9 @@ class InFlightLimit:
             self._idle.set_result(None)
 
 
-def _place(queue: MessageQueue, key: str) -> Place:
+def _place(queue: MessageQueue, key: str) -> SendScope:
     return (queue if key == QUEUE_WIDE else queue.topic, key)
 
 
-def _preceding(waiter: _Waiter, place: Place) -> PrecedingSendError:
+def _preceding(waiter: _Waiter, place: SendScope) -> PrecedingSendError:
     return PrecedingSendError(waiter.places[place], place[1] or None)
