@@ -6,7 +6,7 @@ from rich.console import Console, ConsoleDimensions, RenderableType
 from rich.live import Live
 
 Screen = Callable[[ConsoleDimensions], RenderableType]
-"""Returns what is shown on a terminal of this size."""
+"""Returns the screen for a terminal of this size."""
 
 
 async def show(screens: AsyncIterator[Screen]) -> None:

@@ -136,7 +136,7 @@ class Dashboard:
     def _answer_page(
         self, request: Request, name: str, values: Mapping[str, Any], answer: CachedResult[Any], status: int | None = None
     ) -> Response:
-        """Return the page of an answer that may be from before. It says so, and by default has the status of the answer."""
+        """Return the page of a result that may be an earlier one. The page shows that, and by default has the status of the result."""
         aged = {**values, **views.age(answer, self.host.clock.wall_ms())}
         return self._page(request, name, aged, _status(answer) if status is None else status)
 
@@ -247,5 +247,5 @@ async def _livez(_: Request) -> Response:
 
 
 def _status(answer: CachedResult[Any]) -> int:
-    """Return the status of a page. One that shows an earlier answer has 200."""
+    """Return the status of a page. One that shows an earlier result has 200."""
     return 200 if answer.value is not None or answer.error is None else error_status(answer.error, 200)

@@ -35,7 +35,7 @@ def document(value: object, status: int = 200) -> Response:
 
 
 def refusal(reason: object, status: int) -> Response:
-    """Return the response that says why there is no other."""
+    """Return the response for a document that can't be made, with the reason."""
     return document({"error": str(reason)}, status)
 
 

@@ -1,4 +1,5 @@
-"""The pages of what a group could not process: its dead letters, and the keys that it has parked. Both are as the commands list them."""
+"""The pages of the messages that a group could not process: its dead letters, and the keys that it has parked. Both are as the commands
+list them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

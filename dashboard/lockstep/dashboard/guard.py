@@ -1,9 +1,10 @@
-"""The checks before every page: who may ask, and what a browser may do with the answer. An ASGI middleware.
+"""The checks before every page: who may request it, and what a browser may do with the response. An ASGI middleware.
 
 There are no users: whoever reaches the port reads everything. So it listens on this machine only, unless it is set otherwise. A web page
 from elsewhere, in a browser on this machine, reads nothing: the Host of a request must be an address, `localhost` or a name from the
 settings, because a page could have pointed its own name at this machine (DNS rebinding). Such a page could still have its pictures, frames
-or scripts begin searches of the brokers' logs, without reading the answers: a browser says that by Sec-Fetch-Site, and is refused. A link
+or scripts begin searches of the brokers' logs, without reading the responses: a browser reports that by Sec-Fetch-Site, and is refused. A
+link
 from elsewhere is followed.
 
 It serves a limited number of requests at once, so that many viewers cost it no more memory than that. The probe `/livez` is not among them.

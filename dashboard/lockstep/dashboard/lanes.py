@@ -1,4 +1,4 @@
-"""What the page of a group shows of who held which queue when: the picture, and its bars in a table."""
+"""The part of a group's page that shows who held which queue when: the picture, and its bars in a table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

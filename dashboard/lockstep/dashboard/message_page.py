@@ -26,7 +26,7 @@ T = TypeVar("T")
 FIND_S = 10.0
 """How long a message is looked for by the id that its producer gave it, for which logs are searched."""
 BROKER_S = 5.0
-"""How long its broker is waited for, which says what became of it and what is next to it."""
+"""How long the page waits for the broker of the message, which reports its state and its neighbours."""
 LATE = f"the broker did not say within {BROKER_S:g} s"
 COPIES_S = 3.0
 COPIES_MAX = 20

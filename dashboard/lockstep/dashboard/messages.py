@@ -86,7 +86,7 @@ class Messages:
         return Body("text", text, len(body), *stored, cut)
 
     def row(self, message: MessageExt) -> MessageRow:
-        """Return what a list shows of a message."""
+        """Return the row of a message in a list."""
         place = message.stored_topic, message.broker_name, message.queue_id, message.queue_offset
         names = message.tags, message.sharding_key, message.keys
         return MessageRow(message.offset_message_id, *place, message.stored_ms, *names, self.line(message))

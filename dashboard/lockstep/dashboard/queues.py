@@ -65,7 +65,7 @@ def heat(figures: Iterable[tuple[str, int | None]], title: str) -> Markup:
 
 
 def lags(topic: str, report: GroupReport | None) -> dict[tuple[str, int], int | None]:
-    """Return (broker, queue id) → messages behind of a group in a topic, as far as it is known."""
+    """Return (broker, queue id) → lag of a group in a topic, as far as it is known."""
     return {} if report is None else {(line.broker, line.queue_id): line.lag for line in report.queues if line.topic == topic}
 
 

@@ -1,4 +1,4 @@
-"""What pages show, from what is known of the cluster. Pure: no page waits for a broker here."""
+"""The contents of pages, from the known state of the cluster. Pure: no page waits for a broker here."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -52,7 +52,7 @@ def frame(watch: Watch, clock: Clock) -> dict[str, Any]:
 
 
 def age(answer: CachedResult[Any], now_ms: int) -> dict[str, int | None]:
-    """Return when an answer was read, if that is a while ago. `now_ms`: ms since 1970.
+    """Return when a result was read, if that is a while ago. `now_ms`: ms since 1970.
 
     The age itself would change with each look, and with it the part of the page, though nothing else in it does.
     """

@@ -1,4 +1,4 @@
-"""What the page asks that explains why a group makes no progress: about all its queues, one of them, or that of a sharding key."""
+"""The question of the page that explains why a group makes no progress: about all its queues, one of them, or that of a sharding key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ COST_FACTOR = 4
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a page is about. Without a queue, a key and a topic: all queues of the group."""
+    """The subject of a page. Without a queue, a key and a topic: all queues of the group."""
 
     group: str
     queue: str | None = None
@@ -33,7 +33,7 @@ def question_of(group: str, query: Mapping[str, str]) -> Question:
 
 
 async def answer(admin: AdminClient, question: Question) -> Diagnosis:
-    """Examine what the question is about. A message is no target here: to search for it takes long, and this page asks again and again.
+    """Examine the subject of the question. A message is no target here: to search for it takes long, and this page asks again and again.
 
     Raise what `lockstep.operations.explain.why_question.ask` and its Examine raise, and ConfigError for text that names no queue.
     """

@@ -1,4 +1,4 @@
-"""What each connection's last HEART_BEAT said of its client, and requests to clients. RocketMQ: ProducerManager, ClientChannelInfo.
+"""The contents of each connection's last HEART_BEAT, and requests to clients. RocketMQ: ProducerManager, ClientChannelInfo.
 
 The member lists have the members; here is what RocketMQ's tools show of them besides, and which producers are connected.
 """
@@ -60,7 +60,7 @@ class ClientConnections:
         return iter(list(self._clients.values()))
 
     def record(self, request: Request, body: HeartbeatBody, wall_ms: int) -> None:
-        """Keep what a HEART_BEAT says, in place of what the previous one on its connection said."""
+        """Keep the contents of a HEART_BEAT in place of those of the previous one on its connection."""
         endpoint, language = request.endpoint, request.language
         if request.is_native:
             language = OWN_LANGUAGE

@@ -98,7 +98,7 @@ class OldestMessages:
         known.looks += 1
         unknown = await self._unknown(flow, known)
         by_lag = nlargest(count, unknown, key=lambda each: each.lag)
-        by_age = nsmallest(count, unknown, key=lambda each: each.committed_ms)  # a queue that stands may have a small lag
+        by_age = nsmallest(count, unknown, key=lambda each: each.committed_ms)  # a queue without progress may have a small lag
         pairs = zip_longest(by_lag, by_age) if known.looks % 2 else zip_longest(by_age, by_lag)
         chosen = list(dict.fromkeys(each for each in chain.from_iterable(pairs) if each is not None))[:count]
         for each in chosen:

@@ -98,7 +98,7 @@ async def _history(group: str, topic: str | None, since: str | None, svg: Path |
 
 
 def _unknown(group: str, lines: Sequence[QueueLine], replies: Mapping[str, GroupEvents], period: Period) -> dict[str, list[Period]]:
-    """Return for each broker what it does not know, because it has dropped it or did not respond."""
+    """Return for each broker the periods that it does not know, because it has dropped it or did not respond."""
     unknown = {broker: [(0, known_since(group, reply))] for broker, reply in replies.items()}
     return unknown | {line.broker: [(0, period[1])] for line in lines if line.broker not in replies}
 

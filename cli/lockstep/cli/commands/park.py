@@ -95,7 +95,7 @@ async def _list(group: str | None, topic: str | None, nameserver: str, as_json: 
 
 
 def _unlisted_lines(brokers: Sequence[str], unlisted: Mapping[tuple[str, MessageQueue], int]) -> Iterator[str]:
-    """Yield what is not listed: one response of a broker holds no more keys."""
+    """Yield the queues with keys that are not listed: one response of a broker holds no more keys."""
     for name in brokers:
         places = {place: count for place, count in unlisted.items() if place[1].broker_name == name}
         shown = [f"{count} of group {group} in {queue.topic}:{queue.queue_id}" for (group, queue), count in places.items()]

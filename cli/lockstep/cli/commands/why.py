@@ -98,7 +98,7 @@ class Examination:
 
     @property
     def answer(self) -> object:
-        """Return what has to differ for it to be printed again."""
+        """Return the part of the result that must differ for it to be printed again."""
         return answer_of(self.found) if self.error is None else without_durations(self.error)
 
     def as_json(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class Examination:
             yield incomplete
 
     def screen(self, interval_s: float, size: ConsoleDimensions) -> Text:
-        """Return what a terminal shows: how old the answer is, then the answer, as far as there is room."""
+        """Return the screen of a terminal: the age of the result, then the result, as far as there is room."""
         every = f"every {interval_s:g} s; Ctrl-C ends it"
         note = failure_summary(self.found.failed) if self.error is None else f"this answer is old: {self.error}"
         head = Text(printable(f"{format_time(self.at_ms)}  {every if note is None else f'{note}; {every}'}"), style="dim")

@@ -9,7 +9,7 @@ from lockstep.operations.changes.operation import Declared, Operation, Plan, tex
 from lockstep.protocol.errors import ConfigError
 
 Values = Mapping[str, str]
-"""What a form says: a value for each of its fields."""
+"""The values of a form, one for each of its fields."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Field:
         return ("", *found) if found and self.declared.optional else found
 
     def parse(self, text: str) -> Any:
-        """Return the value that the text stands for. Raise ConfigError, which names the field, for any other text."""
+        """Return the value of a text. Raise ConfigError, which names the field, for any other text."""
         declared, kind = self.declared, self.declared.kind
         if declared.several:
             return tuple(text.split())
@@ -112,7 +112,7 @@ def form_of(change: type[Operation]) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What the page of a plan shows, and the form on it sends."""
+    """The contents of the page of a plan, and the values that its form sends."""
 
     operation: Operation
     plan: Plan

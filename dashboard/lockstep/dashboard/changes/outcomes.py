@@ -1,4 +1,4 @@
-"""What confirmed plans have done. A plan is carried out once: not by a second click, nor when its answer is reloaded. Pure."""
+"""The outcomes of confirmed plans. A plan is carried out once: not by a second click, nor when its page is reloaded. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ NONCE = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class PlanOutcome:
-    """What a plan has done."""
+    """The outcome of a plan."""
 
     done: tuple[str, ...] = ()
     """Sentences."""
@@ -38,12 +38,12 @@ class Outcomes:
             del self._outcomes[next(iter(self._outcomes))]
 
     def end(self, nonce: str, outcome: PlanOutcome) -> None:
-        """Note what a plan has done, unless that is known."""
+        """Record the outcome of a plan, unless it has one."""
         if self._outcomes.get(nonce) is None:
             self._outcomes[nonce] = outcome
 
     def of(self, nonce: str) -> PlanOutcome | None:
-        """Return what a plan has done; None while it is carried out. Raise KeyError for one that was not confirmed, or is forgotten."""
+        """Return the outcome of a plan; None while it is carried out. Raise KeyError for one that was not confirmed, or is forgotten."""
         return self._outcomes[nonce]
 
 

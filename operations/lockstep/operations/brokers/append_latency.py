@@ -10,7 +10,7 @@ BUCKETS = len(BUCKETS_US) + 1
 
 
 def counted(before: Sequence[int], now: Sequence[int]) -> list[int] | None:
-    """Return what was counted between two states of a histogram; None if they are not of these buckets, or the counts have fallen."""
+    """Return the difference of two states of a histogram; None if they are not of these buckets, or the counts have fallen."""
     if len(before) != BUCKETS or len(now) != BUCKETS:
         return None
     counts = [later - earlier for earlier, later in zip(before, now, strict=True)]

@@ -44,7 +44,7 @@ class DelayLine:
 
 @dataclass(frozen=True, slots=True)
 class DelayReport:
-    """What waits at the brokers that report it."""
+    """The delayed messages of the brokers that report them."""
 
     lines: tuple[DelayLine, ...]
     """By delay, the shortest first."""

@@ -13,5 +13,5 @@ async def read_overviews(admin: AdminClient) -> Looks:
 
 
 async def read_delays(admin: AdminClient) -> DelayReport:
-    """Return what waits at every broker. Raise TransportError if no nameserver responds."""
+    """Return the delayed messages of every broker. Raise TransportError if no nameserver responds."""
     return delay_report(await read_overviews(admin))

@@ -66,7 +66,7 @@ class BrokerRemove(Operation):
     """Remove the queues of a broker that is lost for good. Without --force it only prints what would be lost.
 
     Messages that were stored there and not consumed are lost, with the progress of groups there. Keyed sends that wait for it go to other
-    queues; the order of their keys begins anew.
+    queues; the order of their keys begins again.
     """
 
     words = ("broker", "remove")

@@ -20,7 +20,7 @@ from lockstep.protocol.queue import TopicLayout
 
 STEP_S = 0.5
 REPORT_S = 5.0
-"""How often a wait says what it waits for, if that does not change."""
+"""The interval in which a wait reports its reason again, if that does not change."""
 
 
 async def close_queues(admin: AdminClient, topic: str, source: str, target: str | None = None) -> None:
@@ -126,7 +126,7 @@ def _unknown_progress(broadcasting: Mapping[str, Collection[str]], source: str) 
 
 
 class WaitReport:
-    """Notes what a command waits for: when that changes, and every 5 s."""
+    """Reports why a command waits: when that changes, and every 5 s."""
 
     def __init__(self, admin: AdminClient) -> None:
         self._admin = admin

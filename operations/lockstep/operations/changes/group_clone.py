@@ -104,7 +104,7 @@ def _note_clipped(admin: AdminClient, clipped: Sequence[Move]) -> None:
 
 
 async def note_left_out(admin: AdminClient, progress: GroupProgress, topic: str | None) -> None:
-    """Report what the committed offsets of a group leave out."""
+    """Report the progress of a group that committed offsets do not contain."""
     if progress.finished_above:
         admin.reporter.note(
             f"group {progress.group} has finished {progress.finished_above} messages above its committed offsets: a group that begins "

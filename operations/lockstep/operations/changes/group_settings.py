@@ -142,7 +142,7 @@ class SettingsChange:
 async def plan_settings(
     admin: AdminClient, group: str, *, policy: SubscriptionPolicy | None, consume: bool | None, contract_version: int | None, new: bool
 ) -> SettingsChange:
-    """Return what it would mean to change the given settings; None keeps what is set, except of `contract_version`.
+    """Return the effect of a change of the given settings; None keeps the present value, except of `contract_version`.
 
     Raise OperationError if the group is `new` and configured already, or not and no broker knows it, or if no broker is registered.
     """

@@ -29,15 +29,15 @@ class Parameter:
     help: str
     label: str | None = None
     hint: str = ""
-    """What the form says beside the field."""
+    """A text that the form shows beside the field."""
     start: str | None = None
-    """What the field of the form has before it is filled in; None for the default."""
+    """The value of the field before the form is filled in; None for the default."""
     lines: int = 1
     """Height of the field in the form."""
     verbatim: bool = False
     """Whether spaces at the ends belong to the value."""
     choices: tuple[str, str] = ("no", "yes")
-    """What the form calls False and True."""
+    """The words of the form for False and True."""
     least: int | None = None
     most: int | None = None
     metavar: str | None = None
@@ -94,7 +94,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class ChangeOutcome:
-    """What was done."""
+    """The result of a change."""
 
     lines: Sequence[str]
     json: Mapping[str, Any]
@@ -107,14 +107,15 @@ class ChangeOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a change would do."""
+    """The effect that a change would have, and the function that carries it out."""
 
     effect: Sequence[str]
     """Sentences."""
     carry_out: Callable[[], Awaitable[ChangeOutcome]]
     """Do it. Raises LockstepError."""
     agreed: tuple[object, ...] = ()
-    """What must be the same when it is carried out, besides the fields. What moves in a running cluster is left out."""
+    """The values that, besides the fields, must be the same when it is carried out. Values that change in any running cluster are left
+    out."""
     table: Table | None = None
     fixed: Mapping[str, Any] | None = None
     """Fields whose meaning depends on the time at which they were planned, with a value that does not."""
@@ -156,7 +157,7 @@ class Operation:
 
     @abstractmethod
     async def plan(self, admin: AdminClient) -> Plan:
-        """Return what it would do, without a change. Raises LockstepError."""
+        """Return the effect that it would have, and change nothing. Raises LockstepError."""
 
     @classmethod
     def declared(cls) -> Iterator[Declared]:

@@ -99,7 +99,8 @@ class DeadLetterReplay(Operation):
     ] = False
 
     async def read(self, admin: AdminClient) -> Replayable:
-        """Return what a replay would send. Raise OperationError if the group has no dead letters, or does not read `to`."""
+        """Return the dead letters that a replay would send. Raise OperationError if the group has no dead letters, or does not read
+        `to`."""
         check_group(self.group)
         try:
             found = await find_dead_letter_queues(admin, self.group)
@@ -130,7 +131,7 @@ class DeadLetterReplay(Operation):
         )
 
     def effect(self, found: Replayable) -> list[str]:
-        """Return what a replay would do, as sentences."""
+        """Describe the effect of a replay in sentences."""
         seconds = max(1, found.count // self.rate)
         where = self.destination(found.target)
         effect = [f"{found.count:,} dead letters of {self.group} are sent to {where}, {self.rate} a second: some {seconds:,} s."]

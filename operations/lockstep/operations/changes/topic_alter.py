@@ -178,7 +178,7 @@ class Alteration:
 
 
 async def plan_alteration(admin: AdminClient, topic: str, write_queues: int, read_queues: int, only: Collection[str] = ()) -> Alteration:
-    """Return what it would mean for a topic to have so many queues on each broker, or on these brokers only.
+    """Return the effect on a topic of having so many queues on each broker, or on these brokers only.
 
     Raise TopicNotExistError, and OperationError for a topic of the brokers' own or a broker that is not known.
     """

@@ -27,7 +27,7 @@ TOLD_ALWAYS = GROUP_WIDE | {"messages_lost", "parked"}
 LOSS_TOLD_MS = 24 * 3_600_000
 """For how long lost messages are reported. `lockstep group show` reports them as long as they are known."""
 PULL_SOON_MS = 1_000
-"""A pull that is younger is expected to be answered, and the next one to follow."""
+"""A younger pull is still expected to get its response, and the next one to follow."""
 LONG_CALL_MS = 5_000
 """The age from which a call of a broadcasting group's listener is reported: such a group has no progress that shows which call hangs."""
 UNBLOCK = "look for a call that blocks the loop: `await` it, or declare the listener as a plain `def`, which runs in a thread"
@@ -76,7 +76,7 @@ class MemberReport:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of one queue of a group."""
+    """The facts about one queue of a group."""
 
     line: QueueLine
     """The queue now."""
@@ -87,13 +87,13 @@ class Facts:
     granted: int = 0
     """Grants of the group at the queue's broker between the looks."""
     info: RunningInfo | None = None
-    """What the member reports that holds the queue or is to hold it."""
+    """The report of the member that holds the queue or is to hold it."""
     silent: bool = False
     """That member has not responded in time."""
     no_info: str | None = None
     """Why it was not asked, or refused to respond."""
     members: Mapping[str, MemberReport] = field(default_factory=dict)
-    """The answers of all members of a broadcasting group, each of which consumes the queue."""
+    """The reports of all members of a broadcasting group, each of which consumes the queue."""
     parked: tuple[ParkedKey, ...] = ()
     """The parked keys of the queue, or the one that was asked about."""
     disk_refusal: str | None = None
@@ -317,7 +317,7 @@ def _refused(client_id: str, ago_ms: int, remark: str) -> Cause:
 
 
 def _responsible(report: GroupReport, facts: Facts) -> Iterator[Cause]:
-    """Yield what is wrong with who holds the queue, or is to hold it."""
+    """Yield the faults of the member that holds the queue, or is to hold it."""
     line = facts.line
     name = line.owner or line.listed_owner
     if line.owner is None and not any(line.topic in member.topics for member in report.members):
@@ -376,7 +376,7 @@ def _drains(facts: Facts) -> Cause:
 
 
 def _at_the_member(facts: Facts, info: RunningInfo) -> Iterator[Cause]:
-    """Yield what the member itself says."""
+    """Yield the causes that the member itself reports."""
     line, queue, call = facts.line, info.queue, info.oldest
     if info.paused:
         yield _paused(info)
@@ -507,7 +507,7 @@ def _failing(line: QueueLine) -> str:
 
 
 def _remarks(report: GroupReport, facts: Facts, state: QueueState) -> Iterator[Cause]:
-    """Yield what is worth knowing whether the queue moves or not."""
+    """Yield the notes that matter whether the queue moves or not."""
     line = facts.line
     if state in (QueueState.IDLE, QueueState.PROGRESSING):
         yield from _switched_off(report)

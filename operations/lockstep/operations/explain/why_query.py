@@ -38,7 +38,7 @@ class Diagnosis:
     failed: Mapping[str, str] = field(default_factory=dict)
     """Broker → why its request failed."""
     note: str | None = None
-    """What is known of the message or key that was asked about."""
+    """The message or key in question, as far as it is known."""
 
     @property
     def explained(self) -> bool:

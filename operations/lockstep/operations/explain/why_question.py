@@ -24,11 +24,11 @@ from lockstep.protocol.names import check_group, check_topic, retry_topic
 from lockstep.protocol.queue import MessageQueue
 
 Examine = Callable[[], Awaitable[Diagnosis]]
-"""Examines what was asked about, as it is now. Raises OperationError if there is nothing of it, and the errors of requests."""
+"""Examines the subject of the question, as it is now. Raises OperationError if there is nothing of it, and the errors of requests."""
 
 
 class NothingToExplainError(OperationError):
-    """The group has nothing of what was asked about."""
+    """The group has no such queue, message or key."""
 
 
 async def ask(admin: AdminClient, group: str, target: str | None, key: str | None, topic: str | None) -> Examine:

@@ -1,4 +1,4 @@
-"""What `lockstep why` says of a diagnosis, as lines of text. Pure."""
+"""The output of `lockstep why`: a diagnosis as lines of text. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ _SHOWN = (*_STANDING, QueueState.LEFT)
 
 
 def diagnosis_lines(group: str, found: Diagnosis) -> Iterator[str]:
-    """Yield what is known of the key or message, the numbers of queues, the explanation of each queue that needs one, and what else has
+    """Yield the facts about the key or message, the numbers of queues, the explanation of each queue that needs one, and what else has
     to be reported of the group."""
     if found.note is not None:
         yield found.note

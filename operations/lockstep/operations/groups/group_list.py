@@ -1,4 +1,4 @@
-"""Combine what the brokers report about all groups into one line for each group. Pure."""
+"""Combine the brokers' reports about all groups into one line for each group. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

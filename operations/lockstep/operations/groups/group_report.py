@@ -1,4 +1,4 @@
-"""Combine what the brokers report about one group into its queues, its members and the inconsistencies. Pure."""
+"""Combine the brokers' reports about one group into its queues, its members and the inconsistencies. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping

@@ -1,6 +1,6 @@
 """Who had which queue when: lanes of a group's queues over a period, from the events of brokers (GROUP_EVENTS). Pure.
 
-Each moment of a lane is one of: held by a member, free, or unknown. What a broker that is not reached would say is unknown, not
+Each moment of a lane is one of: held by a member, free, or unknown. The part of a broker that is not reached is unknown, not
 the same as before.
 """
 

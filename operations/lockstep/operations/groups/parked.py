@@ -22,7 +22,7 @@ from lockstep.protocol.queue import MessageQueue
 COUNTED_MAX = 10_000
 """The number of waiting messages of one queue that are counted."""
 PULLS_MAX = 1_000
-"""The number of pulls that read what waits in one queue. Each one makes the broker examine up to 1 MiB of its log."""
+"""The number of pulls that read the waiting messages of one queue. Each one makes the broker examine up to 1 MiB of its log."""
 READS_MAX = 16
 """Queues that are read concurrently."""
 
@@ -81,7 +81,7 @@ class Forgotten:
 
     @property
     def sentences(self) -> list[str]:
-        """Return what an operator has to know before, without full stops; nothing if no key is parked."""
+        """Return the sentences that an operator has to read before, without full stops; nothing if no key is parked."""
         found = [] if not self.keys else [forgotten_text(self.keys, self.waiting, f" of {', '.join(self.groups)}")]
         return found + [f"broker {name} does not say what is parked there: {why}" for name, why in self.failed.items()]
 
@@ -167,7 +167,7 @@ async def _count_in_queue(admin: AdminClient, rows: Sequence[Parked]) -> dict[Pa
 async def count_forgotten(
     admin: AdminClient, group: str | None = None, topic: str | None = None, queues: Container[MessageQueue] | None = None
 ) -> Forgotten:
-    """Return what is forgotten if the keys of a group, of a topic or of some queues of these are.
+    """Return the parked keys that are forgotten if the keys of a group, of a topic or of some queues of these are.
 
     Raise TransportError if no nameserver responds.
     """

@@ -26,7 +26,7 @@ class MemberLane:
 
 
 class _State(IntEnum):
-    """What a broker says of a member. What another broker says prevails if it is higher."""
+    """The state of a member as one broker reports it. The higher one of two brokers' reports prevails."""
 
     UNKNOWN = 0
     ABSENT = 1
@@ -146,7 +146,8 @@ def _spans(
 
 
 def _changes(broker: str, events: Sequence[GroupEvent], part: Period, at_end: bool) -> Iterator[_Change]:
-    """Yield what a broker says in a part of the period of which all its events are known. The first event shows what was before it."""
+    """Yield the states that a broker reports in a part of the period of which all its events are known. The first event shows what was
+    before it."""
     before = BEFORE[events[0].kind] if events else _State.PRESENT if at_end else _State.UNKNOWN
     yield _Change(part[0], broker, before)
     at_ms = part[0]

@@ -1,4 +1,4 @@
-"""What the groups of a topic have not consumed yet."""
+"""The messages of a topic that its groups have not consumed yet."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -94,7 +94,7 @@ async def _read_ends(
 
 
 def _consumed(report: GroupReport, queues: Collection[MessageQueue]) -> dict[MessageQueue, int] | None:
-    """Return what the group has committed in queues of the topic, or None if it does not consume the topic."""
+    """Return the group's committed offsets in queues of the topic, or None if it does not consume the topic."""
     topics = {queue.topic for queue in queues}
     lines = [line for line in report.queues if line.topic in topics and line.reached and not line.left]
     committed = {line.queue: line.committed_offset for line in lines if line.committed_offset is not None}

@@ -24,7 +24,7 @@ OFFSET_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """What a message must have to be shown."""
+    """The conditions that a message must meet to be shown."""
 
     topic: str | None = None
     begin_ms: int = 0
@@ -121,7 +121,7 @@ async def find_key(
     """Search the logs of `brokers`, or of all, for a key, or with `unique` for the id that a producer gave.
 
     Messages that wait for their delay or their next retry are found too, by the topic to which they go (waiting.py). With `positions`, as
-    an earlier search has left them, only those brokers are searched, from there on. What is found is added to `found`, and where each
+    an earlier search has left them, only those brokers are searched, from there on. Messages are added to `found`, and where each
     broker was left and which ones failed, also if the search is cancelled. A broker that does not respond for `patience_s` has failed.
     Raises TransportError if no nameserver responds.
     """

@@ -1,7 +1,7 @@
 """What became of one message in one group, by what its broker knows. Pure. RocketMQ: messageTrackDetail, TrackType.
 
 RocketMQ compares positions only: progress past a message does not prove that a listener was called with it. Here the copies of the message
-in the group's retry and dead-letter topics count as well, and its key, if that is parked. What is known for sure goes first; that no member
+in the group's retry and dead-letter topics count as well, and its key, if that is parked. Certain facts go first; that no member
 of the group is connected is reported beside it.
 """
 
@@ -74,7 +74,7 @@ class Track:
 
 
 def track_text(track: Track, now_ms: int) -> str:
-    """Return what a track means, for people. `now_ms`: wall time."""
+    """Describe a track for people. `now_ms`: wall time."""
     parts = [track.why or MEANINGS[track.type]]
     if track.type is TrackType.RETRYING:
         parts[0] += f": retry {track.failures} {_due(track, now_ms)}"
@@ -157,7 +157,7 @@ def track(status: GroupStatus, message: MessageExt, *, copy: MessageExt | None =
 
 
 def _copy_type(status: GroupStatus, copy: MessageExt) -> TrackType | None:
-    """Return what the newest copy of a message shows, or None if the group has finished it."""
+    """Return the state that the newest copy of a message shows, or None if the group has finished it."""
     if copy.stored_topic.startswith(DLQ_PREFIX):
         return TrackType.DEAD_LETTERED
     return None if is_finished(status, copy) else TrackType.RETRYING

@@ -23,7 +23,7 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one pull has returned."""
+    """The result of one pull."""
 
     messages: list[MessageExt]
     """Those from the offset of the reader up to its end."""

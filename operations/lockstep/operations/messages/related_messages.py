@@ -78,5 +78,6 @@ async def find_copies(admin: AdminClient, found: Found, broker: BrokerAddress, m
 
 
 def copies_of(found: Found, message: MessageExt) -> list[MessageExt]:
-    """Return what was found that says that it is a copy of the message, a retry or a dead letter: the newest first."""
+    """Return those of the found messages whose properties name the message as their origin: a copy, a retry or a dead letter: the newest
+    first."""
     return [each for each in found.messages if origin_of(each) == message.offset_message_id]

@@ -81,7 +81,7 @@ class _TopicSearch:
         self._brokers: dict[str, BrokerAddress] = {}
         self._bytes = 0
         self._selected = criteria.tags.strip() not in ("", "*") or criteria.sharding_key is not None
-        """Whether brokers return only a part of what is read."""
+        """Whether brokers return only some of the messages that they read."""
         self._finished = False
 
     async def run(self) -> None:

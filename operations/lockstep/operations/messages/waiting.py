@@ -11,7 +11,7 @@ from lockstep.protocol.queue import MessageQueue
 
 @dataclass(frozen=True, slots=True)
 class WaitingMessage:
-    """What is known of a message that waits for its delay or its next retry."""
+    """A message that waits for its delay or its next retry."""
 
     queue: MessageQueue
     """The queue to which it goes: of its own topic, or of a group's retry topic."""

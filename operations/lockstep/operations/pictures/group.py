@@ -52,10 +52,10 @@ def group_picture(
 
     Args:
         group: The group's name.
-        report: What the brokers report of it now, or None.
+        report: The brokers' present report about it, or None.
         lines: Those of its queues that have a lane.
         events: Its events, of each broker in its order.
-        period: What the picture shows.
+        period: The time that the picture shows.
         unknown: Broker → periods of which its events are not known, in order.
         moved: A sentence about its hand-overs.
         reported: When `report` was made, and whose events are newer.

@@ -12,7 +12,7 @@ from lockstep.operations.pictures.svg import document, element, text, time_axis,
 HEIGHT, TOP, LINE = 160, 10, 16
 
 HeldArea = tuple[str, str, list[int | None]]
-"""What is shown as one area: its name, its class, and the number of queues at each time."""
+"""One area of the picture: its name, its class, and the number of queues at each time."""
 
 
 def held_picture(group: str, found: Holdings, members: Iterable[str], period: Period) -> str:

@@ -1,4 +1,4 @@
-"""What is marked over the lanes of a group: members that join and leave, brokers that start, resets of offsets."""
+"""The marks over the lanes of a group: members that join and leave, brokers that start, resets of offsets."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -64,7 +64,7 @@ class _Row:
 
     @property
     def state(self) -> list[str]:
-        """Return what is wrong with the queue now, in words."""
+        """Describe the fault that the queue has now."""
         if self.line is None:
             return []
         failing, attempts, parked = self.line.failing_ms, self.line.attempts, self.line.parked
@@ -89,7 +89,7 @@ def owners_picture(
         group: The group's name.
         lanes: The lanes, from top to bottom.
         events: The group's events, of which members that join and leave are marked, and resets.
-        period: What the picture shows, from left to right.
+        period: The time that the picture shows, from left to right.
         summary: One sentence that says the same.
         lines: The queues now, of which those are marked that fail or have parked keys.
         starts: Broker → when it started, in ms since 1970.
@@ -217,7 +217,7 @@ def _lane(scale: Scale, row: _Row, y: int, least_ms: float, letters: Mapping[str
 
 
 def _state(row: _Row, said: str, x: int, y: int) -> str:
-    """Draw what is wrong with a queue now: a red line under the end of its bar if it fails, a dot if keys are parked; both with a count."""
+    """Draw the fault that a queue has now: a red line under the end of its bar if it fails, a dot if keys are parked; both with a count."""
     line = row.line
     assert line is not None
     content = titled(f"{row.name}: {said}")

@@ -1,4 +1,4 @@
-"""Cached answers for pages that are refreshed: the last one is returned at once, and a look at an old one requests a newer one."""
+"""Cached results for pages that are refreshed: the last one is returned at once, and a look at an old one requests a newer one."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -13,7 +13,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 FRESH_MS = 2_000
-"""The age from which a look requests the answer again."""
+"""The age in milliseconds from which a look repeats the request."""
 COST_FACTOR = 40
 """The time between two requests is at least this many times what the last one took: the queues of a group with 10,000 of them cost the
 brokers a tenth of a second or more."""
@@ -26,7 +26,7 @@ KEPT_MAX = 64
 
 @dataclass(slots=True)
 class CachedResult(Generic[V]):
-    """The last answer to one question."""
+    """The last result of one request."""
 
     value: V | None = None
     error: LockstepError | None = None

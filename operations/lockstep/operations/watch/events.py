@@ -19,7 +19,7 @@ KEPT_MS = 3_600_000
 
 
 class _Broker:
-    """What is known of one broker's events."""
+    """The events of one broker, as far as they are known."""
 
     def __init__(self) -> None:
         self.term: int | None = None

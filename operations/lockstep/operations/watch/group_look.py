@@ -11,7 +11,7 @@ from lockstep.operations.watch.watch import Watch
 
 @dataclass(frozen=True, slots=True)
 class GroupLook:
-    """What the brokers have reported of a group."""
+    """The report of the brokers about a group."""
 
     report: GroupReport | None
     """None if no broker knows the group."""

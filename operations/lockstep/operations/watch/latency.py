@@ -12,7 +12,7 @@ Column = Sequence[int]
 
 
 class LatencyHistory:
-    """What was counted in each column. Ticks are numbered as those of the series."""
+    """The counts of each column. Ticks are numbered as those of the series."""
 
     def __init__(self) -> None:
         self._columns: dict[str, dict[int, list[int]]] = {}

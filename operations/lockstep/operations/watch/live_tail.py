@@ -42,7 +42,7 @@ NAMESERVERS = "nameservers"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read at one broker, up to a failure."""
+    """The messages that were read at one broker, up to a failure."""
 
     batches: Sequence[Batch[MessageExt]]
     error: LockstepError | None
@@ -114,7 +114,7 @@ class LiveTail(Generic[T]):
                 await requests.cancel()
 
     async def round(self) -> None:
-        """Read what is new, as far as it is read."""
+        """Read the new messages, up to the limits of a round."""
         await self._look_at_route()
         if self._route is None or not self.exists:
             return

@@ -39,7 +39,7 @@ class Part:
     queue: MessageQueue
     first: int
     end: int
-    """The offset behind the last one."""
+    """One more than the last offset."""
 
     @property
     def count(self) -> int:

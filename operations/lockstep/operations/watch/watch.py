@@ -148,7 +148,7 @@ def _reason(error: LockstepError) -> str:
 def figures(found: ClusterRates, topics: Iterable[TopicRates], awaited: Collection[Overview] = ()) -> Iterator[tuple[str, float | None]]:
     """Yield the figures that have a series, the most important first.
 
-    `awaited`: the last figures of brokers that sums wait for. What has a part of itself there is not known.
+    `awaited`: the last figures of brokers that sums wait for. Sums that include such a broker are not known.
     """
     if found.brokers:
         yield "in", None if awaited else found.total(lambda each: each.stored_s)

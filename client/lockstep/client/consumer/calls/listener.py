@@ -79,7 +79,7 @@ class Fence:
     epoch: int
     """Rises with each owner of the queue, and when a grant is ended."""
     generation: int
-    """Rises when the group's progress in the queue begins anew: a reset, a topic that was created again, or offsets that may name other
+    """Rises when the group's progress in the queue begins again: a reset, a topic that was created again, or offsets that may name other
     messages than before, because the broker lost the end of its log. A change of the owner does not raise it. Within a generation an offset
     names one message. 0 in broadcasting, where members have no common progress."""
     order_by: Literal["queue", "sharding_key"] = "queue"
