@@ -4,8 +4,7 @@ There are no users: whoever reaches the port reads everything. So it listens on 
 from elsewhere, in a browser on this machine, reads nothing: the Host of a request must be an address, `localhost` or a name from the
 settings, because a page could have pointed its own name at this machine (DNS rebinding). Such a page could still have its pictures, frames
 or scripts begin searches of the brokers' logs, without reading the responses: a browser reports that by Sec-Fetch-Site, and is refused. A
-link
-from elsewhere is followed.
+link from elsewhere is followed.
 
 It serves a limited number of requests at once, so that many viewers cost it no more memory than that. The probe `/livez` is not among them.
 
