@@ -300,7 +300,7 @@ class QueueMachine:
         if self._keyed_wait is not None and now_ms >= self._keyed_wait.until_ms:
             self._keyed_wait = None
         if self._frame is not None:
-            self._may_retry(self._frame, now_ms, may_move=may_move)
+            self._may_retry(self._frame, now_ms, may_move=may_move)  # also without a connection: its sends may move to another broker
         if connection is None:
             self.stalled = True
             return False
@@ -322,6 +322,8 @@ class QueueMachine:
             sends = self._buffer.cut(keyed_blocked=self._keyed_wait is not None)
             if not sends:
                 return False
+            # As `in_time`: more than half of a send's time has passed, and its response could come too late. The sum that decides for
+            # almost all sends is computed first, without a look at the broker's recent responses.
             late = [pending for pending in sends if pending.begun_ms + pending.deadline_ms <= 2 * now_ms + 1]
             if late:
                 response_ms = now_ms + self.broker.expected_ms
@@ -391,6 +393,7 @@ class QueueMachine:
         if not due:
             return NEVER_MS
         next_ms = min(due)
+        # What is due already was tried in this run and waits for one of the other times: a run that can do nothing is not repeated.
         return next_ms if next_ms > now_ms else min([at_ms for at_ms in due if at_ms > now_ms], default=now_ms + 1)
 
     # --------------------------------------------------------------------------------------------------------------- responses
@@ -415,7 +418,7 @@ class QueueMachine:
         """
         frame.responses_due -= 1
         if frame is not self._frame:
-            return None
+            return None  # the response to another write of it came first, or it has failed
         if response.code in STATUS_OF_CODE:
             self._stored(frame, response, now_ms)
             return None
