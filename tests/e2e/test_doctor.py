@@ -23,7 +23,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         ["mount", "-t", "tmpfs", "-o", "size=64m", "lockstep-test", str(path)], capture_output=True, text=True, check=False
     )
     if mounted.returncode:
-        pytest.skip(f"a tmpfs can't be mounted here ({mounted.stderr.strip()}); tests/unit/admin/test_diagnosis.py covers the finding")
+        covered = "tests/unit/operations/brokers/test_diagnosis.py covers the finding"
+        pytest.skip(f"a tmpfs can't be mounted here ({mounted.stderr.strip()}); {covered}")
     try:
         yield path
     finally:

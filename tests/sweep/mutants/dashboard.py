@@ -25,11 +25,11 @@ from lockstep.operations.watch.tail_plan import TailPlan
 from lockstep.runtime.metrics import Slices
 from sweep.mutants.registry import Patches, mutant
 
-WATCH = "tests/unit/admin/watch/"
+WATCH = "tests/unit/operations/watch/"
 CHANGES = "tests/unit/dashboard/test_changes.py::"
 MESSAGE_PAGES = "tests/unit/dashboard/test_message_pages.py::"
-PICTURES = "tests/unit/admin/test_pictures.py::"
-RATES = "tests/unit/admin/test_rates.py::"
+PICTURES = "tests/unit/operations/pictures/test_pictures.py::"
+RATES = "tests/unit/operations/brokers/test_rates.py::"
 TAIL = "tests/unit/dashboard/test_tail_page.py::"
 
 
@@ -40,7 +40,7 @@ def a_missing_sample_is_zero(patch: Patches) -> None:
     patch.set(Series, "add", lambda self, tick, values: add(self, tick, [(name, value or 0.0) for name, value in values]))
 
 
-@mutant(aimed="tests/unit/admin/test_ownership.py::test_what_a_broker_does_not_tell_is_unknown_and_not_the_same_as_before")
+@mutant(aimed="tests/unit/operations/groups/test_ownership.py::test_what_a_broker_does_not_tell_is_unknown_and_not_the_same_as_before")
 def an_absent_broker_is_as_before(patch: Patches) -> None:
     """What a broker that is not reached would say is unknown."""
     patch.set(ownership, "known_parts", lambda period, unknown: [period])

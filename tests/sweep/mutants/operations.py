@@ -25,8 +25,8 @@ from lockstep.protocol.bodies import LockVerdict
 from lockstep.protocol.queue import WRITER_MAX, LayoutVersion, TopicLayout
 from sweep.mutants.registry import Patches, mutant
 
-EARLY = "tests/unit/admin/test_early_interrupt.py::"
-READING = "tests/unit/admin/test_group_query.py::"
+EARLY = "tests/unit/cli/test_early_interrupt.py::"
+READING = "tests/unit/operations/groups/test_group_query.py::"
 LATE = "tests/unit/client/test_late_topics.py::"
 LOCKS = "tests/unit/broker/test_classic_client_locks.py::"
 RESETS = "tests/unit/broker/test_classic_client_resets.py::"

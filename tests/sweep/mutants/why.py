@@ -15,8 +15,8 @@ from lockstep.client.consumer.stacks import FramePlace
 from lockstep.operations.explain import why, why_query, why_text
 from sweep.mutants.registry import Patches, mutant
 
-SITUATIONS = "tests/unit/admin/test_why_situations.py::"
-FAULTS = "tests/unit/admin/test_why_faults.py::"
+SITUATIONS = "tests/unit/operations/explain/test_why_situations.py::"
+FAULTS = "tests/unit/operations/explain/test_why_faults.py::"
 
 
 @mutant(aimed=SITUATIONS + "test_owner_that_died_is_in_its_grace_and_then_gone")
@@ -65,13 +65,13 @@ def the_innermost_frame_is_called_the_applications(patch: Patches) -> None:
     patch.set(stacks, "innermost_own", lambda places: len(places) - 1 if places else None)
 
 
-@mutant(aimed="tests/unit/admin/test_why_watch.py::test_block_is_printed_when_the_answer_has_changed")
+@mutant(aimed="tests/unit/operations/explain/test_why_watch.py::test_block_is_printed_when_the_answer_has_changed")
 def an_age_is_another_answer(patch: Patches) -> None:
     """A watched answer is printed again when it says something else, and not because time has passed."""
     patch.set(why_text, "without_durations", lambda text: text)
 
 
-@mutant(aimed="tests/unit/admin/test_why_command.py::test_operators_who_ask_at_the_same_time_get_the_same_answer")
+@mutant(aimed="tests/unit/operations/explain/test_why_command.py::test_operators_who_ask_at_the_same_time_get_the_same_answer")
 def a_member_that_answers_others_is_called_silent(patch: Patches) -> None:
     """A member that responds to another operator is asked again, and not blamed."""
     patch.set(why_query, "BUSY_MS_MAX", 0)

@@ -18,7 +18,7 @@ from lockstep.protocol.bodies import RunningInfo
 from lockstep.protocol.queue import MessageQueue
 from lockstep.testing import TestCluster
 from support.why_kit import GROUP, TOPIC, Member, hang, send
-from unit.admin.test_why import AT_A, BROKER, HELD, INFO, QUEUE, RUNS, with_queue
+from unit.operations.explain.test_why import AT_A, BROKER, HELD, INFO, QUEUE, RUNS, with_queue
 
 one_broker = pytest.mark.lockstep(brokers=1)
 

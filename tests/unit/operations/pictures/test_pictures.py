@@ -26,7 +26,7 @@ from lockstep.operations.pictures.svg import clock_time, time_marks
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind
 from lockstep.testing import simulate
 
-DOCS = Path(__file__).resolve().parents[3] / "docs/pictures"
+DOCS = Path(__file__).resolve().parents[4] / "docs/pictures"
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = "<script>alert(1)</script>]]>&amp;\"'\u202e\x00\ud800\n"
 
