@@ -127,13 +127,16 @@ async def dead_letters(cluster: TestCluster, least: int) -> list[int]:
 Send = Callable[[], Awaitable[Command]]
 
 
-def around_calls(monkeypatch: pytest.MonkeyPatch, code: RequestCode, around: Callable[[BrokerLink, Any, Send], Awaitable[Command]]) -> None:
+def around_requests(
+    monkeypatch: pytest.MonkeyPatch, code: RequestCode, around: Callable[[BrokerLink, Any, Send], Awaitable[Command]]
+) -> None:
     """Let `around(link, header, send)` answer the requests of this code in place of the broker; `send()` sends the request."""
-    call = BrokerLink.call
+    send = BrokerLink.request
 
-    async def wrapped(self: BrokerLink, requested: int, header: object = None, *facts: Any, **how: Any) -> Command:
+    def wrapped(self: BrokerLink, requested: int, header: object = None, *facts: Any, **how: Any) -> asyncio.Future[Command]:
         if requested != code:
-            return await call(self, requested, header, *facts, **how)
-        return await around(self, header, lambda: call(self, requested, header, *facts, **how))
+            return send(self, requested, header, *facts, **how)
+        return asyncio.ensure_future(around(self, header, lambda: send(self, requested, header, *facts, **how)))
 
-    monkeypatch.setattr(BrokerLink, "call", wrapped)
+    monkeypatch.setattr(BrokerLink, "request", wrapped)
+

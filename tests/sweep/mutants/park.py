@@ -11,7 +11,7 @@ from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.store import ReadResult
 from lockstep.client.consumer.calls.lane_runner import LaneRunner
 from lockstep.client.consumer.calls.lanes import Lanes
-from lockstep.client.consumer.calls.parking import ParkedKeys
+from lockstep.client.consumer.calls.parking.machine import ParkMachine
 from lockstep.protocol.bodies import ParkedKey, ParkState
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.headers.park import ParkEndReply
@@ -107,7 +107,7 @@ def parked_rows_in_memory(patch: Patches) -> None:
 @mutant(WORLD)
 def new_messages_overtake_a_replay(patch: Patches) -> None:
     """New messages of a key that is replayed wait for the end of the replay."""
-    made, applied, split = ParkFilter.__init__, ParkTable.apply, ParkedKeys.split
+    made, applied, split = ParkFilter.__init__, ParkTable.apply, ParkMachine.split
 
     def shows(self: ParkFilter, rows: dict[str, ParkedKey]) -> None:
         made(self, {key: row for key, row in rows.items() if row.state is not ParkState.REPLAYING})
@@ -116,7 +116,7 @@ def new_messages_overtake_a_replay(patch: Patches) -> None:
         applied(self, change)
         self._filters.clear()
 
-    def passes_on(self: ParkedKeys, messages: list[MessageExt]) -> tuple[list[MessageExt], list[MessageExt]]:
+    def passes_on(self: ParkMachine, messages: list[MessageExt]) -> tuple[list[MessageExt], list[MessageExt]]:
         hidden = self.hidden
         self.hidden = {key: upto for key, upto in hidden.items() if key not in self.replays}
         found = split(self, messages)
@@ -125,7 +125,7 @@ def new_messages_overtake_a_replay(patch: Patches) -> None:
 
     patch.set(ParkFilter, "__init__", shows)
     patch.set(ParkTable, "apply", and_filters_anew)
-    patch.set(ParkedKeys, "split", passes_on)
+    patch.set(ParkMachine, "split", passes_on)
 
 
 @mutant(WORLD, aimed="tests/unit/broker/test_park_table.py::test_repeated_park_changes_nothing_unless_the_key_has_moved_on")

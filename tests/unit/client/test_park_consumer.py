@@ -28,7 +28,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.testing import TestCluster
 from support.fake_broker import frozen_cluster
-from support.park_kit import GROUP, PARK, TOPIC, Poison, Send, Worker, around_calls, both_orders, dead_letters, drop, poisoned, send
+from support.park_kit import GROUP, PARK, TOPIC, Poison, Send, Worker, around_requests, both_orders, dead_letters, drop, poisoned, send
 
 
 @pytest.mark.lockstep(brokers=1)
@@ -317,7 +317,7 @@ async def test_end_that_a_constant_stream_refuses_three_times_is_accepted_then(
                 refused.append(response.fields["until"])
             return response
 
-        around_calls(monkeypatch, RequestCode.PARK_END, send_before_each_end)
+        around_requests(monkeypatch, RequestCode.PARK_END, send_before_each_end)
         worker = await poisoned(cluster, order_by, poison=poison)
         poison.keys.clear()
         await cluster.replay(GROUP)

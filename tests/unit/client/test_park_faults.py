@@ -12,7 +12,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import ServiceNotAvailableError, TransportError
 from lockstep.testing import TestCluster
-from support.park_kit import GROUP, PARK, TOPIC, Poison, Send, Worker, around_calls, both_orders, dead_letters, drop, poisoned, send
+from support.park_kit import GROUP, PARK, TOPIC, Poison, Send, Worker, around_requests, both_orders, dead_letters, drop, poisoned, send
 
 pytestmark = pytest.mark.lockstep(brokers=1)
 
@@ -34,7 +34,7 @@ async def test_key_is_not_called_again_after_the_response_to_its_park_was_lost(
             raise TransportError("the response is lost")
         return response
 
-    around_calls(monkeypatch, RequestCode.PARK, lose_the_first_response)
+    around_requests(monkeypatch, RequestCode.PARK, lose_the_first_response)
     await cluster.create_topic(TOPIC, queues=1)
     worker = Worker(cluster, poison, order_by)
     await cluster.start("a", worker.run)
@@ -63,7 +63,7 @@ async def test_park_that_never_reached_the_disk_is_repeated_before_the_key_goes_
             raise TransportError("the broker is gone")
         return await request()
 
-    around_calls(monkeypatch, RequestCode.PARK, never_answer_the_first)
+    around_requests(monkeypatch, RequestCode.PARK, never_answer_the_first)
     await cluster.create_topic(TOPIC, queues=1)
     worker = Worker(cluster, poison, order_by)
     await cluster.start("a", worker.run)
@@ -86,7 +86,7 @@ async def test_refused_commit_of_a_replay_does_not_repeat_the_page(
                 raise ServiceNotAvailableError("the disk is full")
         return await request()
 
-    around_calls(monkeypatch, RequestCode.PARK_END, refuse_the_first)
+    around_requests(monkeypatch, RequestCode.PARK_END, refuse_the_first)
     worker = await poisoned(cluster, order_by, poison=poison, work_s=1.0)
     poison.keys.clear()
     await cluster.replay(GROUP)
@@ -114,7 +114,7 @@ async def test_end_of_a_replay_that_the_killed_broker_did_not_get_counts_what_wa
             raise TransportError("the broker is gone")
         return await request()
 
-    around_calls(monkeypatch, RequestCode.PARK_END, lose_the_first)
+    around_requests(monkeypatch, RequestCode.PARK_END, lose_the_first)
     worker = await poisoned(cluster, order_by, poison=poison, queue_count_max=20, pull_count=10)
     poison.keys.clear()
     await cluster.replay(GROUP)
@@ -149,7 +149,7 @@ async def test_lost_response_to_the_end_of_a_replay_leaves_nothing_out(
             raise TransportError("the response is lost")
         return response
 
-    around_calls(monkeypatch, RequestCode.PARK_END, lose_the_first_response)
+    around_requests(monkeypatch, RequestCode.PARK_END, lose_the_first_response)
     worker = await poisoned(cluster, order_by, poison=poison)
     poison.keys.clear()
     await cluster.replay(GROUP)
@@ -233,7 +233,7 @@ async def test_key_whose_park_has_no_response_yet_is_not_replayed_nor_dropped_by
             raise TransportError("the response is lost")
         return response
 
-    around_calls(monkeypatch, RequestCode.PARK, lose_the_first_response)
+    around_requests(monkeypatch, RequestCode.PARK, lose_the_first_response)
     await cluster.create_topic(TOPIC, queues=1)
     worker = Worker(cluster, poison, order_by)
     await cluster.start("a", worker.run)
@@ -264,16 +264,17 @@ async def test_no_done_range_passes_over_a_key_whose_park_the_broker_has_lost_wi
     """The broker has answered a pull without the key before the row was synced. The member commits what it has finished around that, and is
     killed before it has repeated the request."""
     cluster, poison = lockstep_cluster, Poison({"k3"})
-    requests: list[asyncio.Task[Command]] = []
+    requests: list[asyncio.Future[Command]] = []
 
     async def never_answer(link: BrokerLink, header: Any, request: Send) -> Command:
         if not requests:
             cluster.slow_disk("broker-a", seconds=20)
             requests.append(asyncio.ensure_future(request()))
+            requests[0].add_done_callback(asyncio.Future.exception)
             raise TransportError("no response")
         raise TransportError("not sent")
 
-    around_calls(monkeypatch, RequestCode.PARK, never_answer)
+    around_requests(monkeypatch, RequestCode.PARK, never_answer)
     await cluster.create_topic(TOPIC, queues=1)
     await send(cluster, 400, 10)
     worker = Worker(cluster, poison, "sharding_key", work_s=0.05, settings={"queue_count_max": 40, "pull_count": 10})

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lockstep.client import MessageExt, OrderlyContext
-from lockstep.client.consumer.calls.failed_calls import FailedCalls, ParkOutcome
+from lockstep.client.consumer.calls.failed_calls import FailedCalls
+from lockstep.client.consumer.calls.parking.park_request import ParkOutcome
 from lockstep.testing import TestCluster
 from support.park_kit import GROUP, TOPIC, Poison, Worker, both_orders, dead_letters, drop, poisoned, send
 

@@ -2,18 +2,18 @@
 
 import asyncio
 from collections import OrderedDict
-from enum import Enum
 from typing import cast
 
 from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.listener import OrderlyContext, reason_of
 from lockstep.client.consumer.calls.listener_calls import ends_the_consumer
+from lockstep.client.consumer.calls.parking.park_request import ParkOutcome, ParkRequest
 from lockstep.client.consumer.calls.retry import clamp_suspend_ms
 from lockstep.client.consumer.calls.runner import HeldQueue, OrderedCall
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import KeyParked, MessageDeadLettered, QueueBlocked
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import BrokerError, ParkRefusedError, StaleEpochError, TransportError
+from lockstep.protocol.errors import BrokerError, TransportError
 from lockstep.protocol.headers.park import ParkHeader
 from lockstep.protocol.headers.send import DeadLetterHeader
 from lockstep.protocol.object_text import text_of
@@ -26,16 +26,6 @@ AGAIN_MS = 500
 """Pause before a PARK without a response is sent again."""
 LOGGED_MAX = 100
 """The number of batches whose logged tracebacks are remembered."""
-
-
-class ParkOutcome(Enum):
-    """What became of a message whose key was to be parked."""
-
-    NOT_NOW = 0
-    """It has attempts left, or the request failed: it is called again."""
-    PARKED = 1
-    REFUSED = 2
-    """The broker refused: the message blocks."""
 
 
 class FailedCalls:
@@ -85,44 +75,39 @@ class FailedCalls:
         if not grant.alive or not ctx.config.retry.parks(attempts) or _ends_the_consumer(wrong):
             return ParkOutcome.NOT_NOW
         (message,), why = call.batch, _reason(wrong)
-        place: dict[str, object] = {"queue": str(queue), "offset": message.queue_offset}
         header = ParkHeader(ctx.group, queue.topic, queue.queue_id, grant.token, message.queue_offset, attempts, why[:REASON_LENGTH_MAX])
-        try:
-            if not await self._send_park(header):
-                return ParkOutcome.NOT_NOW
-        except ParkRefusedError as refused:
-            log.error("park.refused", group=ctx.group, **place, error=refused.remark, then="the message blocks what follows it")
-            self._refusal = refused.remark
-            return ParkOutcome.REFUSED
-        except BrokerError as failed:
-            log.warning("park.failed", **place, error=str(failed))
-            return ParkOutcome.NOT_NOW
+        outcome = await self._send_park(header)
+        if outcome is not ParkOutcome.PARKED:
+            return outcome
         key = message.sharding_key or ""
-        log.error("key.parked", group=ctx.group, key=key, attempts=attempts, error=why, **place)
+        log.error("key.parked", group=ctx.group, key=key, attempts=attempts, error=why, queue=str(queue), offset=message.queue_offset)
         ctx.report(KeyParked(queue, key, message.queue_offset, attempts, why))
         return ParkOutcome.PARKED
 
-    async def _send_park(self, header: ParkHeader) -> bool:
-        """Repeat the request until there is a response: if the key is parked, the message must not be called again. Return False if the
-        grant has ended.
-
-        A refusal counts as a response only if it is the first one, or says that the key is not parked.
-        """
-        unsure = False
+    async def _send_park(self, header: ParkHeader) -> ParkOutcome:
+        """Repeat the request until there is a response, or the grant has ended."""
+        request = ParkRequest()
+        place: dict[str, object] = {"queue": str(self._queue.queue), "offset": header.offset}
         while self._grant.alive:
             try:
                 await self._queue.session.link.call(RequestCode.PARK, header)
-            except (ParkRefusedError, StaleEpochError):
-                raise
             except (TransportError, BrokerError) as error:
-                unsure = unsure or isinstance(error, TransportError)
-                if not unsure:
-                    raise
-                log.debug("park.interrupted", queue=str(self._queue.queue), offset=header.offset, error=str(error))
-                await asyncio.sleep(AGAIN_MS / 1000)
+                outcome = request.outcome(error)
+                if outcome is ParkOutcome.REFUSED:
+                    self._refusal = cast(BrokerError, error).remark
+                    log.error(
+                        "park.refused", group=self._ctx.group, **place, error=self._refusal, then="the message blocks what follows it"
+                    )
+                elif outcome is not None:
+                    log.warning("park.failed", **place, error=str(error))
+                else:
+                    log.debug("park.interrupted", **place, error=str(error))
             else:
-                return True
-        return False
+                outcome = request.outcome(None)
+            if outcome is not None:
+                return outcome
+            await asyncio.sleep(AGAIN_MS / 1000)
+        return ParkOutcome.NOT_NOW
 
     def pause_ms(self, call: OrderedCall, attempts: int, wrong: BaseException | str | None) -> int:
         """Report that the batch has failed `attempts` times, `wrong` is why (None: the listener returned SUSPEND). Return the pause before

@@ -11,19 +11,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lockstep.client.consumer.calls.crew import Crew
-from lockstep.client.consumer.calls.failed_calls import ParkOutcome
 from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.lanes import KeyLane, Lanes
 from lockstep.client.consumer.calls.listener import OrderlyContext, QueueAction
 from lockstep.client.consumer.calls.listener_calls import ListenerCalls
 from lockstep.client.consumer.calls.ordered_runner import OrderedRunner
-from lockstep.client.consumer.calls.parking import ParkedKeys, Replay
+from lockstep.client.consumer.calls.parking.park_request import ParkOutcome
+from lockstep.client.consumer.calls.parking.replay import Replay
+from lockstep.client.consumer.calls.parking.shell import ParkedKeys
 from lockstep.client.consumer.calls.runner import HeldQueue, OrderedCall, RunnerStatus
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.client.consumer.health import LaneHealth
 from lockstep.protocol.bodies import ReplayKey
-from lockstep.protocol.done_ranges import Ranges
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
 
@@ -43,7 +43,7 @@ class LaneCall(OrderedCall):
 class LaneRunner(OrderedRunner[LaneCall]):
     """One grant of one queue."""
 
-    __slots__ = ("_by_key", "_crew", "_errors", "_lanes", "_parked")
+    __slots__ = ("_by_key", "_crew", "_errors", "_lanes", "_parked", "_parks")
 
     def __init__(self, ctx: ConsumerContext, listener: ListenerCalls, queue: HeldQueue, grant: Grant, crew: Crew[LaneCall] | None) -> None:
         """Create it. `crew` makes the calls by key, of all queues; None: in the order of queues, in which each queue has one call at a
@@ -60,8 +60,9 @@ class LaneRunner(OrderedRunner[LaneCall]):
         self._crew = Crew[LaneCall](ctx, listener, 1) if crew is None else crew
         self._errors: dict[int, str] = {}
         """The offset of a failing batch → why its last call failed."""
-        self._parked = ParkedKeys(ctx, queue, grant, self._pass_on, self._lanes.take_back)
-        self.ownership.done_ranges = self._done_ranges
+        self._parked = ParkedKeys(ctx, queue, grant, self._lanes)
+        self._parks = self._parked.machine
+        self.ownership.done_ranges = self._parks.done_ranges
 
     async def run(self) -> None:
         try:
@@ -70,12 +71,12 @@ class LaneRunner(OrderedRunner[LaneCall]):
             self._parked.stop()
 
     async def _run(self) -> None:
-        grant, messages, lanes, parked, boot_ms = self.grant, self.messages, self._lanes, self._parked, self._boot_ms
+        grant, messages, lanes, parks, boot_ms = self.grant, self.messages, self._lanes, self._parks, self._boot_ms
         loop = asyncio.get_running_loop()
         while grant.alive:
-            parked.wake()
-            if messages.waiting and parked.may_take:
-                kept, left_out = parked.split(messages.take(messages.waiting))
+            self._parked.wake()
+            if messages.waiting and parks.may_take:
+                kept, left_out = parks.split(messages.take(messages.waiting))
                 lanes.put(kept)
                 self._leave_out(left_out)
             now_ms = boot_ms()
@@ -87,21 +88,12 @@ class LaneRunner(OrderedRunner[LaneCall]):
             if timer is not None:
                 timer.cancel()
 
-    def _done_ranges(self, offset: int) -> Ranges:
-        """Return the done ranges above `offset`; none while a PARK has no response. Pulls may have left the key out between two finished
-        messages, and a broker that has lost the request would not know why."""
-        return () if self._parked.unsure else self.messages.done_ranges(offset)
-
     def replay(self, keys: Sequence[ReplayKey]) -> None:
-        for each in self._parked.startable(keys):
-            if each.key not in self._parked.replays:
+        for each in self._parks.startable(keys):
+            if each.key not in self._parks.replays:
                 # An earlier PARK may have parked the key: then its messages of the main flow are still here.
                 self._leave_out(self._lanes.leave_out(each.key))
             self._parked.start(each)
-
-    def _pass_on(self, key: str, messages: Sequence[MessageExt]) -> None:
-        self._lanes.put_replayed(key, messages)
-        self.grant.run_wake.set()
 
     def before_release(self) -> None:
         self._parked.commit_soon()
@@ -136,7 +128,7 @@ class LaneRunner(OrderedRunner[LaneCall]):
         if lanes.ready:
             self._crew.note_waiting(self)
         lane, batch = taken
-        replay = self._parked.replays.get(lane.key) if self._parked.replays else None
+        replay = self._parks.replays.get(lane.key) if self._parks.replays else None
         context = OrderlyContext(self.queue.queue, self.fence, lanes.attempts_at(batch[0].queue_offset), self.has_lapsed)
         return LaneCall(self, batch, context, now_ms, lane, replay)
 
@@ -145,7 +137,7 @@ class LaneRunner(OrderedRunner[LaneCall]):
         if call.replay is None:
             self.messages.finish(call.batch)
         else:
-            call.replay.finished(call.batch)
+            self._parked.accepted(call.replay, call.batch)
         self._lanes.finished(call.lane, call.batch)
         if self._errors:
             self._errors.pop(call.batch[0].queue_offset, None)
@@ -171,7 +163,7 @@ class LaneRunner(OrderedRunner[LaneCall]):
             return
         outcome, due = ParkOutcome.NOT_NOW, self._due(call, batch)
         if len(due) == len(batch) == 1:  # otherwise each of its messages gets a call of its own first
-            self._parked.park_begins(batch[0])
+            self._parks.park_begins(batch[0])
             try:
                 outcome = await self.failures.park(call, attempts, wrong)
             finally:
@@ -203,9 +195,9 @@ class LaneRunner(OrderedRunner[LaneCall]):
         call ran, or the replay whose messages they are has ended, or is dropped."""
         if call.replay is not None:
             if call.replay.drop:
-                call.replay.left_out(len(batch))
-            return batch if self._parked.replays.get(call.lane.key) is call.replay and not call.replay.drop else []
-        due, left_out = self._parked.split(batch)
+                self._parked.left_out(call.replay, len(batch))
+            return batch if self._parks.goes_on(call.replay) and not call.replay.drop else []
+        due, left_out = self._parks.split(batch)
         self._leave_out(left_out)
         return due
 
@@ -227,7 +219,7 @@ class LaneRunner(OrderedRunner[LaneCall]):
         """Leave out the key of the message, which was parked, and go on with the others."""
         message = call.batch[0]
         assert message.sharding_key is not None, "the broker has parked its key"
-        replayed = message.sharding_key in self._parked.replays
+        replayed = message.sharding_key in self._parks.replays
         self._parked.parked(message.sharding_key)
         waiting = self._lanes.leave_out(message.sharding_key)
         self._lanes.finished(call.lane, call.batch)
