@@ -1,46 +1,67 @@
-"""One queue with parked keys, as its broker and its owner see it: the main flow, replays and drops over the real table of parked keys.
+"""One queue with parked keys: its broker and its owner are those of the product, and what is around them is here.
 
-The broker's part is that of processors/pull.py, parking.py and parked_copies.py, with the real ParkTable; the owner's is that of
-consumer/calls/parking.py and lane_runner.py, with the real ProcessQueue. Requests may lose their way, or their response; the broker may
-forget what it has not synced; the owner may die. After each step the laws hold:
+The broker is `Parking` over the real tables, the owner `ParkMachine` with the real `Lanes` and `ProcessQueue`. Here are the network, in
+which requests and responses are lost, the log that forgets what it has not synced, pulls that are held or on their way, the listener, and
+deaths. After each step the laws hold:
 
     P-K1  a later message of a key is not accepted before an earlier one, so none is left out by both flows
     P-K2  what was accepted comes again only if that was not committed
-
-`without` names rules that are not obeyed, so that a test can show what breaks without them.
 """
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
+from lockstep.broker.groups.group_state import GroupState
+from lockstep.broker.groups.group_tables import CoordinationConfig
+from lockstep.broker.groups.parking import Parking
 from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.groups.tables.park_table import KeyFilter, ParkFilter, ParkTable
-from lockstep.broker.journal import Change, Journal, decode_changes
+from lockstep.broker.groups.tables.progress_table import Progress
+from lockstep.broker.journal import Journal, decode_changes
+from lockstep.client.consumer.calls.lanes import Lane, Lanes
+from lockstep.client.consumer.calls.parking.effects import (
+    Effect,
+    EndStaleGrant,
+    LetPull,
+    PassOn,
+    Pause,
+    PullPage,
+    RequestLocks,
+    RunSoon,
+    SendParkEnd,
+    StopPull,
+    TakeBack,
+    WakeRunner,
+)
+from lockstep.client.consumer.calls.parking.machine import Conditions, ParkMachine
+from lockstep.client.consumer.calls.parking.park_request import ParkOutcome, ParkRequest
+from lockstep.client.consumer.calls.parking.replay import Replay
 from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueue
-from lockstep.protocol.bodies import ParkState
-from lockstep.protocol.done_ranges import Ranges, above, contains, union
-from lockstep.protocol.headers.park import ParkEndReply
+from lockstep.protocol.bodies import Limits, ParkState
+from lockstep.protocol.done_ranges import Ranges, contains
+from lockstep.protocol.errors import ParkRefusedError, TransportError
+from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply, ParkHeader
+from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.properties import encode_properties
 from lockstep.testing import message
 
 QUEUE: QueueKey = ("billing", "orders", 0)
 LIMITS = FlowLimits(count_max=1_000, bytes_max=1 << 30, span_max=10_000)
+CONFIG = CoordinationConfig("broker-a", Limits(1 << 24, 1 << 18, 1 << 22))
+NOW = Conditions(held=True, paused=False, connected=True)
 PAGE = 4
 
-RULES = (
-    "passed",  # the broker counts what pulls have left out while rows exist
-    "held",  # … also if they are held
-    "done",  # a replay does not end below the last done range
-    "row stays",  # the row of an ended replay remains until progress has passed its end
-    "read again",  # a pull whose hidden set has changed since it was read is read again
-    "leave out",  # the owner leaves out what it has fetched of a key that is parked
-    "take nothing",  # the owner takes no message while an end has no response
-    "pulled now",  # each repeated end names the next pull as of then
-    "park again",  # a PARK is repeated until it has a response, and its key is not called meanwhile
-    "no ranges",  # no done ranges are committed meanwhile
-)
+
+class LawBrokenError(AssertionError):
+    """A law does not hold."""
+
+
+def law(holds: bool, otherwise: str) -> None:
+    """Raise LawBrokenError unless the law holds."""
+    if not holds:
+        raise LawBrokenError(otherwise)
 
 
 class Fate(Enum):
@@ -60,21 +81,24 @@ def stored(key: str | None) -> bytes:
 class Reading:
     """A pull that was read, and has no response."""
 
-    offset: int
     hidden: ParkFilter | None
     found: list[int]
     end: int
 
 
 @dataclass
-class Replayed:
-    """A key that the owner replays or drops."""
+class Call:
+    """A call of the listener with one message."""
 
-    position: int
-    drop: bool
-    next: int
-    least: int = 0
-    lane: deque[int] = field(default_factory=deque)
+    lane: Lane
+    batch: list[MessageExt]
+    replay: Replay | None
+    request: ParkRequest | None = None
+    """The PARK of the message, while it has no response."""
+
+    @property
+    def offset(self) -> int:
+        return self.batch[0].queue_offset
 
 
 class Owner:
@@ -82,29 +106,39 @@ class Owner:
 
     def __init__(self, offset: int, done: Ranges) -> None:
         self.queue = ProcessQueue(offset, 0, LIMITS, done)
+        self.machine = ParkMachine(self.queue)
+        self.lanes = Lanes(offset, 0, unkeyed_together=False)
+        self.calls: dict[str | int | None, Call] = {}
+        """Lane → the call that runs."""
         self.accepted: set[int] = set()
         """Offsets that were accepted in the main flow."""
-        self.hidden: dict[str, int | None] = {}
-        self.lanes: dict[str | int, deque[MessageExt]] = {}
-        self.unsure: dict[str, int] = {}
-        """Key → the offset of the PARK that has no response."""
-        self.replays: dict[str, Replayed] = {}
-        self.ending: dict[str, int] = {}
-        """Key → the next pull that the end named, whose response is outstanding."""
+        self.replayed: set[int] = set()
+        """Offsets that were accepted in replays."""
+        self.due: dict[Replay, None] = {}
+        """The replays whose turn or pause has come."""
+        self.requests: dict[Replay, PullPage | SendParkEnd] = {}
+        """Requests that have no response."""
+        self.pull_stops = 0
         self.answers: deque[tuple[list[int], int]] = deque()
         """(offsets, end) of answered pulls that have not arrived."""
 
+    @property
+    def replays(self) -> dict[str | int | None, Replay]:
+        return self.machine.replays
+
+    @property
+    def unsure(self) -> list[str]:
+        """Return the keys whose PARK has no response."""
+        return [str(key) for key, call in self.calls.items() if call.request is not None]
+
 
 class Flows:
-    def __init__(self, *without: str) -> None:
-        assert set(without) <= set(RULES), without
-        self.without = without
+    """`held_pulls_count`: the broker notes what a held pull has passed (PullProcessor, in the product)."""
+
+    def __init__(self, *, held_pulls_count: bool = True) -> None:
         self.keys: list[str | None] = []
-        self.journal = Journal()
-        self.table = ParkTable(self.journal)
         self.log: list[bytes] = []
         """The synced records of the journal."""
-        self.progress, self.done = 0, Ranges()
         self.reading: Reading | None = None
         self.held: int | None = None
         """The offset of a pull that is held."""
@@ -115,61 +149,62 @@ class Flows:
         self.certain: set[int] = set()
         """Offsets that the broker knows as accepted, whatever happens."""
         self._promised: set[int] = set()
-
-    def obeys(self, rule: str) -> bool:
-        assert rule in RULES, rule
-        return rule not in self.without
+        self._held_pulls_count = held_pulls_count
+        self._start_broker()
+        self.state.progress.set_progress(QUEUE, Progress(1, 0))
+        self.sync()
 
     # ------------------------------------------------------------------------------------------------------------- broker
+
+    def _start_broker(self) -> None:
+        self.state = GroupState(CONFIG, LayoutTable(), self, Journal())
+        self.parking = Parking(self.state)
+        for record in self.log:
+            for change in decode_changes(record):
+                (self.state.parks if change[0].startswith("park.") else self.state.progress).apply(change)
+
+    @property
+    def table(self) -> ParkTable:
+        return self.state.parks
+
+    @property
+    def progress(self) -> Progress:
+        found = self.state.progress.get(QUEUE)
+        assert found is not None
+        return found
 
     @property
     def end(self) -> int:
         return len(self.keys)
 
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int]:
+        return 0, self.end
+
+    def end_offset(self, topic: str, queue_id: int) -> int:
+        return self.end
+
     def produce(self, *keys: str | None) -> None:
         self.keys += keys
 
-    def hidden(self) -> ParkFilter | None:
-        return self.table.filter(QUEUE, self.progress)
-
-    def record_progress(self, offset: int, done: Ranges) -> None:
-        """Commit in the same journal as the table."""
-        if offset < self.progress:
-            offset = self.progress
-        done = union(above(self.done, offset), above(done, offset))
-        self.journal.record(("progress", offset, done), self._apply)
-
-    def _apply(self, change: Change) -> None:
-        if change[0] == "progress":
-            self.progress, self.done = change[1], tuple(change[2])
-        else:
-            self.table.apply(change)
-
     def sync(self) -> None:
-        """Sync the log: what the table says now outlives a crash."""
-        self.log += self.journal.encode(1 << 30)
+        """Sync the log: what the tables say now outlives a crash."""
+        self.log += self.state.journal.encode(1 << 30)
         self.certain |= self._promised
         self._promised.clear()
 
     def crash(self) -> None:
         """Kill the broker: what is not synced is gone, and so are the connections and the memory of what pulls have passed."""
-        self.journal = Journal()
-        self.table = ParkTable(self.journal)
-        self.progress, self.done = 0, ()
         self._promised.clear()
-        for record in self.log:
-            for change in decode_changes(record):
-                self._apply(change)
+        self._start_broker()
         self.disconnect()
 
     def disconnect(self) -> None:
-        """End the owner's connection: its pull and the answers that have not arrived are gone."""
+        """End the owner's connection: its pull, its requests and the answers that have not arrived are gone."""
         self.reading = self.held = None
         if self.owner is not None:
             self.owner.answers.clear()
-
-    def least_end(self) -> int:
-        return max(self.progress, self.done[-1]) if self.done and self.obeys("done") else self.progress
+            for replay in list(self.owner.requests):
+                self._report(replay, TransportError("the connection is lost"))
 
     def select(self, offset: int, hidden: ParkFilter | KeyFilter | None, examined: int = 1_000) -> tuple[list[int], int]:
         """Return the offsets that pass a filter, at most PAGE of them, and the end of what was examined."""
@@ -188,13 +223,13 @@ class Flows:
                 continue
             found, end = self.select(row.next, KeyFilter(row.key))
             for offset in found:
-                assert offset not in self.certain, f"{offset} was committed, and is copied"
+                law(offset not in self.certain, f"{offset} was committed, and is copied")
                 self._handle(offset)
                 self.copied.append(offset)
             if end > row.next:
                 self.table.advance(row, end)
             elif self.owner is None:
-                self.table.end_replay(QUEUE, row.key, self.least_end())
+                self.parking.end_unpolled_drop(row)
 
     # ---------------------------------------------------------------------------------------------------------- main flow
 
@@ -204,18 +239,17 @@ class Flows:
         assert self.reading is None
         assert not self.owner.answers
         offset = self.owner.queue.next_offset if self.held is None else self.held
-        self.reading = Reading(offset, self.hidden(), *self.select(offset, self.hidden()))
+        hidden = self.parking.filter(QUEUE)
+        self.reading = Reading(hidden, *self.select(offset, hidden))
 
     def answer(self) -> None:
-        """Answer the pull that was read, or hold it if it found nothing."""
+        """Answer the pull that was read, or hold it if it found nothing. Read it again if it must not be answered."""
         reading, self.reading = self.reading, None
         assert reading is not None
         assert self.owner is not None
-        if self.obeys("read again") and self.hidden() is not reading.hidden:
+        if (reading.found or self._held_pulls_count) and not self.parking.note_passed(QUEUE, reading.hidden, reading.end):
             self.pull()
             return self.answer()
-        if self.obeys("passed") and (reading.found or self.obeys("held")):
-            self.table.note_passed(QUEUE, reading.end)
         if reading.found:
             self.held = None
             self.owner.answers.append((reading.found, reading.end))
@@ -235,75 +269,124 @@ class Flows:
         offsets, end = self.owner.answers.popleft()
         found = [message("orders", b"%d" % each, sharding_key=self.keys[each], queue_offset=each) for each in offsets]
         self.owner.queue.put(found, end, 100)
-        self.take()
+        self._take()
 
-    def take(self) -> None:
+    def _take(self) -> None:
         owner = self.owner
         assert owner is not None
-        if owner.ending and self.obeys("take nothing"):
-            return
-        left_out: list[MessageExt] = []
-        for each in owner.queue.take(owner.queue.waiting):
-            upto = owner.hidden.get(each.sharding_key, 0) if each.sharding_key is not None else 0
-            if upto is None or each.queue_offset < upto:
-                left_out.append(each)
-            else:
-                owner.lanes.setdefault(each.queue_offset if each.sharding_key is None else each.sharding_key, deque()).append(each)
-        if left_out:
+        if owner.queue.waiting and owner.machine.may_take:
+            kept, left_out = owner.machine.split(owner.queue.take(owner.queue.waiting))
+            owner.lanes.put(kept)
             owner.queue.finish(left_out)
 
     def callable(self) -> list[str | int]:
-        """Return the lanes of the main flow whose next message may be called."""
-        assert self.owner is not None
-        return [key for key, lane in self.owner.lanes.items() if lane and key not in self.owner.unsure]
+        """Return the lanes that have a call of the main flow, or may have one, and no PARK without a response."""
+        owner = self.owner
+        assert owner is not None
+        ready = [lane.key for lane in owner.lanes._ready if lane.key not in owner.replays]
+        running = [key for key, call in owner.calls.items() if call.replay is None and call.request is None]
+        return [key for key in (*running, *ready) if key is not None]
+
+    def _begin_call(self, lane: str | int) -> Call:
+        """Return the call of a lane. Calls of lanes that are ready before it begin as well."""
+        owner = self.owner
+        assert owner is not None
+        while lane not in owner.calls:
+            taken = owner.lanes.take(1)
+            assert taken is not None, lane
+            owner.calls[taken[0].key] = Call(*taken, owner.replays.get(taken[0].key))
+        return owner.calls[lane]
 
     def call(self, lane: str | int) -> None:
         """Let the listener accept the next message of a lane."""
-        assert self.owner is not None
-        each = self.owner.lanes[lane].popleft()
-        self._accept(each.queue_offset)
-        self.owner.accepted.add(each.queue_offset)
-        self.owner.queue.finish([each])
-
-    def fail(self, lane: str, fate: Fate = Fate.ANSWERED) -> None:
-        """Let the next message of a lane fail for the last time: its key is parked."""
-        assert self.owner is not None
-        self._park(lane, self.owner.lanes[lane][0].queue_offset, fate)
-
-    def park_again(self, key: str, fate: Fate = Fate.ANSWERED) -> None:
-        """Repeat a PARK that has no response."""
-        assert self.owner is not None
-        self._park(key, self.owner.unsure[key], fate)
-
-    def _park(self, key: str, offset: int, fate: Fate) -> None:
         owner = self.owner
         assert owner is not None
-        if fate is not Fate.UNDELIVERED:
-            self.table.park(QUEUE, key, offset, 3, "poisoned", 0)
-        if fate is not Fate.ANSWERED:
-            self.disconnect()
-            if self.obeys("park again"):
-                owner.unsure[key] = offset
-            return
-        self.sync()
-        owner.unsure.pop(key, None)
-        if self.obeys("leave out"):
-            owner.hidden[key] = None
-            if lane := owner.lanes.pop(key, None):
-                owner.queue.finish(list(lane))
+        call = self._begin_call(lane)
+        del owner.calls[lane]
+        self._accept(call.offset)
+        if call.replay is None:
+            owner.accepted.add(call.offset)
+            owner.queue.finish(call.batch)
         else:
-            owner.queue.finish([owner.lanes[key].popleft()] if owner.lanes.get(key) else [])
-        owner.replays.pop(key, None)
-        self.learn()
+            owner.replayed.add(call.offset)
+            owner.machine.accepted(call.replay, call.batch)
+        owner.lanes.finished(call.lane, call.batch)
+        self._carry_out()
+
+    def fail(self, lane: str, fate: Fate = Fate.ANSWERED) -> None:
+        """Let the next message of a lane, of either flow, fail for the last time: its key is parked, unless it is not called again."""
+        owner = self.owner
+        assert owner is not None
+        call = self._begin_call(lane)
+        if self._is_due(call):
+            call.request = ParkRequest()
+            owner.machine.park_begins(call.batch[0])
+            self.park_again(lane, fate)
+        else:
+            del owner.calls[lane]
+            owner.lanes.finished(call.lane, call.batch)
+
+    def park_again(self, key: str, fate: Fate = Fate.ANSWERED) -> None:
+        """Send a PARK, or repeat one that has no response."""
+        owner = self.owner
+        assert owner is not None
+        call = owner.calls[key]
+        assert call.request is not None
+        if fate is not Fate.UNDELIVERED:
+            self.parking.park(ParkHeader(*QUEUE, 0, call.offset, 3, "poisoned"), key.encode(), 0)
+        if fate is Fate.ANSWERED:
+            self.sync()
+        else:
+            self.disconnect()
+        outcome = call.request.outcome(None if fate is Fate.ANSWERED else TransportError("no response"))
+        if outcome is None:
+            return
+        call.request = None
+        del owner.calls[key]
+        owner.machine.park_ended(call.batch[0])
+        if outcome is ParkOutcome.PARKED:
+            self._parked(key, call)
+        elif self._is_due(call):
+            owner.lanes.failed(call.lane, call.batch, 0)
+            owner.lanes.wake(0)
+        else:
+            owner.lanes.finished(call.lane, call.batch)
+        self._carry_out()
+
+    def _is_due(self, call: Call) -> bool:
+        """Return whether the message of a failed call is called again (LaneRunner._due)."""
+        owner = self.owner
+        assert owner is not None
+        if call.replay is not None:
+            if call.replay.drop:
+                owner.machine.left_out(call.replay, 1)
+                self._carry_out()
+            return owner.machine.goes_on(call.replay) and not call.replay.drop
+        due, left_out = owner.machine.split(call.batch)
+        owner.queue.finish(left_out)
+        return bool(due)
+
+    def _parked(self, key: str, call: Call) -> None:
+        """Leave a parked key out (LaneRunner._park)."""
+        owner = self.owner
+        assert owner is not None
+        replayed = key in owner.replays
+        owner.machine.parked(key)
+        waiting = owner.lanes.leave_out(key)
+        owner.lanes.finished(call.lane, call.batch)
+        if replayed:
+            waiting = []
+            owner.machine.effects.append(RequestLocks())
+        owner.queue.finish(waiting if call.replay is not None else [*call.batch, *waiting])
 
     def commit(self, fate: Fate = Fate.ANSWERED) -> None:
         """Let the owner commit its progress, with what it has finished above it."""
         owner = self.owner
         assert owner is not None
         offset = owner.queue.commit_offset
-        done = owner.queue.done_ranges(offset) if not owner.unsure or not self.obeys("no ranges") else ()
+        done = owner.machine.done_ranges(offset)
         if fate is not Fate.UNDELIVERED:
-            self.record_progress(offset, done)
+            self.state.progress.record_commit(QUEUE, offset, 0, 0, None, done)
             self._promised |= {each for each in owner.accepted if each < offset or contains(done, each)}
         if fate is Fate.ANSWERED:
             self.sync()
@@ -323,104 +406,140 @@ class Flows:
         row = self.table.get(QUEUE, key)
         if row is not None and row.state not in (ParkState.ENDED, ParkState.DROPPING):
             self.table.set_state(row, state)
-            self.sync()
             self.learn()
 
     def learn(self) -> None:
         """Let the owner learn by LOCK which keys it has to replay or to drop."""
+        self.sync()
         owner = self.owner
         if owner is None:
             return
+        for each in owner.machine.startable(self.table.replays(QUEUE)):
+            if each.key not in owner.replays:
+                owner.queue.finish(owner.lanes.leave_out(each.key))
+            owner.machine.start(each)
+        self._carry_out()
+
+    def run(self, key: str) -> PullPage | SendParkEnd | None:
+        """Let time pass for a replay: its turn comes, and its pause ends. Return its request."""
+        owner = self.owner
+        assert owner is not None
+        replay = owner.replays[key]
+        while replay in owner.due:
+            del owner.due[replay]
+            owner.machine.run(replay, NOW)
+            self._carry_out()
+        return owner.requests.get(replay)
+
+    def serve(self, key: str, fate: Fate = Fate.ANSWERED, examined: int = 1_000) -> None:
+        """Let the broker answer the request of a replay. It examines at most so many messages for a pull."""
+        request = self.run(key)
+        assert request is not None, key
+        result: tuple[list[MessageExt], int] | ParkEndReply | ParkRefusedError | None = None
+        if isinstance(request, PullPage):
+            offsets, end = self.select(request.offset, KeyFilter(key), examined)
+            result = [message("orders", b"%d" % each, sharding_key=key, queue_offset=each) for each in offsets], end
+        elif fate is not Fate.UNDELIVERED:
+            result = self._end(request)
+        if fate is not Fate.ANSWERED or result is None:
+            self.disconnect()
+            return
         self.sync()
-        for each in self.table.replays(QUEUE):
-            if each.key in owner.unsure:
-                continue
-            if each.key in owner.replays:
-                if each.drop and not owner.replays[each.key].drop:
-                    owner.replays[each.key].drop = True
-                    owner.replays[each.key].lane.clear()
-                continue
-            owner.replays[each.key] = Replayed(each.next, each.drop, each.next)
-            owner.hidden[each.key] = None
+        self._report(request.replay, result)
+
+    def _end(self, request: SendParkEnd) -> ParkEndReply | ParkRefusedError:
+        """Handle PARK_END at the broker."""
+        key = request.replay.key
+        try:
+            reply = self.parking.commit_replay(ParkEndHeader(*QUEUE, 0, key, request.next, request.pulled))
+        except ParkRefusedError as error:
+            return error.with_traceback(None)
+        row = self.table.get(QUEUE, key)
+        if self.owner is not None and row is not None and row.state is not ParkState.DROPPING:
+            self._promised |= {each for each in self.owner.replayed if self.keys[each] == key and each < request.next}
+        return reply
+
+    def _report(self, replay: Replay, result: "tuple[list[MessageExt], int] | ParkEndReply | ParkRefusedError | TransportError") -> None:
+        """Let the owner know what became of a replay's request."""
+        owner = self.owner
+        assert owner is not None
+        owner.requests.pop(replay, None)
+        if isinstance(result, ParkEndReply):
+            owner.machine.answered(replay, result, NOW)
+        elif isinstance(result, tuple):
+            owner.machine.page_read(replay, result, NOW)
+        else:
+            owner.machine.failed(replay, result, NOW)
+        self._carry_out()
+
+    def _carry_out(self) -> None:
+        owner = self.owner
+        assert owner is not None
+        while owner.machine.effects:
+            self._carry_out_one(owner, owner.machine.effects.pop(0))
+
+    def _carry_out_one(self, owner: Owner, effect: Effect) -> None:
+        match effect:
+            case RunSoon(replay) | Pause(replay):
+                owner.due[replay] = None
+            case PullPage(replay) | SendParkEnd(replay):
+                assert replay not in owner.requests
+                owner.requests[replay] = effect
+            case PassOn(key, found):
+                owner.lanes.put_replayed(key, found)
+            case TakeBack(replay):
+                owner.machine.left_out(replay, owner.lanes.take_back(replay.key))
+            case StopPull():
+                owner.pull_stops += 1
+            case LetPull():
+                owner.pull_stops -= 1
+            case WakeRunner():
+                self._take()
+            case RequestLocks():
+                self.learn()
+            case EndStaleGrant():
+                raise AssertionError("no grant ends here without its owner")
 
     def read_replay(self, key: str, examined: int = 1_000) -> None:
-        """Let the owner read a page of a key that it replays. The broker examines at most so many messages."""
-        assert self.owner is not None
-        replay = self.owner.replays[key]
-        assert not replay.lane
-        found, replay.position = self.select(replay.position, KeyFilter(key), examined)
-        replay.lane.extend(found)
-        if not found:
-            replay.next = max(replay.next, replay.position)
+        """Let the owner read a page of a key that it replays."""
+        assert isinstance(self.run(key), PullPage)
+        self.serve(key, examined=examined)
 
     def call_replay(self, key: str, fate: Fate = Fate.ANSWERED) -> None:
         """Let the listener accept the next message of a replay, and commit that."""
-        assert self.owner is not None
-        replay = self.owner.replays[key]
-        offset = replay.lane.popleft()
-        self._accept(offset)
-        replay.next = offset + 1 if replay.lane else replay.position
-        if fate is not Fate.UNDELIVERED:
-            self.table.commit_replay(QUEUE, key, replay.next)
-            row = self.table.get(QUEUE, key)
-            if row is not None and row.state is not ParkState.DROPPING:
-                self._promised.add(offset)
-        if fate is Fate.ANSWERED:
-            self.sync()
-        else:
-            self.disconnect()
+        self.call(key)
+        self.serve(key, fate)
 
-    def fail_replay(self, key: str, fate: Fate = Fate.ANSWERED) -> None:
-        """Let the next message of a replay fail for the last time: the key is parked again."""
-        assert self.owner is not None
-        self._park(key, self.owner.replays[key].lane[0], fate)
+    def replayable(self, key: str) -> bool:
+        """Return whether the listener may be called with a message of a replay."""
+        owner = self.owner
+        assert owner is not None
+        if (call := owner.calls.get(key)) is not None:
+            return call.replay is owner.replays.get(key) and call.request is None
+        return key in owner.replays and any(lane.key == key for lane in owner.lanes._ready)
 
     def may_end(self, key: str) -> bool:
         """Return whether the owner asks for the end of a replay now."""
-        assert self.owner is not None
-        replay = self.owner.replays[key]
-        if key in self.owner.ending or key in self.owner.unsure:
-            return False
-        return replay.drop or (not replay.lane and replay.position >= max(replay.least, self.owner.queue.next_offset))
+        request = self.run(key)
+        return isinstance(request, SendParkEnd) and request.pulled is not None
 
     def end_replay(self, key: str, fate: Fate = Fate.ANSWERED) -> None:
         """Let the owner ask for the end of a replay, or repeat that after a request without a response."""
-        owner = self.owner
-        assert owner is not None
-        replay, pulled = owner.replays[key], owner.queue.next_offset
-        if not self.obeys("pulled now"):
-            pulled = owner.ending.get(key, pulled)
-        owner.ending[key] = pulled
-        reply: ParkEndReply | None = None
-        if fate is not Fate.UNDELIVERED:
-            self.table.commit_replay(QUEUE, key, replay.next)
-            reply = self.table.end_replay(QUEUE, key, max(pulled, self.least_end()))
-        if fate is not Fate.ANSWERED:
-            self.disconnect()
-            return
-        assert reply is not None
-        if reply.upto is not None and not self.obeys("row stays"):
-            self.table.apply(("park.removed", *QUEUE, key))
-        self.sync()
-        del owner.ending[key]
-        if reply.upto is None:
-            replay.least = reply.until or 0
-        else:
-            owner.hidden[key] = reply.upto
-            del owner.replays[key]
-        self.take()
-        self.learn()
+        assert self.may_end(key)
+        self.serve(key, fate)
 
     # -------------------------------------------------------------------------------------------------------------- owners
 
     def start_owner(self) -> Owner:
+        self.kill_owner()
         self.sync()
-        self.disconnect()
-        self.owner = Owner(self.progress, self.done)
+        self.owner = Owner(self.progress.offset, self.progress.done)
         self.learn()
         return self.owner
 
     def kill_owner(self) -> None:
+        if self.owner is not None:
+            self.owner.machine.stop()
         self.disconnect()
         self.owner = None
 
@@ -431,25 +550,22 @@ class Flows:
         for _ in range(20 * self.end + 20):
             if self._step():
                 return
-        raise AssertionError(f"not at the end after {20 * self.end + 20} steps: progress {self.progress} of {self.end}, {list(self.table)}")
+        left = f"progress {self.progress.offset} of {self.end}, {list(self.table)}"
+        raise LawBrokenError(f"not at the end after {20 * self.end + 20} steps: {left}")
 
     def _step(self) -> bool:
         """Do some of each. Return whether nothing is left."""
         owner = self.start_owner() if self.owner is None else self.owner
-        for key in list(owner.unsure):
+        for key in owner.unsure:
             self.park_again(key)
-        for key in list(owner.ending):
-            self.end_replay(key)
         for key in [row.key for row in self.table if row.state is ParkState.PARKED]:
             self.replay(key)
         self.copy()
-        for key in list(owner.replays):
-            if self.may_end(key):
-                self.end_replay(key)
-            elif owner.replays[key].lane:
-                self.call_replay(key)
-            elif not owner.replays[key].drop:
-                self.read_replay(key)
+        for key in [str(key) for key in owner.replays]:
+            if self.replayable(key):
+                self.call(key)
+            if key in owner.replays and self.run(key) is not None:
+                self.serve(key)
         if self.reading is not None:
             self.answer()
         while owner.answers:
@@ -459,13 +575,13 @@ class Flows:
         self.commit()
         if self.held is not None:
             self.expire()
-        elif owner.queue.next_offset < self.end:
+        elif owner.queue.next_offset < self.end and not owner.pull_stops:
             self.pull()
-        self.hidden()
-        return self.progress == self.end and not list(self.table) and not owner.replays
+        self.parking.filter(QUEUE)
+        return self.progress.offset == self.end and not list(self.table) and not owner.replays
 
     def _accept(self, offset: int) -> None:
-        assert offset not in self.certain, f"{offset} was committed, and comes again"
+        law(offset not in self.certain, f"{offset} was committed, and comes again")
         self._handle(offset)
         self.accepted.append(offset)
 
@@ -473,9 +589,9 @@ class Flows:
         key = self.keys[offset]
         handled = {*self.accepted, *self.copied}
         missing = [] if key is None else [each for each in range(offset) if self.keys[each] == key and each not in handled]
-        assert not missing, f"{offset} of key {key} comes before {missing}"
+        law(not missing, f"{offset} of key {key} comes before {missing}")
 
     def check_all(self) -> None:
         """Check that everything was handled, after `go_on`."""
         handled: set[int] = {*self.accepted, *self.copied}
-        assert handled == set(range(self.end)), f"never handled: {sorted(set(range(self.end)) - handled)}"
+        law(handled == set(range(self.end)), f"never handled: {sorted(set(range(self.end)) - handled)}")

@@ -139,4 +139,3 @@ def around_requests(
         return asyncio.ensure_future(around(self, header, lambda: send(self, requested, header, *facts, **how)))
 
     monkeypatch.setattr(BrokerLink, "request", wrapped)
-

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass, field
 
+from lockstep.broker.groups.parking import Parking
 from lockstep.broker.groups.pull_fence import PullCheck
 from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.groups.tables.park_table import ParkFilter, ParkTable
@@ -35,6 +36,7 @@ class FakeCoordination:
     def __post_init__(self) -> None:
         self.pulls = self.membership = self.legacy = self.parking = self
         self.parks = ParkTable(Journal())
+        self._state = self
         self.any_parked = True
 
     def check(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None, offset: int = 0) -> PullCheck:
@@ -49,8 +51,8 @@ class FakeCoordination:
     def rows(self, queue: QueueKey) -> list[ParkedKey]:
         return self.parks.rows(queue)
 
-    def note_passed(self, queue: QueueKey, end: int) -> None:
-        self.parks.note_passed(queue, end)
+    def note_passed(self, queue: QueueKey, hidden: ParkFilter | None, end: int) -> bool:
+        return Parking.note_passed(self, queue, hidden, end)  # type: ignore[arg-type]
 
     def update_offset(self, connection: int, key: QueueKey, offset: int, now_ms: int) -> None:
         if self.refusal is not None:

@@ -11,7 +11,10 @@ from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.store import ReadResult
 from lockstep.client.consumer.calls.lane_runner import LaneRunner
 from lockstep.client.consumer.calls.lanes import Lanes
+from lockstep.client.consumer.calls.parking.effects import SendParkEnd
 from lockstep.client.consumer.calls.parking.machine import ParkMachine
+from lockstep.client.consumer.calls.parking.park_request import ParkOutcome, ParkRequest
+from lockstep.client.consumer.calls.parking.replay import Replay
 from lockstep.protocol.bodies import ParkedKey, ParkState
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.headers.park import ParkEndReply
@@ -19,6 +22,7 @@ from lockstep.protocol.message import MessageExt
 from sweep.mutants.registry import Patches, mutant
 
 WORLD = "park"
+FLOWS = "tests/unit/broker/test_park_flows.py::test_message_is_in_exactly_one_flow_by_the_rule_that_is_for_it"
 
 
 @mutant(WORLD)
@@ -56,7 +60,7 @@ def replay_ends_where_progress_is(patch: Patches) -> None:
 @mutant(WORLD)
 def a_held_pull_does_not_count(patch: Patches) -> None:
     """What a held pull has passed counts as well."""
-    note, send = Parking.note_passed, PullProcessor._send
+    send = PullProcessor._send
 
     def and_counts(
         self: PullProcessor, pull: Pull, code: ResponseCode, result: ReadResult | None = None, remark: str | None = None
@@ -64,10 +68,10 @@ def a_held_pull_does_not_count(patch: Patches) -> None:
         header: Any = pull.request.header
         if result is not None and header.key is None:
             queue = (header.consumer_group, header.topic, header.queue_id)
-            note(self._coordination.parking, queue, result.next_offset)
+            self._coordination.state.parks.note_passed(queue, result.next_offset)
         send(self, pull, code, result, remark)
 
-    patch.set(Parking, "note_passed", lambda self, queue, end: None)
+    patch.set(Parking, "note_passed", lambda self, queue, hidden, end: self.filter(queue) is hidden)
     patch.set(PullProcessor, "_send", and_counts)
 
 
@@ -138,3 +142,50 @@ def a_repeated_park_sets_next_back(patch: Patches) -> None:
         self._put(ParkedKey(*queue, key, offset, ParkState.PARKED, attempts, error, now_ms))
 
     patch.set(ParkTable, "park", back)
+
+
+@mutant(aimed=FLOWS)
+def answered_pulls_of_the_main_flow_do_not_count(patch: Patches) -> None:
+    """The broker notes how far pulls have left parked keys out."""
+    patch.set(ParkTable, "note_passed", lambda self, queue, end: None)
+
+
+@mutant(aimed=FLOWS)
+def a_pull_whose_hidden_keys_have_changed_is_answered(patch: Patches) -> None:
+    """A pull whose hidden keys have changed since it was read is read again."""
+    note = Parking.note_passed
+    patch.set(Parking, "note_passed", lambda self, queue, hidden, end: note(self, queue, self.filter(queue), end))
+
+
+@mutant(aimed=FLOWS)
+def messages_are_taken_while_a_replay_ends(patch: Patches) -> None:
+    """The owner takes no message of the main flow while the end of a replay has no response."""
+    patch.set(ParkMachine, "may_take", property(lambda self: True))
+
+
+@mutant(aimed=FLOWS)
+def a_repeated_end_names_the_first_pull(patch: Patches) -> None:
+    """Each repeated request to end a replay names the next pull as of then."""
+    request = ParkMachine._request_end
+    first: dict[Replay, int | None] = {}
+
+    def as_first(self: ParkMachine, replay: Replay) -> None:
+        request(self, replay)
+        sent = self.effects[-1]
+        assert isinstance(sent, SendParkEnd)
+        self.effects[-1] = SendParkEnd(replay, sent.next, first.setdefault(replay, sent.pulled))
+
+    patch.set(ParkMachine, "_request_end", as_first)
+
+
+@mutant(aimed=FLOWS)
+def a_park_is_sent_once(patch: Patches) -> None:
+    """A PARK is repeated until it has a response, and its message is not called meanwhile."""
+    outcome = ParkRequest.outcome
+    patch.set(ParkRequest, "outcome", lambda self, error: outcome(self, error) or ParkOutcome.NOT_NOW)
+
+
+@mutant(aimed=FLOWS)
+def done_ranges_pass_a_key_that_may_be_parked(patch: Patches) -> None:
+    """No done ranges are committed while a PARK has no response."""
+    patch.set(ParkMachine, "done_ranges", lambda self, offset: self._messages.done_ranges(offset))

@@ -143,7 +143,7 @@ def test_replay_ends_where_nothing_has_passed_its_key_for_good(known_by: str, re
     park(bench)
     control(bench, A.REPLAY)
     if known_by == "passed":
-        bench.c.parking.note_passed(KEY, 60)
+        bench.c.parking.note_passed(KEY, bench.c.parking.filter(KEY), 60)
     elif known_by == "progress":
         commit(member, 60)
     elif known_by == "done range":
@@ -600,7 +600,7 @@ def test_what_pulls_have_passed_is_forgotten_by_a_restart() -> None:
     bench, _ = holding()
     park(bench)
     control(bench, A.REPLAY)
-    bench.c.parking.note_passed(KEY, 60)
+    bench.c.parking.note_passed(KEY, bench.c.parking.filter(KEY), 60)
     assert end(bench, 20, 0) == ParkEndReply(until=60)
     bench.restart()
     assert end(bench, 20, 0) == ParkEndReply(upto=20)

@@ -96,9 +96,16 @@ class Parking:
         """Return the rows of one queue."""
         return self._state.parks.rows(queue)
 
-    def note_passed(self, queue: QueueKey, end: int) -> None:
-        """Note that a pull of the main flow has left out what was hidden below `end`, whether it was answered or is held there."""
+    def note_passed(self, queue: QueueKey, hidden: ParkFilter | None, end: int) -> bool:
+        """Note that a pull of the main flow has left out what was hidden below `end`, whether it is answered or held there then.
+
+        `hidden`: what `filter` returned when the pull was read. Return False if that has changed since: the pull is to be read again,
+        because a key that has come back must not be left out.
+        """
+        if self.filter(queue) is not hidden:
+            return False
         self._state.parks.note_passed(queue, end)
+        return True
 
     @property
     def any_parked(self) -> bool:

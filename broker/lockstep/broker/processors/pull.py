@@ -388,16 +388,6 @@ class PullProcessor:
         pull.hidden = hidden = self._coordination.parking.filter(queue)
         return wanted if hidden is None else wanted.also(hidden.keep)
 
-    def _was_hidden_well(self, pull: Pull, end: int) -> bool:
-        """Note that the pull has left parked keys out up to `end`. Return False if the keys have changed since it was read: a key that has
-        come back must not be left out."""
-        header: PullHeader = pull.request.header
-        queue = (header.consumer_group, header.topic, header.queue_id)
-        if self._coordination.parking.filter(queue) is not pull.hidden:
-            return False
-        self._coordination.parking.note_passed(queue, end)
-        return True
-
     def _filter(self, header: PullHeader, connection: int) -> Filter:
         """Return the filter of the request's expression, or else of its group's subscription."""
         if header.sys_flag & SUBSCRIPTION:
@@ -419,10 +409,13 @@ class PullProcessor:
         return filter_of(subscription.expression_type, subscription.expression)
 
     def _deliver(self, pull: Pull, result: ReadResult) -> None:
-        parking = pull.request.header.key is None and (pull.hidden is not None or self._coordination.parking.any_parked)
-        if parking and not self._was_hidden_well(pull, result.next_offset):
-            self._serve_soon([pull])
-            return
+        header: PullHeader = pull.request.header
+        parking = self._coordination.parking
+        if header.key is None and (pull.hidden is not None or parking.any_parked):
+            queue = (header.consumer_group, header.topic, header.queue_id)
+            if not parking.note_passed(queue, pull.hidden, result.next_offset):
+                self._serve_soon([pull])
+                return
         status = result.status
         if status is ReadStatus.LOST and pull.gap is not None:
             # A response reports one gap. The next pull reports this one, from the same offset.
