@@ -10,7 +10,7 @@ from lockstep.client.broker_link import BrokerLink
 from lockstep.protocol.bodies import ParkState
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import ServiceNotAvailableError, TransportError
+from lockstep.protocol.errors import TransportError
 from lockstep.testing import TestCluster
 from support.park_kit import GROUP, PARK, TOPIC, Poison, Send, Worker, around_requests, both_orders, dead_letters, drop, poisoned, send
 
@@ -46,90 +46,6 @@ async def test_key_is_not_called_again_after_the_response_to_its_park_was_lost(
     await cluster.replay(GROUP)
     await cluster.until(lambda: worker.resumed, "the end of the replay")
     assert worker.of_key("k3") == list(range(3, 120, 10))
-
-
-@both_orders
-async def test_park_that_never_reached_the_disk_is_repeated_before_the_key_goes_on(
-    lockstep_cluster: TestCluster, order_by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The broker has parked the key in memory, answered a pull without it, and lost its power before the key's row was synced."""
-    cluster, poison = lockstep_cluster, Poison({"k3"})
-    requests: list[int] = []
-
-    async def never_answer_the_first(link: BrokerLink, header: Any, request: Send) -> Command:
-        requests.append(header.offset)
-        if len(requests) == 1:
-            poison.keys.clear()
-            raise TransportError("the broker is gone")
-        return await request()
-
-    around_requests(monkeypatch, RequestCode.PARK, never_answer_the_first)
-    await cluster.create_topic(TOPIC, queues=1)
-    worker = Worker(cluster, poison, order_by)
-    await cluster.start("a", worker.run)
-    await send(cluster, 100, 10)
-    await cluster.until(lambda: worker.parked, "the repeated request")
-    assert (requests, worker.of_key("k3")) == ([3, 3], []), "an answer may have left later messages of the key out"
-
-
-@both_orders
-async def test_refused_commit_of_a_replay_does_not_repeat_the_page(
-    lockstep_cluster: TestCluster, order_by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster, poison = lockstep_cluster, Poison({"k3"})
-    commits: list[int] = []
-
-    async def refuse_the_first(link: BrokerLink, header: Any, request: Send) -> Command:
-        if header.pulled is None:
-            commits.append(header.next)
-            if len(commits) == 1:
-                raise ServiceNotAvailableError("the disk is full")
-        return await request()
-
-    around_requests(monkeypatch, RequestCode.PARK_END, refuse_the_first)
-    worker = await poisoned(cluster, order_by, poison=poison, work_s=1.0)
-    poison.keys.clear()
-    await cluster.replay(GROUP)
-    await cluster.until(lambda: worker.resumed, "the end of the replay")
-    assert commits[0] == 4
-    assert worker.of_key("k3") == list(range(3, 100, 10))
-
-
-@both_orders
-async def test_end_of_a_replay_that_the_killed_broker_did_not_get_counts_what_was_pulled_since(
-    lockstep_cluster: TestCluster, order_by: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pull leaves messages of the key out after the end was requested. The broker that gets the repeated request does not know of it, as
-    the member has no room for another pull."""
-    cluster, poison = lockstep_cluster, Poison({"k3"})
-    killed = asyncio.Event()
-    requests: list[tuple[int, int]] = []
-
-    async def lose_the_first(link: BrokerLink, header: Any, request: Send) -> Command:
-        if header.pulled is None:
-            return await request()
-        requests.append((header.next, header.pulled))
-        if len(requests) == 1:
-            await killed.wait()
-            raise TransportError("the broker is gone")
-        return await request()
-
-    around_requests(monkeypatch, RequestCode.PARK_END, lose_the_first)
-    worker = await poisoned(cluster, order_by, poison=poison, queue_count_max=20, pull_count=10)
-    poison.keys.clear()
-    await cluster.replay(GROUP)
-    await cluster.until(lambda: requests, "the request to end the replay")
-    await send(cluster, 20, 10, start=100)
-    await cluster.advance(seconds=0.1)
-    await cluster.kill("broker-a")
-    await cluster.restart("broker-a")
-    killed.set()
-    await cluster.until(lambda: worker.resumed, "the end of the replay")
-    await send(cluster, 20, 10, start=120)
-    await cluster.until(lambda: 133 in worker.of_key("k3"), "the key in the main flow")
-    assert worker.of_key("k3") == list(range(3, 140, 10))
-    assert requests[0] == (100, 100)
-    assert requests[1][1] > 103, "the request names the pull that has left 103 out"
 
 
 @both_orders
