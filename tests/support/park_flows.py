@@ -148,6 +148,7 @@ class Flows:
         self.copied: list[int] = []
         self.certain: set[int] = set()
         """Offsets that the broker knows as accepted, whatever happens."""
+        self.now = NOW
         self._promised: set[int] = set()
         self._held_pulls_count = held_pulls_count
         self._start_broker()
@@ -420,6 +421,13 @@ class Flows:
             owner.machine.start(each)
         self._carry_out()
 
+    def change(self, now: Conditions) -> None:
+        """Pause or resume the consumer, or drain the queue or hold it again."""
+        self.now = now
+        if self.owner is not None:
+            self.owner.machine.wake()
+            self._carry_out()
+
     def run(self, key: str) -> PullPage | SendParkEnd | None:
         """Let time pass for a replay: its turn comes, and its pause ends. Return its request."""
         owner = self.owner
@@ -427,7 +435,7 @@ class Flows:
         replay = owner.replays[key]
         while replay in owner.due:
             del owner.due[replay]
-            owner.machine.run(replay, NOW)
+            owner.machine.run(replay, self.now)
             self._carry_out()
         return owner.requests.get(replay)
 
@@ -465,11 +473,11 @@ class Flows:
         assert owner is not None
         owner.requests.pop(replay, None)
         if isinstance(result, ParkEndReply):
-            owner.machine.answered(replay, result, NOW)
+            owner.machine.answered(replay, result, self.now)
         elif isinstance(result, tuple):
-            owner.machine.page_read(replay, result, NOW)
+            owner.machine.page_read(replay, result, self.now)
         else:
-            owner.machine.failed(replay, result, NOW)
+            owner.machine.failed(replay, result, self.now)
         self._carry_out()
 
     def _carry_out(self) -> None:
@@ -545,6 +553,7 @@ class Flows:
 
     def go_on(self) -> None:
         """Let everything that is under way come to its end, with an owner whose calls succeed."""
+        self.change(NOW)
         for key in {row.key for row in self.table if row.state is ParkState.PARKED}:
             self.replay(key)
         for _ in range(20 * self.end + 20):

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from lockstep.client.consumer.calls.parking.machine import Conditions
 from lockstep.protocol.bodies import ParkState
 from support.effort import examples
 from support.park_flows import PAGE, QUEUE, Fate, Flows, LawBrokenError
@@ -434,6 +435,10 @@ class BothFlows(RuleBasedStateMachine):
     def wake(self, data: st.DataObject) -> None:
         """A replay's turn or the end of its pause comes, and its request leaves."""
         self.flows.run(data.draw(st.sampled_from(self.replays())))
+
+    @rule(held=st.booleans(), paused=st.booleans())
+    def change(self, held: bool, paused: bool) -> None:
+        self.flows.change(Conditions(held, paused, connected=True))
 
     def replays(self) -> list[str]:
         return [] if self.flows.owner is None else [str(key) for key in self.flows.owner.replays]
