@@ -21,6 +21,7 @@ from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffset
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.message import decode_messages
 from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.responses import PULLED
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
@@ -33,7 +34,6 @@ from sweep.universe import Main, Universe
 TIMEOUT_MS = 3_000
 HOLD_MS = 5_000
 LOCK_ALL_S, REBALANCE_S, HEARTBEAT_S, PERSIST_S, TRUST_S = 20.0, 20.0, 30.0, 5.0, 30.0
-PULLED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
 
 
 @dataclass(slots=True, eq=False)

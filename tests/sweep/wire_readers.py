@@ -15,6 +15,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.properties import DELAY, split_properties
+from lockstep.protocol.responses import PULLED
 from sweep.compressed import decompress_body, record_bodies
 from sweep.connections import Item, Link, Pending
 from sweep.events import (
@@ -69,7 +70,6 @@ _VERDICTS = {
     LockVerdict.REFUSED: ItemVerdict.REFUSED,
     LockVerdict.WAIT: ItemVerdict.WAIT,
 }
-_PULL_CODES = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
 
 
 class _Also(TypedDict):
@@ -291,7 +291,7 @@ def _handle_pull_response(frame: Frame, pending: Pending) -> Events:
     fields, code = frame.fields, frame.command.code
     first, end = fields.get("gapFirst"), fields.get("gapEnd")
     gap = None if first is None or end is None else (first, end)
-    next_offset = fields.get("nextBeginOffset") if code in _PULL_CODES else None
+    next_offset = fields.get("nextBeginOffset") if code in PULLED else None
     assert item.offset is not None
     yield PullReceived(*frame.client, item.key, item.epoch, code, item.offset, next_offset, pending.t, gap, frame.now, pending.sharding_key)
     if code == ResponseCode.STALE_EPOCH and item.epoch is not None:

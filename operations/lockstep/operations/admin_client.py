@@ -65,7 +65,7 @@ from lockstep.protocol.headers.offsets import (
     TopicHeader,
     ViewMessageHeader,
 )
-from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
+from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.headers.routes import (
     CreateTopicHeader,
     ForgetDeletionsHeader,
@@ -75,6 +75,7 @@ from lockstep.protocol.headers.routes import (
 )
 from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.responses import pulled
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import CONNECT_MS, call, connect
@@ -82,12 +83,6 @@ from lockstep.runtime.link import CONNECT_MS, call, connect
 T = TypeVar("T")
 
 PULL_BYTES_MAX = 256 * 1024
-PULLED = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
 TIMEOUT_MS = 5_000
 """As RocketMQ's admin tools."""
 REDIAL_MS = 1_000
@@ -305,11 +300,8 @@ class AdminClient:
             max_msg_bytes=PULL_BYTES_MAX,
             key=key,
         )
-        response = await self._call(broker.address, RequestCode.PULL_MESSAGE, to_plain(header))
-        if response.code not in PULLED:
-            raise broker_error(response.code, response.remark)
-        body = bytes(response.body) if response.code == ResponseCode.SUCCESS else b""
-        return body, from_plain(PullReply, response.fields).next_begin_offset
+        found = pulled(await self._call(broker.address, RequestCode.PULL_MESSAGE, to_plain(header)))
+        return found.data, found.next_offset
 
     async def reset(self, broker: BrokerAddress, body: ResetBody) -> ResetReply:
         """Set a group's progress at one broker: in all the given queues, or in none."""

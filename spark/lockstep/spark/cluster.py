@@ -26,8 +26,9 @@ from lockstep.protocol.headers.offsets import (
     TopicHeader,
     UpdateConsumerOffsetHeader,
 )
-from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
+from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.responses import PULLED, Pulled, pulled
 from lockstep.runtime.event_loop import new_event_loop
 from lockstep.spark.options import SourceOptions
 
@@ -38,9 +39,6 @@ PAUSE_MS = 100
 PAUSE_MS_MAX = 1_000
 ROUTED_PAUSE_MS = 20
 """Pause between two requests for the route of a new topic: brokers register it within milliseconds."""
-
-
-PULLED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +63,6 @@ class Pull:
             expression_type="TAG",
             max_msg_bytes=self.options.fetch_max_bytes,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """The result of a pull."""
-
-    data: bytes
-    """Records as stored; empty if there are none at the offset."""
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    moved: bool
-    """True if the offset is outside the range that is stored."""
 
 
 class Cluster:
@@ -174,10 +159,7 @@ class Cluster:
             response = await self._call(
                 pull.queue.broker_name, RequestCode.PULL_MESSAGE, pull.header(), accepted=PULLED, timeout_ms=pull.options.fetch_timeout_ms
             )
-        reply = from_plain(PullReply, response.fields)
-        data = bytes(response.body) if response.code == ResponseCode.SUCCESS else b""
-        moved = response.code == ResponseCode.PULL_OFFSET_MOVED
-        return Pulled(data, reply.next_begin_offset, reply.min_offset, reply.max_offset, moved)
+        return pulled(response)
 
     async def begin(self, pull: "Pull") -> "asyncio.Future[Command] | None":
         """Send the request of a pull without waiting for the response. Return None if the broker is not connected."""

@@ -12,9 +12,10 @@ from lockstep.protocol.errors import TransportError
 from lockstep.protocol.message import Message, encode_message
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
+from lockstep.protocol.responses import Pulled
 from lockstep.spark import reading
-from lockstep.spark.cluster import Pull, Pulled
-from lockstep.spark.offsets import QueueRange
+from lockstep.spark.cluster import Pull
+from lockstep.spark.offsets import Range
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.reading import DataLostError, TaskReading, read
 

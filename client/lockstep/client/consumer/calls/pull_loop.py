@@ -21,6 +21,7 @@ from lockstep.protocol.errors import RemoteProtocolError, TransportError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.responses import PULLED
 from lockstep.runtime.log import get_logger
 
 log = get_logger("client.consumer")
@@ -36,7 +37,6 @@ EMPTY_PAUSE_MS = 50
 """Pause after an empty response that came at once and moved nothing: prevents a busy loop with a broker that does not hold pulls."""
 
 _SUBSCRIPTION_UNKNOWN = {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
-_PULL_CODES = {ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED}
 
 
 async def pull(held: HeldQueue, grant: Grant, runner: Runner) -> None:
@@ -90,7 +90,7 @@ def _take_in(held: HeldQueue, grant: Grant, runner: Runner, offset: int, respons
     if response.code == ResponseCode.STALE_EPOCH:
         held.handle_stale(grant, by="PULL")
         return 0
-    if response.code not in _PULL_CODES:
+    if response.code not in PULLED:
         # After a leave the broker may not know the group while this queue drains.
         return _refused(held, response) if held.ownership.state is OwnershipState.HELD else BUSY_PAUSE_MS
     try:
@@ -127,7 +127,7 @@ def read_page(held: HeldQueue, response: Command, offset: int) -> tuple[list[Mes
 
     Raises RemoteProtocolError if they don't fit the request.
     """
-    if response.code not in _PULL_CODES:
+    if response.code not in PULLED:
         _refused(held, response)
         return None
     reply = from_plain(PullReply, response.fields)

@@ -1,0 +1,42 @@
+"""What a response says: whether the request was carried out, and what a pull found."""
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import broker_error
+from lockstep.protocol.fields import from_plain
+from lockstep.protocol.headers.pull import PullReply
+
+SUCCEEDED = frozenset({ResponseCode.SUCCESS})
+PULLED = frozenset({ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED})
+"""The codes of responses to PULL_MESSAGE that have a PullReply."""
+
+
+def checked(response: Command, accepted: Container[int] = SUCCEEDED) -> Command:
+    """Return the response if its code is one of `accepted`. Otherwise raise the BrokerError of its code."""
+    if response.code not in accepted:
+        raise broker_error(response.code, response.remark)
+    return response
+
+
+@dataclass(frozen=True, slots=True)
+class Pulled:
+    """The result of a pull."""
+
+    data: bytes
+    """Records as stored; empty if there are none at the offset."""
+    next_offset: int
+    """The offset of the next pull."""
+    min_offset: int
+    max_offset: int
+    moved: bool
+    """True if the offset is outside the range that is stored."""
+
+
+def pulled(response: Command) -> Pulled:
+    """Return the result of a pull. Raise the BrokerError of a response that reports an error, or RemoteProtocolError."""
+    reply = from_plain(PullReply, checked(response, PULLED).fields)
+    data = bytes(response.body) if response.code == ResponseCode.SUCCESS else b""
+    return Pulled(data, reply.next_begin_offset, reply.min_offset, reply.max_offset, response.code == ResponseCode.PULL_OFFSET_MOVED)
