@@ -108,7 +108,7 @@ def creator_main(universe: Universe, queues: int) -> Main:
         while not stop.is_set():
             try:
                 await instance.start()
-                if len((await instance.nameservers.cluster()).brokers) == len(universe.brokers):
+                if len(await instance.cluster.brokers()) == len(universe.brokers):
                     layout = await create_topic(instance, TOPIC, queues)
                     for topic in universe.setting.topics[1:]:
                         await create_topic(instance, topic, queues)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from lockstep.client.broker_link import SHORTEST_SESSION_MS, BrokerLink, LinkHooks
+from lockstep.client.cluster_client import ClusterClient
 from lockstep.client.config import ClientConfig
 from lockstep.client.consumer.grants.broker_sessions import BrokerSessions
-from lockstep.client.nameservers import Nameservers
 from lockstep.client.outages import Outages
 from lockstep.client.route_cache import RouteCache, RouteDifference
 from lockstep.client.route_watch import RouteWatch
@@ -141,8 +141,15 @@ class Instance:
         self.routes = RouteCache()
         self.session = host.random.token(16).hex()
         """128 random bits that identify this start of the client."""
-        self.nameservers = Nameservers(host, addresses, timeout_ms=config.request_timeout_ms)
-        self.watch = RouteWatch(self.routes, self.nameservers, config, host.clock, learned=self._layout_learned)
+        self.cluster = ClusterClient(
+            host,
+            addresses,
+            timeout_ms=config.request_timeout_ms,
+            first=host.random.below(len(addresses)),
+            tries=max(2, len(addresses)),  # a single one twice: its connection may have been lost unnoticed
+        )
+        self.cluster.keep(redial_ms=0)
+        self.watch = RouteWatch(self.routes, self.cluster, config, host.clock, learned=self._layout_learned)
         self.closing = False
         self._pid = os.getpid()
         self._identity = host.random.token(8).hex()
@@ -171,12 +178,12 @@ class Instance:
     @property
     def client_id(self) -> str:
         """`ip@pid#16 hex digits`. The address is the local end of the nameserver connection, so it is known after `start`."""
-        return f"{self.nameservers.local_ip or '127.0.0.1'}@{self.host.pid}#{self._identity}"
+        return f"{self.cluster.local_ip or '127.0.0.1'}@{self.host.pid}#{self._identity}"
 
     async def start(self) -> None:
         """Connect to one nameserver. Raise TransportError if none responds; `start` may be called again."""
         self.begin()
-        await self.nameservers.connect()
+        await self.cluster.connect()
 
     def begin(self) -> None:
         """Start heartbeats and route requests, once for all that share the instance. The first request connects to a nameserver."""
@@ -202,7 +209,7 @@ class Instance:
         await self.tasks.cancel_all()
         for link in self.links():
             await link.close()
-        await self.nameservers.close()
+        await self.cluster.close()
 
     def abandon(self) -> None:
         """Close the connections of an instance whose event loop is closed. In a forked child, those of the parent are left alone."""
@@ -211,7 +218,7 @@ class Instance:
         self.closing = True
         for link in self.links():
             link.abandon()
-        self.nameservers.abandon()
+        self.cluster.abandon()
 
     # ----------------------------------------------------------------------------------------------------------------- links
 
@@ -253,7 +260,7 @@ class Instance:
         (ordering.md 7.8).
         """
         try:
-            brokers = (await self.nameservers.cluster()).brokers
+            brokers = await self.cluster.brokers()
         except (TransportError, BrokerError, RemoteProtocolError) as error:
             log.debug("brokers.unknown", error=str(error))
             return

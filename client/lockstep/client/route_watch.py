@@ -4,9 +4,9 @@ timer."""
 import asyncio
 from collections.abc import Callable, Collection, Container, Iterable
 
+from lockstep.client.cluster_client import ClusterClient
 from lockstep.client.config import ClientConfig
-from lockstep.client.nameservers import Nameservers
-from lockstep.client.route_cache import RouteCache, RouteDifference
+from lockstep.client.route_cache import RouteCache, RouteChange
 from lockstep.protocol.bodies import TopicRoute
 from lockstep.protocol.errors import BrokerError, LockstepError, RemoteProtocolError, TopicNotExistError, TransportError
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
@@ -22,14 +22,14 @@ class RouteWatch:
     def __init__(
         self,
         known: RouteCache,
-        nameservers: Nameservers,
+        cluster: ClusterClient,
         config: ClientConfig,
         clock: Clock,
         *,
         learned: Callable[[TopicLayout, RouteDifference], None],
     ) -> None:
         self._known = known
-        self._nameservers = nameservers
+        self._cluster = cluster
         self._config = config
         self._clock = clock
         self._learned = learned
@@ -52,7 +52,7 @@ class RouteWatch:
         known = self._known.layout(topic)
         if known is None or refresh:
             try:
-                self._learn(await self._nameservers.route(topic))
+                self._learn(await self._cluster.route(topic, deleted=True))
             except TopicNotExistError:
                 if known is None:
                     return None
@@ -122,7 +122,7 @@ class RouteWatch:
     async def _refresh(self, topics: Iterable[str]) -> None:
         for topic in topics:
             try:
-                self._learn(await self._nameservers.route(topic))
+                self._learn(await self._cluster.route(topic, deleted=True))
             except TopicNotExistError:
                 continue
             except LockstepError as error:

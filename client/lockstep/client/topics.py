@@ -42,7 +42,7 @@ async def create_topic(
         raise LocalProtocolError(f"topic {topic} is a system topic: choose another name")
     if queue_count < 1:
         raise LocalProtocolError(f"topic {topic}: {queue_count} queues on each broker, expected at least 1")
-    known = (await instance.nameservers.cluster()).brokers
+    known = await instance.cluster.brokers()
     asked = sorted((broker for broker in known if broker.registered), key=lambda broker: broker.name)
     names = [broker.name for broker in asked]
     if not asked:

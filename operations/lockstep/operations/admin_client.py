@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
+from lockstep.client.cluster_client import ClusterClient
 from lockstep.client.config import nameserver_addresses
-from lockstep.client.nameservers import not_a_nameserver
 from lockstep.operations.progress import Reporter
 from lockstep.operations.tool_groups import READER_GROUP
 from lockstep.protocol.bodies import (
@@ -34,12 +34,11 @@ from lockstep.protocol.bodies import (
     ResetReply,
     RunningInfo,
     SettingChanges,
-    TopicList,
     TopicOffsets,
     TopicRoute,
 )
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
-from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import (
     LockstepError,
@@ -47,9 +46,8 @@ from lockstep.protocol.errors import (
     RouteNotReadyError,
     TopicNotExistError,
     TransportError,
-    broker_error,
 )
-from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.clients import (
     DeleteGroupHeader,
     ForgetProgressHeader,
@@ -75,10 +73,8 @@ from lockstep.protocol.headers.routes import (
 )
 from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.queue import TopicLayout
-from lockstep.protocol.responses import pulled
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.protocol.responses import checked, pulled
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import CONNECT_MS, call, connect
 
 T = TypeVar("T")
 
@@ -102,40 +98,6 @@ class BrokerResults(Generic[T]):
         return failure_summary(self.failed)
 
 
-class CachedConnection:
-    """One connection to one address, shared by concurrent requests."""
-
-    def __init__(self, host: Host, address: str, *, redial: bool) -> None:
-        self._host = host
-        self._address = address
-        self._redial = redial
-        self._endpoint: Endpoint | None = None
-        self._failed: TransportError | None = None
-        """Why the address can't be dialled: further requests fail at once instead of waiting as long again."""
-        self._failed_ms = 0
-        self._dialling = asyncio.Lock()
-
-    async def request(self, code: int, fields: dict[str, Any] | None, body: bytes, timeout_ms: int) -> Command:
-        """Return the response, whatever its code. Raise TransportError or RequestTimeoutError."""
-        async with self._dialling:
-            now_ms = self._host.clock.monotonic_ms()
-            if self._failed is not None and not (self._redial and now_ms - self._failed_ms >= REDIAL_MS):
-                raise self._failed
-            if self._endpoint is None or self._endpoint.closed:
-                try:
-                    self._endpoint = await connect(self._host, self._address, timeout_ms=min(timeout_ms, CONNECT_MS))
-                except TransportError as error:
-                    self._failed, self._failed_ms = error, self._host.clock.monotonic_ms()
-                    raise
-                self._failed = None
-        return await self._endpoint.request(code, fields, body, timeout_ms=timeout_ms)
-
-    async def close(self) -> None:
-        if self._endpoint is not None:
-            self._endpoint.abort("done")
-            await self._endpoint.wait_closed()
-
-
 class AdminClient:
     """Sends admin requests. Every request raises TransportError, or the BrokerError of a response that reports an error.
 
@@ -146,14 +108,8 @@ class AdminClient:
         """`reporter`: receives what operations report while they run."""
         self.host = host
         self.reporter = reporter or Reporter()
-        self.timeout_ms = timeout_ms
         self.nameservers = nameserver_addresses(nameserver)
-        self._connections: dict[str, CachedConnection] | None = None
-        self._redial = False
-        self._responded: str | None = None
-        """The nameserver that has responded last, which is asked first."""
-        self._kept_by = 0
-        """The number of `keep_connections` blocks that are running."""
+        self._cluster = ClusterClient(host, self.nameservers, timeout_ms=timeout_ms)
 
     @asynccontextmanager
     async def keep_connections(self, *, redial: bool = False) -> AsyncIterator[None]:
@@ -162,53 +118,34 @@ class AdminClient:
 
         An address that can't be dialled is not tried again, or with `redial`, for a block that does not end, not for REDIAL_MS.
         """
-        self._kept_by += 1
-        self._redial |= redial
-        if self._connections is None:
-            self._connections = {}
+        self._cluster.keep(REDIAL_MS if redial else None)
         try:
             yield
         finally:
-            self._kept_by -= 1
-            if not self._kept_by:
-                connections, self._connections, self._redial = self._connections, None, False
-                for connection in connections.values():
-                    await connection.close()
-
-    async def _call(self, address: str, code: int, fields: dict[str, Any] | None = None, body: bytes = b"") -> Command:
-        if self._connections is None:
-            return await call(self.host, address, code, fields, body, timeout_ms=self.timeout_ms)
-        if address not in self._connections:
-            self._connections[address] = CachedConnection(self.host, address, redial=self._redial)
-        return await self._connections[address].request(code, fields, body, self.timeout_ms)
+            await self._cluster.close()
 
     async def brokers(self) -> tuple[BrokerAddress, ...]:
         """Return every broker that the nameserver knows, sorted by name."""
         try:
-            response = await self._request_nameserver(RequestCode.GET_BROKER_CLUSTER_INFO)
+            return await self._cluster.brokers()
         except RouteNotReadyError:
             return ()
-        return decode_body(ClusterInfo, response.body).brokers
 
     async def brokers_at(self, nameserver: str) -> tuple[BrokerAddress, ...]:
         """Return every broker that this one nameserver knows."""
-        response = await self._call(nameserver, RequestCode.GET_BROKER_CLUSTER_INFO)
-        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise not_a_nameserver(nameserver, RequestCode.GET_BROKER_CLUSTER_INFO)
-        if response.code == ResponseCode.ROUTE_NOT_READY:
+        try:
+            response = await self._cluster.ask_at(nameserver, RequestCode.GET_BROKER_CLUSTER_INFO)
+        except RouteNotReadyError:
             return ()
-        if response.code != ResponseCode.SUCCESS:
-            raise broker_error(response.code, response.remark)
-        return decode_body(ClusterInfo, response.body).brokers
+        return decode_body(ClusterInfo, checked(response).body).brokers
 
     async def topics(self) -> tuple[str, ...]:
         """Return every topic of the cluster except deleted and system ones, sorted."""
-        response = await self._request_nameserver(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return decode_body(TopicList, response.body).topics
+        return await self._cluster.topics()
 
     async def route(self, topic: str) -> TopicRoute:
         """Return the topic's whole layout and its brokers' addresses. Raise TopicNotExistError."""
-        return decode_body(TopicRoute, (await self._request_nameserver(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader(topic))).body)
+        return await self._cluster.route(topic)
 
     async def find_layout(self, topic: str) -> TopicLayout | None:
         """Return the topic's whole layout, or None if it does not exist."""
@@ -217,44 +154,9 @@ class AdminClient:
         except TopicNotExistError:
             return None
 
-    async def _request_nameserver(self, code: RequestCode, header: object | None = None) -> Command:
-        """Return the response of a nameserver that can be reached and knows a broker: of the one that has responded last, or the first."""
-        fields = None if header is None else to_plain(header)
-        failed: list[LockstepError] = []
-        for address in sorted(self.nameservers, key=lambda each: each != self._responded):
-            try:
-                response = await self._call(address, code, fields, b"")
-            except TransportError as error:
-                failed.append(error)
-                continue
-            if response.code == ResponseCode.SUCCESS:
-                self._responded = address
-                return response
-            if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-                raise not_a_nameserver(address, code)
-            refusal = broker_error(response.code, response.remark)
-            if not isinstance(refusal, RouteNotReadyError):
-                raise refusal
-            failed.append(
-                RouteNotReadyError(
-                    f"nameserver {address} knows no broker: none has registered since it started. "
-                    f"Start one with `lockstep broker --nameserver {address} …`"
-                )
-            )
-        if len(failed) == 1 and isinstance(failed[0], RouteNotReadyError):
-            raise failed[0]
-        if any(isinstance(error, RouteNotReadyError) for error in failed):
-            raise RouteNotReadyError("; ".join(str(error) for error in failed))
-        reasons = "; ".join(str(error) for error in failed)
-        raise TransportError(f"no nameserver responds: {reasons}. Check that one is running there, or pass another --nameserver")
-
     async def request(self, broker: BrokerAddress, code: RequestCode, header: object | None = None, body: bytes = b"") -> Command:
         """Send one request to one broker, at its last known address."""
-        fields = None if header is None else to_plain(header)
-        response = await self._call(broker.address, code, fields, body)
-        if response.code != ResponseCode.SUCCESS:
-            raise broker_error(response.code, response.remark)
-        return response
+        return checked(await self._cluster.request(broker.address, code, header, body))
 
     async def offsets(self, broker: BrokerAddress, topic: str) -> tuple[OffsetRange, ...]:
         """Return the first and the next offset of each of the topic's queues at one broker."""
@@ -300,7 +202,7 @@ class AdminClient:
             max_msg_bytes=PULL_BYTES_MAX,
             key=key,
         )
-        found = pulled(await self._call(broker.address, RequestCode.PULL_MESSAGE, to_plain(header)))
+        found = pulled(await self._cluster.request(broker.address, RequestCode.PULL_MESSAGE, header))
         return found.data, found.next_offset
 
     async def reset(self, broker: BrokerAddress, body: ResetBody) -> ResetReply:
@@ -364,10 +266,7 @@ class AdminClient:
 
     async def nameserver_settings(self, address: str) -> BrokerSettings:
         """Return all settings of one nameserver. Raise RequestCodeNotSupportedError if it is of an earlier version."""
-        response = await self._call(address, RequestCode.GET_NAMESRV_CONFIG)
-        if response.code != ResponseCode.SUCCESS:
-            raise broker_error(response.code, response.remark)
-        return decode_body(BrokerSettings, response.body)
+        return decode_body(BrokerSettings, checked(await self._cluster.request(address, RequestCode.GET_NAMESRV_CONFIG)).body)
 
     async def change_settings(self, broker: BrokerAddress, values: dict[str, str]) -> SettingChanges:
         """Change settings of one broker until it ends: all of them or none."""
@@ -376,11 +275,8 @@ class AdminClient:
 
     async def forget_deletions(self, address: str, counter_max: int) -> ForgetDeletionsReply:
         """Make a broker or a nameserver forget deleted topics; with `counter_max` 0 it only returns how many it remembers."""
-        fields = to_plain(ForgetDeletionsHeader(counter_max))
-        response = await self._call(address, RequestCode.FORGET_DELETIONS, fields)
-        if response.code != ResponseCode.SUCCESS:
-            raise broker_error(response.code, response.remark)
-        return from_plain(ForgetDeletionsReply, response.fields)
+        response = await self._cluster.request(address, RequestCode.FORGET_DELETIONS, ForgetDeletionsHeader(counter_max))
+        return from_plain(ForgetDeletionsReply, checked(response).fields)
 
     async def put_layout(self, broker: BrokerAddress, layout: TopicLayout, hold_id: str | None = None) -> TopicLayout:
         """Propose a layout to one broker, with `hold_id` only while that hold is in force. Return the one in force there afterwards."""

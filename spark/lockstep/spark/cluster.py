@@ -4,20 +4,21 @@ All reads happen without membership in a group. A request that fails is retried 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
-from lockstep.client.broker_link import BrokerLink
 from lockstep.client.client import Client
 from lockstep.client.instance import Instance
+from lockstep.client.patience import patiently
 from lockstep.client.topics import create_topic
-from lockstep.protocol.bodies import TopicList, TopicOffsets
+from lockstep.protocol.bodies import TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body
-from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.command import RETRY_AFTER_FIELD, Command
-from lockstep.protocol.errors import BrokerError, LockstepError, QueryNotFoundError, TopicNotExistError, TransportError, broker_error
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import BrokerError, QueryNotFoundError, TopicNotExistError, TransportError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import (
     OffsetReply,
@@ -28,15 +29,12 @@ from lockstep.protocol.headers.offsets import (
 )
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.queue import MessageQueue, TopicLayout
-from lockstep.protocol.responses import PULLED, Pulled, pulled
+from lockstep.protocol.responses import PULLED, SUCCEEDED, Pulled, pulled
 from lockstep.runtime.event_loop import new_event_loop
 from lockstep.spark.options import SourceOptions
 
 T = TypeVar("T")
 
-PAUSE_MS = 100
-"""First pause before a retry; it doubles up to PAUSE_MS_MAX."""
-PAUSE_MS_MAX = 1_000
 ROUTED_PAUSE_MS = 20
 """Pause between two requests for the route of a new topic: brokers register it within milliseconds."""
 
@@ -74,8 +72,7 @@ class Cluster:
 
     async def topics(self) -> tuple[str, ...]:
         """Return every topic of the cluster except deleted and system ones."""
-        response = await self._instance.nameservers.call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        return decode_body(TopicList, response.body).topics
+        return await self._instance.cluster.topics()
 
     async def layout(self, topic: str) -> TopicLayout:
         """Request the topic's present layout. Raise TopicNotExistError."""
@@ -95,7 +92,7 @@ class Cluster:
         until_ms = clock.monotonic_ms() + self._timeout_ms
         while True:
             try:
-                if (await self._instance.nameservers.route(topic)).layout.version >= layout.version:
+                if (await self._instance.cluster.route(topic, deleted=True)).layout.version >= layout.version:
                     return layout
             except TopicNotExistError:
                 if clock.monotonic_ms() >= until_ms:
@@ -173,39 +170,22 @@ class Cluster:
         return begun
 
     async def _call(
-        self, broker: str, code: int, header: object, *, accepted: tuple[int, ...] = (ResponseCode.SUCCESS,), timeout_ms: int | None = None
+        self, broker: str, code: int, header: object, *, accepted: Container[int] = SUCCEEDED, timeout_ms: int | None = None
     ) -> Command:
         """Send a request, and retry it while it fails with a retriable error. Raise the last error after the timeout."""
         clock = self._instance.host.clock
         until_ms = clock.monotonic_ms() + (timeout_ms or self._timeout_ms)
-        pause_ms = PAUSE_MS
-        while True:
-            try:
-                link = await self._link(broker, until_ms)
-                left_ms = max(1, until_ms - clock.monotonic_ms())
-                response = await link.request(code, header, timeout_ms=left_ms)
-                if response.code in accepted:
-                    return response
-                error_response = broker_error(response.code, response.remark)
-                if not error_response.retriable:
-                    raise error_response
-                error: LockstepError = error_response
-                hint_ms = response.fields.get(RETRY_AFTER_FIELD)
-                wait_ms = hint_ms if type(hint_ms) is int else pause_ms
-            except TransportError as lost:
-                error, wait_ms = lost, pause_ms
-            if clock.monotonic_ms() + wait_ms >= until_ms:
-                raise error
-            await asyncio.sleep(wait_ms / 1_000)
-            pause_ms = min(2 * pause_ms, PAUSE_MS_MAX)
+        return await patiently(clock, until_ms, partial(self._request, broker, code, header, until_ms), accepted)
 
-    async def _link(self, broker: str, until_ms: int) -> BrokerLink:
+    async def _request(self, broker: str, code: int, header: object, until_ms: int) -> Command:
+        """Send a request once, when the broker is connected."""
+        clock = self._instance.host.clock
         link = self._instance.link(broker)
         if link is None:
             raise TransportError(f"no address of broker {broker} is known: it has not registered since the nameserver started")
         if not link.up:
-            await link.wait_up(max(1, until_ms - self._instance.host.clock.monotonic_ms()))
-        return link
+            await link.wait_up(max(1, until_ms - clock.monotonic_ms()))
+        return await link.request(code, header, timeout_ms=max(1, until_ms - clock.monotonic_ms()))
 
 
 def _retrieve_exception(begun: "asyncio.Future[Command]") -> None:

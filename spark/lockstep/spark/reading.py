@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from lockstep.client.patience import PAUSE_MS
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import StateError, TransportError
 from lockstep.protocol.responses import Pulled
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.log import get_logger
-from lockstep.spark.cluster import PAUSE_MS, CachedCluster, Cluster, Pull
+from lockstep.spark.cluster import CachedCluster, Cluster, Pull
 from lockstep.spark.columns import Columns
 from lockstep.spark.offsets import QueueRange
 from lockstep.spark.options import SourceOptions

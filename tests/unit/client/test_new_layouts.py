@@ -116,13 +116,13 @@ def test_route_of_a_changed_topic_is_polled_every_second_until_the_nameserver_ha
             assert layout is not None
             newer = alter_layout(layout, dict.fromkeys({"broker-a"}, (3, 3)), writer=7)
             requested: list[str] = []
-            route = instance.nameservers.route
+            route = instance.cluster.route
 
-            async def counted(topic: str) -> TopicRoute:
+            async def counted(topic: str, *, deleted: bool = False) -> TopicRoute:
                 requested.append(topic)
-                return await route(topic)
+                return await route(topic, deleted=deleted)
 
-            instance.nameservers.route = counted  # type: ignore[method-assign]
+            instance.cluster.route = counted  # type: ignore[method-assign]
             instance._layouts_changed([newer, TopicLayout("unheard", newer.version, newer.entries)])
             await cluster.advance(seconds=4.5)
             assert (set(requested), len(requested)) == ({TOPIC}, 5)

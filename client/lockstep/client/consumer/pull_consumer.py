@@ -175,7 +175,7 @@ class PullConsumer(BaseConsumer):
             report=self._report,
             fail=self._fail,
             assigned=self._by_hand if by_hand else None,
-            cluster=instance.nameservers.addresses,
+            cluster=instance.cluster.nameservers,
         )
 
     def _make_model(self, ctx: ConsumerContext) -> PollModel:

@@ -185,7 +185,7 @@ class PushConsumer(BaseConsumer):
             report=self._report,
             fail=self._fail,
             local=local,
-            cluster=instance.nameservers.addresses,
+            cluster=instance.cluster.nameservers,
         )
 
     def _make_model(self, ctx: ConsumerContext) -> ConsumeModel:

@@ -126,7 +126,7 @@ async def test_unreachable_broker_is_dialled_once(monkeypatch: pytest.MonkeyPatc
             dialled.append(address)
             raise TransportError(f"{address}: refused")
 
-        monkeypatch.setattr("lockstep.operations.admin_client.connect", refused)
+        monkeypatch.setattr("lockstep.client.kept_connection.connect", refused)
         async with admin.keep_connections():
             found = await asyncio.gather(*(admin.brokers() for _ in range(9)), return_exceptions=True)
         assert {type(error) for error in found} == {TransportError}

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from lockstep.client import Message, Producer
+from lockstep.client import Message, Producer, kept_connection
 from lockstep.client.errors import QueueUnavailableError
-from lockstep.operations import admin_client as client
 from lockstep.operations.admin_client import REDIAL_MS, AdminClient
 from lockstep.operations.groups.group_history import hand_overs
 from lockstep.operations.groups.ownership import lanes
@@ -125,7 +124,7 @@ async def test_silent_nameserver_delays_no_broker(lockstep_cluster: TestCluster)
 
 async def test_nameserver_that_responds_is_asked_first(lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = lockstep_cluster
-    unreachable, dialled, connect = "10.9.9.9:9876", Counter[str](), client.connect
+    unreachable, dialled, connect = "10.9.9.9:9876", Counter[str](), kept_connection.connect
 
     async def counted(host: Host, address: str, **options: Any) -> Any:
         dialled[address] += 1
@@ -134,7 +133,7 @@ async def test_nameserver_that_responds_is_asked_first(lockstep_cluster: TestClu
         await asyncio.sleep(3)
         raise TransportError("no route to host")
 
-    monkeypatch.setattr(client, "connect", counted)
+    monkeypatch.setattr(kept_connection, "connect", counted)
     admin = AdminClient(Host.current(), f"{unreachable};{cluster.nameserver}")
     async with admin.keep_connections(redial=True):
         found = await asyncio.gather(*(admin.brokers() for _ in range(50)))

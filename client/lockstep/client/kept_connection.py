@@ -1,0 +1,77 @@
+"""A connection to one address that is kept between requests. RocketMQ: the channel table of NettyRemotingClient."""
+
+import asyncio
+
+from lockstep.protocol.errors import TransportError
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.link import connect, parse_address
+
+
+class KeptConnection:
+    """Dialled by the first request, shared by concurrent ones, and dialled again after it was lost."""
+
+    def __init__(self, host: Host, address: str, *, dial_ms: int, redial_ms: int | None) -> None:
+        """`redial_ms`: for how long an address that could not be dialled is not dialled again, so that requests which have waited for the
+        dial do not dial in turn. None: it is never dialled again. Raise ConfigError for an invalid address.
+        """
+        parse_address(address)
+        self._host = host
+        self._address = address
+        self._dial_ms = dial_ms
+        self._redial_ms = redial_ms
+        self._endpoint: Endpoint | None = None
+        self._dialling: asyncio.Task[str | None] | None = None
+        """The last attempt to connect, for which all requests wait. Returns why it has failed."""
+        self._dialled_ms = 0
+        """When that attempt ended."""
+        self._tasks = Tasks()
+
+    async def open(self) -> Endpoint:
+        """Return the connection, after a dial if there is none. Raise TransportError if that fails or has failed."""
+        while self._endpoint is None or self._endpoint.closed:
+            if self._dialling is None or (self._dialling.done() and self._may_dial(self._dialling)):
+                self._dialling = self._tasks.spawn(self._dial(), f"dial {self._address}")
+            dialling = self._dialling
+            await asyncio.wait([dialling])  # a request that is cancelled leaves the others their connection
+            if dialling.cancelled():
+                raise TransportError(f"{self._address}: the client was closed")
+            failed = dialling.result()
+            if failed is not None:
+                raise TransportError(failed)
+        return self._endpoint
+
+    def drop(self, reason: str) -> None:
+        """Close the connection. The next request dials."""
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            endpoint.abort(reason)
+
+    async def close(self) -> None:
+        """Close the connection, and wait until it is closed."""
+        await self._tasks.cancel_all()
+        endpoint = self._endpoint
+        self.drop("done")
+        if endpoint is not None:
+            await endpoint.wait_closed()
+
+    def abandon(self) -> None:
+        """Close the connection of an event loop that is closed."""
+        endpoint, self._endpoint = self._endpoint, None
+        if endpoint is not None:
+            endpoint.abandon()
+
+    def _may_dial(self, last: "asyncio.Task[str | None]") -> bool:
+        if last.cancelled() or last.result() is None:
+            return True
+        return self._redial_ms is not None and self._host.clock.monotonic_ms() - self._dialled_ms >= self._redial_ms
+
+    async def _dial(self) -> str | None:
+        try:
+            self._endpoint = await connect(self._host, self._address, timeout_ms=self._dial_ms)
+        except TransportError as error:
+            return str(error)
+        finally:
+            self._dialled_ms = self._host.clock.monotonic_ms()
+        return None
