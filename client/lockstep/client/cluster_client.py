@@ -64,7 +64,9 @@ class ClusterClient:
             return
         kept, self._kept, self._redial_ms = self._kept, None, None
         for connection in kept.values():
-            await connection.close()
+            connection.end()
+        for connection in kept.values():  # after the end of all: this may be cancelled
+            await connection.wait_ended()
 
     def abandon(self) -> None:
         """Close the kept connections of an event loop that is closed."""

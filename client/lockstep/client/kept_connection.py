@@ -48,13 +48,17 @@ class KeptConnection:
         if endpoint is not None:
             endpoint.abort(reason)
 
-    async def close(self) -> None:
-        """Close the connection, and wait until it is closed."""
+    def end(self) -> None:
+        """Close the connection, or end the dial. No request may follow."""
+        if self._dialling is not None:
+            self._dialling.cancel()
+        if self._endpoint is not None:
+            self._endpoint.abort("done")
+
+    async def wait_ended(self) -> None:
         await self._tasks.cancel_all()
-        endpoint = self._endpoint
-        self.drop("done")
-        if endpoint is not None:
-            await endpoint.wait_closed()
+        if self._endpoint is not None:
+            await self._endpoint.wait_closed()
 
     def abandon(self) -> None:
         """Close the connection of an event loop that is closed."""

@@ -292,6 +292,30 @@ async def test_last_end_closes_the_connections() -> None:
         assert running.dialled == [0, 0, 0], "nothing is kept any more"
 
 
+async def test_close_that_is_cancelled_ends_every_connection_and_dial(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = kept_connection.connect
+
+    async def slow(host: Host, address: str, **options: Any) -> Endpoint:
+        await asyncio.sleep(0 if address == running.addresses[0] else 3_600)
+        return await connect(host, address, **options)
+
+    monkeypatch.setattr(kept_connection, "connect", slow)
+    async with nameservers("good", "good") as running:
+        client = running.client()
+        client.keep(0)
+        await client.request(running.addresses[0], CODE)
+        request = asyncio.ensure_future(client.request(running.addresses[1], CODE))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(client.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(TransportError, match="the client was closed"):
+            await request
+        await arrived()
+        assert running.connected == [0, 0]
+        assert closing.cancelled()
+
+
 @pytest.mark.parametrize(
     ("redial_ms", "waited_ms", "dials"),
     [(None, 3_600_000, 1), (0, 0, 2), (1_000, 999, 1), (1_000, 1_000, 2), (1_000, 1_001, 2)],
