@@ -12,11 +12,12 @@ from typing import Generic, TypeVar
 
 from lockstep.operations.admin_client import AdminClient, by_name, without_address
 from lockstep.operations.messages.find import Criteria
+from lockstep.operations.messages.queue_reader import Pick, QueueReader
 from lockstep.operations.watch.requests import Requests
 from lockstep.operations.watch.tail_plan import SHOWN_MAX, Batch, Part, TailPlan, merged
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
 from lockstep.protocol.errors import LockstepError, TopicNotExistError
-from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
@@ -170,13 +171,13 @@ class LiveTail(Generic[T]):
     async def _read(self, broker: BrokerAddress, parts: Sequence[Part]) -> Reading:
         """Read parts of queues of one broker, one after the other."""
         batches: list[Batch[MessageExt]] = []
-        tags, key = self._criteria.tags, self._criteria.sharding_key
+        pick = Pick(tags=self._criteria.tags, key=self._criteria.sharding_key)
         try:
             for part in parts:
-                place = part.queue.queue_id, part.first, part.count
-                data, following = await self._admin.pull(broker, self._topic, *place, tags=tags, key=key)
-                matching = [each for each in decode_messages(data, broker.name) if self._criteria.accepts(each)]
-                batches.append(Batch(part, following, matching))
+                reader = QueueReader(self._admin, broker, self._topic, part.queue.queue_id, part.first, part.end, pick)
+                page = await reader.next()
+                matching = [] if page is None else [each for each in page.messages if self._criteria.accepts(each)]
+                batches.append(Batch(part, reader.offset, matching))
         except LockstepError as error:
             return Reading(batches, error)
         return Reading(batches, None)

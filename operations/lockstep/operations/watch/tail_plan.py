@@ -41,10 +41,6 @@ class Part:
     end: int
     """One more than the last offset."""
 
-    @property
-    def count(self) -> int:
-        return self.end - self.first
-
 
 @dataclass(frozen=True, slots=True)
 class Batch(Generic[M]):
