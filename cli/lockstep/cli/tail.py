@@ -8,30 +8,21 @@ from dataclasses import dataclass
 from lockstep.cli.options import print_error
 from lockstep.operations.admin_client import AdminClient, by_name, gather_results
 from lockstep.operations.errors import OperationError, raise_if_incomplete
+from lockstep.operations.messages.queue_reader import Pick, QueueReader
 from lockstep.operations.targets import Target
-from lockstep.operations.tool_groups import READER_GROUP
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
-from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError, broker_error
-from lockstep.protocol.fields import from_plain, to_plain
-from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
-from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError
+from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.link import Link
 
 HOLD_MS = 15_000
 """How long the broker holds a pull that finds no messages. RocketMQ: brokerSuspendMaxTimeMillis."""
-PULL_TIMEOUT_MS = 30_000
 REFRESH_S = 10
 """Time between two reads of the route, which may have new queues or broker addresses."""
 PAUSE_S = 1
 """After a failed pull."""
-BYTES_MAX = 256 * 1024
-COUNT_MAX = 256
-PULLED_NOTHING = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED)
-"""Responses without messages that contain the next offset to pull."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +60,8 @@ class Tail:
         self._selection = selection
         self._tags = TagFilter.parse(selection.tags)
         self._show = show
-        self._addresses: dict[str, str] = {}
-        self._links: dict[str, Link] = {}
+        self._brokers: dict[str, BrokerAddress] = {}
+        """By name, as the last route has them."""
         self._queues: dict[MessageQueue, None] = {}
         self._unfinished: dict[MessageQueue, int] = {}
         """Without `follow`: the queues that are not read to their end yet, with that end."""
@@ -88,17 +79,16 @@ class Tail:
             OperationError: The topic has no such queue, or without `follow` a broker does not respond.
         """
         self._remaining = count
-        try:
-            async with self._admin.keep_connections():  # --since asks for the offset of each queue
+        async with self._admin.keep_connections(redial=True):
+            try:
                 await self._begin()
-            if self._selection.follow:
-                self._tasks.spawn(self._watch(), "tail.watch")
-            elif not self._unfinished:
-                return
-            await self._done
-        finally:
-            await self._tasks.cancel_all()
-            await asyncio.gather(*(link.close() for link in self._links.values()))
+                if self._selection.follow:
+                    self._tasks.spawn(self._watch(), "tail.watch")
+                elif not self._unfinished:
+                    return
+                await self._done
+            finally:
+                await self._tasks.cancel_all()
 
     async def _begin(self) -> None:
         """Read the ends of all queues at once, so that every message that is stored from now on is shown."""
@@ -151,51 +141,29 @@ class Tail:
 
     def _follow(self, route: TopicRoute, starts: Mapping[MessageQueue, int]) -> None:
         """Start reading every queue of the route that is not read yet, from its offset in `starts`, else from its first message."""
-        for broker in route.brokers:
-            self._addresses[broker.name] = broker.address
+        self._brokers |= by_name(route.brokers)
         for queue in route.layout.read_queues:
-            if queue not in self._queues and queue.broker_name in self._addresses and self._is_selected(queue):
+            if queue not in self._queues and queue.broker_name in self._brokers and self._is_selected(queue):
                 self._queues[queue] = None
                 self._tasks.spawn(self._read(queue, starts.get(queue, 0)), f"tail {queue}")
 
-    def _link(self, broker: str) -> Link:
-        if broker not in self._links:
-            self._links[broker] = Link(self._admin.host, lambda: self._addresses[broker])
-        return self._links[broker]
-
     async def _read(self, queue: MessageQueue, offset: int) -> None:
-        while self._selection.follow or offset < self._unfinished.get(queue, 0):
+        pick = Pick(tags=self._selection.tags)
+        place = self._brokers[queue.broker_name], queue.topic, queue.queue_id, offset
+        reader = QueueReader(self._admin, *place, pick=pick, hold_ms=HOLD_MS)
+        while self._selection.follow or reader.offset < self._unfinished.get(queue, 0):
+            reader.broker = self._brokers[queue.broker_name]
             try:
-                offset = await self._pull(queue, offset)
-                self._failing.pop(queue.broker_name, None)
+                page = await reader.next()
             except (TransportError, BrokerError, RemoteProtocolError) as error:
                 self._report_failure(queue.broker_name, str(error))
                 await asyncio.sleep(PAUSE_S)
+                continue
+            self._failing.pop(queue.broker_name, None)
+            for message in page.messages if page is not None else ():
+                self._show_matching(message)
         if self._unfinished.pop(queue, None) is not None and not self._unfinished and not self._done.done():
             self._done.set_result(None)
-
-    async def _pull(self, queue: MessageQueue, offset: int) -> int:
-        """Make one long poll. Return the next offset to pull."""
-        header = PullHeader(
-            READER_GROUP,
-            queue.topic,
-            queue.queue_id,
-            offset,
-            max_msg_nums=COUNT_MAX,
-            sys_flag=SUSPEND | SUBSCRIPTION,
-            suspend_timeout_millis=HOLD_MS,
-            subscription=self._selection.tags,
-            expression_type="TAG",
-            max_msg_bytes=BYTES_MAX,
-        )
-        endpoint = await self._link(queue.broker_name).endpoint(PULL_TIMEOUT_MS)
-        response = await endpoint.request(RequestCode.PULL_MESSAGE, to_plain(header), timeout_ms=PULL_TIMEOUT_MS)
-        if response.code == ResponseCode.SUCCESS:
-            for message in decode_messages(bytes(response.body), queue.broker_name):
-                self._show_matching(message)
-        elif response.code not in PULLED_NOTHING:
-            raise broker_error(response.code, response.remark)
-        return from_plain(PullReply, response.fields).next_begin_offset
 
     def _show_matching(self, message: MessageExt) -> None:
         if self._done.done() or not matches(self._selection, self._tags, message):

@@ -74,13 +74,17 @@ class ClusterClient:
         for connection in kept.values():
             connection.abandon()
 
-    async def request(self, address: str, code: int, header: object | None = None, body: bytes = b"") -> Command:
-        """Return the response of the server at an address, whatever its code. Raise TransportError or RequestTimeoutError."""
+    async def request(self, address: str, code: int, header: object | None = None, body: bytes = b"", *, hold_ms: int = 0) -> Command:
+        """Return the response of the server at an address, whatever its code. Raise TransportError or RequestTimeoutError.
+
+        `hold_ms`: how long the server may hold the request, in addition to the time in which others are responded to.
+        """
         fields = None if header is None else to_plain(header)
+        timeout_ms = self._timeout_ms + hold_ms
         if self._kept is None:
-            return await call(self._host, address, code, fields, body, timeout_ms=self._timeout_ms)
+            return await call(self._host, address, code, fields, body, timeout_ms=timeout_ms)
         endpoint = await self._open(address)
-        return await endpoint.request(code, fields, body, timeout_ms=self._timeout_ms)
+        return await endpoint.request(code, fields, body, timeout_ms=timeout_ms)
 
     async def _open(self, address: str) -> Endpoint:
         assert self._kept is not None

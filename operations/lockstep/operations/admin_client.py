@@ -63,7 +63,7 @@ from lockstep.protocol.headers.offsets import (
     TopicHeader,
     ViewMessageHeader,
 )
-from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
+from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
 from lockstep.protocol.headers.routes import (
     CreateTopicHeader,
     ForgetDeletionsHeader,
@@ -184,11 +184,13 @@ class AdminClient:
         tags: str = "*",
         expression_type: str = TAG,
         key: str | None = None,
+        hold_ms: int = 0,
     ) -> tuple[bytes, int]:
-        """Return stored records of one queue from an offset on, and the next offset to pull. Commits nothing and does not wait.
+        """Return stored records of one queue from an offset on, and the next offset to pull. Commits nothing.
 
         `tags`: a tag expression; the broker compares hashes, so that other tags may pass. Or another one, of `expression_type`.
         `key`: return only records with this sharding key; with an empty text only what waits for the replay of `group`'s parked keys.
+        `hold_ms`: how long the broker holds a pull that finds nothing.
         """
         header = PullHeader(
             group,
@@ -196,13 +198,14 @@ class AdminClient:
             queue_id,
             offset,
             count,
-            SUBSCRIPTION,
+            SUBSCRIPTION | SUSPEND if hold_ms else SUBSCRIPTION,
+            suspend_timeout_millis=hold_ms,
             subscription=tags,
             expression_type=expression_type or TAG,
             max_msg_bytes=PULL_BYTES_MAX,
             key=key,
         )
-        found = pulled(await self._cluster.request(broker.address, RequestCode.PULL_MESSAGE, header))
+        found = pulled(await self._cluster.request(broker.address, RequestCode.PULL_MESSAGE, header, hold_ms=hold_ms))
         return found.data, found.next_offset
 
     async def reset(self, broker: BrokerAddress, body: ResetBody) -> ResetReply:

@@ -1,4 +1,4 @@
-"""Reads the stored messages of one queue, page by page, from an offset on. It commits nothing and does not wait for new messages."""
+"""Reads the stored messages of one queue, page by page, from an offset on. It commits nothing."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,10 @@ class Page:
 
 
 class QueueReader:
-    """Reads forwards from `offset` up to `end`, or to where nothing follows. The caller ends it earlier if its budget is spent."""
+    """Reads forwards from `offset` up to `end`, or to where nothing follows. The caller ends it earlier if its budget is spent.
+
+    With `hold_ms` it follows the queue: it waits for new messages and does not end, and it goes back if the broker lost the end of its log.
+    """
 
     def __init__(
         self,
@@ -46,20 +49,24 @@ class QueueReader:
         *,
         count: int = PAGE_COUNT,
         patience_s: float | None = None,
+        hold_ms: int = 0,
     ) -> None:
-        """`count`: messages of one page at most. `patience_s`: after so long a broker that does not respond has failed."""
+        """`count`: messages of one page at most. `patience_s`: after so long a broker that does not respond has failed. `hold_ms`: how long
+        a page waits for new messages."""
+        self.broker = broker
+        """The broker at its present address."""
         self.offset = offset
         """The offset of the next page."""
         self.ended = False
         """Whether nothing follows."""
         self._admin = admin
-        self._broker = broker
         self._topic = topic
         self._queue_id = queue_id
         self._end = end
         self._pick = pick
         self._count = count
         self._patience_s = patience_s
+        self._hold_ms = hold_ms
 
     async def next(self) -> Page | None:
         """Return the next page, which may be empty, and None after the last one. Raises the errors of requests to the broker."""
@@ -67,7 +74,7 @@ class QueueReader:
             return None
         pick, count = self._pick, self._count if self._end is None else min(self._count, self._end - self.offset)
         pulled = self._admin.pull(
-            self._broker,
+            self.broker,
             self._topic,
             self._queue_id,
             self.offset,
@@ -76,11 +83,15 @@ class QueueReader:
             tags=pick.tags,
             expression_type=pick.expression_type,
             key=pick.key,
+            hold_ms=self._hold_ms,
         )
         data, following = await within_patience(pulled, self._patience_s)
-        begin, self.offset = self.offset, max(self.offset, following)
-        self.ended = following <= begin
-        messages = [each for each in decode_messages(data, self._broker.name) if self._end is None or each.queue_offset < self._end]
+        messages = [each for each in decode_messages(data, self.broker.name) if self._end is None or each.queue_offset < self._end]
+        if self._hold_ms:
+            self.offset = following
+        else:
+            begin, self.offset = self.offset, max(self.offset, following)
+            self.ended = following <= begin
         return Page(messages, data)
 
     async def rest(self) -> list[MessageExt]:

@@ -1,5 +1,7 @@
 """A reader of one queue returns each message from its offset up to its end once, whatever the pages are."""
 
+import asyncio
+
 import pytest
 
 from lockstep.client import Message, Producer
@@ -52,3 +54,33 @@ async def test_broker_returns_only_what_was_picked(lockstep_cluster: TestCluster
     reader = QueueReader(admin, broker, TOPIC, 0, 0, None, pick, count=2)
     assert [message.queue_offset for message in await reader.rest()] == offsets
     assert reader.ended
+
+
+async def test_reader_that_follows_waits_for_new_messages(lockstep_cluster: TestCluster) -> None:
+    admin = await stored(lockstep_cluster)
+    (broker,) = await admin.brokers()
+    reader = QueueReader(admin, broker, TOPIC, 0, COUNT - 1, hold_ms=5_000)
+    last, began = await reader.next(), Host.current().clock.monotonic_ms()
+    assert last is not None
+    assert [each.queue_offset for each in last.messages] == [COUNT - 1]
+    empty = await reader.next()
+    assert empty is not None
+    assert (empty.messages, reader.ended, reader.offset) == ([], False, COUNT)
+    assert Host.current().clock.monotonic_ms() - began >= 5_000
+    page = asyncio.ensure_future(reader.next())
+    async with Producer("shop", nameserver=lockstep_cluster.nameserver) as producer:
+        await producer.send(Message(TOPIC, b"new"))
+    new = await page
+    assert new is not None
+    assert [each.queue_offset for each in new.messages] == [COUNT]
+
+
+@pytest.mark.parametrize(("hold_ms", "offset"), [(0, COUNT + 5), (1_000, COUNT)])
+async def test_only_a_reader_that_follows_goes_back_with_the_end_of_the_log(
+    lockstep_cluster: TestCluster, hold_ms: int, offset: int
+) -> None:
+    admin = await stored(lockstep_cluster)
+    (broker,) = await admin.brokers()
+    reader = QueueReader(admin, broker, TOPIC, 0, COUNT + 5, hold_ms=hold_ms)
+    assert await reader.next() is not None
+    assert reader.offset == offset
