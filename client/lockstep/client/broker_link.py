@@ -16,11 +16,12 @@ from lockstep.protocol.bodies import HeartbeatBody, HeartbeatReply, QueueFreeBod
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError, broker_error, without_frames
+from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError, without_frames
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.responses import checked
 from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.link import Link
@@ -143,10 +144,7 @@ class BrokerLink:
         self, code: int, header: object | None = None, body: object | bytes | None = None, *, timeout_ms: int | None = None
     ) -> Command:
         """Return the response to a request. Raise the BrokerError of its code unless that is SUCCESS."""
-        response = await self.request(code, header, body, timeout_ms=timeout_ms)
-        if response.code != ResponseCode.SUCCESS:
-            raise broker_error(response.code, response.remark)
-        return response
+        return checked(await self.request(code, header, body, timeout_ms=timeout_ms))
 
     def oneway(self, code: int, header: object | None = None, body: object | bytes | None = None) -> None:
         """Write a request that has no response. Raise TransportError if the link is down."""
@@ -183,9 +181,7 @@ class BrokerLink:
     async def _send_heartbeat(self, endpoint: Endpoint) -> HeartbeatReply:
         body = encode_body(self._hooks.describe(self))
         response = await endpoint.request(RequestCode.HEART_BEAT, None, body, timeout_ms=self._request_timeout_ms)
-        if response.code != ResponseCode.SUCCESS:
-            raise broker_error(response.code, response.remark)
-        reply = decode_body(HeartbeatReply, response.body)
+        reply = decode_body(HeartbeatReply, checked(response).body)
         if reply.broker_name != self.name:
             other = printable(reply.broker_name)
             raise RemoteProtocolError(f"expected broker {self.name} at {endpoint.peer}, but {other} responded: the route is out of date")

@@ -9,12 +9,13 @@ from collections.abc import Collection, Sequence
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import BrokerAddress, CreateTopicReply, TopicRoute
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
-from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.errors import LocalProtocolError, RouteNotReadyError, TransportError, broker_error
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.errors import LocalProtocolError, RouteNotReadyError, TransportError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.names import check_topic, is_system_topic
 from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.responses import checked
 from lockstep.runtime.link import call
 
 
@@ -75,6 +76,4 @@ async def _request_topic(instance: Instance, broker: BrokerAddress, layout: Topi
         encode_body(layout),
         timeout_ms=instance.config.request_timeout_ms,
     )
-    if response.code != ResponseCode.SUCCESS:
-        raise broker_error(response.code, response.remark)
-    return decode_body(CreateTopicReply, response.body).layout
+    return decode_body(CreateTopicReply, checked(response).body).layout
