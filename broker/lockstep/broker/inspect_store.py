@@ -220,6 +220,9 @@ class _ClosedStore:
     def drop_topic(self, _topic: str) -> None:
         """Ignore deletions: messages are counted by the log."""
 
+    def hide_below(self, _topic: str, _queue_id: int, _minimum: int) -> None:
+        """Ignore purges, as deletions."""
+
 
 class _NoRandom:
     """No table draws a number while it only reads the log."""

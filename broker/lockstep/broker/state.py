@@ -5,7 +5,7 @@ fit into a file of the log. It is written before any response that depends on it
 topic before it holds a message of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lockstep.broker.groups.coordination import Coordination, CoordinationConfig
@@ -26,6 +26,8 @@ from lockstep.runtime.host import Random
 SNAPSHOT_FORMAT = 1
 STORE = "broker.store"
 """(STORE, store id): the store that a start has opened."""
+PURGED = "topic.purged"
+"""(PURGED, topic, [[queue id, offset], …]): the messages below these offsets were removed by an operator."""
 
 
 class BrokerState:
@@ -79,6 +81,15 @@ class BrokerState:
         self._store.drop_topic(topic)
         self.sequences.drop_topic(topic)
 
+    def purge(self, topic: str, minimums: Mapping[int, int]) -> None:
+        """Remove what queues of a topic hold below an offset. Groups that had not consumed it are the caller's concern."""
+        self.journal.record((PURGED, topic, [list(pair) for pair in minimums.items()]), self._purge)
+
+    def _purge(self, change: Change) -> None:
+        _, topic, minimums = change
+        for queue_id, minimum in minimums:
+            self._store.hide_below(topic, queue_id, minimum)
+
     def take_snapshot(self) -> dict[str, Any]:
         """Return all tables as they are now, after writing their changes to the log."""
         self.write_changes()
@@ -107,6 +118,8 @@ class BrokerState:
                     self._delete_messages(topic)
             elif change[0] == DELIVERED:
                 self.delays.apply(change)
+            elif change[0] == PURGED:
+                self._purge(change)
             elif change[0] == STORE:
                 self._check_store(change)
             else:

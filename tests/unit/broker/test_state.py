@@ -73,9 +73,15 @@ class BrokerRun:
         item = SyncItem(GROUP, TOPIC, queue_id, epoch=self.held.get(queue_id, 0), offset=offset, release=release)
         self.state.coordination.lock_sync.sync(self.connection, SyncBody((item,)), 0)
 
+    def purge(self, queue_id: int, minimum: int) -> None:
+        """Purge a queue, and move the groups that had not consumed what was removed."""
+        self.state.purge(TOPIC, {queue_id: minimum})
+        for _ in self.state.coordination.skip_removed({(TOPIC, queue_id): minimum}):
+            pass
+
     async def step(self, random: Random) -> None:
         queue_id = random.randrange(2)
-        match random.choice(("send", "send", "send", "join", "lock", "lock", "commit", "commit", "layout", "turn", "turn")):
+        match random.choice(("send", "send", "send", "join", "lock", "lock", "commit", "commit", "purge", "layout", "turn", "turn")):
             case "send" if self.state.topics.find_layout(TOPIC) is not None:
                 self.send(random.choice(PRODUCERS), queue_id, random.randint(1, 4))
             case "join":
@@ -84,6 +90,8 @@ class BrokerRun:
                 self.lock(queue_id)
             case "commit" if self.connection:
                 self.commit(queue_id, random.randrange(20), release=random.random() < 0.3)
+            case "purge":
+                self.purge(queue_id, random.randint(0, self.store.bounds(TOPIC, queue_id)[1]))
             case "layout" if random.random() < 0.3:
                 self.lay_out(random.choice((0, 2, 3)))
             case _:

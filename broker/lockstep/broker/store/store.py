@@ -618,6 +618,11 @@ class Store:
         """Hide the topic's messages permanently. If the topic is created again, its queue offsets continue above."""
         self._queues.drop_topic(topic)
 
+    def hide_below(self, topic: str, queue_id: int, minimum: int) -> None:
+        """Hide the messages of one queue below an offset permanently, at most all that it has. Its offsets are not used again."""
+        if (queue := self._queues.get((topic, queue_id))) is not None:
+            self._queues.hide_below(queue, minimum)
+
     async def close(self, clean: bool = True, *, refused: bool = False) -> None:
         """Sync and close. With `clean` False leave everything as a killed process would.
 

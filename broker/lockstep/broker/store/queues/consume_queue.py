@@ -294,7 +294,8 @@ class ConsumeQueue:
         self.min = 0
         """The first existing offset."""
         self.min_position: int | None = None
-        """Its position in the log. None while the queue is empty, or while a start has not determined it yet."""
+        """Its position in the log, or a lower one after messages were hidden; the next search of retention finds the right one. None while
+        the queue is empty, or while a start has not determined it yet."""
         self.next = 0
         """The offset of the next message."""
         self.bytes_in = 0
@@ -322,10 +323,15 @@ class ConsumeQueue:
         self.next += count
 
     def hide_all(self) -> None:
-        """Remove everything below `next`, because the topic was deleted. Its offsets are not used again."""
+        """Hide everything below `next`, because the topic was deleted or purged. Its offsets are not used again."""
         self.min = self.visible = self.flushed = self._base = self.next
         self.min_position = None
         self._entries = bytearray()
+
+    def hide_below(self, minimum: int) -> None:
+        """Hide everything below `minimum`, which is below `next`, because the topic was purged."""
+        self.min = max(self.min, minimum)
+        self.visible = max(self.visible, self.min)
 
     def flush(self, files: QueueFiles) -> None:
         """Write the entries that only memory has."""
@@ -388,4 +394,6 @@ class ConsumeQueue:
             self.min = index
             self.min_position = position
             self.visible = max(self.visible, index)
+        elif self.min_position is not None:  # more was hidden while the search ran
+            self.min_position = max(self.min_position, log_start)
         return self.min != before

@@ -112,7 +112,21 @@ class QueueTable:
     def drop_topic(self, topic: str) -> None:
         """Hide the messages of a topic. Its queue offsets continue, so that one offset never names two messages."""
         for queue in self.queues_of_topic(topic):
-            self._dirty.pop(queue, None)
-            self._waiting -= queue.next - queue.flushed
-            queue.hide_all()
-            self.files.remove_below(queue, queue.next * ENTRY_BYTES)
+            self._hide_all(queue)
+
+    def hide_below(self, queue: ConsumeQueue, minimum: int) -> None:
+        """Hide the messages of a queue below `minimum`.
+
+        If some are left, the files of the others remain until retention has removed the records that their entries name: a start from an
+        older snapshot compares them.
+        """
+        if minimum < queue.next:
+            queue.hide_below(minimum)
+        else:
+            self._hide_all(queue)
+
+    def _hide_all(self, queue: ConsumeQueue) -> None:
+        self._dirty.pop(queue, None)
+        self._waiting -= queue.next - queue.flushed
+        queue.hide_all()
+        self.files.remove_below(queue, queue.next * ENTRY_BYTES)

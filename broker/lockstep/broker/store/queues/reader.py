@@ -182,7 +182,7 @@ class Reader:
                     raise
                 entries = entries[: (mismatch.offset - offset) * ENTRY_BYTES]
                 continue
-            if parts is None:
+            if parts is None or offset < queue.min:  # removed, deleted or purged while the log was read
                 return ReadResult(ReadStatus.OFFSET_TOO_SMALL, queue.min, queue.min, queue.visible)
             examined = 0, 0
             if keep is not None:

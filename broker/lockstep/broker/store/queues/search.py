@@ -3,7 +3,7 @@
 A worker thread reads a piece of the log and finds the places where the key's bytes are. The record that has such a place is the one before
 it that its consume queue names: bytes within a body can look like a record, but no queue names them, since the broker alone builds queues,
 from the log. So no forged records are found. Neither is the broker's own state, which is in no queue, nor are messages that are not
-confirmed yet, are lost, or belong to a topic that was deleted: readers of the queue don't see them either.
+confirmed yet, are lost, or were deleted or purged with their topic: readers of the queue don't see them either.
 
 Times narrow the search to a part of the log, by the messages of some queues (Query.narrow).
 """

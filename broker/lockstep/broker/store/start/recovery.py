@@ -117,7 +117,7 @@ class Recoverer:
         if scan.last_record >= 0:
             self.state.last_record = scan.last_record
         self._judge(scan, sink, choice)
-        # A topic that was deleted since has nothing below the snapshot any more, whatever its files hold.
+        # A topic that was deleted or purged since has less below the snapshot, or nothing, whatever its files hold.
         needed = [(queue, following) for queue, following in wrong if queue.min < following]
         lost = sink.lost
         if snapshot is not None and (needed or log.lacking or choice.suspect is not None):
@@ -158,7 +158,7 @@ class Recoverer:
         return 0 if queue is None else queue.min
 
     def _not_deleted(self, lost: list[LostRow]) -> list[LostRow]:
-        """Return the parts of these ranges that no deletion of their topic has hidden."""
+        """Return the parts of these ranges that no deletion or purge of their topic has hidden."""
         rows = [(topic, queue_id, max(first, self._minimum(topic, queue_id)), end) for topic, queue_id, first, end in lost]
         return [row for row in rows if row[2] < row[3]]
 

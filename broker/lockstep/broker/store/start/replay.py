@@ -20,7 +20,7 @@ HELD_ENTRIES_MAX = 8_000_000
 class Replay(Protocol):
     """Takes the state back at a start: first the snapshot, then the log after it, in log order.
 
-    `Store.drop_topic` may be called from `state`: the messages that the topic had up to that record stay hidden.
+    `Store.drop_topic` and `Store.hide_below` may be called from `state`: the messages that the topic had up to that record stay hidden.
     """
 
     def snapshot(self, plain: object) -> None:
