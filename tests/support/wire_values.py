@@ -57,7 +57,7 @@ def dataclasses_in(*modules: types.ModuleType) -> list[type]:
 HEADERS = dataclasses_in(admin, clients, offsets, park, pull, routes, send, tools)
 BODY_MODULES = [
     import_module(f"lockstep.protocol.bodies.{name}")
-    for name in ("heartbeat", "locks", "routes", "groups", "brokers", "parks", "running", "overview", "group_events")
+    for name in ("heartbeat", "locks", "routes", "groups", "brokers", "parks", "purge", "running", "overview", "group_events")
 ]
 BODIES = [*dataclasses_in(*BODY_MODULES), queue.LayoutVersion, queue.LayoutEntry, queue.TopicLayout]
 
@@ -125,6 +125,7 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.OVERVIEW: (None, None),
     R.GROUP_EVENTS: (clients.GroupEventsHeader, None),
     R.FORGET_PROGRESS: (clients.ForgetProgressHeader, None),
+    R.PURGE_TOPIC: (None, bodies.PurgeBody),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.DELETE_SUBSCRIPTIONGROUP: (clients.DeleteGroupHeader, None),
     R.GET_BROKER_RUNTIME_INFO: (None, None),
@@ -215,6 +216,7 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.OVERVIEW: (None, bodies.Overview),
     R.GROUP_EVENTS: (None, bodies.GroupEvents),
     R.FORGET_PROGRESS: (clients.ForgetProgressReply, None),
+    R.PURGE_TOPIC: (None, bodies.PurgeReply),
     R.GET_CONSUMER_RUNNING_INFO: (None, bodies.RunningInfo),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.UPDATE_BROKER_CONFIG: (None, bodies.SettingChanges),

@@ -56,14 +56,14 @@ class StoreMaintenance:
             now_ms = self._store.safe_now_ms()
             moved = await self._store.retention(now_ms, self._before_removal)
             if moved:
-                await self._move_groups(moved)
+                await self.move_groups(moved)
             await self._forget_sequences(now_ms)
             before, config = config, self._state.coordination.state.config
             if self._state.coordination.set_day(now_ms) or config.group_idle_days != before.group_idle_days:
                 await self._forget_groups()
             self._store.disk_status()  # logs a change that no send and no probe has noticed
 
-    async def _move_groups(self, moved: Sequence[tuple[str, int, int]]) -> None:
+    async def move_groups(self, moved: Sequence[tuple[str, int, int]]) -> None:
         """Move the groups past removed messages. `moved` has (topic, queue id, new minimum)."""
         slices = Slices(MOVES_PER_SLICE)
         for _ in self._state.coordination.skip_removed({(topic, queue_id): new_min for topic, queue_id, new_min in moved}):

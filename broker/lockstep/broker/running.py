@@ -35,6 +35,7 @@ from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.processors.overview import OverviewProcessor
 from lockstep.broker.processors.park import ParkProcessor
 from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
+from lockstep.broker.processors.purge import PURGE_LANE, PurgeProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
@@ -76,10 +77,11 @@ LANES = {
     SEND_BACK_LANE: LaneLimits(concurrency=2, queue_max=16_384),
     ROUTE_LANE: LaneLimits(concurrency=256, queue_max=4_096),
     RELAY_LANE: LaneLimits(concurrency=64, queue_max=256),
+    PURGE_LANE: LaneLimits(concurrency=1, queue_max=16),
 }
 """At most six searches and reads of single messages run at a time, since they use threads of the host. The queues hold 256 requests of
 tools, one LOCK of each of 1,024 members that start by time, and thousands of messages that consumers send back. A response in ROUTE_LANE
-waits for nameservers and one in RELAY_LANE for a member of a group; they use no thread."""
+waits for nameservers and one in RELAY_LANE for a member of a group; they use no thread, nor do purges."""
 
 
 class RunningBroker:
@@ -175,6 +177,7 @@ class RunningBroker:
             ParkProcessor(store, coordination, copies),
             pulls,
             QueryProcessor(store, state.topics, delays.waits, coordination.state.progress.first_offset, host.clock),
+            PurgeProcessor(store, state, self.maintenance.move_groups),
             topics,
             ClientProcessor(host, coordination, group_topics, topics, budget, connections, pulls.held_offset, pulls.disk_count),
             GroupsProcessor(coordination, connections, budget),

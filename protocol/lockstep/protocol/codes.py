@@ -104,6 +104,7 @@ class RequestCode(IntEnum):
     OVERVIEW = 30014
     GROUP_EVENTS = 30015
     FORGET_PROGRESS = 30016
+    PURGE_TOPIC = 30017
 
 
 class ResponseCode(IntEnum):

@@ -12,8 +12,8 @@ versions."""
 LANE_BYTES_MAX = 64 * 1024 * 1024
 """The maximum for all requests that wait in a lane: 16,384 with the longest usual header, or 32 LOCKs with the longest body."""
 MEMBER_BYTES_MAX = 2 * 1024 * 1024
-"""The maximum body of a request that lists the queues of a member: LOCK, UNLOCK, SYNC, RESET_OFFSETS. It fits 16,384 queues of one
-member if group and topic names have 20 characters."""
+"""The maximum body of a request that lists the queues of a member or of a topic: LOCK, UNLOCK, SYNC, RESET_OFFSETS, PURGE_TOPIC. It fits
+16,384 queues of one member if group and topic names have 20 characters."""
 HEARTBEAT_BYTES_MAX = 1024 * 1024
 """The maximum body of HEART_BEAT: 1,024 topics with names of 127 characters, and 4,096 tags of 200."""
 LAYOUTS_BYTES_MAX = 4 * 1024 * 1024

@@ -6,6 +6,7 @@ from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.processors.pull import PullProcessor
+from lockstep.broker.processors.purge import PurgeProcessor
 from lockstep.broker.processors.query import QueryProcessor
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_back import SendBackProcessor
@@ -26,6 +27,7 @@ BROKER = (
     LockProcessor,
     OffsetProcessor,
     PullProcessor,
+    PurgeProcessor,
     QueryProcessor,
     SendProcessor,
     SendMessageProcessor,
@@ -33,7 +35,7 @@ BROKER = (
     StatusProcessor,
     TopicProcessor,
 )
-MEMBER = {R.LOCK_BATCH_MQ, R.UNLOCK_BATCH_MQ, R.SYNC, R.RESET_OFFSETS}
+MEMBER = {R.LOCK_BATCH_MQ, R.UNLOCK_BATCH_MQ, R.SYNC, R.RESET_OFFSETS, R.PURGE_TOPIC}
 LARGER = {
     **dict.fromkeys(MEMBER, MEMBER_BYTES_MAX),
     R.HEART_BEAT: HEARTBEAT_BYTES_MAX,

@@ -293,7 +293,7 @@ async def test_progress_moved_by_retention_is_updated_in_slices(monkeypatch: pyt
         coordination = bench.c
 
     keeper = StoreMaintenance(cast(Any, FakeHost()), cast(Any, None), cast(Any, State()))
-    moving = asyncio.ensure_future(keeper._move_groups([(TOPIC, queue_id, 9) for queue_id in range(QUEUES)]))
+    moving = asyncio.ensure_future(keeper.move_groups([(TOPIC, queue_id, 9) for queue_id in range(QUEUES)]))
     await asyncio.sleep(0)
     progress.record_commit((GROUP, TOPIC, QUEUES - 1), 12, 0, bench.now_ms)
     await counted.until(moving.done)

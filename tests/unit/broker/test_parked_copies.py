@@ -425,7 +425,7 @@ async def remove_old(owner: Owner) -> list[tuple[str, int, int]]:
     assert broker._store is not None
     await broker.running.maintenance.snapshot()
     moved = await broker._store.retention(broker._store.now_ms() + 366 * 24 * 3_600_000, owner.copies.copy_before)
-    await broker.running.maintenance._move_groups(moved)
+    await broker.running.maintenance.move_groups(moved)
     return [each for each in moved if each[0] == TOPIC]
 
 

@@ -169,7 +169,7 @@ class QueryProcessor:
                 raise BrokerSystemError(
                     f"the message at log offset {header.offset} waited for its delay, and does not wait any more{_id(record)}"
                 )
-        raise BrokerSystemError(f"no message begins at log offset {header.offset}: the id is another broker's, or retention has removed it")
+        raise BrokerSystemError(f"no message begins at log offset {header.offset}: the id is another broker's, or the message was removed")
 
     def _has(self, header: QueueHeader | SearchOffsetHeader) -> bool:
         layout = self._topics.find_layout(header.topic)

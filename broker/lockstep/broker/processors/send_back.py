@@ -47,7 +47,7 @@ class SendBackProcessor:
         data = await self._store.record_at(header.offset)
         if data is None:
             raise QueryNotFoundError(
-                f"no message begins at log offset {header.offset}: retention has removed it, or the offset is another broker's"
+                f"no message begins at log offset {header.offset}: the message was removed, or the offset is another broker's"
             )
         self._gate.check()
         record = _user_record(data)

@@ -69,6 +69,7 @@ from lockstep.protocol.bodies.parks import (
     ParkState,
     ReplayKey,
 )
+from lockstep.protocol.bodies.purge import PurgeBody, PurgedQueue, PurgeReply, UnconsumedGroup
 from lockstep.protocol.bodies.routes import (
     BrokerAddress,
     ClusterInfo,
@@ -132,6 +133,9 @@ __all__ = [
     "ParkState",
     "ParkedKey",
     "ProducerGroup",
+    "PurgeBody",
+    "PurgeReply",
+    "PurgedQueue",
     "QueueFreeBody",
     "QueueOffset",
     "QueueRef",
@@ -160,4 +164,5 @@ __all__ = [
     "TopicList",
     "TopicOffsets",
     "TopicRoute",
+    "UnconsumedGroup",
 ]
