@@ -30,6 +30,8 @@ from lockstep.protocol.bodies import (
     Overview,
     ParkControlBody,
     ParkControlReply,
+    PurgeBody,
+    PurgeReply,
     ResetBody,
     ResetReply,
     RunningInfo,
@@ -211,6 +213,10 @@ class AdminClient:
     async def reset(self, broker: BrokerAddress, body: ResetBody) -> ResetReply:
         """Set a group's progress at one broker: in all the given queues, or in none."""
         return decode_body(ResetReply, (await self.request(broker, RequestCode.RESET_OFFSETS, body=encode_body(body))).body)
+
+    async def purge(self, broker: BrokerAddress, body: PurgeBody) -> PurgeReply:
+        """Purge a topic at one broker: all the given queues, or none. Return what was removed, or would be with `dry_run`."""
+        return decode_body(PurgeReply, (await self.request(broker, RequestCode.PURGE_TOPIC, body=encode_body(body))).body)
 
     async def control_parked(self, broker: BrokerAddress, body: ParkControlBody) -> ParkControlReply:
         """List, replay or drop parked keys at one broker. Return the keys that were named, at most LISTED_MAX."""

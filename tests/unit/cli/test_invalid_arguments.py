@@ -46,6 +46,7 @@ ARGUMENTS = {
     ("topic", "list"): [],
     ("topic", "show"): ["orders"],
     ("topic", "alter"): ["orders", "--read-queues", "2", "--write-queues", "2"],
+    ("topic", "purge"): ["orders", "--to", "end", "--dry-run"],
     ("topic", "delete"): ["nothing"],
     ("topic", "forget-deleted"): [],
     ("group", "list"): [],

@@ -21,6 +21,7 @@ from lockstep.operations.changes.send import MessageSend
 from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
 from lockstep.operations.changes.topic_forget_deleted import TopicForgetDeleted
+from lockstep.operations.changes.topic_purge import TopicPurge
 from lockstep.protocol.bodies import SubscriptionPolicy
 from lockstep.protocol.errors import ConfigError
 
@@ -35,6 +36,7 @@ FILLED: list[Operation] = [
     ParkReplay(group="billing", every=True, topic="orders"),
     ParkDrop(group="billing", key="--all", to=DropTarget.DLQ),
     DeadLetterReplay(group="billing", to=ReplayTarget.TOPIC, rate=5, every=True),
+    TopicPurge(topic="orders", to="-1h", queue=("a:0", "a:1"), force=True),
     TopicForgetDeleted(every=True),
     BrokerRemove(name="broker-a", force=True),
     BrokerConfigSet(changes=("retention_hours=24", "a=-b"), every=True),

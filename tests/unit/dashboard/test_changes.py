@@ -334,6 +334,7 @@ async def test_rubbish_in_any_field_is_refused_and_never_an_error_of_the_server(
     [
         ("topic-create", {"topic": "-new", "broker": "broker-a"}),
         ("topic-alter", {"topic": TOPIC, "queues": "5"}),
+        ("topic-purge", {"topic": TOPIC, "to": "0s", "queue": "broker-a:0", "force": "yes"}),
         ("topic-delete", {"topic": TOPIC}),
         ("send", {"topic": TOPIC, "sharding_key": "-k 'x'", "tag": "t", "keys": "a -b", "body": "--help"}),
         ("send", {"topic": TOPIC, "body": "two\nlines"}),
@@ -385,6 +386,19 @@ async def test_topic_is_created_written_altered_and_deleted(lockstep_cluster: Te
     made = [record.getMessage() for record in caplog.records if "change.made" in record.getMessage()]
     assert len(made) == 4
     assert not any("hello" in line for line in made), "bodies are not logged"
+
+
+async def test_topic_is_purged(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    await send(cluster, 10)
+    async with panel(cluster) as on:
+        plan = await on.planned("topic-purge", topic=TOPIC, to="end")
+        assert f"10 messages of topic {TOPIC} are removed" in plan
+        assert "bytes stay in the log files" in plan
+        done = await on.done("topic-purge", typed=TOPIC, topic=TOPIC, to="end")
+        assert f"topic {TOPIC}: 10 messages removed in " in done.replace(f"Topic {TOPIC}", f"topic {TOPIC}")
+        assert f"topic {TOPIC} has no messages before end" in await on.planned("topic-purge", topic=TOPIC, to="end")
 
 
 async def test_topic_is_not_altered_while_an_ordered_group_lags(lockstep_cluster: TestCluster) -> None:

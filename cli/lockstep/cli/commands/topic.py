@@ -12,12 +12,13 @@ from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
 from lockstep.operations.changes.topic_delete import TopicDelete
 from lockstep.operations.changes.topic_forget_deleted import TopicForgetDeleted
+from lockstep.operations.changes.topic_purge import TopicPurge
 from lockstep.operations.errors import raise_if_incomplete
 from lockstep.operations.watch.topic_query import read_topic, topic_json
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, show, alter and delete topics.")
+app = typer.Typer(no_args_is_help=True, help="Create, list, show, alter, purge and delete topics.")
 
-add_changes(app, (TopicCreate, TopicAlter, TopicDelete, TopicForgetDeleted))
+add_changes(app, (TopicCreate, TopicAlter, TopicPurge, TopicDelete, TopicForgetDeleted))
 
 
 @app.command("list")

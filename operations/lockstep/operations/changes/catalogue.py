@@ -15,10 +15,12 @@ from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
 from lockstep.operations.changes.topic_delete import TopicDelete
 from lockstep.operations.changes.topic_forget_deleted import TopicForgetDeleted
+from lockstep.operations.changes.topic_purge import TopicPurge
 
 CHANGES: tuple[type[Operation], ...] = (
     TopicCreate,
     TopicAlter,
+    TopicPurge,
     TopicDelete,
     TopicForgetDeleted,
     MessageSend,

@@ -1,6 +1,6 @@
 """Move a group to other offsets."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import Annotated
@@ -188,24 +188,9 @@ async def plan_reset(
         topics = sorted({line.topic for line in lines if group_of_topic(line.topic) is None})
     if not topics:
         raise unknown_group(group, {}, FIRST_RESET)
-    queues, brokers = await read_queues(admin, topics)
-    if selected:
-        queues = [each for each in queues if (each.broker_name, each.queue_id) in selected]
-    if missing := set(selected) - {(each.broker_name, each.queue_id) for each in queues}:
-        raise OperationError(
-            f"nothing was changed: {', '.join(topics)} has no queue {':'.join(map(str, min(missing)))}; "
-            "run `lockstep topic show TOPIC` to list the queues"
-        )
+    queues, brokers = await read_queues(admin, topics, selected)
     ranges = await read_ranges(admin, brokers, queues)
-    by_time = {}
-    if target.kind == "time":
-        found = await gather_results(
-            {str(each): admin.offset_by_time(brokers[each.broker_name], each.topic, each.queue_id, target.value) for each in queues}
-        )
-        if found.failed:
-            raise OperationError(f"nothing was changed, {found.failure_summary()}. Run the command again")
-        by_time = {each: found.values[str(each)] for each in queues}
-    return plan_moves(queues, lines, ranges, target, by_time)
+    return plan_moves(queues, lines, ranges, target, await read_by_time(admin, brokers, queues, target))
 
 
 async def read_lines(admin: AdminClient, group: str) -> Sequence[QueueLine]:
@@ -223,15 +208,44 @@ async def read_lines(admin: AdminClient, group: str) -> Sequence[QueueLine]:
     return () if report is None else report.queues
 
 
-async def read_queues(admin: AdminClient, topics: Iterable[str]) -> tuple[list[MessageQueue], dict[str, BrokerAddress]]:
-    """Return the readable queues of topics, and their brokers by name. Raise TopicNotExistError."""
+async def read_queues(
+    admin: AdminClient, topics: Sequence[str], selected: Collection[tuple[str, int]] = ()
+) -> tuple[list[MessageQueue], dict[str, BrokerAddress]]:
+    """Return the readable queues of topics, those `selected` or all, and their brokers by name.
+
+    Raise TopicNotExistError, and OperationError for a selected queue that no topic has.
+    """
     queues: list[MessageQueue] = []
     brokers: dict[str, BrokerAddress] = {}
     for name in topics:
         route = await admin.route(name)
         brokers |= by_name(route.brokers)
         queues += route.layout.read_queues
+    if selected:
+        queues = [each for each in queues if (each.broker_name, each.queue_id) in selected]
+    if missing := set(selected) - {(each.broker_name, each.queue_id) for each in queues}:
+        raise OperationError(
+            f"nothing was changed: {', '.join(topics)} has no queue {':'.join(map(str, min(missing)))}; "
+            "run `lockstep topic show TOPIC` to list the queues"
+        )
     return queues, brokers
+
+
+async def read_by_time(
+    admin: AdminClient, brokers: Mapping[str, BrokerAddress], queues: Sequence[MessageQueue], target: Target
+) -> dict[MessageQueue, int]:
+    """Return each queue's first message that was stored at the time of `target` or later; nothing if it is no time.
+
+    Raise OperationError if a broker does not respond.
+    """
+    if target.kind != "time":
+        return {}
+    found = await gather_results(
+        {str(each): admin.offset_by_time(brokers[each.broker_name], each.topic, each.queue_id, target.value) for each in queues}
+    )
+    if found.failed:
+        raise OperationError(f"nothing was changed, {found.failure_summary()}. Run the command again")
+    return {each: found.values[str(each)] for each in queues}
 
 
 async def read_ranges(

@@ -93,7 +93,7 @@ def plan_moves(
         if target.kind == "offset" and not held.min_offset <= after <= held.max_offset:
             raise StateError(
                 f"nothing was changed: {queue} has offsets {held.min_offset} to {held.max_offset}, not {after}"
-                + (time_hint(after) or ". To reset one queue only, add --queue BROKER:NUMBER")
+                + (time_hint(after) or ". To name one queue only, add --queue BROKER:NUMBER")
             )
         after = max(held.min_offset, min(after, held.max_offset))
         before, parked = known.get(queue, (None, 0))

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.errors import OperationError
-from lockstep.protocol.names import check_topic, is_system_topic
+from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
 from lockstep.protocol.queue import LayoutEntry
 
 
@@ -12,7 +12,17 @@ def check_not_system_topic(topic: str) -> None:
     """Raise OperationError for a topic that brokers use internally, and the error of `check_topic` for an invalid name."""
     check_topic(topic)
     if is_system_topic(topic):
-        raise OperationError(f"topic {topic} is used by the brokers internally: it can be neither altered nor deleted")
+        raise OperationError(f"topic {topic} is used by the brokers internally: it can be neither altered nor deleted nor purged")
+
+
+def check_not_only_copy(topic: str, verb: str) -> None:
+    """Raise OperationError if the topic holds the only copy of a group's messages."""
+    for prefix, what in ((RETRY_PREFIX, "messages that wait for a retry"), (DLQ_PREFIX, "dead letters")):
+        if topic.startswith(prefix):
+            group = topic.removeprefix(prefix)
+            raise OperationError(
+                f"nothing was changed: topic {topic} holds the {what} of group {group}, which would be lost. Use --force to {verb} it"
+            )
 
 
 def describe_queues(entries: Iterable[LayoutEntry]) -> str:

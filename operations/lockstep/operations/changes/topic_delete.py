@@ -6,12 +6,11 @@ from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.changes.layout_publish import publish_layout
-from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
-from lockstep.operations.changes.topic_change import check_not_system_topic
+from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan
+from lockstep.operations.changes.topic_change import check_not_only_copy, check_not_system_topic
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.parked import count_forgotten
 from lockstep.operations.watch.topic_query import read_topic
-from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX
 from lockstep.protocol.queue import TopicLayout
 
 
@@ -59,12 +58,8 @@ async def plan_deletion(admin: AdminClient, topic: str, *, force: bool = False) 
     before = await admin.find_layout(topic)
     if before is None:
         raise OperationError(f"topic {topic} does not exist; run `lockstep topic list` to list the topics")
-    for prefix, what in ((RETRY_PREFIX, "messages that wait for a retry"), (DLQ_PREFIX, "dead letters")):
-        if topic.startswith(prefix) and not force:
-            group = topic.removeprefix(prefix)
-            raise OperationError(
-                f"nothing was changed: topic {topic} holds the {what} of group {group}, which would be lost. Use --force to delete it"
-            )
+    if not force:
+        check_not_only_copy(topic, "delete")
     return before
 
 
