@@ -8,7 +8,7 @@ from lockstep.client.topics import create_topic
 from lockstep.operations.admin_client import AdminClient, by_name
 from lockstep.operations.changes.reset_plan import offset_range, plan_moves
 from lockstep.operations.targets import Target
-from lockstep.protocol.bodies import DataVersion, OffsetRange, QueueOffset, RegisterBody, ResetBody
+from lockstep.protocol.bodies import DataVersion, OffsetRange, PurgeBody, QueueOffset, RegisterBody, ResetBody
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
@@ -97,6 +97,34 @@ def reset_twice_main(universe: Universe, broker: str, group: str, topic: str, sh
             universe.record_reached("progress reset", f"{broker} {shares} of 1,000")
         except LockstepError as error:
             universe.record_reached("reset failed", f"{error!r:.120}")
+        return 0
+
+    return main
+
+
+def purge_main(universe: Universe, topic: str, shares: Sequence[int]) -> Main:
+    """Run `lockstep topic purge --force`: broker by broker, until one fails.
+
+    `shares`: how much of a queue is removed, in thousandths of its messages; the queues of a broker use them in turn.
+    """
+
+    async def main(stop: asyncio.Event) -> int:
+        admin = AdminClient(Host.current(), universe.nameserver)
+        try:
+            brokers = by_name((await admin.route(topic)).brokers)
+            for name in sorted(brokers):
+                held = await admin.offsets(brokers[name], topic)
+                wanted = [
+                    QueueOffset(
+                        one.queue_id, one.min_offset + (one.max_offset - one.min_offset) * shares[one.queue_id % len(shares)] // 1_000
+                    )
+                    for one in held
+                ]
+                reply = await admin.purge(brokers[name], PurgeBody(topic, tuple(wanted), force=True))
+                if reply.group_count:
+                    universe.record_reached("topic purged", f"{name}: {reply.groups[0]}")
+        except LockstepError as error:
+            universe.record_reached("purge failed", f"{error!r:.120}")
         return 0
 
     return main

@@ -423,6 +423,7 @@ REACH: dict[str, Count] = {
     "response to a reset lost": _lost("a reset"),
     "group began within the storm": _named("group began"),
     "topic deleted under load": _named("topic deleted"),
+    "topic purged before a group had consumed it": _named("topic purged"),
     "classic lock refused": _events(ClassicLocked, lambda lock: not lock.granted),
     "classic lock taken over after it had expired": _computed(_expired_classic_locks),
     "written only, and lost in a power cut": _computed(_written_lost),

@@ -318,6 +318,26 @@ WORLDS: Mapping[str, World] = {
             "queues": (1, 2),
         },
     ),
+    "purge": World(
+        {
+            "purge_topic": 4,
+            "kill_broker": 1,
+            "power_broker": 1,
+            "stop_consumer": 2,
+            "kill_consumer": 1,
+            "pause_consumer": 1,
+            "partition": 1,
+        },
+        {
+            "segment_bytes": (16 << 10,),
+            "readers": (False, False, True),
+            "log_bytes_max": (64 << 10, 256 << 10),
+            "snapshot_interval_ms": (2_000, 10_000),
+            "long_share": (0.03, 0.1),
+            "send_every_s": (0.03, 0.06),
+            "queues": (1, 2),
+        },
+    ),
     "concurrent": World(
         {
             "kill_consumer": 3,
@@ -437,6 +457,7 @@ NOT_IN_A_SWARM = (
     "wipe",
     "begin_group",
     "delete_topic",
+    "purge_topic",
     "reset_at_a_restart",
     "first_sends",
     "wall_glitch",

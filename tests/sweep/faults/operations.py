@@ -6,6 +6,7 @@ from sweep.operators import (
     OPERATOR,
     delete_main,
     first_sends_main,
+    purge_main,
     recreate_main,
     reset_main,
     strange_layouts_main,
@@ -68,6 +69,16 @@ def _slow(storm: Storm, addresses: list[str], broker: str, more_s: float) -> Non
     for pair in pairs:
         slow[pair] = more_s
         storm.call_later(4, slow.pop, pair, None)
+
+
+def purge_topic(storm: Storm) -> None:
+    """Remove the first messages of queues, also those that groups have not consumed; often a broker dies then or soon after."""
+    universe, random = storm.universe, storm.random
+    shares = [random.choice([0, 1_000, random.randrange(1_001)]) for _ in range(2)]
+    storm.record_fault("purge topic", str(shares))
+    universe.launch(OPERATOR, "admin", purge_main(universe, TOPIC, shares))
+    if random.random() < 0.4:
+        storm.call_later(random.choice([0.01, 0.03, 0.1, 0.5]), storm.take_down, storm.broker()[1], random.choice([0.05, 0.5]))
 
 
 def begin_group(storm: Storm) -> None:
@@ -153,4 +164,4 @@ def take_name(storm: Storm) -> None:
         universe.launch("10.0.3.31", "admin", take_name_main(name, nameserver, random.choice([4.0, 15.0])))
 
 
-KINDS = (reset_progress, begin_group, delete_topic, reset_at_a_restart, first_sends, copy_store, strange_layouts, take_name)
+KINDS = (reset_progress, begin_group, delete_topic, reset_at_a_restart, first_sends, copy_store, strange_layouts, take_name, purge_topic)

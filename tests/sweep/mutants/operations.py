@@ -15,6 +15,8 @@ from lockstep.broker.groups.start_policy import StartPositions
 from lockstep.broker.groups.tables.lock_table import LockTable, QueueKey
 from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.groups.tables.session_table import Session
+from lockstep.broker.processors import purge
+from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.cli import interrupt
@@ -31,6 +33,7 @@ LATE = "tests/unit/client/test_late_topics.py::"
 LOCKS = "tests/unit/broker/test_classic_client_locks.py::"
 RESETS = "tests/unit/broker/test_classic_client_resets.py::"
 LIVES = "tests/unit/broker/test_recreated_topics.py::"
+PURGES = "tests/unit/broker/test_purge.py::"
 
 
 @mutant("reset")
@@ -174,6 +177,18 @@ def the_highest_counter_wins_over_a_later_creation(patch: Patches) -> None:
 def a_deleted_topic_keeps_its_messages(patch: Patches) -> None:
     """Deleting a topic deletes its messages."""
     patch.set(Store, "drop_topic", lambda self, topic: None)
+
+
+@mutant("purge", aimed=PURGES + "test_purge_removes_what_is_below_in_the_named_queues_and_survives_a_kill")
+def purges_in_memory(patch: Patches) -> None:
+    """What was purged stays away after a restart."""
+    patch.set(BrokerState, "purge", lambda self, topic, minimums: self._purge(("topic.purged", topic, list(minimums.items()))))
+
+
+@mutant("purge", aimed=PURGES + "test_purge_is_refused_while_a_group_has_not_consumed_it_and_changes_nothing")
+def purges_do_not_ask_groups(patch: Patches) -> None:
+    """A purge is refused while a group has not consumed what it removes."""
+    patch.set(purge, "unconsumed_groups", lambda state, topic, minimums: [])
 
 
 @mutant("classic_power")
