@@ -31,9 +31,9 @@ class QueueRevoked:
 
 @dataclass(frozen=True, slots=True)
 class QueueGap:
-    """Messages `first` ≤ offset < `end` are missing: they were removed by retention, or lost to damage, before the group consumed them. Or
-    the queue ends at `first` and this member was at `end`, because its broker has lost them (such as by a restored backup): new messages
-    will have these offsets."""
+    """Messages `first` ≤ offset < `end` are missing: they were removed by retention or a purge, or lost to damage, before the group had
+    consumed them. Or the queue ends at `first` and this member was at `end`, because its broker has lost them (such as by a restored
+    backup): new messages will have these offsets."""
 
     queue: MessageQueue
     first: int

@@ -46,7 +46,7 @@ class QueueLine:
     held_offset: int | None = None
     """The offset at which a pull of the group is held; None if none is."""
     gap_first: int | None = None
-    """The first of the last messages that retention removed before the group consumed them; None if none are known."""
+    """The first of the last messages that retention or a purge removed before the group consumed them; None if none are known."""
     gap_end: int | None = None
     """The offset after these messages."""
     gap_ago_ms: int | None = None
@@ -62,11 +62,12 @@ class QueueLine:
 
     @property
     def loss(self) -> str | None:
-        """Return what retention took from the group, as a clause; None if nothing is known."""
+        """Return what retention or a purge took from the group, as a clause; None if nothing is known."""
         if self.gap_first is None or self.gap_end is None:
             return None
         when = "at a time that is not known" if self.gap_ago_ms is None else f"{format_duration(self.gap_ago_ms)} ago"
-        return f"retention removed offsets {self.gap_first:,} to {self.gap_end - 1:,} {when}, before the group had consumed them all"
+        removed = f"retention or a purge removed offsets {self.gap_first:,} to {self.gap_end - 1:,} {when}"
+        return f"{removed}, before the group had consumed them all"
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,8 @@ class QueueStatus:
     held_offset: int | None = None
     """The offset at which a pull of the group is held: its subscription matches no message before it. None if no pull is held."""
     gap_first: int | None = None
-    """The first of the last messages that retention removed before the group consumed them; None if none are known. They are known until
-    a commit has passed them, and by the broker process that saw them removed until it ends."""
+    """The first of the last messages that retention or a purge removed before the group consumed them; None if none are known. They are
+    known until a commit has passed them, and by the broker process that saw them removed until it ends."""
     gap_end: int | None = None
     """The offset after these messages."""
     gap_ago_ms: int | None = None

@@ -288,8 +288,8 @@ def test_lost_messages_are_told_for_a_day() -> None:
 
     words = "before the group had consumed them all"
     assert told() == []
-    assert told(gap_first=1, gap_end=1_001, gap_ago_ms=61_000) == [f"retention removed offsets 1 to 1,000 61 s ago, {words}"]
-    assert told(gap_first=1, gap_end=4) == [f"retention removed offsets 1 to 3 at a time that is not known, {words}"]
+    assert told(gap_first=1, gap_end=1_001, gap_ago_ms=61_000) == [f"retention or a purge removed offsets 1 to 1,000 61 s ago, {words}"]
+    assert told(gap_first=1, gap_end=4) == [f"retention or a purge removed offsets 1 to 3 at a time that is not known, {words}"]
     assert told(gap_first=1, gap_end=4, gap_ago_ms=24 * 3_600_000 + 1) == []
 
 

@@ -198,5 +198,5 @@ def test_lost_messages_of_a_queue_are_printed(capsys: pytest.CaptureFixture[str]
     lost = replace(queue(), gap_first=1, gap_end=3, gap_ago_ms=7_000)
     print_report(report("g", {"a": status(queues=(lost, queue(queue_id=1)))}, queues_at("a")))
     assert capsys.readouterr().out.splitlines()[-1] == (
-        "orders a queue 0: retention removed offsets 1 to 2 7.0 s ago, before the group had consumed them all"
+        "orders a queue 0: retention or a purge removed offsets 1 to 2 7.0 s ago, before the group had consumed them all"
     )
