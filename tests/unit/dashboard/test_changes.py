@@ -601,10 +601,10 @@ async def test_brokers_that_are_away_are_said_before_anything_is_changed(lockste
     await cluster.advance(seconds=5)
     async with panel(cluster) as on:
         await cluster.kill("broker-b")
-        for name, values in (("group-reset", {"to": "end"}), ("park-drop", {})):
+        for name, values in (("group-reset", {"to": "end"}), ("topic-purge", {"topic": TOPIC, "to": "end"}), ("park-drop", {})):
             assert "nothing was changed" in await on.planned(name, group=GROUP, **values)
         await cluster.kill("nameserver-1")
         for name in CHANGES:
-            to = "end" if name == "group-reset" else ""
+            to = "end" if name in ("group-reset", "topic-purge") else ""
             got = await on.planned(name, topic=TOPIC, group=GROUP, to=to, consume="no", queues="9", body="b")
             assert "nameserver" in got, name
