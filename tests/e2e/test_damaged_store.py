@@ -362,7 +362,7 @@ async def test_damaged_identity_fails_the_start(tmp_path: Path) -> None:
     identity.write_text(whole.replace('"format": 1', '"format": 2'))
     ended = run_program(*command(tmp_path / "s"))
     assert (ended.returncode, ended.stderr.count("\n")) == (4, 1), (ended.returncode, ended.stderr)
-    assert "use the version that wrote it" in ended.stderr
+    assert "has format 2, written by lockstep" in ended.stderr
     identity.write_text(whole)
     await check_continues(tmp_path / "s", life)
 

@@ -21,6 +21,7 @@ IDENTITY = {
     "cluster": "c",
     "broker_name": "broker-a",
     "store_id": "x",
+    "version": "0.1.0",
     "segment_bytes": 1,
     "queue_file_entries": 1,
     "log_start": 0,

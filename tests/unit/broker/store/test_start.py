@@ -1,6 +1,8 @@
 """Opening a directory: lock, identity, boot id, clean and unclean stops, the small files."""
 
 import asyncio
+import json
+from importlib.metadata import version
 
 import pytest
 
@@ -87,9 +89,14 @@ async def test_unknown_format_and_damaged_identity_are_distinguished() -> None:
     await (await open_store(files)).close()
     path = "/store/lockstep/identity"
     text = bytes(files.names[path].cache)
-    files.names[path].cache[:] = text.replace(b'"format": 1', b'"format": 2')
-    with pytest.raises(IdentityError, match="has format 2, this version knows 1"):
-        await Store.open(config(), host_of(files), IDENTITY)
+    written = json.loads(text)["version"]
+    assert written == version("lockstep-mq")
+    for other, by in ((text, written), (text.replace(b"version", b"verses"), "of an unknown version")):
+        files.names[path].cache[:] = other.replace(b'"format": 1', b'"format": 2')
+        with pytest.raises(IdentityError) as refused:
+            await Store.open(config(), host_of(files), IDENTITY)
+        assert f"{path} has format 2, written by lockstep {by}; lockstep {version('lockstep-mq')} reads format 1" in str(refused.value)
+        assert refused.value.exit_code == 4
     for damaged in (b"{", b"[]", text.replace(b"store_id", b"stare_id"), text.replace(b'"segment_bytes": 16384', b'"segment_bytes": "x"')):
         files.names[path].cache[:] = damaged
         with pytest.raises(StoreCorruptError, match="is damaged") as error:
@@ -333,21 +340,20 @@ def test_synced_length_survives_one_torn_slot() -> None:
     torn.unlock()
 
 
-async def test_proof_is_created_once_also_for_a_store_of_an_earlier_version() -> None:
+async def test_proof_is_created_once_and_again_if_it_is_removed() -> None:
     files = SimFiles()
     first = await open_store(files)
     proof = first.proof
     await first.close()
-    assert proof is not None
     assert len(proof) == 32
     files.names[PATH + "/lockstep/proof"].cache[:] = b"d" * 32
     again = await open_store(files)
     assert again.proof == "d" * 32, "what is there is read"
     await again.close()
     files.unlink(PATH + "/lockstep/proof")
-    older = await open_store(files)
-    assert older.proof == proof
-    await older.close()
+    renewed = await open_store(files)
+    assert renewed.proof == proof
+    await renewed.close()
     assert files.exists(PATH + "/lockstep/proof")
 
 

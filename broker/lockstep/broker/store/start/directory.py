@@ -4,7 +4,7 @@
     abort                   exists while the store is open, or if it was not closed in order
     checkpoint              three int64: store times up to which log, queues and index are on disk (Apache's, 4096 bytes)
     commitlog/ consumequeue/ index/ config/
-    lockstep/identity       {"format", "cluster", "broker_name", "store_id", "segment_bytes", "queue_file_entries", "log_start"}
+    lockstep/identity       {"format", "version", "cluster", "broker_name", "store_id", "segment_bytes", "queue_file_entries", "log_start"}
     lockstep/apache         JSON: format, the CRC-32 of each file of config/ that the store has read or written, and whether an export wrote
                             them (foreign_config.py)
     lockstep/proof          32 random hex digits, sent to nameservers only: a broker without them is not of this store
@@ -28,7 +28,8 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from struct import Struct
 
 from lockstep.broker.store.config import Identity, StoreConfig
@@ -47,10 +48,12 @@ from lockstep.broker.store.start.survey import (
     survey_log,
 )
 from lockstep.protocol.crc import crc32
+from lockstep.runtime.extras import DISTRIBUTION
 from lockstep.runtime.files import File, Files
 from lockstep.runtime.host import Random
 
 FORMAT = 1
+"""The format of everything in the directory. A version that writes what this one can't read has a higher number."""
 SLOT = Struct(">8sQQI")
 SLOT_BYTES = 512
 SLOT_MAGIC = b"LSSYNC01"
@@ -66,6 +69,8 @@ _PROOF = re.compile(r"[0-9a-f]{32}")
 class StoreIdentity:
     """The content of `lockstep/identity`, which is fixed when the store is created."""
 
+    version: str
+    """The version of lockstep that created the store."""
     cluster: str
     broker_name: str
     store_id: str
@@ -173,7 +178,7 @@ class StoreDirectory:
             segment_bytes = adopted_segment_bytes(found, self.log)
             entries = adopted_queue_entries(self._files, self.queues, entries)
             start = found[0].start
-        return StoreIdentity(wanted.cluster, wanted.broker_name, new_store_id, segment_bytes, entries, start)
+        return StoreIdentity(version(DISTRIBUTION), wanted.cluster, wanted.broker_name, new_store_id, segment_bytes, entries, start)
 
     def snapshot_positions(self) -> list[int]:
         """Return the positions of the snapshot files, oldest first."""
@@ -182,7 +187,7 @@ class StoreDirectory:
         return sorted(int(tail) for tail in tails if is_log_name(tail))
 
     def read_start(self) -> int | None:
-        """Return where the log began when retention last ran. None if an older version did not record it."""
+        """Return where the log began when retention last ran. None if it is not recorded: the store is new, or the file was removed."""
         text = self.read(f"{self.own}/start")
         if text is None:
             return None
@@ -213,10 +218,10 @@ class StoreDirectory:
         self._files.sync_directory(self.root)
         self._files.sync_directory(self.own)
         if fresh:
-            self.replace(f"{self.own}/identity", json.dumps({"format": FORMAT, **_plain(identity)}, indent=1).encode())
+            self.replace(f"{self.own}/identity", json.dumps({"format": FORMAT, **asdict(identity)}, indent=1).encode())
 
     def proof(self, random: Random) -> str:
-        """Return the store's secret, and create it if the store has none (new, or of an older version). Raises StoreCorruptError."""
+        """Return the store's secret, and create it if the store has none. Raises StoreCorruptError."""
         path = f"{self.own}/proof"
         text = self.read(path)
         if text is None:
@@ -431,20 +436,21 @@ def directories_above(path: str) -> list[str]:
     return above
 
 
-def _plain(identity: StoreIdentity) -> dict[str, object]:
-    return {name: getattr(identity, name) for name in StoreIdentity.__slots__}
-
-
 def parse_identity(text: bytes, path: str) -> StoreIdentity:
+    """Return the content of `lockstep/identity`. Raise IdentityError if the store has another format, and StoreCorruptError."""
     try:
         found = json.loads(text)
         if found["format"] != FORMAT:
-            raise IdentityError(f"{path} has format {found['format']}, this version knows {FORMAT}: use the version that wrote it")
+            raise IdentityError(
+                f"{path} has format {found['format']}, written by lockstep {found.get('version', 'of an unknown version')}; lockstep "
+                f"{version(DISTRIBUTION)} reads format {FORMAT}: start it with a version that reads its format, or restore a backup. "
+                "Nothing was changed"
+            )
         identity = StoreIdentity(**{name: found[name] for name in StoreIdentity.__slots__})
     except (ValueError, KeyError, TypeError) as error:
         raise StoreCorruptError(f"{path} is damaged ({error}): restore it; it holds the cluster, broker and store id") from error
-    if not all(isinstance(value, str) for value in (identity.cluster, identity.broker_name, identity.store_id)):
-        raise StoreCorruptError(f"{path} is damaged: cluster, broker_name and store_id are texts")
+    if not all(isinstance(value, str) for value in (identity.version, identity.cluster, identity.broker_name, identity.store_id)):
+        raise StoreCorruptError(f"{path} is damaged: version, cluster, broker_name and store_id are texts")
     if not all(isinstance(value, int) and value > 0 for value in (identity.segment_bytes, identity.queue_file_entries)):
         raise StoreCorruptError(f"{path} is damaged: segment_bytes and queue_file_entries are positive numbers")
     if not isinstance(identity.log_start, int) or identity.log_start < 0:
