@@ -108,7 +108,7 @@ class BrokerState:
             raise StoreError(f"the snapshot is not of format {SNAPSHOT_FORMAT}: start the version that wrote it")
         self.topics.restore(plain["layouts"])
         self.sequences.restore(plain["sequences"])
-        self.delays.restore(plain.get("delays", ()))
+        self.delays.restore(plain["delays"])
         self.coordination.restore(plain["coordination"])
 
     def state(self, body: bytes) -> None:

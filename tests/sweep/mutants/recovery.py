@@ -121,7 +121,8 @@ def _later_tables(patch: Patches, delay_s: float) -> None:
             await asyncio.sleep(delay_s)
             queues: list[list[object]] = [list(row) for row in taken.queues]
             plain = state.take_snapshot()
-            data = encode(position, taken.last_record, taken.store_ms, taken.state_next, queues, plain, taken.clock, taken.last_head)
+            head, start = taken.last_head, taken.log_start
+            data = encode(position, taken.last_record, taken.store_ms, taken.state_next, queues, plain, taken.clock, head, start)
             chunks = [data]
         await write(self, position, needs_from, store_ms, chunks)
 

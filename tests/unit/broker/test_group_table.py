@@ -61,8 +61,8 @@ def test_members_are_listed_in_sorted_order() -> None:
 
 
 CHANGES = st.one_of(
-    st.tuples(st.just("group.member"), st.sampled_from("gh"), st.sampled_from("abc"), st.sampled_from(["s", "r", None])),
-    st.tuples(st.just("group.member"), st.sampled_from("gh"), st.sampled_from("abc"), st.sampled_from("sr"), st.sampled_from([1, 2])),
+    st.tuples(st.just("group.member"), st.sampled_from("gh"), st.sampled_from("abc"), st.none(), st.just(0)),
+    st.tuples(st.just("group.member"), st.sampled_from("gh"), st.sampled_from("abc"), st.sampled_from("sr"), st.sampled_from([0, 1, 2])),
     st.tuples(st.just("group.left"), st.sampled_from("gh"), st.sampled_from("abc")),
     st.tuples(
         st.just("group.contract"), st.sampled_from("gh"), st.sampled_from([None, to_plain(CONTRACT), to_plain(ordered("g", ("t", "u")))])

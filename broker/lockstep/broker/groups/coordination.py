@@ -123,13 +123,13 @@ class Coordination:
         """Restore a snapshot into empty tables."""
         state = self.state
         state.term, state.grants_suspended, state.promised_grace_ms = plain["term"], plain["holding"], plain["told_grace_ms"]
-        state.classic_suspended = plain.get("classic_holding", False)
+        state.classic_suspended = plain["classic_holding"]
         state.groups.restore(plain["groups"])
         state.locks.restore(plain["locks"])
         state.progress.restore(plain["progress"])
-        state.settings.restore(plain.get("settings", []))
-        state.activity.restore(plain.get("activity", []))
-        state.parks.restore(plain.get("parks", []))
+        state.settings.restore(plain["settings"])
+        state.activity.restore(plain["activity"])
+        state.parks.restore(plain["parks"])
 
     # -------------------------------------------------------------------------------------------------------------- start
 

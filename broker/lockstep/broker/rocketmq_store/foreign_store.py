@@ -65,10 +65,7 @@ def foreign_reason(files: Files, directory: StoreDirectory) -> str | None:
     if directory.read(f"{directory.own}/identity") is None:
         has_log = bool(log_files(files, directory.log))
         return "it has no lockstep/identity, so another program made it" if found or has_log else None
-    known = known_content(directory)
-    if known is None and directory.snapshot_positions():
-        known = present_content(directory)  # an older version has made the snapshot, and did not record the content
-    known = known or KnownContent()
+    known = known_content(directory) or KnownContent()
     if changed := sorted(name for name, digest in found.items() if not known.has(name, digest)):
         return f"config/{changed[0]} is not as this store has read or written it last, so RocketMQ's broker has run here since"
     if directory.read(f"{directory.root}/abort"):

@@ -51,9 +51,6 @@ class OpenedStore:
         save_known(directory, present_content(directory))
         if self.foreign is not None:
             directory.clear_abort()
-        elif known is None and directory.boot() is not None:
-            why = "an older version has run here: config/*.json count as known to it"
-            log.info("store.config_known", store=directory.root, why=why)
 
 
 async def open_store(

@@ -162,6 +162,6 @@ def test_snapshot_packs_clock_steps_as_rows_and_restores_them() -> None:
     stamps = StoreClock(5, one_boot([300, -299] * 1_000), ClockReading("boot", 1, 2, 0))
     plain = stamps.plain()
     assert isinstance(plain["steps"], SnapshotRows)
-    assert max(map(len, encode_parts(1, 1, 1, 1, [], [], plain))) < 100
+    assert max(map(len, encode_parts(1, 1, 1, 1, [], [], plain, None, 0))) < 100
     assert stamps_of(5, plain).steps == stamps.steps
     assert len(stamps.steps) == STEPS_MAX

@@ -258,8 +258,3 @@ def test_snapshot_restores_the_store_clock(steps: list[ClockStep], reading: Cloc
     plain = StoreClock(5, steps, reading).plain()
     again = stamps_of(5, plain)
     assert (again.newest_ms, again.steps, again.plain()) == (5, steps, plain)
-
-
-def test_snapshot_of_an_older_version_has_backward_steps_only() -> None:
-    assert stamps_of(5, [[30, 3_701, 102]]).steps == [ClockStep(30, 102 - 3_701, 102, 30)]
-    assert stamps_of(5, []).steps == []

@@ -5,7 +5,7 @@ counter is one for the whole broker and begins again with each term. So a versio
 came back (ordering.md 5.1).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -63,7 +63,7 @@ class GroupTable:
         if group is not None and known and group.members[client_id] == session and same_version:
             return False
         was_classic = group is not None and group.has_classic_members
-        self._record(("group.member", name, client_id, session, version) if version else ("group.member", name, client_id, session))
+        self._record(("group.member", name, client_id, session, version))
         if known and same_version and self._groups[name].has_classic_members == was_classic:
             return False
         self._list_changed(self._groups[name])
@@ -144,9 +144,9 @@ class GroupTable:
                 self._put_contract(self._group(name), plain)
             case ("group.contract_ended", name, version):
                 self._end_contract(self._group(name), version)
-            case ("group.member", name, client_id, session, *version):
+            case ("group.member", name, client_id, session, version):
                 self._remove_member(self._group(name), client_id)
-                self._put_member(self._group(name), client_id, session, *version)
+                self._put_member(self._group(name), client_id, session, version)
             case ("group.left", name, client_id):
                 self._remove_member(self._group(name), client_id)
             case _:
@@ -163,7 +163,7 @@ class GroupTable:
         return SnapshotRows(
             len(copies),
             lambda: (
-                [name, _plain_contracts(contracts), [[*each, *_plain_version(versions, each[0])] for each in sorted(members.items())]]
+                [name, [to_plain(each) for each in contracts], [[*each, versions.get(each[0], 0)] for each in sorted(members.items())]]
                 for name, contracts, members, versions in copies
             ),
         )
@@ -171,10 +171,10 @@ class GroupTable:
     def restore(self, plain: Iterable[list[Any]]) -> None:
         for name, contracts, members in plain:
             group = self._groups[name] = Group(name)
-            for contract in contracts if isinstance(contracts, list) else [contracts] if contracts is not None else []:
+            for contract in contracts:
                 self._put_contract(group, contract)
-            for client_id, session, *version in members:
-                self._put_member(group, client_id, session, *version)
+            for client_id, session, version in members:
+                self._put_member(group, client_id, session, version)
 
     def _record(self, change: Change) -> None:
         self._journal.record(change, self.apply)
@@ -217,7 +217,7 @@ class GroupTable:
         for topic in after:
             self._of_topic.setdefault(topic, {})[group.name] = None
 
-    def _put_member(self, group: Group, client_id: str, session: str | None, version: int = 0) -> None:
+    def _put_member(self, group: Group, client_id: str, session: str | None, version: int) -> None:
         self.member_count += 1
         group.put_member(client_id, session, version)
         if session is not None:
@@ -238,13 +238,3 @@ class GroupTable:
         self._counter += 1
         group.version = self._counter
         self._changed[group.name] = None
-
-
-def _plain_contracts(contracts: Sequence[ConsumerGroup]) -> Any:
-    """Return the contracts of a row of the snapshot: None, one contract, or a list of several."""
-    plain = [to_plain(each) for each in contracts]
-    return plain if len(plain) > 1 else next(iter(plain), None)
-
-
-def _plain_version(versions: Mapping[str, int], client_id: str) -> list[int]:
-    return [versions[client_id]] if client_id in versions else []

@@ -237,8 +237,8 @@ class LockTable:
         return SnapshotRows(self._count, rows)
 
     def restore(self, plain: Iterable[list[Any]]) -> None:
-        for group, topic, queue_id, epoch, session, client_id, held, *superseded in plain:
-            self._put((group, topic, queue_id), Lock(epoch, session, client_id, held, superseded == [True]))
+        for group, topic, queue_id, epoch, session, client_id, held, superseded in plain:
+            self._put((group, topic, queue_id), Lock(epoch, session, client_id, held, superseded))
 
     def _record(self, change: Change) -> None:
         self._journal.record(change, self.apply)

@@ -286,7 +286,7 @@ class ProgressTable:
             self.apply(("progress.set", *row))
         for group, topic, since in plain["since"]:
             self._put_since(group, topic, since)
-        for topic, queue_id, first in plain.get("first", ()):
+        for topic, queue_id, first in plain["first"]:
             self._first.setdefault(topic, {})[queue_id] = first
 
     def _record_failing(self, key: QueueKey, offset: int, attempts: int, now_ms: int, error: str | None) -> None:

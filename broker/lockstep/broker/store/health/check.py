@@ -158,7 +158,7 @@ class _Check:
         newest = self._snapshots(log)
         if newest is not None:
             self._bounds = {(topic, queue_id): (low, following) for topic, queue_id, low, following in newest.queues}
-            if log.start > (newest.log_start or 0):
+            if log.start > newest.log_start:
                 self._pass_removed(log.start)
         self._new_from_zero = newest is not None or log.start == 0
         self._damage.trim(log.start, lambda topic, queue_id: self._bounds.get((topic, queue_id), (0, 0))[0])

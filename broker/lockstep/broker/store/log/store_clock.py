@@ -5,7 +5,8 @@ age of a record is counted by the boot clock, so each step is known:
 
 - A *clock record* is written into the log at each start and at each step, before any record with a stamp of the new setting. It has the
   boot id, the boot clock, the time here, and by how much the clock was set.
-- A record with a lower stamp than the one before it is also a step. This happens in logs of older versions, which have no clock records.
+- A record with a lower stamp than the one before it is also a step. This happens in logs of RocketMQ's broker, which have no clock
+  records.
 
     clock record = body of a state record: msgpack ["clock", boot id, boot clock in ms, time here in ms, set by so many ms]
 """
@@ -149,17 +150,11 @@ class StoreClock:
 
 
 def stamps_of(newest_ms: int, plain: object) -> StoreClock:
-    """Return the clock that `plain` of a snapshot describes. Raise ValueError or TypeError if it is not valid.
-
-    Older snapshots have a list of [position, stamp before, stamp after] of each step back.
-    """
-    if isinstance(plain, dict):
-        steps, reading = [ClockStep(*map(int, row)) for row in plain["steps"]], plain["reading"]
-        if reading is None:
-            return StoreClock(newest_ms, steps)
-        boot_id, *numbers = reading
-        return StoreClock(newest_ms, steps, ClockReading(str(boot_id), *map(int, numbers)))
-    if isinstance(plain, list):
-        rows = [tuple(map(int, row)) for row in plain]
-        return StoreClock(newest_ms, [ClockStep(position, after - before, after, position) for position, before, after in rows])
-    raise TypeError("the clock of a snapshot is a map")
+    """Return the clock that `plain` of a snapshot describes. Raise ValueError, KeyError or TypeError if it is not valid."""
+    if not isinstance(plain, dict):
+        raise TypeError("the clock of a snapshot is a map")
+    steps, reading = [ClockStep(*map(int, row)) for row in plain["steps"]], plain["reading"]
+    if reading is None:
+        return StoreClock(newest_ms, steps)
+    boot_id, *numbers = reading
+    return StoreClock(newest_ms, steps, ClockReading(str(boot_id), *map(int, numbers)))

@@ -57,7 +57,7 @@ class QueueRecovery:
         self._damage = damage
         self._known = known
         self._snapshot = snapshot
-        self._log_began = 0 if snapshot is None else snapshot.log_start or 0
+        self._log_began = 0 if snapshot is None else snapshot.log_start
         """Where the log began when the snapshot was taken: its queues have no entry that names a place below."""
         self._clean = clean
 

@@ -7,8 +7,8 @@
        20       payload: msgpack [P, position of the last record before P (−1: none), store time, next state offset, queues, plain, clock,
                 the first 88 bytes of that record (null: none), where the log began]
 
-`queues` is a list of [topic, queue id, minimum, next offset], `clock` the state of store_clock.py (older snapshots lack it). A snapshot is
-valid only if a record of the log still ends exactly at P: one that is ahead of the log, or of another log, is ignored. Two are kept.
+`queues` is a list of [topic, queue id, minimum, next offset], `clock` the state of store_clock.py. A snapshot is valid only if a record
+of the log still ends exactly at P: one that is ahead of the log, or of another log, is ignored. Two are kept.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,10 +49,10 @@ class Snapshot:
     plain: object
     clock: object
     """The state of store_clock.py."""
-    last_head: bytes | None = None
-    """The last record's first 88 bytes. None in a snapshot of an older version."""
-    log_start: int | None = None
-    """Where the log began: no queue had an entry at or above its minimum with a lower position. None in a snapshot of an older version."""
+    last_head: bytes | None
+    """The last record's first 88 bytes. None if the log was empty."""
+    log_start: int
+    """Where the log began: no queue had an entry at or above its minimum with a lower position."""
 
     def stamps(self) -> StoreClock:
         """Return the clock of the stamps up to here."""
@@ -72,8 +72,8 @@ def encode_parts(
     queues: SnapshotRows | list[list[object]],
     plain: object,
     clock: object,
-    last_head: bytes | None = None,
-    log_start: int | None = None,
+    last_head: bytes | None,
+    log_start: int,
 ) -> Iterator[bytes]:
     """Yield the payload in many small parts, one for each row of SnapshotRows."""
     packer = msgpack.Packer()
@@ -151,16 +151,16 @@ def decode(data: bytes) -> Snapshot | None:
     if magic != MAGIC or len(payload) != size or crc32(payload) != crc:
         return None
     try:
-        position, last_record, store_ms, state_next, queues, plain, *behind = msgpack.unpackb(payload, raw=False, strict_map_key=False)
-        clock = behind[0] if behind else []
+        position, last_record, store_ms, state_next, queues, plain, clock, last_head, log_start = msgpack.unpackb(
+            payload, raw=False, strict_map_key=False
+        )
         stamps_of(0, clock)  # raises if it can't be read
         rows = [_queue_row(*queue) for queue in queues]
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError, msgpack.UnpackException):
         return None
-    if not all(isinstance(value, int) for value in (position, last_record, store_ms, state_next)):
+    numbers = position, last_record, store_ms, state_next, log_start
+    if not all(isinstance(value, int) for value in numbers) or not isinstance(last_head, bytes | None):
         return None
-    last_head = behind[1] if len(behind) > 1 and isinstance(behind[1], bytes) else None
-    log_start = behind[2] if len(behind) > 2 and isinstance(behind[2], int) else None
     return Snapshot(position, last_record, store_ms, state_next, rows, plain, clock, last_head, log_start)
 
 
