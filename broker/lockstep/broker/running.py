@@ -248,7 +248,6 @@ class RunningBroker:
         log.info(
             "log.recovered", end=recovery.end, cut_bytes=recovery.cut_bytes, clean=recovery.clean, assumed_loss=assumed_loss, term=term
         )
-        state.topics.log_invalid_layouts()
         state.topics.keep_stored_queues()
 
     async def register(self) -> None:

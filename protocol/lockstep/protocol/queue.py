@@ -141,8 +141,8 @@ class TopicLayout:
 
         It is the counter of the deletion that an operator requested. A broker that knows that deletion repeats it with a higher counter
         when it receives a layout of the deleted topic with a higher one; the writer is then lower by the increase of the counter. This
-        spares a creation in between of which the broker does not know. A deletion of an earlier version has 32 random bits as writer: they
-        are lower by more than the whole counter, except with a probability of counter / 2^32.
+        spares a creation in between of which the broker does not know. A writer that is lower by the whole counter is not that of a
+        repetition.
         """
         spared = WRITER_MAX - self.version.writer
         return self.version.counter - (spared if spared < self.version.counter else 0)

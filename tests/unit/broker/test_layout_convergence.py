@@ -111,7 +111,7 @@ def test_queues_removed_by_an_operator_are_not_appended() -> None:
     assert a.unreachable == [], "the marker is older than the queue that was added later"
 
 
-def test_start_appends_queues_that_an_earlier_version_left_out() -> None:
+def test_start_appends_queues_that_the_layout_lacks() -> None:
     a, _ = two_brokers()
     a.send(1)
     a.topics._put(TopicLayout(TOPIC, LayoutVersion(3, 7), (LayoutEntry("broker-b", 3, 3, 1),)))

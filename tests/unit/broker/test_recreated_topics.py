@@ -230,8 +230,7 @@ def test_repeated_deletion_with_a_high_counter_keeps_later_creations(step: int, 
 @pytest.mark.parametrize(
     ("counter", "writer", "deletes_up_to"), [(2, WRITER_MAX, 2), (2, WRITER_MAX - 2, 2), (9, 0, 9), (1 << 40, WRITER_MAX, 1 << 40)]
 )
-def test_deletion_with_a_random_writer_deletes_all_earlier_creations(counter: int, writer: int, deletes_up_to: int) -> None:
-    """Earlier versions drew the writer of a deletion at random."""
+def test_deletion_whose_writer_is_no_repetition_deletes_all_earlier_creations(counter: int, writer: int, deletes_up_to: int) -> None:
     assert TopicLayout(TOPIC, LayoutVersion(counter, writer), ()).deletes_up_to == deletes_up_to
 
 

@@ -4,10 +4,9 @@ import pytest
 
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors.topic import TopicProcessor
-from lockstep.broker.tables.topic_table import KIND, TopicTable
+from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
-from lockstep.protocol.fields import to_plain
 from lockstep.protocol.layouts import LayoutTable, check_layout
 from lockstep.protocol.message import Message
 from lockstep.protocol.names import NOT_SENDABLE, SYSTEM_PREFIXES, SYSTEM_TOPICS, is_sendable_topic, is_system_topic
@@ -55,11 +54,8 @@ def test_layout_of_the_brokers_own_topic_is_never_adopted(topic: str) -> None:
 
 
 @pytest.mark.parametrize("topic", OWN)
-@pytest.mark.parametrize("there", [False, True], ids=["missing", "stored by an earlier version"])
-def test_clients_can_neither_send_to_nor_read_a_broker_topic(topic: str, there: bool) -> None:
+def test_clients_can_neither_send_to_nor_read_a_broker_topic(topic: str) -> None:
     topics = table()
-    if there:
-        topics.apply((KIND, to_plain(layout(topic))))
     assert not is_sendable_topic(topic)
     for check in (topics.check_writable, topics.check_readable):
         with pytest.raises(NoPermissionError, match=topic):

@@ -90,8 +90,7 @@ def test_missed_deletion_is_applied_with_the_layout_that_recreated_the_topic() -
     assert [again.apply(change) for change in changes] == [None] * 3, "of what a snapshot has already, nothing is deleted again"
 
 
-def test_log_of_an_earlier_version_with_a_missed_deletion_is_replayed() -> None:
-    """An earlier version wrote the deletion and the layout that followed it."""
+def test_deletion_and_the_layout_that_follows_it_are_replayed() -> None:
     topics = table()
     changes = [(KIND, to_plain(each)) for each in (layout(1), layout(2, 0, queues=0), layout(3))]
     assert [topics.apply(change) for change in changes] == [None, "t", None]
@@ -313,7 +312,7 @@ def test_requested_counter_may_be_at_most_2_to_the_20_above_the_current_one(here
 
 
 def test_raised_counter_is_checked_against_the_maximum() -> None:
-    """An earlier version stored a deletion with the highest counter: the topic stays deleted, and its layout can be registered."""
+    """After a deletion with the highest counter the topic stays deleted, and its layout can be registered."""
     topics = table()
     topics.adopt([layout(COUNTER_MAX, queues=0)])
     for create in (lambda: topics.create(layout(1)), lambda: topics.create_own("t", 1, 1)):
@@ -426,12 +425,3 @@ def test_new_topic_is_rejected_while_too_many_deletions_are_remembered(monkeypat
         topics.create(layout(1, topic="c"))
     topics.create(layout(1, topic="a"))
     topics.create(layout(1, topic="c"))
-
-
-def test_store_with_invalid_layouts_opens_serves_and_logs_them(caplog: pytest.LogCaptureFixture) -> None:
-    topics = table()
-    topics.restore([to_plain(layout(COUNTER_MAX + 1)), to_plain(layout(1, topic="good"))])
-    topics.log_invalid_layouts()
-    assert topics.require_layout("t") == layout(COUNTER_MAX + 1)
-    topics.check_readable("t", 0)
-    assert [record.getMessage().split()[:2] for record in caplog.records] == [["layout.invalid", "topic=t"]]

@@ -64,10 +64,7 @@ class GroupTopics:
         return 0 if layout is None else layout.began
 
     def deleted_since(self, topic: str, began: int) -> bool:
-        """Return whether the topic was deleted, and perhaps created again, since its layout with `began`; False if `began` is 0.
-
-        Records of earlier versions have the layout's counter instead, which is not lower.
-        """
+        """Return whether the topic was deleted, and perhaps created again, since its layout with `began`; False if `began` is 0."""
         layout = self._topics.find_layout(topic)
         return began > 0 and (layout is None or layout.began > began)
 

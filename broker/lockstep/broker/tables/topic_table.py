@@ -265,7 +265,7 @@ class TopicTable:
     def keep_stored_queues(self) -> None:
         """Give topics that hold messages here a queue of this broker if their layout has none. Called at the start.
 
-        A broker of an earlier version left such topics when the layout of another broker won.
+        The layout of another broker that won was full, so that none could be appended, and an operator has altered the topic since.
         """
         for layout in self.layouts.all():
             if layout.deleted or layout.id_count(self._broker_name) or layout.last_removal_counter(self._broker_name):
@@ -273,15 +273,6 @@ class TopicTable:
             if ids := list(self._stored_queue_ids(layout.topic)):
                 self._append_queues(layout, max(ids) + 1, max(ids) + 1)
                 self._changed(layout.topic)
-
-    def log_invalid_layouts(self) -> None:
-        """Log each layout that this version would not accept. Called at the start. The broker serves it, and nameservers skip it."""
-        for layout in self.layouts.all():
-            try:
-                check_layout(layout)
-            except LocalProtocolError as error:
-                then = "nameservers skip this topic and send no client here for it; see `limits of topics` in docs/operations.md"
-                log.error("layout.invalid", topic=layout.topic, reason=str(error), then=then)
 
     def apply(self, change: tuple[object, ...]) -> str | None:
         """Apply one change from the log. Return the topic whose messages it deletes, or None if it deletes none."""
@@ -320,9 +311,8 @@ class TopicTable:
     def _adopt(self, layout: TopicLayout) -> bool:
         if not self.layouts.adopt(layout):
             return False
-        own = is_sendable_topic(layout.topic)  # an earlier version may have stored a layout of a topic of the broker's own
-        self._writable[layout.topic] = layout.write_count(self._broker_name) if own else 0
-        self._readable[layout.topic] = layout.read_count(self._broker_name) if own else 0
+        self._writable[layout.topic] = layout.write_count(self._broker_name)
+        self._readable[layout.topic] = layout.read_count(self._broker_name)
         return True
 
     def _put_if_higher(self, layout: TopicLayout) -> bool:
