@@ -38,6 +38,7 @@ from support.processes import clean_environment, run_program
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("undisturbed")]
 
 MIB = 1 << 20
+REGISTER = RegisterBrokerHeader("broker-x", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1, "d" * 32, 0)
 
 
 @pytest.fixture(params=["broker", "nameserver"])
@@ -382,9 +383,8 @@ async def test_invalid_layout_in_a_registration_is_skipped(world: World) -> None
     """Otherwise every broker would adopt it. The broker that registers it is accepted: one invalid topic affects no other."""
     huge = TopicLayout("huge", LayoutVersion(1, 7), (LayoutEntry("broker-a", 1 << 40, 1 << 40, 1),))
     async with native(world.nameserver_address) as client:
-        header = RegisterBrokerHeader("broker-x", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
         body = encode_body(RegisterBody({"internal": "127.0.0.1:1"}, (huge,), DataVersion(1, 1)))
-        response = await client.send_request(RequestCode.REGISTER_BROKER, header, body)
+        response = await client.send_request(RequestCode.REGISTER_BROKER, REGISTER, body)
         (refused,) = decode_body(RegisterReply, response.body).refused
         assert refused.topic == "huge"
         assert "topic huge: 1099511627776 queues at broker-a, expected 0 to 16384" in refused.reason
@@ -398,7 +398,7 @@ async def test_body_of_many_empty_values_is_rejected_without_delaying_others(tar
     """16 MiB that would be 1 GiB as objects, and seconds without service for others: the world's clients would lose their connections."""
     server, address = target
     code = RequestCode.SYNC if server.find("broker.started") else RequestCode.REGISTER_BROKER
-    header = None if code is RequestCode.SYNC else RegisterBrokerHeader("broker-x", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
+    header = None if code is RequestCode.SYNC else REGISTER
     before = server.resident_bytes()
     async with native(address) as client:
         _, remark = await client.refused(code, header, b"\xdc\x00\xf0" + (b"\xdc\xff\xff" + empty * 65_535) * 240)

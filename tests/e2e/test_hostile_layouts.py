@@ -26,6 +26,7 @@ pytestmark = pytest.mark.e2e
 MIB = 1 << 20
 TOPICS_MAX = 4_500
 """More layouts than one part of a registration has."""
+PROOF = "d" * 32
 INVENTED = 3_000
 """Brokers that do not exist."""
 
@@ -42,7 +43,7 @@ async def undisturbed(world: World) -> AsyncIterator[None]:
     async with checked_world(world):
         yield
     with world.restarted_broker() as again:
-        assert again.find("layout.invalid") == []
+        assert again.find("layout.refused") == []
         async with native(world.nameserver_address) as client:
             found = decode_body(ClusterInfo, (await client.done(RequestCode.GET_BROKER_CLUSTER_INFO)).body).brokers
             assert [each.address for each in found if each.registered] == [again.started("broker.started")["address"]]
@@ -57,7 +58,7 @@ def create(client: Native, wanted: TopicLayout) -> "asyncio.Future[object]":
 
 
 async def test_no_sequence_of_counters_blocks_a_topic_or_its_broker(world: World) -> None:
-    """The highest counter, its deletion, and the topic again: in an earlier version the broker could never register again."""
+    """The highest counter, its deletion, and the topic again."""
     async with native(world.broker_address) as client:
         for wanted in (
             layout("t", COUNTER_MAX - 1, "broker-a"),
@@ -108,18 +109,20 @@ async def test_invented_brokers_use_bounded_memory_and_are_forgotten(world: Worl
         client = await stack.enter_async_context(native(world.nameserver_address))
         responses = []
         for number in range(INVENTED):
-            header = RegisterBrokerHeader(f"b-{number}", "DefaultCluster", "127.0.0.1:1", f"{number:032x}", 1)
+            header = RegisterBrokerHeader(f"b-{number}", "DefaultCluster", "127.0.0.1:1", f"{number:032x}", 1, PROOF, 0)
             body = RegisterBody({"internal": "127.0.0.1:1"}, (), DataVersion(1, 1))
             responses.append(client.send_request(RequestCode.REGISTER_BROKER, header, encode_body(body)))
         codes = [response.code for response in await asyncio.gather(*responses)]
         assert (codes.count(ResponseCode.SUCCESS), codes.count(ResponseCode.SERVICE_NOT_AVAILABLE)) == (1_023, INVENTED - 1_023)
         long = RegisterBody({"internal": "h" * 300 + ":1"}, (), DataVersion(1, 1))
-        _, remark = await client.refused(RequestCode.REGISTER_BROKER, RegisterBrokerHeader("b", "c", "h:1", "e" * 32, 1), encode_body(long))
+        _, remark = await client.refused(
+            RequestCode.REGISTER_BROKER, RegisterBrokerHeader("b", "c", "h:1", "e" * 32, 1, PROOF, 0), encode_body(long)
+        )
         assert "at most 255 characters" in remark
     async with native(world.nameserver_address) as client:
         while len(decode_body(ClusterInfo, (await client.done(RequestCode.GET_BROKER_CLUSTER_INFO)).body).brokers) > 1:
             await world.until_progress()
-        last = RegisterBrokerHeader("b-last", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
+        last = RegisterBrokerHeader("b-last", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1, PROOF, 0)
         response = await client.done(
             RequestCode.REGISTER_BROKER, last, encode_body(RegisterBody({"internal": "h:1"}, (), DataVersion(1, 1)))
         )
@@ -131,7 +134,7 @@ async def test_topics_of_strangers_leave_space_for_others(world: World) -> None:
     """16,384 topics under two names, and a registration of 3,000 invalid layouts: it is accepted, and 1,024 of them are named."""
 
     def brings(name: str, layouts: tuple[TopicLayout, ...], part: int = 0, parts: int = 1) -> tuple[RegisterBrokerHeader, bytes]:
-        header = RegisterBrokerHeader(name, "DefaultCluster", "127.0.0.1:1", f"{name:0>32}", 1)
+        header = RegisterBrokerHeader(name, "DefaultCluster", "127.0.0.1:1", f"{name:0>32}", 1, PROOF, 0)
         return header, encode_body(RegisterBody({"internal": "127.0.0.1:1"}, layouts, DataVersion(1, 1), part, parts))
 
     before = world.broker.resident_bytes(), world.nameserver.resident_bytes()

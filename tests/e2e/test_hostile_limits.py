@@ -42,7 +42,7 @@ def small_values(size: int, each: bytes) -> bytes:
     return head + b"\xdd" + (lists + 1).to_bytes(4, "big") + inner * lists + b"\xc6" + rest.to_bytes(4, "big") + bytes(rest)
 
 
-REGISTER = RegisterBrokerHeader("broker-x", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1)
+REGISTER = RegisterBrokerHeader("broker-x", "DefaultCluster", "127.0.0.1:1", "e" * 32, 1, "d" * 32, 0)
 LIMITED = [
     ("broker", RequestCode.HEART_BEAT, None, HEARTBEAT_BYTES_MAX),
     ("broker", RequestCode.SYNC, None, MEMBER_BYTES_MAX),

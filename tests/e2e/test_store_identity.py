@@ -216,7 +216,7 @@ async def test_registration_of_a_stranger_does_not_replace_a_broker_that_respond
         assert status.store_id == store_id[:8]
         async with native(routes) as stranger:
             for known in (status.store_id.ljust(32, "0"), store_id):
-                header = RegisterBrokerHeader("broker-a", "DefaultCluster", "127.0.0.1:1", known, status.term + 1)
+                header = RegisterBrokerHeader("broker-a", "DefaultCluster", "127.0.0.1:1", known, status.term + 1, "e" * 32, status.term)
                 body = encode_body(RegisterBody({"internal": "127.0.0.1:1"}, (), DataVersion(1, 1)))
                 code = ResponseCode.REGISTRATION_PENDING
                 while code == ResponseCode.REGISTRATION_PENDING:
@@ -237,8 +237,8 @@ async def test_producer_and_consumer_continue_while_strangers_register_their_bro
             goal, codes = world.handled() + 4 * GOES_ON, Counter[int]()
             while world.handled() < goal or codes.keys() != {ResponseCode.REGISTRATION_PENDING, ResponseCode.BROKER_NAME_TAKEN}:
                 headers = [
-                    RegisterBrokerHeader(name, "DefaultCluster", "127.0.0.1:1", known, 1 << 62, proof=proof)
-                    for known, proof in ((store_id, None), (store_id, "e" * 32), ("f" * 32, "e" * 32), ("f" * 32, None))
+                    RegisterBrokerHeader(name, "DefaultCluster", "127.0.0.1:1", known, 1 << 62, "e" * 32, 0)
+                    for known in (store_id, "f" * 32)
                 ]
                 requested = [each.send_request(RequestCode.REGISTER_BROKER, header, body) for each in strangers for header in headers]
                 codes.update(response.code for response in await asyncio.gather(*requested))
@@ -254,10 +254,9 @@ async def test_stranger_with_the_name_of_a_killed_broker_is_replaced_when_it_ret
         first.process.kill()
         first.process.wait()
     store_id = json.loads((tmp_path / "one/lockstep/identity").read_text())["store_id"]
-    strangers = (("f" * 32, "e" * 32), (store_id, None), (store_id, "e" * 32))
-    for known, proof in strangers:
+    for known in ("f" * 32, store_id):
         async with stranger(routes) as endpoint:
-            header = RegisterBrokerHeader("broker-a", "DefaultCluster", "127.0.0.1:1", known, 1 << 62, proof=proof, previous_term=1 << 61)
+            header = RegisterBrokerHeader("broker-a", "DefaultCluster", "127.0.0.1:1", known, 1 << 62, "e" * 32, 1 << 61)
             body = encode_body(RegisterBody({"internal": "127.0.0.1:1"}, (), DataVersion(1, 1)))
             code: int = ResponseCode.REGISTRATION_PENDING
             while code == ResponseCode.REGISTRATION_PENDING:

@@ -22,13 +22,14 @@ def broker_registration(
     term: int = 10,
     port: int = 1,
     layouts: tuple[TopicLayout, ...] = (),
-    proof: str | None = PROOF,
+    proof: str = PROOF,
     previous: int | None = None,
     part: int = 0,
     parts: int = 1,
 ) -> Registration:
     listeners = {"internal": f"10.0.0.{port}:10911", "external": f"localhost:{port}"}
-    return Registration(name, "DefaultCluster", store, term, listeners, layouts, proof, previous, part, parts)
+    previous_term = term - 1 if previous is None else previous
+    return Registration(name, "DefaultCluster", store, term, listeners, layouts, proof, previous_term, part, parts)
 
 
 def registered(table: RouteTable, listener: str = "internal") -> dict[str, bool]:

@@ -221,7 +221,7 @@ def take_name_main(name: str, nameserver: str, seconds: float) -> Main:
     async def main(stop: asyncio.Event) -> int:
         host, loop = Host.current(), asyncio.get_running_loop()
         address = "10.0.3.31:1"
-        header = to_plain(RegisterBrokerHeader(name, "DefaultCluster", address, "f" * 32, 1 << 40, proof="e" * 32, previous_term=0))
+        header = to_plain(RegisterBrokerHeader(name, "DefaultCluster", address, "f" * 32, 1 << 40, "e" * 32, 0))
         body = encode_body(RegisterBody({"internal": address}, (), DataVersion(1, 1)))
         end = loop.time() + seconds
         while loop.time() < end:

@@ -67,9 +67,9 @@ class BrokerIdentity:
     term: int
     listeners: dict[str, str]
     """Listener name → address to connect to. `internal` is always included."""
-    proof: str | None = field(default=None, repr=False)
+    proof: str = field(repr=False)
     """The store's secret."""
-    previous_term: int | None = None
+    previous_term: int
     """The term of the store's start before this one."""
 
     @property

@@ -18,11 +18,11 @@ class Registration:
     term: int
     listeners: dict[str, str]
     """Listener name → host:port to which clients connect."""
-    layouts: tuple[TopicLayout, ...] = ()
-    proof: str | None = field(default=None, repr=False)
-    """The store's secret; None if the broker is of an earlier version. Never disclosed."""
-    previous_term: int | None = None
-    """The term of the store's start before this one; None if the broker is of an earlier version."""
+    layouts: tuple[TopicLayout, ...]
+    proof: str = field(repr=False)
+    """The store's secret. Never disclosed."""
+    previous_term: int
+    """The term of the store's start before this one."""
     part: int = 0
     parts: int = 1
     full: bool = False
@@ -38,14 +38,8 @@ class Registration:
         return self.listeners.get(listener) or self.address
 
     def same_store(self, other: "Registration") -> bool:
-        """Return whether both are of one store. A broker of an earlier version has no proof: its id alone decides."""
-        return self.store_id == other.store_id and (self.proof == other.proof or None in (self.proof, other.proof))
-
-    def proves(self, owner: "Registration | None") -> bool:
-        """Return whether this is a registration of the owner, with its proof."""
-        if owner is None or self.proof is None:
-            return False
-        return (self.store_id, self.proof) == (owner.store_id, owner.proof)
+        """Return whether both are of one store, which its proof shows."""
+        return (self.store_id, self.proof) == (other.store_id, other.proof)
 
     def same_start(self, other: "Registration") -> bool:
         """Return whether both are of one start of one store: a broker that registers again."""
@@ -65,61 +59,67 @@ class BrokerRecord:
     routed: bool
     was_routed: bool
     """Whether it was routed at any time since this record began."""
+    owner: Registration
+    """The owner's last accepted registration."""
+    owner_last_seen_ms: int
+    """When the owner was last registered."""
     last_named_ms: int | None = None
     """When a route last named the broker; None if never."""
     challenge_left_ms: int | None = None
     """The time left for a pending response to a challenge; None if none is pending. At 0 the next challenger replaces this broker."""
     confirmed_ms: int | None = None
     """When the broker last responded to a challenge."""
-    owner: Registration | None = None
-    """The owner's last accepted registration; None if no store has registered the name with a proof."""
-    owner_last_seen_ms: int = 0
-    """When the owner was last registered."""
 
     @property
     def last_used_ms(self) -> int:
         """Return when an address of the broker was last returned, or it left."""
         return max(self.last_seen_ms, self.last_named_ms or 0)
 
+    @property
+    def has_owner(self) -> bool:
+        """Return whether the last registration is the owner's."""
+        return self.registration.same_store(self.owner)
+
+    def displaced_by(self, new: Registration) -> bool:
+        """Return whether the owner of the name takes it back from another store."""
+        return new.same_store(self.owner) and not self.has_owner
+
 
 def check_term(known: BrokerRecord, new: Registration) -> None:
     """Raise BrokerNameTakenError for a store with a stale term."""
     owner = known.owner
-    earlier = (owner,) if owner is not None and new.proves(owner) else (known.registration, owner)
-    for before in earlier:
-        if before is None or not new.same_store(before):
-            continue
-        registered = known.connection is not None and known.registration.same_start(before)
-        same = _conflict_text(before, new, registered=registered)
-        if new.term < before.term:
-            raise BrokerNameTakenError(f"{same} with term {new.term}, which is lower. {_COPY_ADVICE}")
-        if new.term == before.term and new.address != before.address and not registered:
-            raise BrokerNameTakenError(f"{same} with the same term {new.term}. {_COPY_ADVICE}")
-        if new.term > before.term and new.previous_term is not None and new.previous_term < before.term:
-            raise BrokerNameTakenError(
-                f"{same} with term {new.term}, and its term before that was {new.previous_term}: it has not seen term {before.term}. "
-                f"{_COPY_ADVICE}"
-            )
+    before = owner if new.same_store(owner) else known.registration
+    if not new.same_store(before):
+        return
+    registered = known.connection is not None and known.registration.same_start(before)
+    same = _conflict_text(before, new, registered=registered)
+    if new.term < before.term:
+        raise BrokerNameTakenError(f"{same} with term {new.term}, which is lower. {_COPY_ADVICE}")
+    if new.term == before.term and new.address != before.address and not registered:
+        raise BrokerNameTakenError(f"{same} with the same term {new.term}. {_COPY_ADVICE}")
+    if new.term > before.term and new.previous_term < before.term:
+        raise BrokerNameTakenError(
+            f"{same} with term {new.term}, and its term before that was {new.previous_term}: it has not seen term {before.term}. "
+            f"{_COPY_ADVICE}"
+        )
 
 
 def broker_address(known: BrokerRecord, listener: str) -> BrokerAddress:
     """Return the address of the broker on a listener."""
     registration, owner = known.registration, known.owner
     # Clients keep the address of the highest term: one that another store invented must not hide the owner when it is back.
-    term = registration.term if owner is None or registration.proves(owner) else owner.term
+    term = registration.term if known.has_owner else owner.term
     return BrokerAddress(registration.name, registration.cluster, registration.at(listener), known.routed, term)
 
 
-def next_owner(before: BrokerRecord | None, now: BrokerRecord) -> tuple[Registration | None, int]:
-    """Return the owner of the name and when it was last seen, after the registration `now`.
+def next_owner(before: BrokerRecord | None, new: Registration, seen_ms: int) -> tuple[Registration, int]:
+    """Return the owner of the name and when it was last seen, after the registration `new`.
 
     `before` is None if the earlier owner is forgotten.
     """
-    if before is not None and before.owner is not None and not now.registration.proves(before.owner):
+    if before is not None and not new.same_store(before.owner):
         return before.owner, before.owner_last_seen_ms
-    registration = now.registration
-    owner = None if registration.proof is None else replace(registration, listeners={INTERNAL_LISTENER: registration.address})
-    return owner, now.last_seen_ms
+    return replace(new, listeners={INTERNAL_LISTENER: new.address}, layouts=()), seen_ms
 
 
 def _address_text(before: Registration, *, registered: bool) -> str:

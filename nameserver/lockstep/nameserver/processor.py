@@ -192,7 +192,7 @@ class RouteProcessor:
             self._counting_down = False
 
     async def _challenge(self, name: str, connection: int) -> None:
-        """Ask an incumbent whether it is alive. Any response counts: earlier versions respond that they don't support the request."""
+        """Ask an incumbent whether it is alive. Any response counts, also a refusal."""
         try:
             endpoint = self._connections.get(connection)
             if endpoint is None:
@@ -228,7 +228,7 @@ def _check_registration(header: RegisterBrokerHeader, body: RegisterBody) -> Non
     what = f"broker {header.broker_name!r} registers"
     if header.broker_id != 0:
         raise RemoteProtocolError(f"{what} with id {header.broker_id}: only 0 (the owner of its queues) is served")
-    for label, value in (("store id", header.store_id), ("proof", header.proof or "")):
+    for label, value in (("store id", header.store_id), ("proof", header.proof)):
         if len(value) > STORE_ID_LENGTH_MAX:
             raise RemoteProtocolError(f"{what} a {label} of {len(value)} characters: at most {STORE_ID_LENGTH_MAX}")
     if len(body.listeners) > LISTENERS_MAX:

@@ -18,9 +18,9 @@ Pure: connections are ints, time is `now_ms` of a monotonic clock. Each broker n
     any           REGISTER of the same store with a stale term     rejected (BROKER_NAME_TAKEN), nothing changes
     registered    REGISTER of the owner, which is not registered   registered: the owner replaces the incumbent at once
 
-*The owner* of a name is the first store that registered it with a proof. It stays the owner until it has not been registered for 7 days,
-or another store has been registered with its proof for an hour without interruption; then the registered store becomes the owner. Until
-then any other store, or a start without the proof, may use the name while the owner is not registered. It does not change which terms of
+*The owner* of a name is the first store that registered it. It stays the owner until it has not been registered for 7 days,
+or another store has been registered for an hour without interruption; then the registered store becomes the owner. Until
+then any other store may use the name while the owner is not registered. It does not change which terms of
 the owner are accepted, and routes carry the owner's term with its address.
 
 *The same start*: store, proof, term and address are equal. While a registered broker responds, no other start takes its name, whatever its
@@ -73,7 +73,7 @@ COUNTDOWN_STEP_MS = 100
 BROKERS_MAX = 1_024
 """The maximum number of broker names, registered or remembered."""
 OWNER_MS = 3_600_000
-"""A store that has been registered with its proof for this long without interruption becomes the owner: the owner's disk was replaced."""
+"""A store that has been registered for this long without interruption becomes the owner: the owner's disk was replaced."""
 FORGET_MS = 7 * 86_400_000
 """How long an unregistered broker is remembered after the last route that named it, or after it left, whichever is later: clients may
 still connect to an address that they received then."""
@@ -151,8 +151,8 @@ class RouteTable:
             self._ensure_capacity(registration.name)
         else:
             check_term(known, registration)
-            displaces = registration.proves(known.owner) and not known.registration.proves(known.owner)
-            if known.connection not in (None, connection) and not known.registration.same_start(registration) and not displaces:
+            rival = not known.registration.same_start(registration) and not known.displaced_by(registration)
+            if known.connection not in (None, connection) and rival:
                 self._check_challenge(known, registration, now_ms)
         parts = self._collect_part(registration, connection, now_ms)
         already = parts.refused_count
@@ -169,15 +169,12 @@ class RouteTable:
         was_routed = routed or (known is not None and known.was_routed)
         last_named_ms = None if known is None else known.last_named_ms
         # The layouts are in `self.layouts`: storing them here again would double the memory of a nameserver.
-        is_uninterrupted = (
-            known is not None
-            and known.connection is not None
-            and (known.registration.store_id, known.registration.proof) == (registration.store_id, registration.proof)
-        )
+        is_uninterrupted = known is not None and known.connection is not None and known.registration.same_store(registration)
         since_ms = known.since_ms if known is not None and is_uninterrupted else now_ms
-        accepted = BrokerRecord(replace(registration, layouts=()), connection, now_ms, since_ms, routed, was_routed, last_named_ms)
-        accepted.owner, accepted.owner_last_seen_ms = next_owner(known, accepted)
-        self._brokers[registration.name] = accepted
+        accepted, owner = replace(registration, layouts=()), next_owner(known, registration, now_ms)
+        self._brokers[registration.name] = BrokerRecord(
+            accepted, connection, now_ms, since_ms, routed, was_routed, *owner, last_named_ms=last_named_ms
+        )
         self.ready = True
         return RegistrationResult(missing, adopted, joined, routed, superseded, refused, refused_more)
 
@@ -255,9 +252,9 @@ class RouteTable:
         ]:
             del self._brokers[name]
         for known in self._brokers.values():
-            replaced = known.connection is not None and known.registration.proof is not None and not known.registration.proves(known.owner)
+            replaced = known.connection is not None and not known.has_owner
             if now_ms - known.owner_last_seen_ms >= FORGET_MS or (replaced and now_ms - known.since_ms >= OWNER_MS):
-                known.owner, known.owner_last_seen_ms = next_owner(None, known)
+                known.owner, known.owner_last_seen_ms = next_owner(None, known.registration, known.last_seen_ms)
         self._forget(self._quota.expire(self._brokers, now_ms))
         return silent
 

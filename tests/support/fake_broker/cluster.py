@@ -66,7 +66,7 @@ class FakeBroker(Sends, Groups, Reports):
         await super().stop()
 
     def _registration(self) -> tuple[int, dict[str, Any], bytes]:
-        header = RegisterBrokerHeader(self.name, "DefaultCluster", self.address, self.name.encode().hex().ljust(32, "0"), 1)
+        header = RegisterBrokerHeader(self.name, "DefaultCluster", self.address, self.name.encode().hex().ljust(32, "0"), 1, "c" * 32, 0)
         body = RegisterBody({"internal": self.address}, tuple(self.layouts.values()), DataVersion(0, 0))
         return RequestCode.REGISTER_BROKER, to_plain(header), encode_body(body)
 

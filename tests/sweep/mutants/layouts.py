@@ -6,7 +6,7 @@ from lockstep.broker.tables import topic_table
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.nameserver import processor as nameserver_processor
 from lockstep.nameserver import route_table, topic_quota
-from lockstep.nameserver.broker_record import Registration
+from lockstep.nameserver.broker_record import BrokerRecord, Registration
 from lockstep.nameserver.route_table import RouteTable
 from lockstep.nameserver.topic_quota import TopicQuota
 from lockstep.protocol import layouts
@@ -209,7 +209,7 @@ def copies_are_accepted(patch: Patches) -> None:
 
 @mutant("first", aimed=CHALLENGES + "test_registered_broker_that_responds_to_a_challenge_is_not_replaced")
 def proofs_are_not_compared(patch: Patches) -> None:
-    """A registration without the store's proof belongs to another store, whatever else it names."""
+    """A registration with another proof belongs to another store, whatever else it names."""
     patch.set(
         Registration,
         "same_start",
@@ -219,14 +219,14 @@ def proofs_are_not_compared(patch: Patches) -> None:
 
 @mutant("names")
 def the_owner_of_a_name_is_not_kept(patch: Patches) -> None:
-    """A nameserver keeps the proof of a broker that is down; a broker with that proof replaces any store registered under its name."""
-    patch.set(Registration, "proves", lambda self, owner: False)
+    """A nameserver keeps the owner of a name while it is down; the owner replaces any other store that is registered under the name."""
+    patch.set(BrokerRecord, "displaced_by", lambda self, new: False)
 
 
 @mutant("first", aimed=OWNERS + "test_terms_of_the_owner_are_compared_even_after_a_stranger_was_registered")
 def other_stores_change_the_terms_of_the_owner(patch: Patches) -> None:
-    """A registration without the owner's proof does not change which terms of the owner are accepted."""
-    patch.set(route_table, "next_owner", lambda before, now: (now.registration, now.last_seen_ms))
+    """A registration of another store does not change which terms of the owner are accepted."""
+    patch.set(route_table, "next_owner", lambda before, new, seen_ms: (new, seen_ms))
 
 
 @mutant("first", aimed=OWNERS + "test_store_registered_for_an_hour_becomes_the_owner")

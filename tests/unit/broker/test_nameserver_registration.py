@@ -54,7 +54,7 @@ class Broker:
         self.table = LayoutTable(layouts)
         self.tasks = Tasks()
         self.adoptions = 0
-        identity = BrokerIdentity(name, "DefaultCluster", store, term, {"internal": f"10.0.0.{port}:10911"})
+        identity = BrokerIdentity(name, "DefaultCluster", store, term, {"internal": f"10.0.0.{port}:10911"}, "c" * 32, term - 1)
         self.topics_max = topics_max
         self.registration = NameserverRegistration(
             HOST,

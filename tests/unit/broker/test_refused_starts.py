@@ -143,7 +143,7 @@ async def refusing_nameserver() -> AsyncIterator[str]:
     """Another store is registered under the name, and its broker responds."""
     nameserver = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), Host.real())
     await nameserver.start()
-    other = Registration("broker-a", "DefaultCluster", "b" * 32, 1, {"internal": "10.0.0.9:1"}, (), "d" * 32)
+    other = Registration("broker-a", "DefaultCluster", "b" * 32, 1, {"internal": "10.0.0.9:1"}, (), "d" * 32, 0)
     nameserver.table.register(other, -1, 0)
 
     async def responses() -> None:

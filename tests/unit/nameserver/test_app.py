@@ -27,7 +27,7 @@ from support.clocks import SetClock
 from support.processes import LIMIT_S
 from support.until import until
 
-STORE = "5" * 32
+STORE, PROOF = "5" * 32, "6" * 32
 HOST = Host.real()
 ORDERS = TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),))
 
@@ -57,16 +57,16 @@ async def register(
     broker_id: int = 0,
     cluster: str = "DefaultCluster",
     listeners: dict[str, str] | None = None,
-    proof: str | None = None,
+    proof: str = PROOF,
 ) -> Command:
     listeners = {"internal": f"{name}:10911", "external": "localhost:20911"} | (listeners or {})
-    header = RegisterBrokerHeader(name, cluster, listeners["internal"], store, term, broker_id, proof)
+    header = RegisterBrokerHeader(name, cluster, listeners["internal"], store, term, proof, term - 1, broker_id)
     body = encode_body(RegisterBody(listeners, layouts, DataVersion(0, 0)))
     return await endpoint.request(RequestCode.REGISTER_BROKER, to_plain(header), body, timeout_ms=5_000)
 
 
 def respond(command: Command, endpoint: Endpoint) -> None:
-    """Handle requests at a broker's end of the connection: respond to each one, as every version does."""
+    """Handle requests at a broker's end of the connection: respond to each one."""
     if not command.is_oneway:
         endpoint.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
 

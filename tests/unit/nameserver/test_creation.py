@@ -32,7 +32,7 @@ def registrar(name: str, brokers: dict[str, LayoutTable], table: RouteTable) -> 
     """Register one broker repeatedly; others may run between response and adoption."""
     listeners = {"internal": f"{name}:10911"}
     while True:
-        change = table.register(Registration(name, "c", name, 1, listeners, brokers[name].all()), NAMES.index(name), 0)
+        change = table.register(Registration(name, "c", name, 1, listeners, brokers[name].all(), name, 0), NAMES.index(name), 0)
         yield
         for layout in change.missing:
             brokers[name].adopt(layout)

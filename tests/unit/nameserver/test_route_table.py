@@ -43,7 +43,7 @@ def test_table_is_ready_from_the_first_registration_on() -> None:
 def test_rejected_registration_changes_nothing() -> None:
     table = RouteTable()
     with pytest.raises(RemoteProtocolError, match="internal"):
-        table.register(Registration("broker-a", "c", STORE_A, 1, {"external": "h:1"}, (layout(),)), 1, 0)
+        table.register(Registration("broker-a", "c", STORE_A, 1, {"external": "h:1"}, (layout(),), "c" * 32, 0), 1, 0)
     assert not table.ready
     assert table.layouts.get("orders") is None
 

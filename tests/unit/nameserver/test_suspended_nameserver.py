@@ -56,7 +56,7 @@ async def stop(nodes: Nodes) -> None:
 
 async def register(endpoint: Endpoint, store: str) -> int:
     listeners = {"internal": f"host-{store[0]}:10911"}
-    header = RegisterBrokerHeader("broker-a", "DefaultCluster", listeners["internal"], store, 1, 0, None)
+    header = RegisterBrokerHeader("broker-a", "DefaultCluster", listeners["internal"], store, 1, "c" * 32, 0)
     body = encode_body(RegisterBody(listeners, (), DataVersion(0, 0)))
     future = endpoint.request(RequestCode.REGISTER_BROKER, to_plain(header), body, timeout_ms=10_000_000)
     while not future.done():

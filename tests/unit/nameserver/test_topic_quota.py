@@ -29,7 +29,7 @@ def layouts(prefix: str, count: int, counter: int = 1) -> tuple[TopicLayout, ...
 def make_registration(
     name: str, wanted: tuple[TopicLayout, ...] = (), *, part: int = 0, parts: int = 1, full: bool = False
 ) -> Registration:
-    return Registration(name, "c", f"{name:0>32}", 1, {"internal": "10.0.0.1:1"}, wanted, None, None, part, parts, full)
+    return Registration(name, "c", f"{name:0>32}", 1, {"internal": "10.0.0.1:1"}, wanted, name, 0, part, parts, full)
 
 
 def topics(table: RouteTable) -> list[str]:

@@ -99,7 +99,7 @@ class Store:
         self.reading = RecoveryProgress(host.clock)
         """How far `recover` has read."""
         self.store_id = identity.store_id
-        self.proof: str | None = None
+        self.proof = ""
         """The store's secret (lockstep/proof)."""
         self.accepted_term, self.last_term = directory.terms()
         """The last term that a nameserver may have accepted, and the term of the last start (lockstep/term). Zeros if not known."""

@@ -16,12 +16,12 @@ class RegisterBrokerHeader:
     term: int
     """The term of this start. The nameserver responds with BROKER_NAME_TAKEN if another start with this name is registered and alive, or
     if it accepted this store with a higher term, and with REGISTRATION_PENDING while it checks whether the registered one is alive."""
-    broker_id: int = 0
-    proof: str | None = field(default=None, repr=False)
-    """32 hex digits, random, in the store, sent to nameservers only and never disclosed. None from an earlier version."""
-    previous_term: int | None = None
+    proof: str = field(repr=False)
+    """32 hex digits, random, in the store, sent to nameservers only and never disclosed."""
+    previous_term: int
     """The term of the start before this one. The nameserver responds with BROKER_NAME_TAKEN if it is lower than the last accepted term
-    of this store. None from an earlier version."""
+    of this store."""
+    broker_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
