@@ -14,7 +14,6 @@ from lockstep.client import (
     Producer,
     PullConsumer,
     PushConsumer,
-    RequestCodeNotSupportedError,
     SqlError,
     SubscriptionConflictError,
     sql,
@@ -90,12 +89,3 @@ async def handle(messages: Sequence[MessageExt], context: OrderlyContext) -> Con
 def test_condition_that_can_not_be_used_is_refused_before_the_start() -> None:
     with pytest.raises(SqlError, match=r"amount >> 100\n {8}\^ expected a property"):
         sql("amount >> 100")
-
-
-async def test_broker_without_sql_is_refused_by_name(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    await cluster.servers()
-    consumer = PushConsumer("billing", nameserver=cluster.nameservers).subscribe("orders", sql("amount > 100"))
-    consumer.orderly(handle)
-    monkeypatch.setattr("lockstep.client.consumer.base_consumer.FILTERING_BY_SQL", ("sql2099",))
-    with pytest.raises(RequestCodeNotSupportedError, match=r"lacks sql2099 .*use a newer broker"):
-        await consumer.start()

@@ -38,7 +38,7 @@ E = TypeVar("E", bound=GroupEffect)
 
 BROKER, OTHER_BROKER = "broker-a", "broker-b"
 GROUP, TOPIC = "billing", "orders"
-CONFIG = CoordinationConfig(BROKER, Limits(1 << 24, 1 << 18, 1 << 22), ("ordered",))
+CONFIG = CoordinationConfig(BROKER, Limits(1 << 24, 1 << 18, 1 << 22))
 GRACE, TIMEOUT = CONFIG.disconnect_grace_ms, CONFIG.session_timeout_ms
 
 

@@ -20,21 +20,6 @@ from lockstep.runtime.server_settings import ServerSettings
 from lockstep.runtime.settings import Range
 
 MIB = 1 << 20
-FEATURES = (
-    "ordered",
-    "sync",
-    "records",
-    "sequences",
-    "layouts",
-    "concurrent",
-    "delays",
-    "dead_letters",
-    "durable_sends",
-    "sql92",
-    "done_ranges",
-    "park",
-)
-"""Abilities that this broker reports in the response to HEART_BEAT."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +123,6 @@ class BrokerConfig(ServerSettings):
         return CoordinationConfig(
             broker_name=self.name,
             limits=Limits(FRAME_BYTES_MAX, HEADER_BYTES_MAX, BODY_BYTES_MAX),
-            features=FEATURES,
             disconnect_grace_ms=self.disconnect_grace_ms,
             session_timeout_ms=self.session_timeout_ms,
             groups_max=self.groups_max,

@@ -155,7 +155,7 @@ class Groups(Wire):
                 self._list_changed(group.group, notify=False)
         since = dict.fromkeys(self.layouts, self.since) if self.names_since else {}
         groups = {group.group: GroupView(self._list(group.group), since, self.last_decides) for group in body.consumers}
-        return HeartbeatReply(self.name, self.term, self.features, LIMITS, self.grace_ms, SESSION_TIMEOUT_MS, groups)
+        return HeartbeatReply(self.name, self.term, LIMITS, self.grace_ms, SESSION_TIMEOUT_MS, groups)
 
     def _reconcile(self, client: str, body: SessionLockBody) -> SessionLockReply:
         script = self.lock_script.popleft() if self.lock_script else lambda _: None

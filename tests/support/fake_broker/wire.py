@@ -22,7 +22,6 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.server import Server
 
 ANY_GROUP = "*"
-FEATURES = ("ordered", "sync", "records", "sequences", "layouts", "durable_sends")
 GRACE_MS = 3_000
 STORED_MS = 1_700_000_000_000
 STORE_HOST = "10.9.8.7:10911"
@@ -74,7 +73,6 @@ class Wire:
     host: Host = field(default_factory=Host.real)
     term: int = 1
     grace_ms: int = GRACE_MS
-    features: tuple[str, ...] = FEATURES
     auto_create: bool = False
     """Whether the first send creates a missing topic."""
     registered: bool = True

@@ -83,6 +83,6 @@ def test_options_in_operations_md_exist_with_the_documented_defaults() -> None:
 def test_defaults_of_settings_and_of_the_configured_parts_are_equal() -> None:
     settings = BrokerConfig()
     coordination = settings.coordination()
-    assert coordination == CoordinationConfig(broker_name=settings.name, limits=coordination.limits, features=coordination.features)
+    assert coordination == CoordinationConfig(broker_name=settings.name, limits=coordination.limits)
     # A store without a broker is not scrubbed.
     assert settings.store_config() == StoreConfig(path=settings.store_path(), scrub_bytes_per_s=settings.scrub_kib_per_s << 10)

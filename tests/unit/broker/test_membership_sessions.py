@@ -33,7 +33,6 @@ def test_heartbeat_response_has_grace_timeout_term_and_member_list() -> None:
     reply = Client(bench, "a").connect()
     assert reply is not None
     assert (reply.disconnect_grace_ms, reply.session_timeout_ms, reply.term, reply.broker_name) == (GRACE, TIMEOUT, 1, "broker-a")
-    assert reply.features == ("ordered",)
     assert reply.groups[GROUP].list.members == ("a",)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.config import FEATURES
 from lockstep.client import (
     ConfigError,
     ConsumerEvent,
@@ -19,7 +18,6 @@ from lockstep.client import (
     Producer,
     PushConsumer,
     QueueBlocked,
-    RequestCodeNotSupportedError,
     sql,
 )
 from lockstep.client.broker_link import BrokerLink
@@ -27,8 +25,7 @@ from lockstep.protocol.bodies import ParkState
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.testing import TestCluster
-from support.fake_broker import frozen_cluster
-from support.park_kit import GROUP, PARK, TOPIC, Poison, Send, Worker, around_requests, both_orders, dead_letters, drop, poisoned, send
+from support.park_kit import GROUP, PARK, TOPIC, Poison, Send, Worker, around_calls, both_orders, dead_letters, drop, poisoned, send
 
 
 @pytest.mark.lockstep(brokers=1)
@@ -374,16 +371,3 @@ async def test_replay_brings_only_what_the_sql_expression_matches(lockstep_clust
     await cluster.until(lambda: len(worker.got) == len(matching), "all that matches")
     for key in range(2):
         assert worker.of_key(f"k{key}") == [n for n in matching if n % 2 == key]
-
-
-async def test_member_that_parks_does_not_start_at_a_broker_that_cannot() -> None:
-    async with frozen_cluster() as cluster:
-        cluster["a"].features = tuple(name for name in FEATURES if name != "park")
-        consumer = PushConsumer(GROUP, nameserver=cluster.nameserver, host=cluster.host, retry=PARK).subscribe(TOPIC)
-
-        @consumer.orderly
-        async def listen(messages: Sequence[MessageExt], context: OrderlyContext) -> None:
-            """Accept everything."""
-
-        with pytest.raises(RequestCodeNotSupportedError, match="broker a lacks park"):
-            await consumer.start()

@@ -4,12 +4,11 @@ import asyncio
 
 import pytest
 
-from lockstep.client import Client, Message, MessageQueue, Outcome, Producer, SendError, StateError, TopicNotExistError
-from lockstep.client.producer.config import ProducerConfig
+from lockstep.client import Client, Message, Outcome, Producer, SendError, StateError, TopicNotExistError
 from lockstep.protocol.queue import LayoutVersion, TopicLayout
-from support.fake_broker import abort_connection, fake_cluster, ignore
+from support.fake_broker import fake_cluster, ignore
 from support.loops import until
-from support.producing import message, producing, stop_and_wait_for_link_down
+from support.producing import message, stop_and_wait_for_link_down
 
 pytestmark = pytest.mark.simulated
 
@@ -67,24 +66,6 @@ async def test_cancelled_close_ends_every_send(deleted: bool) -> None:
         assert [error.outcome for error in errors if isinstance(error, SendError)].count(Outcome.UNKNOWN) == 1, "one was written"
         assert batch.exception() is not None
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
-
-
-async def test_send_in_flight_continues_if_another_broker_lacks_a_feature() -> None:
-    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
-        first, second = cluster.brokers.values()
-        for broker in (first, second):
-            await producer.send(message("1"), queue=MessageQueue("t", broker.name, 0))
-        ports = [int(broker.address.rpartition(":")[2]) for broker in (first, second)]
-        first.script.append(abort_connection)
-        sending = asyncio.ensure_future(producer.send(message("2"), queue=MessageQueue("t", "a", 0)))
-        await stop_and_wait_for_link_down(first, producer)
-        await stop_and_wait_for_link_down(second, producer)
-        second.features = ()
-        await second.start(ports[1])
-        assert producer._topics is not None
-        await until(lambda: producer._topics is not None and not producer._topics.open_topics)
-        await first.start(ports[0])
-        assert (await sending).queue_offset == 1
 
 
 @pytest.mark.parametrize("again", ["start", "close"])

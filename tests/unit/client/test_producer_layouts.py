@@ -8,7 +8,6 @@ import pytest
 from lockstep.client import (
     Message,
     Outcome,
-    Producer,
     QueueUnavailableError,
     SendResult,
     SendStatus,
@@ -19,7 +18,6 @@ from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.routing import queue_of_key
 from lockstep.protocol.errors import (
     LayoutStaleError,
-    RequestCodeNotSupportedError,
 )
 from support.fake_broker import (
     FakeBroker,
@@ -304,40 +302,3 @@ async def test_error_for_a_missing_topic_states_the_next_step() -> None:
     async with fake_cluster("a") as cluster, producing(cluster, ProducerConfig(auto_create_topics=False)) as producer:
         with pytest.raises(TopicNotExistError, match="lockstep topic create t"):
             await producer.send(message())
-
-
-# --------------------------------------------------------------------------------------------------------------------- features of a broker
-
-
-async def test_error_names_a_broker_without_required_features_and_nothing_is_written() -> None:
-    async with fake_cluster("a", "b", topics={"t": 1}) as cluster:
-        cluster.brokers["b"].features = ("records", "layouts")
-        async with Producer("g", nameserver=cluster.nameserver) as producer:
-            with pytest.raises(
-                RequestCodeNotSupportedError, match=r"broker b lacks sequences \(it has: records, layouts\); use a newer broker"
-            ):
-                await producer.send(Message("t", b"waits for the connections", sharding_key="k"))
-            with pytest.raises(RequestCodeNotSupportedError, match="broker b lacks sequences"):
-                await producer.send(Message("t", b"they are there"))
-            assert producer.in_flight_count == 0
-        assert cluster.brokers["b"].sends == []
-
-
-async def test_features_of_a_broker_are_checked_again_after_a_reconnect() -> None:
-    async with fake_cluster("a", topics={"t": 1}) as cluster:
-        broker = cluster.brokers["a"]
-        async with Producer("g", nameserver=cluster.nameserver) as producer:
-            await producer.send(Message("t", b"1"))
-            for features in (("records",), ("records", "sequences", "layouts", "more")):
-                port = int(broker.address.rpartition(":")[2])
-                await stop_and_wait_for_link_down(broker, producer)
-                broker.features = features
-                waiting = asyncio.ensure_future(producer.send(Message("t", b"2", sharding_key="k")))
-                await asyncio.sleep(0)
-                await broker.start(port)
-                if features == ("records",):
-                    with pytest.raises(RequestCodeNotSupportedError, match="lacks sequences, layouts"):
-                        await waiting
-                else:
-                    await waiting
-        assert broker.stored == [b"1", b"2"]

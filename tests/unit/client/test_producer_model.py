@@ -245,9 +245,9 @@ class RandomRun:
                     self.release(effect.later)
                     if not self.layouts:
                         self.check_behind([name for pending in effect.failed for name in names_of(pending)])
-                case Refuse(sends):
-                    self.end(sends, NOT_STORED)
-                    self.release(sends)
+                case Refuse(pending):
+                    self.end([pending], NOT_STORED)
+                    self.release([pending])
                 case Release(sends):
                     self.release(sends)
                 case PossibleDuplicates(count):

@@ -20,7 +20,6 @@ from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import (
     MessageIllegalError,
     NoPermissionError,
-    RequestCodeNotSupportedError,
     ServiceNotAvailableError,
     SystemBusyError,
 )
@@ -341,14 +340,3 @@ async def test_frame_requires_the_strongest_durability_of_its_sends() -> None:
             ([b"j", b"k"], True),
             ([b"l"], False),
         ]
-
-
-async def test_durable_send_is_rejected_if_the_broker_lacks_the_feature() -> None:
-    async with fake_cluster("a", topics={"t": 1}) as cluster:
-        cluster.brokers["a"].features = ("records", "sequences", "layouts")
-        async with producing(cluster) as producer:
-            await producer.send(message())
-            for send in (producer.send(message(), require="durable"), producer.send_batch([message()], require="durable")):
-                with pytest.raises(RequestCodeNotSupportedError, match="lacks durable_sends"):
-                    await send
-            assert producer.in_flight_count == 0

@@ -15,7 +15,7 @@ from lockstep.client import (
 )
 from lockstep.protocol.bodies import SyncItem
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import ConfigError, LocalProtocolError, RequestCodeNotSupportedError, StateError, SubscriptionConflictError
+from lockstep.protocol.errors import ConfigError, LocalProtocolError, StateError, SubscriptionConflictError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events, stopped
@@ -273,16 +273,6 @@ async def test_conflict_with_a_connected_member_is_raised_immediately() -> None:
         assert start.done()
         with pytest.raises(SubscriptionConflictError):
             await start
-
-
-async def test_error_names_a_broker_without_a_required_feature_and_the_consumer_does_not_start() -> None:
-    async with frozen_cluster() as cluster:
-        cluster["a"].features = ("records",)
-        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
-        consumer.orderly(Handled())
-        with pytest.raises(RequestCodeNotSupportedError, match="broker a lacks ordered, sync"):
-            await consumer.start()
-        assert cluster["a"].members[G] == []
 
 
 async def test_wait_closed_raises_the_refusal_of_a_running_member() -> None:

@@ -26,7 +26,6 @@ class CoordinationConfig:
 
     broker_name: str
     limits: Limits
-    features: tuple[str, ...] = ()
     disconnect_grace_ms: int = 3_000
     """How long a session keeps its locks and its place in the member lists after its connection closed."""
     session_timeout_ms: int = 20_000

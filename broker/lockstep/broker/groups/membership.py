@@ -159,7 +159,6 @@ class GroupMembers:
         return HeartbeatReply(
             broker_name=config.broker_name,
             term=state.term,
-            features=config.features,
             limits=config.limits,
             disconnect_grace_ms=config.disconnect_grace_ms,
             session_timeout_ms=config.session_timeout_ms,

@@ -24,8 +24,7 @@ from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, Consum
 from lockstep.client.consumer.joining import join
 from lockstep.client.consumer.membership import Membership
 from lockstep.client.consumer.running_info import oldest_call, running_queue
-from lockstep.client.consumer.subscription import Expression, SqlExpression, tag_filter_of
-from lockstep.client.features import FILTERING_BY_SQL, check_features
+from lockstep.client.consumer.subscription import Expression, tag_filter_of
 from lockstep.client.instance import ConsumerHooks, Instance
 from lockstep.client.life import Life
 from lockstep.protocol.bodies import ConsumerGroup, RunningInfo
@@ -116,11 +115,6 @@ class BaseConsumer(Life):
     # -------------------------------------------------------------------------------------------------- parts of each subclass
 
     @property
-    def _filtering(self) -> tuple[str, ...]:
-        """Return the features that brokers need for the subscriptions."""
-        return FILTERING_BY_SQL if any(isinstance(each, SqlExpression) for each in self._expressions.values()) else ()
-
-    @property
     def _may_start(self) -> bool:
         return self.state in (ConsumerState.NEW, ConsumerState.STOPPED, ConsumerState.FAILED)
 
@@ -209,9 +203,6 @@ class BaseConsumer(Life):
             await join(instance, self.group)
             if self.failure is not None:
                 raise self.failure
-            for link in instance.links():
-                if link.up and link.last_reply is not None:
-                    check_features(link.last_reply, ctx.features)
         except BaseException as error:  # re-raised
             await self._undo_to_its_end(instance, refused=isinstance(error, SubscriptionConflictError))
             raise

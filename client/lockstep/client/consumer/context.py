@@ -21,8 +21,6 @@ class ConsumerContext:
     config: ConsumerConfig
     policy: GrantPolicy
     """How its queues are acquired."""
-    features: tuple[str, ...]
-    """The features that each broker must have."""
     listener_name: str
     """The listener's name in logs; "poll" for a pull consumer."""
     filters: Mapping[str, TagFilter]

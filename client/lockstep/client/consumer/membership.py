@@ -20,13 +20,12 @@ from lockstep.client.consumer.health import BrokerHealth, QueueHealth
 from lockstep.client.consumer.interfaces import QueueHandler
 from lockstep.client.consumer.rebalance import ListChange, MemberLists, QueueSet, RebalancePlan, by_hand, by_one_list, everything, plan
 from lockstep.client.consumer.rebalance_delay import RebalanceDelay
-from lockstep.client.features import check_features
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import HeartbeatReply, ListVersion, MemberList, QueueFreeBody, StartPolicy
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, RequestCodeNotSupportedError, TransportError
+from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, TransportError
 from lockstep.protocol.headers.clients import GroupHeader, NotifyHeader, UnregisterClientHeader
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.runtime.log import get_logger
@@ -226,10 +225,6 @@ class Membership:
             self._session(link)
             for worker in self.workers if self._ctx.local is not None else ():
                 worker.wake_waiters()
-            try:
-                check_features(reply, self._ctx.features)
-            except RequestCodeNotSupportedError as error:
-                self._ctx.fail(error)
         if self._leaving and self._ctx.group in reply.groups:
             self._leave_again(link)
         self.heartbeat_reply(link, reply)

@@ -24,7 +24,6 @@ from lockstep.client.consumer.grants.ownership import GrantPolicy
 from lockstep.client.consumer.health import ConsumerState
 from lockstep.client.consumer.joining import find_topics
 from lockstep.client.consumer.subscription import Expression, subscription_of, tag_filter_of
-from lockstep.client.features import CONSUMING_CONCURRENTLY
 from lockstep.client.instance import Instance
 from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.allocate import MANUAL, strategy_spec
@@ -166,7 +165,6 @@ class PullConsumer(BaseConsumer):
             group=self.group,
             config=self._settings,
             policy=GrantPolicy.SHARED,
-            features=CONSUMING_CONCURRENTLY + self._filtering,
             listener_name="poll",
             filters=_all_of(self._by_hand) if by_hand else subscribed,
             host=instance.host,

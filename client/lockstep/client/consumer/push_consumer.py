@@ -23,14 +23,6 @@ from lockstep.client.consumer.grants.broadcast import LocalProgress
 from lockstep.client.consumer.grants.ownership import GrantPolicy
 from lockstep.client.consumer.joining import find_topics, ready_retries
 from lockstep.client.consumer.subscription import Expression, subscription_of, tag_filter_of
-from lockstep.client.features import (
-    CONSUMING_BROADCAST,
-    CONSUMING_BY_KEY,
-    CONSUMING_CONCURRENTLY,
-    CONSUMING_IN_ORDER,
-    CONSUMING_WITH_DEAD_LETTERS,
-    PARKING,
-)
 from lockstep.client.instance import Instance
 from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.allocate import BY_BROKER, is_allowed_when_ordered, strategy_spec
@@ -176,7 +168,6 @@ class PushConsumer(BaseConsumer):
             group=self.group,
             config=self.config,
             policy=GrantPolicy.LOCAL if local is not None else GrantPolicy.SHARED if self._is_concurrent else GrantPolicy.LOCKED,
-            features=self._features() + self._filtering,
             listener_name=listener_name(self._listener),
             filters={topic: tag_filter_of(expression) for topic, expression in self._subscribed().items()},
             host=instance.host,
@@ -192,16 +183,6 @@ class PushConsumer(BaseConsumer):
         assert self._listener is not None
         calls = ListenerCalls(ctx, self._listener, self._call_hooks)
         return ConcurrentModel(ctx, calls) if self._is_concurrent else OrderedModel(ctx, calls)
-
-    def _features(self) -> tuple[str, ...]:
-        if self.config.broadcasting:
-            return CONSUMING_BROADCAST
-        if self._is_concurrent:
-            return CONSUMING_CONCURRENTLY
-        needed = CONSUMING_WITH_DEAD_LETTERS if self.config.retry.on_exhausted == "dlq" else CONSUMING_IN_ORDER
-        if self.config.retry.on_exhausted == "park":
-            return CONSUMING_WITH_DEAD_LETTERS + CONSUMING_BY_KEY + PARKING
-        return needed if self.config.order_by == "queue" else needed + CONSUMING_BY_KEY
 
     def _contract(self) -> ConsumerGroup:
         return ConsumerGroup(

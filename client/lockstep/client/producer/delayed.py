@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from lockstep.client.errors import Outcome, QueueUnavailableError, SendTimeoutError
-from lockstep.client.features import DELAYING, check_features
 from lockstep.client.producer.machines.queue_machine import QueueMachine
 from lockstep.client.producer.machines.routing import UNKEYED, Route
 from lockstep.client.producer.machines.topic_machine import TopicMachine
@@ -113,9 +112,8 @@ class DelayedSend:
 
     async def _try(self, machine: QueueMachine, record: RecordView, timeout_ms: int) -> Command:
         link = self._shell.instance.link(machine.queue.broker_name)
-        if link is None or not link.up or link.last_reply is None:
+        if link is None or not link.up:
             raise TransportError(f"broker {machine.queue.broker_name} is not connected")
-        check_features(link.last_reply, DELAYING)
         facts = (record.sys_flag, record.born_ms, record.flag, str(record.properties, "utf-8"))
         queue_id, durable, delay_ms = machine.queue.queue_id, self._durable, self._delay.ms
         header = SendMessageHeader(self._group, self._message.topic, queue_id, *facts, durable=durable, delay_ms=delay_ms)

@@ -6,7 +6,6 @@ from functools import partial
 from typing import NamedTuple
 
 from lockstep.client.errors import NotDurableError, Outcome, QueueUnavailableError, SendError, SendTimeoutError, TooManySendsError
-from lockstep.client.features import SENDING_DURABLY, check_brokers
 from lockstep.client.producer.batch import Batch, Division, Share
 from lockstep.client.producer.config import DURABLE, ProducerConfig, Require
 from lockstep.client.producer.delayed import Delay, DelayedSend
@@ -70,8 +69,6 @@ class Sends:
         topic, limit = self._open_topics.get(pending.messages[0].topic), self._limit
         if topic is None or limit.must_wait:
             return None
-        if pending.durable:
-            self._check_durable(topic)
         machine = topic.machine_for(pending.route, pending.begun_ms, limit.count)
         limit.add(1, pending.held_bytes)
         self._shell.add(topic, machine, pending)
@@ -87,8 +84,6 @@ class Sends:
         """Wait for the topic's route and for room in the in-flight limit. Return the topic and the queue."""
         demand = demand_of(pending)
         topic = await self._open_topic(pending.messages[0].topic, demand)
-        if pending.durable:
-            self._check_durable(topic)
         return topic, await self._wait_for_queue(topic, pending.route, demand, ordered=ordered)
 
     async def _wait_for_queue(self, topic: TopicMachine, route: Route, demand: Demand, *, ordered: bool = True) -> QueueMachine:
@@ -129,9 +124,6 @@ class Sends:
         demand = Demand(len(messages), sum(division.held_bytes), begun_ms, end_ms)
         topics = {name: await self._open_topic(name, demand) for name in division.topics}
         batch = Batch(len(messages), self._loop.create_future(), durable=DURABLE[require])
-        if batch.durable:
-            for topic in topics.values():
-                self._check_durable(topic)
         try:
             for begin, end in division.chunks(self._config):
                 try:
@@ -224,10 +216,6 @@ class Sends:
     def _end_ms(self, begun_ms: int, timeout_ms: int | None, *, keyed: bool) -> int:
         """Return the deadline (monotonic ms) of a send that was called at `begun_ms`."""
         return begun_ms + (timeout_ms or (self._config.keyed_send_timeout_ms if keyed else self._config.send_timeout_ms))
-
-    def _check_durable(self, topic: TopicMachine) -> None:
-        """Raise RequestCodeNotSupportedError if a broker of the topic can't confirm that a message is on disk."""
-        check_brokers(self._shell.instance, topic.layout, SENDING_DURABLY)
 
     async def _wait_for_room(self, find: Callable[[], Sequence[Share]], demand: Demand, *, ordered: bool = True) -> Sequence[Share]:
         """Wait until the in-flight limit has room. Return the shares that `find` returns then: the layout may have changed meanwhile.

@@ -7,7 +7,6 @@ from itertools import chain
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.errors import Outcome, PrecedingSendError, QueueUnavailableError, SendTimeoutError
-from lockstep.client.features import SENDING, check_features
 from lockstep.client.instance import Instance
 from lockstep.client.producer.batch import Batch
 from lockstep.client.producer.config import ProducerConfig
@@ -38,7 +37,7 @@ from lockstep.client.producer.pacing.write_scheduler import WriteScheduler
 from lockstep.client.producer.result import SendResult
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, RequestCodeNotSupportedError, StateError, TopicNotExistError, broker_error
+from lockstep.protocol.errors import BrokerError, StateError, TopicNotExistError, broker_error
 from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
 from lockstep.runtime.endpoint import Endpoint
@@ -127,22 +126,11 @@ class ProducerShell:
             machine.fail_all(error, self.now_ms())
         self._carry_out_all(topic)
 
-    def link_changed(self, topic: TopicMachine, link: BrokerLink) -> bool:
-        """Handle that a broker was connected or disconnected. Return False if it lacks a feature that `send` needs: the pending sends have
-        failed."""
-        if not topic.has_broker(link.name):
-            return True
-        if link.up and link.last_reply is not None:
-            try:
-                check_features(link.last_reply, SENDING)
-            except RequestCodeNotSupportedError as error:
-                remark = error.remark
-                topic.refuse_all(lambda: RequestCodeNotSupportedError(remark))
-                self._carry_out_all(topic)
-                return False
-        topic.link_changed(link.name, up=link.up)
-        self._run_soon(topic)
-        return True
+    def link_changed(self, topic: TopicMachine, link: BrokerLink) -> None:
+        """Handle that a broker was connected or disconnected."""
+        if topic.has_broker(link.name):
+            topic.link_changed(link.name, up=link.up)
+            self._run_soon(topic)
 
     def _up(self, layout: TopicLayout) -> list[str]:
         names = [entry.broker_name for entry in layout.entries]
@@ -303,10 +291,9 @@ class ProducerShell:
             yield
 
     def _refuse(self, effect: Refuse) -> Iterator[None]:
-        for pending in effect.sends:
-            fail_send(pending, effect.error())
-            self._release([pending])
-            yield
+        fail_send(effect.pending, effect.error)
+        self._release([effect.pending])
+        yield
 
     def _release(self, sends: Iterable[PendingSend]) -> None:
         count = byte_count = 0

@@ -4,7 +4,6 @@ import asyncio
 
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.errors import Outcome, SendTimeoutError
-from lockstep.client.features import SENDING, check_brokers
 from lockstep.client.instance import ProducerHooks
 from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.client.producer.shell import ProducerShell
@@ -119,7 +118,6 @@ class Topics:
             layout = await self._find(name, opening)
             if not layout.write_total:
                 raise TopicNotExistError(f"topic {name} has no writable queue: see `lockstep topic show {name}`")
-            check_brokers(self._shell.instance, layout, SENDING)
             if not self._closed:
                 self.open_topics[name] = self._shell.open(layout)
         except LockstepError as caught:
@@ -167,8 +165,7 @@ class Topics:
 
     def link_changed(self, link: BrokerLink) -> None:
         for topic in [*self.open_topics.values(), *self._leaving]:
-            if not self._shell.link_changed(topic, link):
-                self._leave(topic)
+            self._shell.link_changed(topic, link)
 
     def send_count(self, broker_name: str) -> int:
         """Return how many sends to this broker's queues are not acknowledged."""

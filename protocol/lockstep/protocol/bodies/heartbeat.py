@@ -162,7 +162,6 @@ class GroupView:
 class HeartbeatReply:
     broker_name: str
     term: int
-    features: tuple[str, ...]
     limits: Limits
     disconnect_grace_ms: int
     session_timeout_ms: int

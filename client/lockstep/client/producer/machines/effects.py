@@ -1,6 +1,6 @@
 """The requests of a producer's machines to their shell: values, in the order in which they are to be carried out. Pure."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lockstep.client.errors import Outcome
@@ -46,10 +46,10 @@ class Fail:
 
 @dataclass(slots=True)
 class Refuse:
-    """Fail sends that can't be sent: a selector raised, their topic is gone, or a broker lacks a feature. `error` makes each error."""
+    """Fail a send that can't be sent: its selector raised, or its topic is gone."""
 
-    sends: list[PendingSend]
-    error: Callable[[], Exception]
+    pending: PendingSend
+    error: Exception
 
 
 @dataclass(slots=True)

@@ -241,15 +241,6 @@ class QueueMachine:
             self.run_at_ms = 0
         return self._buffer.keyed.take_older(version)
 
-    def take_all(self) -> list[PendingSend]:
-        """Remove and return all pending sends, including a refused frame."""
-        frame = self._frame
-        refused = []
-        if frame is not None and frame.certain:
-            self._unseal(frame)
-            refused = frame.sends
-        return refused + self._buffer.take_all()
-
     def fail_all(self, error: Exception, now_ms: int) -> None:
         """Fail the frame in flight, as unknown if it may be stored, and all pending sends, after the last write."""
         frame = self._frame

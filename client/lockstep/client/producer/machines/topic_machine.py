@@ -15,7 +15,7 @@ from lockstep.client.producer.machines.queue_machine import QueueMachine, SendCo
 from lockstep.client.producer.machines.routing import QUEUE_WIDE, Route, number_of_key
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import LocalProtocolError, LockstepError, TopicNotExistError
+from lockstep.protocol.errors import LocalProtocolError, TopicNotExistError
 from lockstep.protocol.queue import MessageQueue, TopicLayout
 
 SPREAD = 64
@@ -190,11 +190,6 @@ class TopicMachine:
                 self._pick_again(machine, pending, ahead=True)
             machine.effects.append(ExpectLayout(version))
 
-    def refuse_all(self, error: Callable[[], LockstepError]) -> None:
-        """Fail the pending sends because they can't be sent any more; `error` creates the error of each."""
-        for machine in self._by_queue.values():
-            self._refuse(machine, machine.take_all(), error)
-
     # --------------------------------------------------------------------------------------------------------------- changes
 
     def adopt(self, layout: TopicLayout, up: Iterable[str]) -> None:
@@ -302,8 +297,8 @@ class TopicMachine:
                 raise _deleted(layout)
             parts = pending.split(lambda key: pick(layout, key))
         except Exception as error:  # listener: the user's selector
-            refusal = error
-            self._refuse(machine, [pending], lambda: refusal)
+            pending.failed = True
+            machine.effects.append(Refuse(pending, error))
             return
         for queue, part in parts.items():
             part.version = layout.version
@@ -311,16 +306,6 @@ class TopicMachine:
             assert picked is not None
             picked.add(part, ahead=ahead)
             self.due.append(picked)
-
-    def _refuse(self, machine: QueueMachine, sends: list[PendingSend], error: Callable[[], Exception]) -> None:
-        """Fail sends that were taken from this queue and can't be sent."""
-        refused = [pending for pending in sends if not pending.failed]
-        if len(refused) < len(sends):
-            machine.effects.append(Release([pending for pending in sends if pending.failed]))
-        for pending in refused:
-            pending.failed = True
-        if refused:
-            machine.effects.append(Refuse(refused, error))
 
     def _leave_out_slow_brokers(self, latencies: BrokerLatencies, now_ms: int) -> None:
         """Leave out the brokers that respond slowly. They are computed again only if that may have changed."""
