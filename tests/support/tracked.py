@@ -47,5 +47,7 @@ def status(
 ) -> GroupStatus:
     """Return the status of a group with this progress in queue 2 of topic t, and in its retry topic."""
     places = (("t", 0, 99), ("u", 2, 99), ("t", 2, committed), (f"%RETRY%{group}", 0, retries))
-    queues = tuple(QueueStatus(topic, queue_id, None, 0, 0, offset, 20, 0, None, None) for topic, queue_id, offset in places)
-    return GroupStatus(group, ListVersion(1, 1), contract, members, queues)
+    queues = tuple(
+        QueueStatus(topic, queue_id, None, 0, 0, offset, 20, 0, None, None, parked=0, disk_pulls=0) for topic, queue_id, offset in places
+    )
+    return GroupStatus(group, ListVersion(1, 1), contract, members, queues, grants=0)

@@ -21,7 +21,7 @@ from lockstep.operations.watch.topic_query import TopicReport
 from lockstep.operations.watch.watch import INTERVAL_MS, Watch
 from lockstep.protocol.bodies import Overview
 from lockstep.protocol.delays import format_delay
-from lockstep.protocol.errors import RequestCodeNotSupportedError, TopicNotExistError
+from lockstep.protocol.errors import TopicNotExistError
 from lockstep.protocol.names import group_of_topic
 from lockstep.runtime.clock import Clock
 
@@ -43,7 +43,6 @@ def frame(watch: Watch, clock: Clock) -> dict[str, Any]:
         "problem": watch.problem,
         "absent": watch.absent,
         "left_out": ", ".join(watch.rates.left_out),
-        "without_history": [name for name, error in watch.without_events.items() if isinstance(error, RequestCodeNotSupportedError)],
         "begun": watch.looked_ms is not None,
         "stale_ms": watch.looked_wall_ms if age_ms is not None and age_ms > OLD_MS else None,
         "nameservers": ", ".join(watch.admin.nameservers),
@@ -86,7 +85,7 @@ def topics(watch: Watch, names: CachedResult[tuple[str, ...]], query: Mapping[st
         "name": lambda each: each.topic,
         "rate": lambda each: -(each.stored_s or 0),
         "behind": lambda each: -(each.lag or 0),
-        "stored": lambda each: -(each.messages or 0),
+        "stored": lambda each: -each.messages,
     }
     everything = query.get("all") == "1"
     rows = [each for each in watch.topics if everything or group_of_topic(each.topic) is None]

@@ -6,7 +6,7 @@ from typing import Any
 
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.running_settings import RunningSettings
-from lockstep.protocol.bodies import GroupStatus, GroupStatusReply, OffsetRange, TopicOffsets
+from lockstep.protocol.bodies import GroupStatus, GroupStatusReply, GroupSummary, OffsetRange, ParkControlReply, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
@@ -34,6 +34,8 @@ class Reports(Wire):
         match command.code:
             case RequestCode.GROUP_STATUS:
                 reply = command.reply(body=encode_body(self._status(body.consumer_group)))
+            case RequestCode.PARK_CONTROL:
+                reply = command.reply(body=encode_body(ParkControlReply(())))
             case RequestCode.DELETE_SUBSCRIPTIONGROUP:
                 self._delete(body)
                 reply = command.reply()
@@ -55,12 +57,21 @@ class Reports(Wire):
         endpoint.send(reply)
 
     def _status(self, group: str | None) -> GroupStatusReply:
-        if group is not None and group not in self.groups:
+        if group is None:
+            return GroupStatusReply(tuple(self.groups), summaries=tuple(map(_summary, self.groups.values())))
+        if group not in self.groups:
             raise SubscriptionGroupNotExistError(f"group {group} is unknown")
-        return GroupStatusReply(tuple(self.groups), self.groups.get(group or ""))
+        return GroupStatusReply((), self.groups[group])
 
     def _delete(self, header: DeleteGroupHeader) -> None:
         if self.refusal is not None:
             raise self.refusal
         assert header.clean_offset
         self.groups.pop(header.group, None)
+
+
+def _summary(status: GroupStatus) -> GroupSummary:
+    contract = status.contract
+    ordered = None if contract is None else contract.ordered
+    broadcasting = None if contract is None else contract.broadcasting
+    return GroupSummary(status.group, ordered, broadcasting, len(status.members), 0, status.settings is not None)

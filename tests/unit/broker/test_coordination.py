@@ -414,8 +414,8 @@ def test_status_has_owner_epoch_progress_and_members_but_no_session() -> None:
         MemberStatus("z", None, f"10.0.0.1:{z.connection}", True, 700),
     )
     assert status.queues == (
-        QueueStatus(TOPIC, 0, "a", response.epoch, response.generation, 9, 1_000, 1, 700, None, 700, None, parked=0),
-        QueueStatus(TOPIC, 1, "z", bench.epoch(1), response.generation, 0, 1_000, 0, None, 59_300, parked=0),
+        QueueStatus(TOPIC, 0, "a", response.epoch, response.generation, 9, 1_000, 1, 700, None, 0, 0, 700),
+        QueueStatus(TOPIC, 1, "z", bench.epoch(1), response.generation, 0, 1_000, 0, None, 59_300, 0, 0),
     )
     assert bench.c.status.read("unknown", bench.now_ms, str) is None
     assert bench.c.status.groups() == (GROUP,)

@@ -21,11 +21,11 @@ SESSION = MemberStatus("10.0.0.9@77#0123456789abcdef", "89abcdef", "10.0.0.9:555
 
 def status(*queues: QueueStatus, members: tuple[MemberStatus, ...] = (SESSION,)) -> GroupStatus:
     contract = ConsumerGroup("billing", (Subscription("orders", "created || paid"),), ordered=True)
-    return GroupStatus("billing", ListVersion(1, 1), contract, members, queues)
+    return GroupStatus("billing", ListVersion(1, 1), contract, members, queues, grants=0)
 
 
 def queue(queue_id: int, *, committed: int = 5, end: int = 9, owner: str | None = SESSION.client_id) -> QueueStatus:
-    return QueueStatus("orders", queue_id, owner, (7 << 32) + 1, 0, committed, end, 0, 1_500, None)
+    return QueueStatus("orders", queue_id, owner, (7 << 32) + 1, 0, committed, end, 0, 1_500, None, parked=0, disk_pulls=0)
 
 
 @pytest.fixture
@@ -276,8 +276,7 @@ def test_dead_letters_beyond_the_limit_are_counted(lockstep: Any, cluster: Threa
 
 
 def test_group_list_names_the_brokers_of_each_group(lockstep: Any) -> None:
-    """These brokers report no summaries, as those of an earlier version."""
-    line = {"group": "billing", "kind": None, "members": None, "lag": None, "brokers": ["broker-a", "broker-b"]}
+    line = {"group": "billing", "kind": "ordered", "members": 1, "lag": 0, "brokers": ["broker-a", "broker-b"]}
     assert lockstep("group", "list", "--json").json == {"groups": [line], "failed": {}}
     assert "billing" in lockstep("group", "list").out
 
@@ -312,7 +311,7 @@ def test_group_show_lists_the_queues_of_an_unreachable_broker(lockstep: Any, clu
 
 def test_group_without_members_is_reported_once(lockstep: Any, cluster: ThreadedCluster) -> None:
     for broker in cluster.brokers.values():
-        broker.groups["billing"] = GroupStatus("billing", ListVersion(1, 1), None, (), (queue(0, owner=None),))
+        broker.groups["billing"] = GroupStatus("billing", ListVersion(1, 1), None, (), (queue(0, owner=None),), grants=0)
     table = lockstep("group", "show", "billing")
     assert (table.code, table.err) == (0, "")
     assert table.out.startswith("group billing: no members, lag: 8\n")

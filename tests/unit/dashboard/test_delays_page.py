@@ -9,7 +9,6 @@ import pytest
 
 from lockstep.client import ConcurrentlyContext, Message, MessageExt, PushConsumer
 from lockstep.dashboard import Dashboard
-from lockstep.operations.brokers.delays import EARLIER_VERSION
 from lockstep.protocol.bodies import DelayFigures, Overview
 from lockstep.testing import TestCluster
 from support.asgi import get
@@ -121,15 +120,6 @@ def figures_of(on: Dashboard, broker: str) -> Overview:
     return found
 
 
-async def test_broker_of_an_earlier_version_is_named(lockstep_cluster: TestCluster) -> None:
-    async with dashboard(lockstep_cluster) as on:
-        await lockstep_cluster.advance(seconds=6)
-        on.watch.looks = {**on.watch.looks, "broker-b": replace(figures_of(on, "broker-b"), delays=None)}
-        found = await text(on)
-        assert f"broker-b is left out: {EARLIER_VERSION}" in found
-        assert "No message waits at the brokers that answer." in found
-
-
 @pytest.mark.lockstep(brokers=1)
 async def test_overdue_messages_are_marked_and_unknown_times_are_a_dash(lockstep_cluster: TestCluster) -> None:
     async with dashboard(lockstep_cluster) as on:
@@ -153,7 +143,7 @@ async def test_name_of_a_broker_is_only_a_word(lockstep_cluster: TestCluster) ->
         await lockstep_cluster.advance(seconds=6)
         hostile = "<script>alert(1)</script>\u202e"
         own = replace(figures_of(on, "broker-a"), delays=(DelayFigures(-1, -5, -(10**15), (1, 2)), DelayFigures(10**15, 1, 10**15, ())))
-        on.watch.looks = {hostile: own, hostile * 2: replace(own, delays=None)}
+        on.watch.looks = {hostile: own, hostile * 2: hostile}
         page = await text(on)
         assert "<script>alert(1)</script>\\u202e" in page
         assert "\u202e" not in page

@@ -2,14 +2,11 @@
 
 import re
 
-import pytest
-
 from lockstep.broker.config import BrokerConfig
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.brokers.settings_query import OWN, SettingRow, read_settings
+from lockstep.operations.brokers.settings_query import OWN, SettingRow
 from lockstep.protocol.bodies import BrokerSetting
-from lockstep.protocol.errors import RequestCodeNotSupportedError
 from lockstep.runtime.host import Host
 from lockstep.runtime.settings import declared_settings
 from lockstep.testing import TestCluster
@@ -75,17 +72,6 @@ async def test_server_that_does_not_respond_is_named(lockstep_cluster: TestClust
         text = await shown(on, URL)
         assert "no nameserver responds" in text
         assert "What follows is older" in text
-
-
-async def test_nameserver_of_an_earlier_version_is_named(lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(self: AdminClient, address: str) -> None:
-        raise RequestCodeNotSupportedError("request code 319 is not supported")
-
-    monkeypatch.setattr(AdminClient, "nameserver_settings", refuse)
-    found = await read_settings(AdminClient(Host.current(), lockstep_cluster.nameserver))
-    assert found.failed == {lockstep_cluster.nameserver: "it is of an earlier version, which does not report its settings"}
-    assert found.nameservers == ()
-    assert len(found.rows) == len(declared_settings(BrokerConfig))
 
 
 def setting(name: str, value: str | None) -> BrokerSetting:

@@ -55,7 +55,7 @@ class GroupStatusReader:
             queues=tuple(queues),
             settings=state.settings.get(name),
             overruled_count=state.override_counts.get(name, 0),
-            refusals=state.refusals.of(name, now_ms) or None,
+            refusals=state.refusals.of(name, now_ms),
             grants=state.locks.grant_counts[name],
             suspended_ms=self._suspended_ms(name, now_ms),
             consumed=None if consumed is None else tuple(sorted(consumed)),
@@ -149,7 +149,7 @@ class GroupStatusReader:
         left = dict.fromkeys(self._state.left_topics(name))
         return (key for key in self.queue_keys_of(name) if key[1] not in left)
 
-    def read_queue(self, key: QueueKey, now_ms: int, held_offset: int | None = None, disk_pulls: int | None = None) -> QueueStatus:
+    def read_queue(self, key: QueueKey, now_ms: int, held_offset: int | None = None, disk_pulls: int = 0) -> QueueStatus:
         """Return the status of one queue of one group. `held_offset`: that of the pull which waits for its next message. `disk_pulls`:
         the number of those that wait for the disk."""
         state = self._state

@@ -47,7 +47,7 @@ class ClientProcessor:
         budget: TurnBudget | None = None,
         connections: ClientConnections | None = None,
         held_offset: Callable[[QueueKey], int | None] = lambda _: None,
-        disk_pulls: Callable[[QueueKey], int | None] = lambda _: None,
+        disk_pulls: Callable[[QueueKey], int] = lambda _: 0,
     ) -> None:
         """`budget` limits what lanes do in one turn of the loop. `connections` keeps what the clients' HEART_BEATs say. `held_offset`
         returns the offset at which a pull of a group is held at a queue, `disk_pulls` how many of them wait for the disk."""

@@ -88,9 +88,9 @@ def check_broker(
         Finding("broker reached", where),
         _clock(where, status, now_ms, took_ms),
         _disk(where, status),
-        *_descriptors(where, status),
+        _descriptors(where, status),
         _damage(where, status),
-        *_deletions(where, status),
+        _deletions(where, status),
         *_registrations(where, status),
     ]
 
@@ -127,15 +127,12 @@ def _disk(where: str, status: BrokerStatus) -> Finding:
     return Finding("store writable", where)
 
 
-def _descriptors(where: str, status: BrokerStatus) -> Iterable[Finding]:
+def _descriptors(where: str, status: BrokerStatus) -> Finding:
     limit = status.descriptor_limit
-    if limit is None:
-        return  # an older broker does not report it
     if limit >= DESCRIPTORS_MIN:
-        yield Finding("file descriptors", where)
-        return
+        return Finding("file descriptors", where)
     problem = f"its limit of {limit} file descriptors leaves room for few connections"
-    yield Finding("file descriptors", where, problem, f"start it with a limit of {DESCRIPTORS_MIN} or more (ulimit -n, LimitNOFILE)")
+    return Finding("file descriptors", where, problem, f"start it with a limit of {DESCRIPTORS_MIN} or more (ulimit -n, LimitNOFILE)")
 
 
 def _damage(where: str, status: BrokerStatus) -> Finding:
@@ -146,16 +143,13 @@ def _damage(where: str, status: BrokerStatus) -> Finding:
     return Finding("store whole", where, problem, step)
 
 
-def _deletions(where: str, status: BrokerStatus) -> Iterable[Finding]:
+def _deletions(where: str, status: BrokerStatus) -> Finding:
     count, limit = status.topics_deleted, status.topics_deleted_max
-    if not limit:
-        return  # an older broker does not report it
     if count * 2 < limit:
-        yield Finding("deleted topics", where)
-        return
+        return Finding("deleted topics", where)
     problem = f"it remembers {count} deleted topics; from {limit} on, topics with new names can't be created"
     step = "use the same names again, or see `lockstep topic forget-deleted` (docs/operations.md, Limits of topics)"
-    yield Finding("deleted topics", where, problem, step)
+    return Finding("deleted topics", where, problem, step)
 
 
 def _mib(count: int) -> str:
@@ -185,14 +179,10 @@ def _registrations(where: str, status: BrokerStatus) -> Iterable[Finding]:
 def groups_to_check(replies: Mapping[str, GroupStatusReply]) -> list[str]:
     """Return the groups that `check_group` may find something about, sorted: those with members or settings at some broker.
 
-    `replies`: broker name → its reply to a request for the summaries of all groups. A broker of an earlier version does not say which
-    groups have settings: all of its groups are returned.
+    `replies`: broker name → its reply to a request for the summaries of all groups.
     """
-    found: set[str] = set()
-    for reply in replies.values():
-        idle = {each.group for each in reply.summaries or () if each.members == 0 and each.has_settings is False}
-        found.update(set(reply.groups) - idle)
-    return sorted(found)
+    summaries = [each for reply in replies.values() for each in reply.summaries or ()]
+    return sorted({each.group for each in summaries if each.members or each.has_settings})
 
 
 def check_group(report: GroupReport) -> list[Finding]:

@@ -134,8 +134,8 @@ class TopicRates:
     """Brokers that have a queue of it with messages."""
     queues: int
     """Queues that have ever had a message."""
-    messages: int | None
-    """Messages that are stored; None if a broker is of an earlier version, which does not say."""
+    messages: int
+    """Messages that are stored."""
     stored_s: float | None
     """Messages stored per second."""
     size_s: float | None
@@ -215,7 +215,7 @@ def _topics(pairs: Collection["_Pair"]) -> tuple[TopicRates, ...]:
             topic=topic,
             brokers=len(parts),
             queues=sum(each.queues for _, each in parts),
-            messages=_known_sum(each.stored for _, each in parts),
+            messages=sum(each.stored for _, each in parts),
             stored_s=total(pair.stored_in(each) for pair, each in parts),
             size_s=total(pair.bytes_in(each) for pair, each in parts),
             lag=max(lags.get(topic, ()), default=None),
@@ -314,8 +314,7 @@ class _Pair:
         topic = self.topics.get(DLQ_PREFIX + group)
         if topic is None:
             return 0
-        stored = topic.messages if topic.stored is None else topic.stored
-        return min(stored, self.unreplayed.get(topic.topic, stored))
+        return min(topic.stored, self.unreplayed.get(topic.topic, topic.stored))
 
     def stored(self, topics: Iterable[str]) -> float | None:
         """Return the messages stored in these topics per second."""

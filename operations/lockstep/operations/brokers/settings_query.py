@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from lockstep.operations.admin_client import AdminClient, gather_results
 from lockstep.protocol.bodies import BrokerSetting, BrokerSettings
-from lockstep.protocol.errors import RequestCodeNotSupportedError, TransportError
 
 OWN = frozenset({"name", "listen", "advertise", "admin_listen", "admin_host", "store", "adopt", "adopt_without", "cut_corrupt"})
 """Settings of one broker's place and start. That they differ says nothing."""
@@ -47,18 +46,11 @@ async def read_settings(admin: AdminClient) -> ClusterSettings:
     async with admin.keep_connections():
         addresses = await admin.brokers()
         brokers = await gather_results({broker.name: admin.settings(broker) for broker in addresses})
-        nameservers = await gather_results({address: _of_nameserver(admin, address) for address in admin.nameservers})
+        nameservers = await gather_results({address: admin.nameserver_settings(address) for address in admin.nameservers})
     names = dict.fromkeys(each.name for report in (*brokers.values.values(), *nameservers.values.values()) for each in report.settings)
     here, there = _by_name(brokers.values), _by_name(nameservers.values)
     rows = tuple(SettingRow(name, here.get(name, {}), there.get(name, {})) for name in names)
     return ClusterSettings(rows, tuple(brokers.values), tuple(nameservers.values), {**brokers.failed, **nameservers.failed})
-
-
-async def _of_nameserver(admin: AdminClient, address: str) -> BrokerSettings:
-    try:
-        return await admin.nameserver_settings(address)
-    except RequestCodeNotSupportedError:
-        raise TransportError("it is of an earlier version, which does not report its settings") from None
 
 
 def _by_name(reports: Mapping[str, BrokerSettings]) -> dict[str, dict[str, BrokerSetting]]:

@@ -150,7 +150,7 @@ async def _waiting(admin: AdminClient, names: Collection[str]) -> dict[str, int]
 
 async def waiting_count(admin: AdminClient, broker: BrokerAddress) -> int:
     """Return how many messages wait at the broker for their delay or a retry."""
-    return (await admin.broker_status(broker)).delayed_messages or 0
+    return (await admin.broker_status(broker)).delayed_messages
 
 
 def _lagging(topic: str, lag: TopicLag, needs: Needs) -> NotConsumedError:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lockstep.protocol.bodies import GroupStatusReply
+from lockstep.protocol.bodies import GroupStatusReply, GroupSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,10 +12,10 @@ class GroupLine:
     group: str
     kind: str | None
     """"ordered", "concurrent", or one of them after "broadcasting, "; None if no broker has a contract, because there are no members."""
-    members: int | None
-    """The highest number of any broker: each broker of its topics knows a member. None if no broker reports it (an earlier version)."""
+    members: int
+    """The highest number of any broker: each broker of its topics knows a member."""
     lag: int | None
-    """None for a broadcasting group, or if a broker does not report it."""
+    """None for a broadcasting group."""
     brokers: tuple[str, ...]
 
 
@@ -26,26 +26,16 @@ def groups_json(lines: Sequence[GroupLine], failed: Mapping[str, str]) -> dict[s
 
 def group_lines(replies: Mapping[str, GroupStatusReply]) -> list[GroupLine]:
     """Return a line for each group, sorted by name. `replies`: broker name → its reply to a request for the summaries of all groups."""
-    brokers: dict[str, list[str]] = {}
+    found: dict[str, dict[str, GroupSummary]] = {}
     for broker, reply in replies.items():
-        for group in reply.groups:
-            brokers.setdefault(group, []).append(broker)
-    summaries = {broker: {each.group: each for each in reply.summaries or ()} for broker, reply in replies.items()}
-    lines = []
-    for group in sorted(brokers):
-        found = [summaries[broker][group] for broker in brokers[group] if group in summaries[broker]]
-        contract = next((each for each in found if each.ordered is not None), None)
-        complete = len(found) == len(brokers[group])
-        broadcasting = contract is not None and bool(contract.broadcasting)
-        lines.append(
-            GroupLine(
-                group,
-                None
-                if contract is None
-                else ("broadcasting, " if broadcasting else "") + ("ordered" if contract.ordered else "concurrent"),
-                max((each.members for each in found), default=None),
-                sum(each.lag for each in found) if complete and not broadcasting else None,
-                tuple(brokers[group]),
-            )
-        )
-    return lines
+        for each in reply.summaries or ():
+            found.setdefault(each.group, {})[broker] = each
+    return [_line(group, found[group]) for group in sorted(found)]
+
+
+def _line(group: str, at: Mapping[str, GroupSummary]) -> GroupLine:
+    contract = next((each for each in at.values() if each.ordered is not None), None)
+    broadcasting = contract is not None and bool(contract.broadcasting)
+    kind = None if contract is None else ("broadcasting, " if broadcasting else "") + ("ordered" if contract.ordered else "concurrent")
+    lag = None if broadcasting else sum(each.lag for each in at.values())
+    return GroupLine(group, kind, max(each.members for each in at.values()), lag, tuple(at))

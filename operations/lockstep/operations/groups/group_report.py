@@ -186,7 +186,7 @@ def report(
         max((status.overruled_count for status in statuses.values()), default=0),
         0 if first is None else first.contract_version,
         _refusals(statuses.values()),
-        {broker: status.grants for broker, status in statuses.items() if status.grants is not None},
+        {broker: status.grants for broker, status in statuses.items()},
         {broker: status.suspended_ms for broker, status in statuses.items() if status.suspended_ms is not None},
         _consumed(statuses.values()),
     )
@@ -225,7 +225,7 @@ def _refusals(statuses: Collection[GroupStatus]) -> tuple[JoinRefusal, ...]:
     """Return the newest refusal of each client that is no member anywhere."""
     members = {member.client_id for status in statuses for member in status.members}
     newest: dict[str, JoinRefusal] = {}
-    for each in sorted((each for status in statuses for each in status.refusals or ()), key=lambda each: each.ago_ms):
+    for each in sorted((each for status in statuses for each in status.refusals), key=lambda each: each.ago_ms):
         if each.client_id not in members:
             newest.setdefault(each.client_id, each)
     return tuple(newest.values())
@@ -277,7 +277,7 @@ def _queue(broker: str, queue: QueueStatus, broadcasting: bool, left: bool) -> Q
         queue.failing_ms,
         queue.error,
         queue.done or (),
-        queue.parked or 0,
+        queue.parked,
         queue.listed_owner,
         queue.owner_grace_ms,
         queue.held_offset,

@@ -12,9 +12,9 @@ from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import list_groups, read_group, read_groups, unknown_group
 from lockstep.operations.groups.group_report import GroupReport
 from lockstep.operations.messages.queue_reader import PAGE_COUNT, Pick, QueueReader
-from lockstep.protocol.bodies import BrokerAddress, ParkAction, ParkControlBody, ParkControlReply, ParkedKey
+from lockstep.protocol.bodies import BrokerAddress, ParkAction, ParkControlBody, ParkedKey
 from lockstep.protocol.bodies.parks import KEY_BYTES_MAX
-from lockstep.protocol.errors import ConfigError, RequestCodeNotSupportedError
+from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.queue import MessageQueue
@@ -113,22 +113,14 @@ async def change_parked(admin: AdminClient, listed: ParkedReport, body: ParkCont
     return await _control(admin, {each.broker.name: each.broker for each in listed.keys}, body)
 
 
-async def _control(admin: AdminClient, brokers: Mapping[str, BrokerAddress], body: ParkControlBody) -> ParkedReport:
-    results = await gather_results({name: _control_at(admin, broker, body) for name, broker in brokers.items()})
+async def _control(admin: AdminClient, brokers: Mapping[str, BrokerAddress], body: ParkControlBody) -> ParkedKeys:
+    results = await gather_results({name: admin.control_parked(broker, body) for name, broker in brokers.items()})
     found = [Parked(brokers[name], row) for name, reply in results.values.items() for row in reply.keys]
     found.sort(key=lambda each: (each.row.group, each.row.topic, each.broker.name, each.row.queue_id, each.row.next, each.row.key))
     return ParkedReport(tuple(found), tuple(name for name, reply in results.values.items() if reply.more), results.failed)
 
 
-async def _control_at(admin: AdminClient, broker: BrokerAddress, body: ParkControlBody) -> ParkControlReply:
-    """Return the broker's reply. A broker of an earlier version parks no keys."""
-    try:
-        return await admin.control_parked(broker, body)
-    except RequestCodeNotSupportedError:
-        return ParkControlReply(())
-
-
-async def count_waiting(admin: AdminClient, keys: Sequence[Parked]) -> tuple[dict[Parked, WaitingCount], Mapping[str, str]]:
+async def count_waiting(admin: AdminClient, keys: Sequence[Parked]) -> tuple[dict[Parked, Waiting], Mapping[str, str]]:
     """Return how many messages of each key wait, whatever the group's filter, and why queues could not be read, by broker."""
     queues: dict[tuple[str, MessageQueue], list[Parked]] = {}
     for each in keys:

@@ -14,7 +14,6 @@ from lockstep.protocol.errors import (
     BrokerError,
     LockstepError,
     RemoteProtocolError,
-    RequestCodeNotSupportedError,
     SubscriptionGroupNotExistError,
     TransportError,
 )
@@ -84,10 +83,7 @@ async def parked_row(admin: AdminClient, broker: BrokerAddress, group: str, mess
     """
     if message.sharding_key is None or waiting_of(message) is not None:
         return None
-    try:
-        reply = await admin.control_parked(broker, ParkControlBody(ParkAction.LIST, group, message.stored_topic, message.sharding_key))
-    except RequestCodeNotSupportedError:
-        return None  # a broker of an earlier version parks no keys
+    reply = await admin.control_parked(broker, ParkControlBody(ParkAction.LIST, group, message.stored_topic, message.sharding_key))
     waiting = (row for row in reply.keys if row.queue_id == message.queue_id and row.state is not ParkState.ENDED)
     return next((row for row in waiting if row.next <= message.queue_offset), None)
 

@@ -20,8 +20,6 @@ class Why(Enum):
     SILENT = "silent"
     GONE = "gone"
     """It is not registered, and does not respond any more."""
-    OLDER = "older"
-    """It is of a version that has no figures."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 
 from lockstep.operations.admin_client import AdminClient, by_name
@@ -16,9 +17,7 @@ from lockstep.protocol.errors import (
     BrokerError,
     LockstepError,
     RemoteProtocolError,
-    RequestCodeNotSupportedError,
     TransportError,
-    without_frames,
 )
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
@@ -29,7 +28,6 @@ RESPONSE_MS = 4_000
 LISTED_MS = 500
 """A nameserver that has not responded by then delays no broker: those that are known are asked. 0.5 s and 4 s are less than INTERVAL_MS."""
 NAMESERVERS = "nameservers"
-OLDER = "it is older than this dashboard: no rates, no history"
 NOT_REGISTERED = TransportError("it is not registered")
 
 
@@ -50,7 +48,6 @@ class Watch:
         self.topics: tuple[TopicRates, ...] = ()
         self.absent: dict[str, Absence] = {}
         """Brokers without figures: sums are without them."""
-        self.without_events: dict[str, BrokerError] = {}
         """Broker → why its events of groups are not known, although its figures are."""
         self.problem: str | None = None
         """Why the nameservers could not be asked."""
@@ -90,14 +87,13 @@ class Watch:
         now: dict[str, Overview | LockstepError] = {name: responses[name] if name in asked else NOT_REGISTERED for name in self.brokers}
         now_ms = self._clock.monotonic_ms()
         tick = (now_ms - self._began_ms) // INTERVAL_MS
-        looks = {name: each if isinstance(each, Overview) else _reason(each) for name, each in now.items()}
+        looks = {name: each if isinstance(each, Overview) else str(each) for name, each in now.items()}
         self.looked_wall_ms = self._clock.wall_ms()
         self._answers.add(looks, now_ms, self.looked_wall_ms)
         self.absent = {name: self._absence(name, each) for name, each in now.items() if not isinstance(each, Overview)}
         self.latency.add(tick, appends(self.looks, looks))
         (self.rates, self.topics), self.looks = rates_with_topics(self.looks, looks), looks
         self.looked_ms = now_ms
-        self.without_events = {name: error for name, error in self.without_events.items() if name in now}
         if tick > self.series.tick:
             awaited = self._answers.within(AWAITED_MS, now_ms)
             self.series.add(tick, figures(self.rates, self.topics, [awaited[name] for name in self.absent if name in awaited]))
@@ -115,20 +111,16 @@ class Watch:
             self.problem = str(found)
 
     def _absence(self, name: str, error: LockstepError) -> Absence:
-        older = isinstance(error, RequestCodeNotSupportedError)
-        why = Why.OLDER if older else Why.SILENT if self.brokers[name].registered else Why.GONE
-        return Absence(why, _reason(error), self._answers.wall_ms(name))
+        why = Why.SILENT if self.brokers[name].registered else Why.GONE
+        return Absence(why, str(error), self._answers.wall_ms(name))
 
     async def _ask(self, broker: BrokerAddress) -> Overview:
         """Return the broker's figures. Its events are added to the history."""
         found = await self.admin.overview(broker)
         if found.status.broker_name != broker.name:
             raise RemoteProtocolError(f"{found.status.broker_name} responds at its address")
-        try:
+        with suppress(BrokerError):  # the figures count without the events, which the next look requests again
             await self.follow(broker)
-            self.without_events.pop(broker.name, None)
-        except BrokerError as error:
-            self.without_events[broker.name] = without_frames(error)
         return found
 
     async def follow(self, broker: BrokerAddress) -> None:
@@ -139,10 +131,6 @@ class Watch:
                 sent_ms = self._clock.wall_ms()
                 reply = await self.admin.group_events_after(broker, *self.events.after(broker.name))
                 more = self.events.add(broker.name, reply, (sent_ms, self._clock.wall_ms()))
-
-
-def _reason(error: LockstepError) -> str:
-    return OLDER if isinstance(error, RequestCodeNotSupportedError) else str(error)
 
 
 def figures(found: ClusterRates, topics: Iterable[TopicRates], awaited: Collection[Overview] = ()) -> Iterator[tuple[str, float | None]]:

@@ -49,20 +49,20 @@ class BrokerStatus:
     disk_reserve_bytes: int
     """The broker refuses a send that would leave less free space."""
     nameservers: tuple[NameserverStanding, ...]
-    descriptor_limit: int | None = None
+    descriptor_limit: int
     """The limit of file descriptors of its process."""
-    damaged_messages: int = 0
+    damaged_messages: int
     """Messages that were stored and lost to damage of the log. Consumers are notified of the gaps."""
-    damaged_bytes: int = 0
+    damaged_bytes: int
     """Bytes of the log in which no valid record was found."""
-    topics_deleted: int = 0
+    topics_deleted: int
     """Deleted topics that the broker remembers."""
-    topics_deleted_max: int = 0
-    """How many deleted topics it may remember; 0 from an earlier version, which does not report it."""
+    topics_deleted_max: int
+    """How many deleted topics it may remember."""
+    delayed_messages: int
+    """Messages that wait for their delay or for a retry."""
     disk_refusal: str | None = None
     """Why sends are refused for lack of room."""
-    delayed_messages: int | None = None
-    """Messages that wait for their delay or for a retry; None from an earlier version, which does not report it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,16 @@ class QueueStatus:
     committed_ago_ms: int | None
     classic_lease_left_ms: int | None
     """Only for a classic holder; a session's lock lives as long as the session."""
+    parked: int
+    """The number of its parked keys."""
+    disk_pulls: int
+    """The number of pulls of the group that wait for the disk."""
     failing_ms: int | None = None
     """How long ago the first failed call at the committed offset was reported to this broker process; None if none was."""
     error: str | None = None
     """Why the last call failed."""
     done: Ranges | None = None
     """Finished offsets above the committed one (done_ranges.py)."""
-    parked: int | None = None
-    """The number of its parked keys; None from an earlier version, which does not have them."""
     listed_owner: str | None = None
     """The member to which the member list gives the queue; None if there is none, or the list does not decide (ordering.md 5.5)."""
     owner_grace_ms: int | None = None
@@ -43,11 +45,9 @@ class QueueStatus:
     """The offset after these messages."""
     gap_ago_ms: int | None = None
     """How long ago they were removed, to the second; None if that was before the broker's start."""
-    disk_pulls: int | None = None
-    """The number of pulls of the group that wait for the disk; None from an earlier version."""
     begins_at: int | None = None
     """The lowest offset at which the group may begin: messages before it are removed, or were there before the queue was added to the
-    topic. None if the group has progress, or from an earlier version."""
+    topic. None if the group has progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +104,19 @@ class GroupStatus:
     contract: ConsumerGroup | None
     members: tuple[MemberStatus, ...]
     queues: tuple[QueueStatus, ...]
+    grants: int
+    """Grants of queues since the broker's start."""
     settings: GroupSettings | None = None
     """None if no settings were stored."""
     overruled_count: int = 0
     """Since the broker's start: members with subscriptions that replaced others (`subscription_policy` classic)."""
-    refusals: tuple[JoinRefusal, ...] | None = None
+    refusals: tuple[JoinRefusal, ...] = ()
     """The last clients that were not admitted, the newest last."""
-    grants: int | None = None
-    """Grants of queues since the broker's start."""
     suspended_ms: int | None = None
-    """How long no queue is granted yet, because the last start may have lost grants (ordering.md 8)."""
+    """How long no queue is granted yet, because the last start may have lost grants (ordering.md 8). None if queues are granted."""
     consumed: tuple[str, ...] | None = None
-    """The topics that the members consume (ordering.md 11.6). None if that is not known: the group has no member here, a member names no
-    topic, or the broker is of an earlier version."""
+    """The topics that the members consume (ordering.md 11.6). None if that is not known: the group has no member here, or a member names
+    no topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +130,8 @@ class GroupSummary:
     members: int
     lag: int
     """Messages that are stored in the queues of this broker and not committed, without those of topics that the group has left."""
-    has_settings: bool | None = None
-    """Whether settings of the group are stored here; None if the broker is of an earlier version."""
+    has_settings: bool
+    """Whether settings of the group are stored here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class GroupStatusReply:
     groups: tuple[str, ...]
     status: GroupStatus | None = None
     summaries: tuple[GroupSummary, ...] | None = None
-    """None if they were not requested, or the broker is of an earlier version."""
+    """None if they were not requested."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ class TopicFigures:
     """Messages stored since the topic's first queue was made. It survives restarts."""
     size: int
     """Bytes stored since the broker's start."""
-    stored: int | None = None
-    """Messages that are stored: those that retention has removed are not. None from an earlier version."""
+    stored: int
+    """Messages that are stored: those that retention has removed are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,5 +87,5 @@ class Overview:
     topics: tuple[TopicFigures, ...]
     groups: tuple[GroupFigures, ...]
     flows: tuple[FlowFigures, ...]
-    delays: tuple[DelayFigures, ...] | None = None
-    """Delay queues in which messages wait; None from an earlier version, which does not report them."""
+    delays: tuple[DelayFigures, ...]
+    """Delay queues in which messages wait."""

@@ -58,7 +58,7 @@ class RunningQueue:
     oldest_key: str | None = None
     """The key of the first unfinished message, with order_by="sharding_key"."""
     pulling: bool | None = None
-    """Whether the last pull has no response yet; None without a grant, and from an earlier version."""
+    """Whether the last pull has no response yet; None without a grant."""
     pulled_ms: int | None = None
     """How long ago the last pull was sent; None if none was under this grant."""
     pull_offset: int | None = None
@@ -90,4 +90,4 @@ class RunningInfo:
     """The queue of `oldest`, as topic@broker:id."""
     loop_blocked_ms: int | None = None
     """How long the listener blocked the event loop at most in the last minute; 0 if not for a second. None from a pull consumer, which has
-    no listener, and from an earlier version."""
+    no listener."""

@@ -17,7 +17,7 @@ SETTINGS = GroupSettings("billing", consume_enable=False)
 
 def status(*members: str) -> GroupStatus:
     reported = tuple(MemberStatus(each, None, "10.0.0.9:5555", True, 400, subscriptions=()) for each in members)
-    return GroupStatus("billing", ListVersion(1, 1), None, reported, (), SETTINGS)
+    return GroupStatus("billing", ListVersion(1, 1), None, reported, (), 0, SETTINGS)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from lockstep.protocol.bodies import (
     QueueStatus,
     Subscription,
 )
-from lockstep.protocol.errors import ConfigError, LockstepError, RequestCodeNotSupportedError
+from lockstep.protocol.errors import ConfigError, LockstepError
 from lockstep.protocol.names import dlq_topic
 from lockstep.protocol.queue import MessageQueue
 from lockstep.runtime.host import Host
@@ -255,17 +255,6 @@ async def test_deletion_names_brokers_that_do_not_say_what_is_forgotten(lockstep
     (sentence,) = found.sentences
     assert sentence.startswith("broker broker-b does not say what is parked there: ")
     assert found.as_json() == {"parked_keys": 0, "waiting": 0, "waiting_complete": False}
-
-
-@one_broker
-async def test_broker_of_an_earlier_version_has_no_parked_keys(
-    lockstep_cluster: TestCluster, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def control(self: AdminClient, broker: BrokerAddress, body: ParkControlBody) -> ParkControlReply:
-        raise RequestCodeNotSupportedError("request code 30013")
-
-    monkeypatch.setattr(AdminClient, "control_parked", control)
-    assert await run(_list(None, None, lockstep_cluster.nameserver, False)) == ("no keys are parked\n", "")
 
 
 # --------------------------------------------------------------------------------------------------------------------- show
@@ -514,8 +503,8 @@ NOBODY = f'no member of group {GROUP} that replays keys is connected: start one 
 
 def status(*members: MemberStatus, lease_ms: int | None = None, consume: bool = True) -> GroupStatus:
     contract = ConsumerGroup(GROUP, (Subscription(TOPIC),), ordered=True)
-    queue = QueueStatus(TOPIC, 0, "java", 1, 1, 5, 9, 0, None, lease_ms, parked=1)
-    return GroupStatus(GROUP, ListVersion(1, 1), contract, members, (queue,), GroupSettings(GROUP, consume_enable=consume))
+    queue = QueueStatus(TOPIC, 0, "java", 1, 1, 5, 9, 0, None, lease_ms, parked=1, disk_pulls=0)
+    return GroupStatus(GROUP, ListVersion(1, 1), contract, members, (queue,), 0, GroupSettings(GROUP, consume_enable=consume))
 
 
 NATIVE = MemberStatus("python", "0123abcd", "10.0.0.9:1", True, 10)

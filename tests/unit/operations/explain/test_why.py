@@ -29,7 +29,7 @@ GROUP, TOPIC, BROKER = "billing", "orders", "broker-a"
 QUEUE = MessageQueue(TOPIC, BROKER, 0)
 CONTRACT = ConsumerGroup(GROUP, (Subscription(TOPIC),), ordered=True)
 A, B = MemberStatus("a", "01234567", "10.0.0.1:1", True, 100), MemberStatus("b", "89abcdef", "10.0.0.2:1", True, 100)
-HELD = QueueStatus(TOPIC, 0, "a", 7, 1, 5, 25, 0, 9_000, None, parked=0, listed_owner="a")
+HELD = QueueStatus(TOPIC, 0, "a", 7, 1, 5, 25, 0, 9_000, None, parked=0, disk_pulls=0, listed_owner="a")
 FREE = replace(HELD, owner=None)
 STATUS = GroupStatus(GROUP, ListVersion(1, 1), CONTRACT, (A, B), (HELD,), grants=1)
 AT_A = RunningQueue(TOPIC, 0, "held", 5, 5, 10, False)
@@ -133,7 +133,7 @@ def test_queue_is_not_explained_without_a_fact() -> None:
     printed = "\n".join(diagnosis_lines(GROUP, Diagnosis((found,), {QUEUE: found.state})))
     for words in (
         "fact     broker: topic orders, broker broker-a, queue_id 0, reached True, owner a, epoch 7, committed_offset 5, max_offset 25, ",
-        "committed_ago 9.0 s, attempts 0, generation 1, parked 0, listed_owner a, left False\n",
+        "committed_ago 9.0 s, attempts 0, generation 1, parked 0, listed_owner a, disk_pulls 0, left False\n",
         "fact     the looks: between 0.0 s, granted 0, silent False\n",
         "fact     member: client_id a, group billing, state running, paused False, listener shop.bill, calls 0, proof_left 2.0 s\n",
         "fact     its queue: topic orders, queue_id 0, state held, offset 5, committed_offset 5, fetched 10, full False, ",

@@ -9,8 +9,8 @@ def reply(*summaries: GroupSummary) -> GroupStatusReply:
 
 
 def test_members_are_those_of_the_broker_with_most_and_lags_are_added() -> None:
-    a = reply(GroupSummary("billing", True, False, 3, 10), GroupSummary("idle", None, None, 0, 7))
-    b = reply(GroupSummary("billing", True, False, 2, 5))
+    a = reply(GroupSummary("billing", True, False, 3, 10, False), GroupSummary("idle", None, None, 0, 7, False))
+    b = reply(GroupSummary("billing", True, False, 2, 5, False))
     assert group_lines({"a": a, "b": b}) == [
         GroupLine("billing", "ordered", 3, 15, ("a", "b")),
         GroupLine("idle", None, 0, 7, ("a",)),
@@ -18,19 +18,11 @@ def test_members_are_those_of_the_broker_with_most_and_lags_are_added() -> None:
 
 
 def test_kind_is_that_of_any_broker_with_a_contract() -> None:
-    a, b = reply(GroupSummary("mailing", None, None, 0, 1)), reply(GroupSummary("mailing", False, False, 1, 1))
+    a, b = reply(GroupSummary("mailing", None, None, 0, 1, False)), reply(GroupSummary("mailing", False, False, 1, 1, False))
     assert group_lines({"a": a, "b": b}) == [GroupLine("mailing", "concurrent", 1, 2, ("a", "b"))]
 
 
 def test_broadcasting_group_has_no_lag() -> None:
-    assert group_lines({"a": reply(GroupSummary("feed", True, True, 2, 0))}) == [
+    assert group_lines({"a": reply(GroupSummary("feed", True, True, 2, 0, False))}) == [
         GroupLine("feed", "broadcasting, ordered", 2, None, ("a",))
-    ]
-
-
-def test_group_of_a_broker_without_summaries_is_listed_without_a_lag() -> None:
-    new, old = reply(GroupSummary("billing", True, False, 3, 10)), GroupStatusReply(("billing", "older"))
-    assert group_lines({"a": new, "b": old}) == [
-        GroupLine("billing", "ordered", 3, None, ("a", "b")),
-        GroupLine("older", None, None, None, ("b",)),
     ]

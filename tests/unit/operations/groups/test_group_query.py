@@ -10,7 +10,16 @@ import pytest
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.brokers.doctor_query import examine
 from lockstep.operations.groups.group_query import read_group, read_groups
-from lockstep.protocol.bodies import BrokerAddress, ClusterInfo, GroupStatus, GroupStatusReply, ListVersion, QueueStatus, TopicRoute
+from lockstep.protocol.bodies import (
+    BrokerAddress,
+    ClusterInfo,
+    GroupStatus,
+    GroupStatusReply,
+    GroupSummary,
+    ListVersion,
+    QueueStatus,
+    TopicRoute,
+)
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
@@ -64,9 +73,10 @@ class Cluster:
         if command.code == RequestCode.GROUP_STATUS:
             group = from_plain(GroupStatusHeader, command.fields).consumer_group
             if group is None:
-                return command.reply(body=encode_body(GroupStatusReply(tuple(GROUPS))))
-            queues = tuple(QueueStatus(topic, 0, None, 1, 1, 3, 10, 0, None, None) for topic in TOPICS)
-            return command.reply(body=encode_body(GroupStatusReply((), GroupStatus(group, ListVersion(1, 1), None, (), queues))))
+                summaries = tuple(GroupSummary(name, None, None, 1, 0, False) for name in GROUPS)
+                return command.reply(body=encode_body(GroupStatusReply(tuple(GROUPS), summaries=summaries)))
+            queues = tuple(QueueStatus(topic, 0, None, 1, 1, 3, 10, 0, None, None, parked=0, disk_pulls=0) for topic in TOPICS)
+            return command.reply(body=encode_body(GroupStatusReply((), GroupStatus(group, ListVersion(1, 1), None, (), queues, grants=0))))
         return command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not here")
 
 

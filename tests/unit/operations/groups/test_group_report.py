@@ -19,11 +19,11 @@ def member(name: str, *, connected: bool = True, heard: int = 100, session: str 
 
 
 def queue(topic: str = "orders", queue_id: int = 0, *, committed: int = 3, end: int = 10, lease: int | None = None) -> QueueStatus:
-    return QueueStatus(topic, queue_id, "x", 5, 1, committed, end, 2, 700, lease)
+    return QueueStatus(topic, queue_id, "x", 5, 1, committed, end, 2, 700, lease, parked=0, disk_pulls=0)
 
 
 def status(*members: MemberStatus, queues: tuple[QueueStatus, ...] = (), contract: ConsumerGroup | None = CONTRACT) -> GroupStatus:
-    return GroupStatus("g", ListVersion(1, 1), contract, members, queues)
+    return GroupStatus("g", ListVersion(1, 1), contract, members, queues, grants=0)
 
 
 def queues_at(*brokers: str) -> list[MessageQueue]:
@@ -113,7 +113,6 @@ def test_queue_in_which_the_group_has_not_begun_lags_by_what_it_may_receive() ->
 
 
 def test_parked_keys_are_counted_for_brokers_that_were_reached() -> None:
-    """A broker of an earlier version parks none."""
     queues = (replace(queue(), parked=2), queue(queue_id=1))
     made = report("g", {"a": status(queues=queues)}, queues_at("a", "b"), {"b": "refused"})
     assert [(line.broker, line.parked) for line in made.queues] == [("a", 2), ("a", 0), ("b", None)]

@@ -18,7 +18,7 @@ from lockstep.operations.watch.absence import AWAITED_MS, Why
 from lockstep.operations.watch.watch import INTERVAL_MS, Watch
 from lockstep.protocol.bodies import BrokerAddress, Overview
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import RequestCodeNotSupportedError, TransportError
+from lockstep.protocol.errors import BrokerSystemError, TransportError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
@@ -218,7 +218,7 @@ async def test_broker_that_is_gone_is_asked_no_more_until_it_registers(
         assert watch.absent == {}
 
 
-async def test_broker_without_figures_or_events_is_told_to_be_older_and_keeps_what_it_has(
+async def test_broker_that_refuses_its_events_gives_its_figures_and_one_that_refuses_figures_is_absent(
     lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = lockstep_cluster
@@ -227,22 +227,22 @@ async def test_broker_without_figures_or_events_is_told_to_be_older_and_keeps_wh
         refused: set[RequestCode] = {RequestCode.GROUP_EVENTS}
         request = watch.admin.request
 
-        async def older(broker: BrokerAddress, code: RequestCode, *args: Any) -> Any:
+        async def refusing(broker: BrokerAddress, code: RequestCode, *args: Any) -> Any:
             if broker.name == "broker-b" and code in refused:
-                raise RequestCodeNotSupportedError(f"request code {code} is not supported")
+                raise BrokerSystemError(f"{code.name} fails")
             return await request(broker, code, *args)
 
-        monkeypatch.setattr(watch.admin, "request", older)
+        monkeypatch.setattr(watch.admin, "request", refusing)
         await cluster.advance(seconds=20)
         assert isinstance(watch.looks["broker-b"], Overview)
-        assert list(watch.without_events) == ["broker-b"]
+        assert watch.absent == {}
         refused.add(RequestCode.OVERVIEW)
         await cluster.advance(seconds=60)
-        assert watch.absent["broker-b"].why is Why.OLDER
-        assert watch.looks["broker-b"] == "it is older than this dashboard: no rates, no history"
+        assert watch.absent["broker-b"].why is Why.SILENT
+        assert watch.looks["broker-b"] == "SYSTEM_ERROR: OVERVIEW fails"
         refused.clear()
         await cluster.advance(seconds=10)
-        assert (watch.absent, watch.without_events) == ({}, {})
+        assert watch.absent == {}
 
 
 async def test_broker_at_the_address_of_another_one_is_not_taken_for_it(
