@@ -313,9 +313,7 @@ class RouteTable:
     def _collect_part(self, registration: Registration, connection: int, now_ms: int) -> _IncompleteRegistration:
         """Return the parts of the registration that have arrived so far. Raise RemoteProtocolError for a part out of order."""
         before = self._incomplete.pop(connection, None)
-        if not 0 <= registration.part < registration.parts <= PARTS_MAX or (
-            registration.parts > 1 and len(registration.layouts) > PART_LAYOUTS_MAX
-        ):
+        if not 0 <= registration.part < registration.parts <= PARTS_MAX or len(registration.layouts) > PART_LAYOUTS_MAX:
             raise RemoteProtocolError(
                 f"broker {registration.name!r} registers part {registration.part} of {registration.parts} with "
                 f"{len(registration.layouts)} layouts: expected at most {PARTS_MAX} parts of {PART_LAYOUTS_MAX}"

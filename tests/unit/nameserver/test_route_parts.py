@@ -57,6 +57,14 @@ def test_part_out_of_order_is_rejected_and_the_registration_restarts(parts: list
     assert table.register(broker_registration(), 1, 0).routed
 
 
+@pytest.mark.parametrize("parts", [1, 2])
+def test_part_of_too_many_layouts_is_rejected(parts: int) -> None:
+    table = RouteTable()
+    with pytest.raises(RemoteProtocolError, match=f"part 0 of {parts} with {len(MANY)} layouts"):
+        table.register(broker_registration(layouts=MANY, parts=parts), 1, 0)
+    assert table.register(broker_registration(layouts=MANY[:-1]), 1, 0).routed
+
+
 def test_connection_lost_between_two_parts_restarts_the_registration() -> None:
     table = RouteTable()
     table.register(broker_registration(parts=2), 1, 0)
@@ -110,7 +118,8 @@ def test_suspension_of_the_nameserver_expires_no_partial_registration() -> None:
 
 def test_response_has_one_part_of_the_missing_layouts_and_the_next_one_the_rest() -> None:
     table = RouteTable()
-    table.register(broker_registration("broker-b", store=STORE_B, layouts=MANY), 9, 0)
+    for part, layouts in enumerate((MANY[:-1], MANY[-1:])):
+        table.register(broker_registration("broker-b", store=STORE_B, layouts=layouts, part=part, parts=2), 9, 0)
     first = table.register(broker_registration(), 1, 0)
     assert (len(first.missing), first.routed) == (PART_LAYOUTS_MAX, False)
     table.register(broker_registration(layouts=first.missing[:1000], parts=2), 1, 1)
