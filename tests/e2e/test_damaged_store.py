@@ -336,7 +336,7 @@ async def test_log_of_another_broker_fails_the_start_and_is_left_unchanged(tmp_p
 
 
 async def test_foreign_names_are_ignored_or_rejected_with_their_path(tmp_path: Path) -> None:
-    """In an earlier version both ended the broker with exit 3, which means a failed disk."""
+    """Exit 3 would mean a failed disk."""
     life, damage = await run_broker(tmp_path / "s", 5)
     (damage.store / "consumequeue" / "README").write_text("not ours")
     await check_continues(tmp_path / "s", life)

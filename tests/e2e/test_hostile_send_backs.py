@@ -45,7 +45,7 @@ async def send_back(client: Native, offset: int, count: int, level: int) -> list
 
 
 async def test_send_backs_for_invented_groups_create_a_limited_number_of_topics(tmp_path: Path) -> None:
-    """One connection and one stored message made 133,500 topics in an earlier version, and the nameserver rejected the broker."""
+    """One connection and one stored message made 133,500 topics once, and the nameserver rejected the broker."""
     with hostile_world(tmp_path, "--admin-listen", "127.0.0.1:0", of_broker=LIMITS) as world:
         async with checked_world(world):
             await send_back_for_invented_groups(world)

@@ -247,7 +247,7 @@ async def test_every_nameserver_is_asked(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_many_topics_are_taken_over_in_turns_of_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An earlier version sorted all queues for each topic, in one turn: other tasks, such as the admin port, waited for seconds."""
+    """If all queues were sorted for each topic, in one turn, other tasks, such as the admin port, would wait for seconds."""
     directory = ForeignDirectory(tmp_path / "store")
     names = [f"t{number}" for number in range(60)]
     for name in names:

@@ -45,7 +45,7 @@ async def test_permanent_forward_jump_of_the_wall_clock_makes_no_delay_early(res
 
 @pytest.mark.parametrize("snapshot", [False, True])
 async def test_restart_in_the_same_boot_makes_no_delay_early_for_any_wall_clock(snapshot: bool) -> None:
-    """An earlier version trusted its wall clock: a message delayed by an hour was delivered at once."""
+    """If its wall clock were trusted, a message delayed by an hour would be delivered at once."""
     machine = Machine()
     await machine.start()
     await machine.put(4)
@@ -78,7 +78,7 @@ async def test_small_jump_before_a_restart_in_the_same_boot_does_not_shift_delay
 
 
 async def test_wall_clock_set_back_long_after_the_last_reading_makes_no_delay_late() -> None:
-    """An earlier version took a twentieth of the time since the reading for drift of the boot clock, and followed it without a step."""
+    """If a twentieth of the time since the reading counted as drift of the boot clock, it would be followed without a step."""
     machine = Machine()
     await machine.start()
     await machine.put(4)
@@ -105,7 +105,7 @@ async def test_many_small_wall_clock_steps_do_not_shift_delays(jump_ms: int) -> 
 
 
 async def test_small_steps_back_and_forth_make_no_delay_early() -> None:
-    """In an earlier version neither the jumps back nor the return counted as steps: 60 s became 41 s."""
+    """If neither the jumps back nor the return counted as steps, 60 s would become 41 s."""
     machine = Machine()
     await machine.start()
     for _ in range(10):
@@ -134,7 +134,7 @@ async def test_step_back_shorter_than_the_check_interval_makes_no_delay_late() -
 
 @pytest.mark.parametrize("snapshot", [False, True])
 async def test_wall_clock_lead_without_a_step_survives_a_restart(snapshot: bool) -> None:
-    """In an earlier version each start trusted the last 240 ms: twenty starts made 60 s 55 s."""
+    """If each start trusted the last 240 ms, twenty starts would make 60 s 55 s."""
     machine = Machine()
     await machine.start()
     await machine.put(3)

@@ -91,13 +91,13 @@ def test_any_flipped_bit_of_a_delayed_message_is_found_and_the_others_delivered(
 
 @settings(max_examples=60, deadline=None)
 @given(flip=st.integers(0, 8 * 300))
-def test_any_flipped_bit_of_a_delayed_message_of_an_earlier_version_is_not_fatal(flip: int) -> None:
+def test_any_flipped_bit_of_a_delayed_message_of_rocketmqs_broker_is_not_fatal(flip: int) -> None:
     asyncio.run(run_with_damage(flip, sealed=False))
 
 
 @pytest.mark.parametrize("name", [ORIGIN_LAYOUT, REAL_QID])
 async def test_non_numeric_property_of_a_stored_message_is_counted_as_damage(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """An earlier version exited with code 1 at every start."""
+    """Such a message once ended every start with exit code 1."""
     machine = Machine()
     await create_delayed(machine)
     begin, end = damaged_range(machine)

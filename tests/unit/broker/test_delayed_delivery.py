@@ -114,7 +114,7 @@ async def test_message_waits_until_it_is_delivered_or_its_topic_is_deleted() -> 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), StoreCorruptError("log position 0")])
 @pytest.mark.parametrize("cold", [False, True])
 async def test_unreadable_delay_queue_is_retried_and_other_delays_continue(error: Exception, cold: bool) -> None:
-    """An earlier version exited with code 1."""
+    """Otherwise the broker would exit with code 1."""
     desk = DeliveryBench()
     desk.put(b"x", 2)
     desk.put(b"y", 1)
@@ -480,7 +480,7 @@ async def test_delayed_retry_waits_while_the_cluster_is_at_its_topic_limit(monke
 
 
 async def test_empty_gap_is_retried_later_and_writes_no_progress() -> None:
-    """An earlier version read in a loop for 20 turns; now once."""
+    """It reads once, and not in a loop for 20 turns."""
     machine = Machine()
     await machine.start()
     await machine.put(1)

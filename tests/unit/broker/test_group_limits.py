@@ -476,7 +476,7 @@ def test_status_of_one_group_reads_only_that_group() -> None:
 
 @pytest.mark.parametrize("how", ["a commit", "a reset", "a classic lock"])
 def test_rejected_request_leaves_no_state(how: str) -> None:
-    """In an earlier version the group of a rejected reset was counted, and blocked others for a month."""
+    """If the group of a rejected reset were counted, it would block others for a month."""
     on = bench(progress_max=0)
     for number in range(3):
         with pytest.raises(BrokerError, match="--progress-max"):

@@ -124,7 +124,7 @@ def hole(files: SimFiles) -> None:
 
 @pytest.mark.parametrize("harm", [wrong_hosts, other_magic, torn, hole])
 async def test_foreign_log_with_an_unreadable_record_is_rejected_with_its_position(harm: Callable[[SimFiles], None]) -> None:
-    """An earlier version took it for a torn tail and cut the 7 of 10 messages that followed."""
+    """Taken for a torn tail, it would cost the 7 of 10 messages that follow."""
     files = SimFiles()
     await create_with_messages(files, 10)
     remove_our_files(files)

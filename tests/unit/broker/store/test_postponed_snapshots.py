@@ -140,7 +140,7 @@ async def test_retention_keeps_segments_that_a_snapshot_needs_until_it_is_remove
 
 @pytest.mark.parametrize("clean", [False, True])
 async def test_start_removes_a_snapshot_older_than_the_log_if_a_newer_one_is_valid(clean: bool) -> None:
-    """An earlier version left such files."""
+    """A copy of the directory that was made while the broker ran can have such files."""
     files = SimFiles()
     settings: dict[str, Any] = {"segment_bytes": 4096, "log_bytes_max": 1, "flush": SYNC}
     store = await open_store(files, **settings)

@@ -8,8 +8,7 @@ only transactions use:
     76   4     SEAL_MARK
     80   4     CRC-32 of the record without bytes 76 to 84
 
-Records of earlier versions have zeros there and are read without the check. So are those with IPv6 hosts, which only RocketMQ's brokers
-write.
+Records of RocketMQ's brokers have zeros there and are read without the check. So are those with IPv6 hosts, which only they write.
 """
 
 from struct import Struct
@@ -29,7 +28,7 @@ def seal(data: bytearray, begin: int) -> None:
 
 
 def seal_holds(data: bytes | bytearray | memoryview, begin: int, end: int, topic: bytes) -> bool:
-    """Return whether the record [begin, end) has the right checksum, or is of a topic or version without one."""
+    """Return whether the record [begin, end) has the right checksum, or is of a topic or broker without one."""
     if head_of(data, begin) is not HEAD:
         return True
     mark, crc = SEAL.unpack_from(data, begin + PREPARED_OFFSET_AT)
