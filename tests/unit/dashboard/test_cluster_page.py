@@ -1,4 +1,4 @@
-"""The page of the cluster: brokers that are away, gone or too old, what needs attention, the latency of appends."""
+"""The page of the cluster: brokers that are away or gone, what needs attention, the latency of appends."""
 
 import asyncio
 import re
@@ -6,9 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.protocol.bodies import BrokerAddress
-from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import RequestCodeNotSupportedError
 from lockstep.testing import TestCluster
 from support.asgi import get
 from support.panel import checked, dashboard, shown, started
@@ -52,30 +49,6 @@ async def test_sums_without_a_broker_that_is_gone_are_shown_and_name_it(lockstep
         await cluster.advance(seconds=15)
         for url in ("/", "/groups"):
             assert "without broker-b" not in await shown(on, url)
-
-
-async def test_broker_that_is_too_old_is_said_to_be_that(lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = lockstep_cluster
-    await started(cluster, "a")
-    async with dashboard(cluster) as on:
-        refused = {RequestCode.GROUP_EVENTS}
-        request = on.watch.admin.request
-
-        async def older(broker: BrokerAddress, code: RequestCode, *args: object) -> object:
-            if broker.name == "broker-b" and code in refused:
-                raise RequestCodeNotSupportedError(f"request code {code} is not supported")
-            return await request(broker, code, *args)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(on.watch.admin, "request", older)
-        await cluster.advance(seconds=12)
-        front = await shown(on, "/")
-        assert "broker-b is older than this dashboard: no history of its queues." in front
-        assert "without broker-b" not in front
-        refused.add(RequestCode.OVERVIEW)
-        await cluster.advance(seconds=12)
-        front = await shown(on, "/")
-        assert "broker-b is older than this dashboard: it has no rates and no history, and sums exclude it." in front
-        assert "broker-b does not answer" not in front
 
 
 async def test_front_page_tells_what_the_doctor_has_found(lockstep_cluster: TestCluster) -> None:

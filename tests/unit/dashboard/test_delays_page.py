@@ -1,4 +1,4 @@
-"""What waits for its time, on one page over a simulated cluster: numbers that move as time passes, brokers that are away or too old."""
+"""What waits for its time, on one page over a simulated cluster: numbers that move as time passes, brokers that are away."""
 
 import json
 import re
