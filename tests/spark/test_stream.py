@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -264,6 +263,11 @@ def at(table: Table, *offsets: int) -> dict[str, dict[str, int]]:
     return to_plain(dict(zip(table.layout.read_queues, offsets, strict=True)))
 
 
+def begin(table: Table, *offsets: int) -> dict[str, Any]:
+    """Return the offsets as a checkpoint has them."""
+    return with_group("spark-1", at(table, *offsets))
+
+
 def without_group(plain: dict[str, Any]) -> dict[str, Any]:
     return {name: queues for name, queues in plain.items() if name != QUERY}
 
@@ -281,14 +285,7 @@ def test_start_offset_is_fixed_by_an_empty_first_batch(table: Table, reader: Any
 
 def test_offsets_contain_a_group_of_the_query_unless_one_is_named() -> None:
     plain = with_group("spark-1", {"t": {"a:0": 5}})
-    assert (list(plain), group_in(plain), group_in({"t": {"a:0": 5}})) == (["@query", "t"], "spark-1", None)
-
-
-@pytest.mark.parametrize("reader", [{"group": "kept"}, {}], indirect=True)
-def test_checkpoint_of_an_earlier_version_has_a_group_that_follows_from_the_topics(table: Table, reader: Any) -> None:
-    filled(table, 0, 8)
-    end = reader.latestOffset(at(table, 1, 1, 1, 1), ReadAllAvailable())
-    assert re.fullmatch(r"kept|spark-[0-9a-f]{8}", group_in(end) or "")
+    assert (list(plain), group_in(plain)) == (["@query", "t"], "spark-1")
 
 
 @pytest.mark.parametrize(
@@ -307,14 +304,14 @@ def test_queue_missing_in_starting_offsets_starts_at_its_first_message(table: Ta
 
 def test_json_of_an_offset_lists_queues_in_order(table: Table, reader: Any) -> None:
     filled(table, 0, 40)
-    texts = {json.dumps(reader.latestOffset(at(table, 1, 0, 0, 0), ReadAllAvailable())) for _ in range(3)}
+    texts = {json.dumps(reader.latestOffset(begin(table, 1, 0, 0, 0), ReadAllAvailable())) for _ in range(3)}
     assert len(texts) == 1
     assert list(json.loads(texts.pop())[table.topic]) == [f"broker-a:{number}" for number in range(4)]
 
 
 def test_latest_offset_without_new_messages_is_the_start(table: Table, reader: Any) -> None:
     filled(table, 0, 4)
-    start = at(table, 1, 1, 1, 1)
+    start = begin(table, 1, 1, 1, 1)
     assert reader.latestOffset(start, ReadMaxRows(5)) == start
 
 
@@ -322,14 +319,14 @@ def test_available_now_ends_at_the_topics_end_at_its_start(table: Table, reader:
     filled(table, 0, 8)
     reader.prepareForTriggerAvailableNow()
     filled(table, 8, 8)
-    assert without_group(reader.latestOffset(at(table, 0, 0, 0, 0), ReadAllAvailable())) == at(table, 2, 2, 2, 2)
-    assert reader.latestOffset(at(table, 2, 2, 2, 2), ReadAllAvailable()) == at(table, 2, 2, 2, 2)
+    assert without_group(reader.latestOffset(begin(table, 0, 0, 0, 0), ReadAllAvailable())) == at(table, 2, 2, 2, 2)
+    assert reader.latestOffset(begin(table, 2, 2, 2, 2), ReadAllAvailable()) == begin(table, 2, 2, 2, 2)
 
 
 @pytest.mark.parametrize("reader", [{"minOffsetsPerTrigger": "5", "maxTriggerDelay": "1h"}], indirect=True)
 def test_batch_waits_for_min_offsets_per_trigger(table: Table, reader: Any) -> None:
     filled(table, 0, 4)
-    start = at(table, 0, 0, 0, 0)
+    start = begin(table, 0, 0, 0, 0)
     assert reader.latestOffset(start, ReadAllAvailable()) == start
     filled(table, 4, 4)
     assert without_group(reader.latestOffset(start, ReadAllAvailable())) == at(table, 2, 2, 2, 2)
@@ -338,12 +335,12 @@ def test_batch_waits_for_min_offsets_per_trigger(table: Table, reader: Any) -> N
 @pytest.mark.parametrize("reader", [{"minOffsetsPerTrigger": "5", "maxTriggerDelay": "0"}], indirect=True)
 def test_batch_waits_at_most_max_trigger_delay(table: Table, reader: Any) -> None:
     filled(table, 0, 4)
-    assert without_group(reader.latestOffset(at(table, 0, 0, 0, 0), ReadAllAvailable())) == at(table, 1, 1, 1, 1)
+    assert without_group(reader.latestOffset(begin(table, 0, 0, 0, 0), ReadAllAvailable())) == at(table, 1, 1, 1, 1)
 
 
 def test_byte_limit_of_a_batch_is_approximate(table: Table, reader: Any) -> None:
     filled(table, 0, 400)
-    end = reader.latestOffset(at(table, 0, 0, 0, 0), ReadMaxBytes(10_000))
+    end = reader.latestOffset(begin(table, 0, 0, 0, 0), ReadMaxBytes(10_000))
     assert 40 <= sum(end[table.topic].values()) <= 100, "records of some 100 to 250 bytes"
 
 
@@ -359,7 +356,7 @@ def test_offsets_are_committed_to_the_group_unless_commit_offsets_is_false(
     table: Table, reader: Any, request: pytest.FixtureRequest
 ) -> None:
     filled(table, 0, 8)
-    reader.commit(at(table, 1, 1, 1, 1))
+    reader.commit(begin(table, 1, 1, 1, 1))
     published = set(table.cluster.committed("kept", table.topic).values())
     if "commitOffsets" in request.node.callspec.params["reader"]:
         assert 1 not in published, "a group that is nowhere is reported at the first message"
@@ -377,7 +374,7 @@ def test_idle_query_sends_no_request_within_the_poll_interval(table: Table, read
 
 def test_start_above_the_end_is_an_empty_range(table: Table, reader: Any) -> None:
     filled(table, 0, 40)
-    parts = reader.partitions(at(table, 5, 5, 5, 5), at(table, 3, 5, 6, 10))
+    parts = reader.partitions(begin(table, 5, 5, 5, 5), begin(table, 3, 5, 6, 10))
     assert [(range_.queue.queue_id, range_.start, range_.end) for part in parts for range_, _ in part.reading.ranges] == [
         (2, 5, 6),
         (3, 5, 10),
@@ -385,26 +382,26 @@ def test_start_above_the_end_is_an_empty_range(table: Table, reader: Any) -> Non
 
 
 def test_missing_queue_is_data_loss(table: Table, reader: Any) -> None:
-    gone = {table.topic: {"broker-z:0": 7, **at(table, 0, 0, 0, 0)[table.topic]}}
+    gone = with_group("spark-1", {table.topic: {"broker-z:0": 7, **at(table, 0, 0, 0, 0)[table.topic]}})
     with pytest.raises(DataLostError, match="is at offset 7, and the queue no longer exists"):
         reader.latestOffset(gone, ReadAllAvailable())
 
 
 def test_recreated_topic_is_data_loss(table: Table, reader: Any) -> None:
     with pytest.raises(DataLostError, match=r"is at offset 9, and the queue ends at 0.*failOnDataLoss=false"):
-        reader.latestOffset(at(table, 9, 0, 0, 0), ReadAllAvailable())
+        reader.latestOffset(begin(table, 9, 0, 0, 0), ReadAllAvailable())
 
 
 @pytest.mark.parametrize("reader", [{"failOnDataLoss": "false"}], indirect=True)
 def test_data_loss_does_not_fail_with_fail_on_data_loss_false(table: Table, reader: Any) -> None:
     filled(table, 0, 8)
-    gone = {table.topic: {"broker-z:0": 7, **at(table, 9, 0, 0, 0)[table.topic]}}
+    gone = with_group("spark-1", {table.topic: {"broker-z:0": 7, **at(table, 9, 0, 0, 0)[table.topic]}})
     assert without_group(reader.latestOffset(gone, ReadAllAvailable())) == at(table, 2, 2, 2, 2)
 
 
 def test_new_queue_starts_at_its_first_message(table: Table, reader: Any) -> None:
     filled(table, 0, 8)
-    before = {table.topic: {"broker-a:0": 1, "broker-a:1": 1, "broker-a:2": 1}}
+    before = with_group("spark-1", {table.topic: {"broker-a:0": 1, "broker-a:1": 1, "broker-a:2": 1}})
     end = reader.latestOffset(before, ReadAllAvailable())
     assert without_group(end) == at(table, 2, 2, 2, 2)
     parts = reader.partitions(before, end)

@@ -61,10 +61,9 @@ def with_group(group: str, offsets: Plain) -> StreamOffset:
     return {QUERY: {"group": group}, **offsets}
 
 
-def group_in(plain: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Return the group of a stream's offsets; None in those of a version that did not record it."""
-    group = plain.get(QUERY, {}).get("group")
-    return group if isinstance(group, str) else None
+def group_in(plain: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the group of a stream's offsets."""
+    return str(plain[QUERY]["group"])
 
 
 def _only_broker(topic: str, name: str, layouts: Mapping[str, TopicLayout]) -> str:

@@ -10,8 +10,6 @@ checkpoint. Otherwise messages that arrive between the two calls, or before a re
 restart Spark calls partitions for batch 0 first: its end is in the checkpoint, and the next latestOffset is a regular one.
 """
 
-import json
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -184,9 +182,8 @@ class _State:
             log.warning("offsets.not_published", group=group, error=str(error))
 
     def _group_of(self, offset: StreamOffset) -> str:
-        """Return the option, or the group of the query's own. A checkpoint of an earlier version has none: its group follows from the
-        topics."""
-        return self._options.group or group_in(offset) or f"{GROUP_PREFIX}{zlib.crc32(_selection(self._options)):08x}"
+        """Return the option, or the group of the query's own."""
+        return self._options.group or group_in(offset)
 
     # ----------------------------------------------------------------------------------------------------------------- parts
 
@@ -259,7 +256,3 @@ class _State:
                 total += count
                 weight += count * self._mean_bytes[queue]
         return max(1, bytes_max * total // weight) if weight else 1
-
-
-def _selection(options: SourceOptions) -> bytes:
-    return json.dumps([options.subscribe, options.subscribe_pattern, options.assign, options.sub_expression], sort_keys=True).encode()
