@@ -170,7 +170,7 @@ class Coordination:
         self.legacy.restore_leases(now_ms)
 
     def _register_known_groups(self) -> None:
-        """Register the groups of a log from before activity was recorded, as active today."""
+        """Register the groups whose activity was recorded in a damaged part of the log, as active today."""
         state = self.state
         for names in ([group.name for group in state.groups], state.progress.groups(), state.locks.groups(), state.settings.groups()):
             for name in names:
