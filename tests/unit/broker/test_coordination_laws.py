@@ -361,12 +361,12 @@ class World:
                     doubled.apply(change)
             if index == middle:
                 taken = doubled.snapshot()
-                as_taken = encode(0, -1, 0, 0, [], taken, None)
+                as_taken = encode(0, -1, 0, 0, [], taken, None, None, 0)
                 tail.restore(taken)
             if index >= middle:
                 for change in decode_changes(record):
                     tail.apply(change)
-        assert encode(0, -1, 0, 0, [], taken, None) == as_taken
+        assert encode(0, -1, 0, 0, [], taken, None, None, 0) == as_taken
         assert doubled.snapshot() == here
         assert tail.snapshot() == here
         self.bench.journal = kept
