@@ -19,7 +19,7 @@ from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.groups.tables.park_table import KeyFilter, ParkFilter, ParkTable
 from lockstep.broker.groups.tables.progress_table import Progress
 from lockstep.broker.journal import Journal, decode_changes
-from lockstep.client.consumer.calls.lanes import Lane, Lanes
+from lockstep.client.consumer.calls.lanes import KeyLane, Lanes
 from lockstep.client.consumer.calls.parking.effects import (
     Effect,
     EndStaleGrant,
@@ -90,7 +90,7 @@ class Reading:
 class Call:
     """A call of the listener with one message."""
 
-    lane: Lane
+    lane: KeyLane
     batch: list[MessageExt]
     replay: Replay | None
     request: ParkRequest | None = None

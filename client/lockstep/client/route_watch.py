@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Container, Iterable
 
 from lockstep.client.cluster_client import ClusterClient
 from lockstep.client.config import ClientConfig
-from lockstep.client.route_cache import RouteCache, RouteChange
+from lockstep.client.route_cache import RouteCache, RouteDifference
 from lockstep.protocol.bodies import TopicRoute
 from lockstep.protocol.errors import BrokerError, LockstepError, RemoteProtocolError, TopicNotExistError, TransportError
 from lockstep.protocol.queue import LayoutVersion, TopicLayout

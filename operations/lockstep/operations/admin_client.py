@@ -275,10 +275,7 @@ class AdminClient:
 
     async def nameserver_settings(self, address: str) -> BrokerSettings:
         """Return all settings of one nameserver."""
-        response = await self._call(address, RequestCode.GET_NAMESRV_CONFIG)
-        if response.code != ResponseCode.SUCCESS:
-            raise broker_error(response.code, response.remark)
-        return decode_body(BrokerSettings, response.body)
+        return decode_body(BrokerSettings, checked(await self._cluster.request(address, RequestCode.GET_NAMESRV_CONFIG)).body)
 
     async def change_settings(self, broker: BrokerAddress, values: dict[str, str]) -> SettingChanges:
         """Change settings of one broker until it ends: all of them or none."""

@@ -142,7 +142,7 @@ def an_old_snapshot_stops_the_start(patch: Patches) -> None:
 @mutant("rot", aimed=f"{TESTS}/test_wrong_entries.py::test_entry_below_the_log_start_at_the_snapshot_hides_no_message")
 def entries_below_the_snapshots_log_count_as_removed(patch: Patches) -> None:
     """An entry that names a place below the beginning of the log at the time of the snapshot is wrong."""
-    patch.set(store, "encode_parts", lambda *values: encode_parts(*values[:8], 0))
+    patch.set(store, "encode_parts", lambda *values: encode_parts(*(*values[:8], 0)))
 
 
 @mutant("files", aimed=f"{TESTS}/test_next_file.py::test_next_log_file_removed_or_replaced_by_another_program_loses_no_message")

@@ -25,7 +25,7 @@ from lockstep.protocol.bodies import ParkState
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.testing import TestCluster
-from support.park_kit import GROUP, PARK, TOPIC, Poison, Send, Worker, around_calls, both_orders, dead_letters, drop, poisoned, send
+from support.park_kit import GROUP, PARK, TOPIC, Poison, Send, Worker, around_requests, both_orders, dead_letters, drop, poisoned, send
 
 
 @pytest.mark.lockstep(brokers=1)

@@ -15,7 +15,7 @@ from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
 from lockstep.protocol.responses import Pulled
 from lockstep.spark import reading
 from lockstep.spark.cluster import Pull
-from lockstep.spark.offsets import Range
+from lockstep.spark.offsets import QueueRange
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.reading import DataLostError, TaskReading, read
 

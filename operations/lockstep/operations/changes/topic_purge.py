@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from lockstep.operations.admin_client import AdminClient, broker_reasons, gather_results, without_address
 from lockstep.operations.changes.group_reset import read_by_time, read_queues
-from lockstep.operations.changes.operation import Argument, Operation, Option, Outcome, Plan, Table
+from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan, Table
 from lockstep.operations.changes.reset_plan import plan_moves
 from lockstep.operations.changes.topic_change import check_not_only_copy, check_not_system_topic
 from lockstep.operations.errors import OperationError
@@ -82,13 +82,13 @@ class TopicPurge(Operation):
                 f"the topic by `lockstep group forget`, or use --force"
             )
 
-        async def carry_out() -> Outcome:
+        async def carry_out() -> ChangeOutcome:
             async with admin.keep_connections():
                 done = await purge.carry_out(admin, force=self.force)
             lines = [f"topic {self.topic}: {done.messages:,} messages removed in {len(done.removed)} queues; {REMAINS}"]
             if done.groups:
                 lines.append(f"groups that go on after messages that they have not consumed: {done.described_groups}")
-            return Outcome(lines, {**done.as_json(), "done": True}, table=done.table)
+            return ChangeOutcome(lines, {**done.as_json(), "done": True}, table=done.table)
 
         # Messages arrive while the plan is read: what was agreed to is up to where is removed, in which queues, and who loses some of it.
         wanted = tuple((str(queue), offset if target.kind != "end" else None) for queue, offset in purge.wanted.items())

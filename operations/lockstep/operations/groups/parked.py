@@ -113,14 +113,14 @@ async def change_parked(admin: AdminClient, listed: ParkedReport, body: ParkCont
     return await _control(admin, {each.broker.name: each.broker for each in listed.keys}, body)
 
 
-async def _control(admin: AdminClient, brokers: Mapping[str, BrokerAddress], body: ParkControlBody) -> ParkedKeys:
+async def _control(admin: AdminClient, brokers: Mapping[str, BrokerAddress], body: ParkControlBody) -> ParkedReport:
     results = await gather_results({name: admin.control_parked(broker, body) for name, broker in brokers.items()})
     found = [Parked(brokers[name], row) for name, reply in results.values.items() for row in reply.keys]
     found.sort(key=lambda each: (each.row.group, each.row.topic, each.broker.name, each.row.queue_id, each.row.next, each.row.key))
     return ParkedReport(tuple(found), tuple(name for name, reply in results.values.items() if reply.more), results.failed)
 
 
-async def count_waiting(admin: AdminClient, keys: Sequence[Parked]) -> tuple[dict[Parked, Waiting], Mapping[str, str]]:
+async def count_waiting(admin: AdminClient, keys: Sequence[Parked]) -> tuple[dict[Parked, WaitingCount], Mapping[str, str]]:
     """Return how many messages of each key wait, whatever the group's filter, and why queues could not be read, by broker."""
     queues: dict[tuple[str, MessageQueue], list[Parked]] = {}
     for each in keys:
