@@ -2,6 +2,7 @@
 
 - `machine.py`: which messages of the main flow are left out, and the replays. Pure.
 - `park_request.py`: what the response to a PARK means. Pure.
+- `replay.py`: one key that is replayed, and the stages of that. Pure.
 - `effects.py`: what the machine asks of its shell.
 - `shell.py`: requests, pauses and reports, for the runner of the grant.
 """
