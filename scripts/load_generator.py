@@ -4,7 +4,7 @@
 import sys
 
 try:
-    from lockstep.spark.load_job import main
+    from lockstep.spark.load.load_job import main
 except ImportError as error:
     print(
         f"failed: {error}: {sys.executable} lacks lockstep-mq[spark]. Activate the environment that has it (. .venv/bin/activate), "

@@ -89,15 +89,13 @@ def test_pages_list_exactly_the_roots_and_folders_on_disk() -> None:
 
 
 ENTRIES_MAX = 25
-LARGE = {f"{root}/lockstep/{root}" for root in ("protocol", "runtime", "spark")}
-"""Folders that are still larger."""
 
 
 def test_folders_are_small_enough_to_read_their_list_and_say_what_belongs_there() -> None:
     folders = {path.parent for path in sources() if path.parent.parent.name != "lockstep" or path.parent.name in roots()}
     for folder in sorted(folder for folder in folders if not place(folder).startswith("tests/")):
         entries = [each.name for each in folder.iterdir() if each.name not in ("__pycache__", "__init__.py", "py.typed")]
-        assert len(entries) <= ENTRIES_MAX or place(folder) in LARGE, f"{place(folder)} has {len(entries)} entries: divide it by subject"
+        assert len(entries) <= ENTRIES_MAX, f"{place(folder)} has {len(entries)} entries: divide it by subject"
         assert ast.get_docstring(tree(folder / "__init__.py")), f"{place(folder)}/__init__.py does not say what belongs there"
 
 

@@ -11,8 +11,8 @@ from lockstep.client import ConsumeFromWhere, ConsumeOrderlyStatus, MessageExt, 
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.send import SendMessageHeader
+from lockstep.runtime.connections.link import call
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import call
 from support.processes import Program, program
 
 pytestmark = pytest.mark.e2e

@@ -26,8 +26,8 @@ from lockstep.protocol.headers.offsets import QueueHeader, TopicHeader, UpdateCo
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
 from lockstep.protocol.headers.send import SendRecordsHeader
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.background import Background, background
 from support.hostile import BROKER_CODES, NAMESERVER_CODES, Hostile
 from support.hostile_world import UNFORESEEN, World, refusal_event

@@ -16,8 +16,8 @@ from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
-from lockstep.protocol.layouts import COUNTER_MAX, PART_LAYOUTS_MAX, QUEUES_PER_BROKER_MAX
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import COUNTER_MAX, PART_LAYOUTS_MAX, QUEUES_PER_BROKER_MAX
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.hostile_world import World, checked_world, hostile_world
 from support.native import Member, Native, native
 

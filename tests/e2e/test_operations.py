@@ -16,7 +16,7 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.broker.running_settings import FIXED
 from lockstep.cli.app import app
 from lockstep.operations.messages.message_track import MEANINGS
-from lockstep.runtime.settings import declared_settings
+from lockstep.runtime.configuration.settings import declared_settings
 from support.page_commands import Newcomer, blocks
 from support.ports import is_free
 

@@ -51,7 +51,7 @@ async def test_servers_have_no_module_of_the_commands_or_the_client(tmp_path: Pa
         assert await process.stop() == 0
         (report,) = (event for event in process.events if event["event"] == "modules")
         names = set(report["names"])
-        assert "lockstep.runtime.server" in names, "it lists what the server ran"
+        assert "lockstep.runtime.connections.server" in names, "it lists what the server ran"
         needless = UNNEEDED & {name.partition(".")[0] for name in names}
         assert not needless
         assert not {"lockstep.client", "lockstep.cli.app"} & names

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.runtime.server import PARTIAL_BYTES_MAX
+from lockstep.runtime.connections.server import PARTIAL_BYTES_MAX
 from support.background import background
 
 pytestmark = pytest.mark.e2e

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.spark import verify_job
+from lockstep.spark.load import verify_job
 from support.processes import clean_environment
 from support.spark_table import Table
 

@@ -13,8 +13,8 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from lockstep.spark import job as jobs
-from lockstep.spark import load_job, verify_job
 from lockstep.spark.job import describe_spark_error, run
+from lockstep.spark.load import load_job, verify_job
 
 
 def failing(error: Exception) -> Callable[[], int]:

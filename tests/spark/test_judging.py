@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from lockstep.spark.load_rows import Manifest
-from lockstep.spark.verifying import (
+from lockstep.spark.load.load_rows import Manifest
+from lockstep.spark.load.verifying import (
     Judgement,
     by_key,
     expectation,

@@ -9,8 +9,9 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import functions as F
 
-from lockstep.spark import load_job, queue_count
-from lockstep.spark.load_rows import key_of, numbered, sent_columns, to_send
+from lockstep.spark import queue_count
+from lockstep.spark.load import load_job
+from lockstep.spark.load.load_rows import key_of, numbered, sent_columns, to_send
 from support.spark_jobs import CLEAN, MANIFEST, load, verdict, verify
 from support.spark_table import SparkCluster, Table
 

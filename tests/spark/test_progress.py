@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from lockstep.protocol.errors import TransportError
-from lockstep.spark import load_progress
-from lockstep.spark.load_progress import LoadProgress
+from lockstep.spark.load import load_progress
+from lockstep.spark.load.load_progress import LoadProgress
 
 UNUSED_ADDRESS = "127.0.0.1:1"
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
-from lockstep.spark import stage_progress, verify_job
-from lockstep.spark.load_rows import Manifest, numbered, to_send
-from lockstep.spark.verifying import (
+from lockstep.spark import stage_progress
+from lockstep.spark.load import verify_job
+from lockstep.spark.load.load_rows import Manifest, numbered, to_send
+from lockstep.spark.load.verifying import (
     Findings,
     violation,
 )

@@ -31,8 +31,8 @@ from lockstep.protocol.bodies import (
     SyncItem,
     SyncResult,
 )
-from lockstep.protocol.layouts import LayoutTable
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import LayoutTable
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 E = TypeVar("E", bound=GroupEffect)
 

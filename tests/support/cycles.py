@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import lockstep.runtime.endpoint
+import lockstep.runtime.connections.endpoint
 
-ROOT = Path(lockstep.runtime.endpoint.__file__).parents[3]
+ROOT = Path(lockstep.runtime.connections.endpoint.__file__).parents[3]
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import lockstep.broker
 import lockstep.nameserver
 from lockstep.protocol.bodies import LockBatchBody
 from lockstep.protocol.codes import RequestCode as R
-from lockstep.runtime.dispatch import HandlerSpec
+from lockstep.runtime.requests.dispatch import HandlerSpec
 from support.hostile import EXTREME, Hostile
 from support.java_wire import BINARY, JSON, batch
 

@@ -12,7 +12,7 @@ from lockstep.protocol.bodies import ConsumerGroup, HeartbeatReply, QueueFreeBod
 from lockstep.protocol.errors import (
     BrokerError,
 )
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 from support.fake_broker import FakeCluster
 
 

@@ -3,8 +3,8 @@
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.operations.changes.layout_change import alter_layout
-from lockstep.protocol.layouts import LayoutTable
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.layouts import LayoutTable
+from lockstep.protocol.topics.queue import TopicLayout
 
 TOPIC = "t"
 NAMES = ("broker-a", "broker-b", "broker-c")

@@ -32,12 +32,12 @@ from lockstep.protocol.headers.clients import GroupStatusHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import RecordView, encode_record, split_records
 from lockstep.protocol.sequence import FrameSequence, seal_frame
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import connect
 
 TIMEOUT_MS = 20_000
 

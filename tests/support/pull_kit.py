@@ -14,10 +14,10 @@ from lockstep.protocol.bodies import ParkedKey, Subscription
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
-from lockstep.protocol.layouts import LayoutTable
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import LayoutTable
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import Dispatcher
+from lockstep.runtime.requests.dispatch import Dispatcher
 from support.broker_fakes import FakeEndpoint, FakeHost, FakeStore, request
 
 LONG = {"sys_flag": SUBSCRIPTION | SUSPEND, "suspend_timeout_millis": 15_000}

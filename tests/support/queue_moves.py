@@ -7,7 +7,7 @@ from typing import Any
 from lockstep.client import ConsumeFromWhere, MessageExt, OrderlyContext, PushConsumer
 from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.bodies import BrokerAddress
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.testing import TestCluster
 
 

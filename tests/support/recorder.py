@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any, cast
 
-from lockstep.runtime.endpoint import Endpoint, Handler
+from lockstep.runtime.connections.endpoint import Endpoint, Handler
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS
 

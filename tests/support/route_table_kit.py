@@ -4,7 +4,7 @@ from lockstep.nameserver.broker_record import Registration
 from lockstep.nameserver.route_table import (
     RouteTable,
 )
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 STORE_A, STORE_B = "a" * 32, "b" * 32
 

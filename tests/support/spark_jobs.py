@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from lockstep.spark import load_job, verify_job
-from lockstep.spark.load_rows import Manifest
+from lockstep.spark.load import load_job, verify_job
+from lockstep.spark.load.load_rows import Manifest
 from support.spark_table import Table
 
 CLEAN = {"repeatedElsewhere": 0, "lost": 0, "repeated": 0, "unexpected": 0, "outOfOrder": 0, "misplaced": 0, "corrupt": 0, "foreign": 0}

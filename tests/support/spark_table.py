@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.client import Message, Producer
-from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 from support.background import Background
 
 

@@ -7,9 +7,9 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from lockstep.protocol import queue
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.fields import camel
+from lockstep.protocol.topics import queue
 from support.wire_values import BODY_MODULES, REPLIES, REQUESTS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "wire.md"

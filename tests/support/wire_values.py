@@ -12,12 +12,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from lockstep.protocol import bodies, queue
+from lockstep.protocol import bodies
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import RESPONSE_FLAG, Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers import admin, clients, offsets, park, pull, routes, send, tools
+from lockstep.protocol.topics import queue
 
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(1 << 63), (1 << 63) - 1),

@@ -9,7 +9,7 @@ import signal
 import sys
 
 from lockstep.client import MessageExt, PullConsumer
-from lockstep.runtime.log import configure
+from lockstep.runtime.logs.log import configure
 
 
 async def main(nameserver: str, topic: str, count: int) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 from lockstep.cli.demo.proof import HandledEvent
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, MessageExt, PushConsumer
 from lockstep.client.consumer.calls.concurrent_model import ConcurrentRunner
-from lockstep.runtime.log import announce, configure
+from lockstep.runtime.logs.log import announce, configure
 
 DONE, LATER = ConsumeConcurrentlyStatus.CONSUME_SUCCESS, ConsumeConcurrentlyStatus.RECONSUME_LATER
 

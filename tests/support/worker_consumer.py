@@ -30,7 +30,7 @@ from typing import Any
 from lockstep.cli.demo.proof import HandledEvent
 from lockstep.client import Backoff, ConsumeOrderlyStatus, MessageExt, OrderedRetry, OrderlyContext, PushConsumer, TransportError
 from lockstep.client.consumer.grants.ownership import QueueOwnership, SentItem
-from lockstep.runtime.log import configure
+from lockstep.runtime.logs.log import configure
 from support.accepted import Accepted
 
 AGAIN_S = 0.1

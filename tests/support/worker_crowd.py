@@ -7,7 +7,7 @@ import signal
 from functools import partial
 
 from lockstep.client import ConsumeOrderlyStatus, ConsumerEvent, PushConsumer, QueueAssigned
-from lockstep.runtime.log import announce, configure
+from lockstep.runtime.logs.log import announce, configure
 from support.cluster import now_us
 
 

@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 from lockstep.client import LockstepError, Message, Producer
-from lockstep.runtime.log import configure
+from lockstep.runtime.logs.log import configure
 
 
 def say(event: str, **facts: Any) -> None:

@@ -20,7 +20,7 @@ from lockstep.client import (
     PullConsumer,
     PushConsumer,
 )
-from lockstep.runtime.log import announce, configure
+from lockstep.runtime.logs.log import announce, configure
 
 
 class Worker:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from lockstep.client import LockstepError, Message, Outcome, Producer, SendError, TransportError
-from lockstep.runtime.log import configure
+from lockstep.runtime.logs.log import configure
 
 AGAIN_S = 0.1
 

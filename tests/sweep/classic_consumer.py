@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from random import Random
 
 from lockstep.operations.admin_client import AdminClient
-from lockstep.protocol.allocate import allocate
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, LockBatchBody, LockBatchReply, MemberList, QueueRef, Subscription
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
@@ -20,12 +19,13 @@ from lockstep.protocol.headers.clients import GroupHeader, UnregisterClientHeade
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.message import decode_messages
-from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.responses import PULLED
+from lockstep.protocol.topics.allocate import allocate
+from lockstep.protocol.topics.queue import MessageQueue
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import connect
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import connect
 from lockstep.testing.simulated import BROKER_PORT
 from sweep.events import CallBegan, CallEnded, ConsumerStarted
 from sweep.history import CallResult, QueueKey

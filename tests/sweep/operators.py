@@ -16,11 +16,11 @@ from lockstep.protocol.errors import LockstepError, TransportError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
 from lockstep.protocol.headers.send import SendMessageHeader
-from lockstep.protocol.layouts import COUNTER_MAX
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.protocol.topics.layouts import COUNTER_MAX
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import call, connect
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import call, connect
 from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT
 from sweep.events import FirstSendAcked
 from sweep.history import QueueKey

@@ -13,9 +13,9 @@ from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
 from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.protocol.names import dlq_topic, retry_topic
 from lockstep.protocol.properties import ORIGIN_MESSAGE_ID
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import connect
 from lockstep.testing.simulated import BROKER_PORT
 from lockstep.testing.simulation.process import EPOCH_S
 from sweep.events import CopyStored, LayoutInForce, LayoutsRead, MessageStored, ReadingEnded

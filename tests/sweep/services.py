@@ -13,9 +13,9 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import CreateTopicHeader
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.connections.link import call
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import call
 from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT, SimServer, nameserver_at
 from sweep.events import BrokerOpened, Fault
 from sweep.settings import TOPIC, Setting

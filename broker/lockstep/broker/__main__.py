@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-import lockstep.runtime.lean_structlog  # noqa: F401 before all that logs
+import lockstep.runtime.logs.lean_structlog  # noqa: F401 before all that logs
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.runtime.host import Host

@@ -21,10 +21,10 @@ from lockstep.protocol.errors import StateError
 from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.protocol.native import implementation
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
+from lockstep.runtime.connections.listen_address import ADMIN
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
-from lockstep.runtime.listen_address import ADMIN
-from lockstep.runtime.log import announce, get_logger
+from lockstep.runtime.logs.log import announce, get_logger
 
 log = get_logger("broker")
 

@@ -13,11 +13,11 @@ from lockstep.protocol.delays import DELAY_LEVELS, parse_levels
 from lockstep.protocol.errors import ConfigError, LockstepError
 from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.protocol.names import INTERNAL_LISTENER, check_broker_name, check_cluster_name
+from lockstep.runtime.configuration.server_settings import ServerSettings
+from lockstep.runtime.configuration.settings import Range
+from lockstep.runtime.connections.link import parse_address
+from lockstep.runtime.connections.listen_address import parse_listen_address
 from lockstep.runtime.descriptors import DescriptorBudget
-from lockstep.runtime.link import parse_address
-from lockstep.runtime.listen_address import parse_listen_address
-from lockstep.runtime.server_settings import ServerSettings
-from lockstep.runtime.settings import Range
 
 MIB = 1 << 20
 

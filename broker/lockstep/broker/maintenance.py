@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.metrics import Slices
 
 log = get_logger("broker")

@@ -21,15 +21,15 @@ from lockstep.protocol.errors import LocalProtocolError, LockstepError, RemotePr
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
-from lockstep.protocol.layouts import split_layouts
 from lockstep.protocol.names import INTERNAL_LISTENER
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.layouts import split_layouts
+from lockstep.protocol.topics.queue import TopicLayout
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import Link, parse_address
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import Link, parse_address
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 
 log = get_logger("lockstep.broker")
 

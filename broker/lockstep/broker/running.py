@@ -58,14 +58,14 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.delays import format_delay
 from lockstep.protocol.ids import store_host_of
 from lockstep.protocol.names import INTERNAL_LISTENER, SCHEDULE_TOPIC, TRACE_TOPIC
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import Dispatcher
-from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN, LaneLimits
 from lockstep.runtime.limits import EndpointLimits
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.server import Server
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.requests.dispatch import Dispatcher
+from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, LaneLimits
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")

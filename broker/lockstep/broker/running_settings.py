@@ -10,10 +10,10 @@ from dataclasses import replace
 from lockstep.broker.config import BrokerConfig
 from lockstep.protocol.bodies import BrokerSetting, BrokerSettings, SettingChange, SettingChanges
 from lockstep.protocol.errors import ConfigError, MessageIllegalError, NoPermissionError
-from lockstep.runtime import log
-from lockstep.runtime.config import SHOWN_MAX, describe_options, parse_texts, setting_name
-from lockstep.runtime.reported_settings import LOG_LEVEL, report_setting, setting_text, value_in_force
-from lockstep.runtime.settings import declared_settings
+from lockstep.runtime.configuration.config import SHOWN_MAX, describe_options, parse_texts, setting_name
+from lockstep.runtime.configuration.reported_settings import LOG_LEVEL, report_setting, setting_text, value_in_force
+from lockstep.runtime.configuration.settings import declared_settings
+from lockstep.runtime.logs import log
 
 _STORE = "the store is bound to it"
 _LISTENS = "ports are opened at the start"

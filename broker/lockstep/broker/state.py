@@ -18,9 +18,9 @@ from lockstep.broker.tables.sequence_table import Scope, SequenceTable, StoredFr
 from lockstep.broker.tables.topic_table import FORGOTTEN, TOPICS_MAX, TopicTable
 from lockstep.broker.tables.topic_table import KIND as LAYOUT
 from lockstep.protocol.errors import StoreError
-from lockstep.protocol.layouts import LayoutTable
-from lockstep.protocol.queue import WRITER_MAX
 from lockstep.protocol.sequence import FrameSequence
+from lockstep.protocol.topics.layouts import LayoutTable
+from lockstep.protocol.topics.queue import WRITER_MAX
 from lockstep.runtime.host import Random
 
 SNAPSHOT_FORMAT = 1

@@ -9,7 +9,7 @@ import typer
 
 from lockstep.cli.interrupt import CommandInterruptedError, run_interruptible
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.logs.safe_text import printable
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic's name.")]
 GroupArgument = Annotated[str, typer.Argument(help="The group's name.")]

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.operations.text import json_text
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.logs.safe_text import printable
 
 FOLDED_ROWS_MAX = 500
 """A longer table is not folded to the width of the terminal: rich takes half a millisecond for a row."""

@@ -11,9 +11,9 @@ from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import INTERNAL_LISTENER
-from lockstep.runtime import log
 from lockstep.runtime.daemon import Service
 from lockstep.runtime.host import Host
+from lockstep.runtime.logs import log
 
 DEFAULT_PORT = 9876
 BROKER_PORT_AFTER = 1_035

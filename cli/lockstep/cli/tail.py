@@ -13,8 +13,8 @@ from lockstep.operations.targets import Target
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
 from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError
 from lockstep.protocol.message import MessageExt
-from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks
 
 HOLD_MS = 15_000

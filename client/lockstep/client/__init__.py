@@ -97,11 +97,6 @@ from lockstep.client.producer.result import (
 from lockstep.client.run import (
     run,
 )
-from lockstep.protocol.allocate import (
-    ByConfig,
-    ByMachineRoom,
-    MachineRoomNearby,
-)
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
     MessageModel,
@@ -144,10 +139,15 @@ from lockstep.protocol.message import (
     Message,
     MessageExt,
 )
-from lockstep.protocol.queue import (
+from lockstep.protocol.sql92 import SqlError
+from lockstep.protocol.topics.allocate import (
+    ByConfig,
+    ByMachineRoom,
+    MachineRoomNearby,
+)
+from lockstep.protocol.topics.queue import (
     MessageQueue,
 )
-from lockstep.protocol.sql92 import SqlError
 from lockstep.runtime.extras import DISTRIBUTION
 
 __all__ = [

@@ -20,12 +20,12 @@ from lockstep.protocol.errors import BrokerError, RemoteProtocolError, Transport
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.protocol.headers.tools import RunningInfoHeader
-from lockstep.protocol.queue import TopicLayout
 from lockstep.protocol.responses import checked
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.protocol.topics.queue import TopicLayout
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import Link
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import Link
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.logs.safe_text import printable
 
 T = TypeVar("T")
 

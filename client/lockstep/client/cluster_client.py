@@ -20,9 +20,9 @@ from lockstep.protocol.errors import RequestCodeNotSupportedError, RouteNotReady
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.responses import checked
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import CONNECT_MS, call
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import CONNECT_MS, call
 
 T = TypeVar("T")
 

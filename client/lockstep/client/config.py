@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.settings import Range, check_settings
+from lockstep.runtime.configuration.settings import Range, check_settings
 
 NameserverAddresses = str | list[str] | tuple[str, ...]
 """One address or several: "HOST:PORT;HOST:PORT", or a list of them."""

@@ -5,7 +5,7 @@ from enum import Enum
 
 from lockstep.client.producer.result import SendResult
 from lockstep.protocol.errors import LockstepError
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 class Outcome(Enum):

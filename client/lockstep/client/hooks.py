@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from lockstep.protocol.object_text import name_of, text_of
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.hooks")
 

@@ -43,11 +43,11 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.headers.clients import NotifyHeader, UnregisterClientHeader
 from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.object_text import text_of
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
+from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("lockstep.client")
 

@@ -3,10 +3,10 @@
 import asyncio
 
 from lockstep.protocol.errors import TransportError
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import connect, parse_address
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import connect, parse_address
 
 
 class KeptConnection:

@@ -15,7 +15,7 @@ from typing import NoReturn, TypeVar
 
 from lockstep.protocol.errors import StateError, TransportError
 from lockstep.runtime.event_loop import running_loop
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("lockstep.client")
 

@@ -7,7 +7,7 @@ come. So nameservers that are down, out of date or restarted without state chang
 from dataclasses import dataclass
 
 from lockstep.protocol.bodies import BrokerAddress, TopicRoute
-from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 
 
 @dataclass(frozen=True, slots=True)

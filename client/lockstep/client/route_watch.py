@@ -9,9 +9,9 @@ from lockstep.client.config import ClientConfig
 from lockstep.client.route_cache import RouteCache, RouteDifference
 from lockstep.protocol.bodies import TopicRoute
 from lockstep.protocol.errors import BrokerError, LockstepError, RemoteProtocolError, TopicNotExistError, TransportError
-from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("lockstep.client")
 

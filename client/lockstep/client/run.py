@@ -11,9 +11,9 @@ from lockstep.protocol.errors import ConfigError, LockstepError, StateError
 from lockstep.runtime.daemon import Tasks, describe
 from lockstep.runtime.event_loop import new_event_loop, runs_event_loop
 from lockstep.runtime.garbage_collector import collect_less_often
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.safe_text import printable
 from lockstep.runtime.loop_thread import in_main_thread
-from lockstep.runtime.safe_text import printable
 
 log = get_logger("client.program")
 

@@ -1,4 +1,5 @@
-"""The settings of a producer or consumer are the fields of a dataclass (runtime/settings.py), and the arguments of its constructor.
+"""The settings of a producer or consumer are the fields of a dataclass (runtime/configuration/settings.py), and the
+arguments of its constructor.
 
 `takes_arguments_of` gives the constructor the same keywords, which type checkers and editors see.
 """

@@ -14,9 +14,9 @@ from lockstep.protocol.errors import LocalProtocolError, RouteNotReadyError, Tra
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.names import check_topic, is_system_topic
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.responses import checked
-from lockstep.runtime.link import call
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.connections.link import call
 
 
 def first_layout(topic: str, broker_names: Sequence[str], queue_count: int, writer: int) -> TopicLayout:

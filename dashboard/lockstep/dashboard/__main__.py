@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-import lockstep.runtime.lean_structlog  # noqa: F401 before all that logs
+import lockstep.runtime.logs.lean_structlog  # noqa: F401 before all that logs
 from lockstep.dashboard.config import DashboardConfig
 from lockstep.dashboard.server import DashboardServer
 from lockstep.runtime.host import Host

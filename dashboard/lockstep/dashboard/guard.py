@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lockstep.runtime.http_host import is_own_host
+from lockstep.runtime.connections.http_host import is_own_host
 
 HEADERS = (
     (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"),

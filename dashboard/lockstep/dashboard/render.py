@@ -15,7 +15,7 @@ from starlette.types import Scope
 
 from lockstep.dashboard.language import COOKIE, LANGUAGES, chosen_language, install
 from lockstep.operations.text import format_bytes, format_duration, format_time
-from lockstep.runtime.safe_text import printable, printable_lines
+from lockstep.runtime.logs.safe_text import printable, printable_lines
 
 HERE = Path(__file__).parent
 PART = "x-part"

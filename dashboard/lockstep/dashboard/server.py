@@ -11,10 +11,10 @@ from lockstep.dashboard.config import DashboardConfig
 from lockstep.dashboard.connection import CONNECTIONS_MAX, LimitedConnection
 from lockstep.dashboard.dashboard import Dashboard
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.address import format_address, os_reason
+from lockstep.runtime.connections.address import format_address, os_reason
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import announce
+from lockstep.runtime.logs.log import announce
 
 STOP_S = 2
 """How long a stop waits for responses that are being sent."""

@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Sequence
 
-import lockstep.runtime.lean_structlog  # noqa: F401 before all that logs
+import lockstep.runtime.logs.lean_structlog  # noqa: F401 before all that logs
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.runtime.host import Host

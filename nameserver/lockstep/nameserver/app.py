@@ -11,14 +11,14 @@ from lockstep.nameserver.settings import NameserverSettings
 from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.protocol.native import implementation
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
+from lockstep.runtime.connections.listen_address import ADMIN
+from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.descriptors import DescriptorBudget
-from lockstep.runtime.dispatch import Dispatcher
 from lockstep.runtime.host import Host
-from lockstep.runtime.listen_address import ADMIN
-from lockstep.runtime.log import announce
+from lockstep.runtime.logs.log import announce
 from lockstep.runtime.metrics import MetricFamilies
-from lockstep.runtime.server import Server
+from lockstep.runtime.requests.dispatch import Dispatcher
 
 SCAN_MS = 5_000
 """The interval of the search for silent brokers: a broker that vanished without a close is noticed within its 120 s and this."""

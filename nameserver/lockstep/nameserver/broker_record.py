@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import BrokerNameTakenError
 from lockstep.protocol.names import INTERNAL_LISTENER
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 
 
 @dataclass(frozen=True, slots=True)

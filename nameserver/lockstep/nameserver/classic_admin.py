@@ -15,10 +15,10 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerSystemError, NoPermissionError
 from lockstep.protocol.headers.admin import ClusterHeader, KvConfigHeader, KvConfigReply, NamespaceHeader, PutKvConfigHeader
 from lockstep.protocol.headers.offsets import TopicHeader
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.lanes import LaneLimits
 from lockstep.runtime.metrics import Slices
-from lockstep.runtime.request import Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.lanes import LaneLimits
+from lockstep.runtime.requests.request import Request
 
 LIST_LANE = "lists"
 """The lane of lists that look at every topic."""

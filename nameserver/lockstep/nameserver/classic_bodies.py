@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.command import VERSION_5_0
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 
 READ, WRITE = 4, 2
 """Bits of a queue's permission. RocketMQ: PermName."""

@@ -12,7 +12,7 @@
 from collections.abc import Iterable
 
 from lockstep.nameserver.broker_record import Registration
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 DEFAULT_TOPIC = "TBW102"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"

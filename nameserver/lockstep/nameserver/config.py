@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from lockstep.runtime.server_settings import ServerSettings
-from lockstep.runtime.settings import Range
+from lockstep.runtime.configuration.server_settings import ServerSettings
+from lockstep.runtime.configuration.settings import Range
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,17 +25,17 @@ from lockstep.protocol.headers.routes import (
     RegisterBrokerHeader,
     UnregisterBrokerHeader,
 )
-from lockstep.protocol.layouts import split_layouts
 from lockstep.protocol.names import check_broker_name, check_cluster_name, how_to_create
+from lockstep.protocol.topics.layouts import split_layouts
 from lockstep.runtime.clock import Clock
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import parse_address
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
-from lockstep.runtime.link import parse_address
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.request import Request
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import Request
 
 log = get_logger("lockstep.nameserver")
 

@@ -62,9 +62,9 @@ from lockstep.protocol.errors import (
     RemoteProtocolError,
     ServiceNotAvailableError,
 )
-from lockstep.protocol.layouts import ENTRIES_MAX, PART_LAYOUTS_MAX, LayoutTable, check_layout, is_higher, iter_layout_parts
 from lockstep.protocol.names import INTERNAL_LISTENER, TOPIC_BYTES_MAX
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.layouts import ENTRIES_MAX, PART_LAYOUTS_MAX, LayoutTable, check_layout, is_higher, iter_layout_parts
+from lockstep.protocol.topics.queue import TopicLayout
 
 CHALLENGE_MS = 5_000
 """How long an incumbent may take to respond before a challenger replaces it, and how long its response counts."""

@@ -6,10 +6,10 @@ from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.bodies import BrokerSettings
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.reported_settings import report_setting
-from lockstep.runtime.request import Request
-from lockstep.runtime.settings import declared_settings
+from lockstep.runtime.configuration.reported_settings import report_setting
+from lockstep.runtime.configuration.settings import declared_settings
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import Request
 
 FIXED = "a nameserver takes its settings at the start"
 

@@ -74,8 +74,8 @@ from lockstep.protocol.headers.routes import (
     HoldWritesReply,
 )
 from lockstep.protocol.headers.tools import RunningInfoHeader
-from lockstep.protocol.queue import TopicLayout
 from lockstep.protocol.responses import checked, pulled
+from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.host import Host
 
 T = TypeVar("T")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.message import MessageExt
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.logs.safe_text import printable
 
 DURATION = re.compile(r"\d+(\.\d)? (s|min|h|d)\b")
 

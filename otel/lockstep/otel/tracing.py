@@ -28,7 +28,7 @@ from lockstep.client import (
 )
 from lockstep.otel import names
 from lockstep.protocol.object_text import name_of, text_of, traceback_of
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.extras import DISTRIBUTION
 from lockstep.runtime.host import Host
 

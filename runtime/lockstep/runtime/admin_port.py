@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime import log as logging
-from lockstep.runtime.address import format_address, os_reason
+from lockstep.runtime.connections.address import format_address, os_reason
+from lockstep.runtime.connections.http_host import is_own_host
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.http_host import is_own_host
+from lockstep.runtime.logs import log as logging
 from lockstep.runtime.metrics import CONTENT_TYPE, load
 
 log = logging.get_logger("runtime.admin")

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 
 from lockstep.protocol.errors import LockstepError, without_frames
 from lockstep.protocol.object_text import text_of
-from lockstep.runtime.address import os_reason
+from lockstep.runtime.connections.address import os_reason
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.event_loop import new_event_loop
 from lockstep.runtime.garbage_collector import collect_less_often
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 
 log = get_logger("runtime.daemon")
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from lockstep.protocol.errors import LockstepError
-from lockstep.runtime import log
-from lockstep.runtime.config import LoadedSettings, Settings, load
+from lockstep.runtime.configuration.config import LoadedSettings, Settings, load
 from lockstep.runtime.daemon import Daemon, Service, exit_code_of
 from lockstep.runtime.descriptors import DESCRIPTORS
+from lockstep.runtime.logs import log
 
 logger = log.get_logger("runtime.settings")
 

@@ -16,7 +16,7 @@ its wall clock, unless that is earlier than the newest record of the log: then t
 """
 
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("runtime.clock")
 

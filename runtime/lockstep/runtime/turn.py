@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 from lockstep.protocol.object_text import text_of
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 
 log = get_logger("runtime.turn")
 

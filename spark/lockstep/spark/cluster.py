@@ -28,8 +28,8 @@ from lockstep.protocol.headers.offsets import (
     UpdateConsumerOffsetHeader,
 )
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
-from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.protocol.responses import PULLED, SUCCEEDED, Pulled, pulled
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 from lockstep.runtime.event_loop import new_event_loop
 from lockstep.spark.options import SourceOptions
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.properties import KEYS, RESERVED
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.pages import (
     BORN_MS,

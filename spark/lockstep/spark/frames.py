@@ -27,8 +27,8 @@ from lockstep.protocol.properties import (
     check_user_properties,
     encode_properties,
 )
-from lockstep.protocol.queue import MessageQueue, TopicLayout
 from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 
 _HEAD = Struct(">IIIii16xiq24xi8xI")
 """protocol.record's HEAD, zeros in the broker's fields: size, magic, CRC, queue, flag, sys flag, born, reconsume times, body length."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 
 Offsets = Mapping[MessageQueue, int]
 Plain = dict[str, dict[str, int]]

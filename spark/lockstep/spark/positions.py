@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lockstep.protocol.errors import ConfigError, TopicNotExistError
-from lockstep.protocol.queue import MessageQueue, TopicLayout
-from lockstep.runtime.log import get_logger
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
+from lockstep.runtime.logs.log import get_logger
 from lockstep.spark.cluster import Cluster
 from lockstep.spark.offsets import from_plain
 from lockstep.spark.options import EARLIEST, LATEST, SourceOptions

@@ -10,7 +10,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import StateError, TransportError
 from lockstep.protocol.responses import Pulled
 from lockstep.protocol.tags import TagFilter
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 from lockstep.spark.cluster import CachedCluster, Cluster, Pull
 from lockstep.spark.columns import Columns
 from lockstep.spark.offsets import QueueRange

@@ -6,7 +6,7 @@ from math import ceil, log10
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lockstep.spark.verifying import Findings
+    from lockstep.spark.load.verifying import Findings
 
 WIDTH, HEIGHT = 560, 220
 LEFT, RIGHT, TOP, BOTTOM = 64, 12, 14, 34

@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.client import GivenId, Producer, SendResult
 from lockstep.protocol.errors import LockstepError, NonDeterministicRetryError, OutOfSequenceError, StaleEpochError, StateError
-from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.spark.cluster import Cluster, connected
 from lockstep.spark.frames import Frame, Frames, TopicFrames

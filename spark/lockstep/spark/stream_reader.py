@@ -23,9 +23,9 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from lockstep.protocol.errors import ConfigError, LockstepError
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 from lockstep.spark.cluster import CachedCluster, Cluster, Pull
 from lockstep.spark.offsets import QUERY, Plain, StreamOffset, from_plain, group_in, ranges_between, share_limit, to_plain, with_group
 from lockstep.spark.options import SourceOptions

@@ -16,10 +16,10 @@ from pyspark.sql.types import StructType
 
 from lockstep.client import GivenId
 from lockstep.protocol.errors import ConfigError, StateError
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.event_loop import new_event_loop
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 from lockstep.spark.cluster import Cluster, run_once
 from lockstep.spark.frames import PLACED_OVER, check_columns, check_placement
 from lockstep.spark.options import SinkOptions

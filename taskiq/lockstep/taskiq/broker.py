@@ -25,7 +25,7 @@ from lockstep.client.config import NameserverAddresses
 from lockstep.protocol.delays import DELAY_LEVELS, format_delay, parse_levels
 from lockstep.protocol.object_text import text_of
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 from taskiq import AckableMessage, AsyncBroker, BrokerMessage, TaskiqMessage, TaskiqMiddleware
 
 log = get_logger("taskiq")

@@ -7,8 +7,8 @@ from lockstep.client.consumer.calls.listener import ConcurrentlyContext, Fence, 
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message, MessageExt, decode_messages
 from lockstep.protocol.properties import UNIQ_KEY, encode_properties
-from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import BORN_HOST_AT, HOSTS, OFFSETS, QUEUE_OFFSET_AT, encode_record, pack_host
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
 
 HOST = pack_host("127.0.0.1:10911")

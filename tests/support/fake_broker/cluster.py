@@ -18,11 +18,11 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import RegisterBrokerHeader
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import connect
+from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import connect
-from lockstep.runtime.server import Server
 from support.fake_broker.groups import Groups
 from support.fake_broker.reports import Reports
 from support.fake_broker.sends import Sends

@@ -34,7 +34,7 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.protocol.headers.pull import PullHeader, PullReply
 from lockstep.protocol.message import Message
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
 from support.fake_broker.wire import ANY_GROUP, Wire, stored
 
 LIMITS = Limits(16 << 20, 256 << 10, 4 << 20)

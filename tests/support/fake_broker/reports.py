@@ -12,7 +12,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import QueryNotFoundError, SubscriptionGroupNotExistError, TopicNotExistError
 from lockstep.protocol.headers.clients import DeleteGroupHeader
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
 from support.fake_broker.wire import Wire
 
 

@@ -11,9 +11,9 @@ from lockstep.protocol.errors import BrokerError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.message import MessageExt, decode_messages
-from lockstep.protocol.queue import LayoutVersion
 from lockstep.protocol.record import split_records
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.protocol.topics.queue import LayoutVersion
+from lockstep.runtime.connections.endpoint import Endpoint
 from support.fake_broker.wire import Wire
 
 

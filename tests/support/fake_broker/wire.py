@@ -15,11 +15,11 @@ from lockstep.protocol.headers.pull import PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendRecordsHeader
 from lockstep.protocol.message import Message, encode_message
-from lockstep.protocol.queue import TopicLayout
 from lockstep.protocol.record import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, STORE_HOST_AT, STORE_TIMESTAMP_AT, pack_host
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.protocol.topics.queue import TopicLayout
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
-from lockstep.runtime.server import Server
 
 ANY_GROUP = "*"
 GRACE_MS = 3_000

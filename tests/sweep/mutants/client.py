@@ -15,9 +15,9 @@ from lockstep.client.consumer.grants.ownership import OwnershipEvent, OwnershipS
 from lockstep.client.consumer.membership import Membership
 from lockstep.client.consumer.rebalance import ListChange, MemberLists
 from lockstep.client.instance import Instance
-from lockstep.protocol.allocate import BY_BROKER, allocate
 from lockstep.protocol.bodies import ListVersion, MemberList
-from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.topics.allocate import BY_BROKER, allocate
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 from lockstep.runtime.host import RunningCalls
 from lockstep.testing.simulation.host import SimClock
 from sweep.mutants.registry import Patches, mutant

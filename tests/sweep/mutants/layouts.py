@@ -9,9 +9,9 @@ from lockstep.nameserver import route_table, topic_quota
 from lockstep.nameserver.broker_record import BrokerRecord, Registration
 from lockstep.nameserver.route_table import RouteTable
 from lockstep.nameserver.topic_quota import TopicQuota
-from lockstep.protocol import layouts
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.topics import layouts
+from lockstep.protocol.topics.layouts import LayoutTable
 from sweep.mutants.registry import Patches, mutant
 
 CONVERGENCE = "tests/unit/broker/test_layout_convergence.py::"

@@ -9,7 +9,7 @@ from lockstep.broker.groups.tables.lock_table import FencingCounter, Lock, Queue
 from lockstep.broker.groups.tables.session_table import BoundSession, Session, SessionRefusal, SessionTable
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.protocol.bodies import LockResult, LockVerdict
-from lockstep.runtime.request import PendingResponse
+from lockstep.runtime.requests.request import PendingResponse
 from sweep.mutants.registry import Patches, mutant
 
 

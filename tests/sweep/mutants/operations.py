@@ -24,7 +24,7 @@ from lockstep.client.instance import Instance
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.groups import group_query
 from lockstep.protocol.bodies import LockVerdict
-from lockstep.protocol.queue import WRITER_MAX, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import WRITER_MAX, LayoutVersion, TopicLayout
 from sweep.mutants.registry import Patches, mutant
 
 EARLY = "tests/unit/cli/test_early_interrupt.py::"

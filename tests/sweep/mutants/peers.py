@@ -15,14 +15,16 @@ from lockstep.broker.store.log.commit_log import CommitLog
 from lockstep.broker.store.log.log_writer import LogWriter
 from lockstep.protocol.codec import plain
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
-from lockstep.runtime import admin_port, dispatch, endpoint
+from lockstep.runtime import admin_port
 from lockstep.runtime.admin_port import AdminPort
+from lockstep.runtime.connections import endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.descriptors import Descriptors
-from lockstep.runtime.dispatch import Dispatcher
-from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.lanes import Lane
-from lockstep.runtime.log_limit import EventLimit
-from lockstep.runtime.request import Request
+from lockstep.runtime.logs.log_limit import EventLimit
+from lockstep.runtime.requests import dispatch
+from lockstep.runtime.requests.dispatch import Dispatcher
+from lockstep.runtime.requests.lanes import Lane
+from lockstep.runtime.requests.request import Request
 from lockstep.runtime.turn import Turn, TurnBudget
 from sweep.mutants.registry import Patches, mutant
 

@@ -14,7 +14,7 @@ from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.store import Store
 from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.protocol.bodies import LockResult
-from lockstep.runtime.request import PendingResponse
+from lockstep.runtime.requests.request import PendingResponse
 from sweep.mutants.registry import Patches, mutant
 
 

@@ -19,7 +19,7 @@ from lockstep.nameserver.processor import RouteProcessor
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import RETRY_AFTER_FIELD
 from lockstep.protocol.errors import OutOfSequenceError
-from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.topics.layouts import LayoutTable
 from sweep.mutants.registry import Patches, mutant
 
 

@@ -31,10 +31,10 @@ from lockstep.protocol.headers.clients import UnregisterClientHeader
 from lockstep.protocol.headers.offsets import QueueHeader, TopicHeader, ViewMessageHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
-from lockstep.protocol.queue import LayoutVersion
 from lockstep.protocol.record import RecordView, encode_record
+from lockstep.protocol.topics.queue import LayoutVersion
+from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import connect
 from support.native import bodies
 from support.until import until
 from support.whole_broker import (

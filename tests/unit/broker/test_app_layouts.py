@@ -9,8 +9,8 @@ from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.send import SendMessageHeader
-from lockstep.protocol.layouts import COUNTER_MAX
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import COUNTER_MAX
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.host import Host
 from support.whole_broker import TOPIC, dialled, kill, running, settings, stored
 

@@ -17,10 +17,10 @@ from lockstep.nameserver.processor import RouteProcessor
 from lockstep.protocol.bodies import DataVersion, LockItem, RegisterBody, SessionLockBody, SyncBody, SyncItem
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode as R
-from lockstep.protocol.layouts import ENTRY_COUNT_MAX
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
-from lockstep.runtime.dispatch import HandlerSpec
+from lockstep.protocol.topics.layouts import ENTRY_COUNT_MAX
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX, LAYOUTS_BYTES_MAX, MEMBER_BYTES_MAX, RECORDS_BYTES_MAX, REQUEST_BYTES_MAX
+from lockstep.runtime.requests.dispatch import HandlerSpec
 
 BROKER = (
     ClientProcessor,

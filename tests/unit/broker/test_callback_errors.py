@@ -21,9 +21,9 @@ from lockstep.broker.tables.long_poll_table import LongPollTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.log_limit import EventLimit
+from lockstep.runtime.logs.log_limit import EventLimit
 from support.coordination_kit import Bench, Client, layout
 from support.until import until
 from support.whole_broker import dialled, frame, kill, running, settings

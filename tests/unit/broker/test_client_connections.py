@@ -7,7 +7,7 @@ import pytest
 from lockstep.broker.classic.connections import GROUP_LENGTH_MAX, ClientConnections
 from lockstep.protocol.bodies import ConsumerGroup, ConsumeType, HeartbeatBody, ProducerGroup
 from lockstep.protocol.command import JSON, MSGPACK, Command
-from lockstep.runtime.request import Request
+from lockstep.runtime.requests.request import Request
 
 
 class Connection:

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from lockstep.broker.groups.effects import PushQueueFree
-from lockstep.protocol.allocate import MANUAL
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerGroup,
@@ -19,6 +18,7 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.names import retry_topic
+from lockstep.protocol.topics.allocate import MANUAL
 from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered
 
 

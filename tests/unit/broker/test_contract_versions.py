@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from lockstep.broker.groups.contract import CONTRACTS_MAX, contract_of, includes, mixing_refusal
 from lockstep.broker.groups.tables.group import Group
-from lockstep.protocol.allocate import MANUAL
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
     ConsumerGroup,
@@ -25,6 +24,7 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.errors import LocalProtocolError, SubscriptionConflictError
 from lockstep.protocol.names import retry_topic
+from lockstep.protocol.topics.allocate import MANUAL
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered
 
 RETRY = retry_topic(GROUP)

@@ -9,8 +9,8 @@ from lockstep.broker.groups.effects import PushLayout, PushQueueFree
 from lockstep.broker.journal import Journal
 from lockstep.protocol.bodies import LockVerdict, MemberStatus, QueueStatus, SyncItem
 from lockstep.protocol.errors import ConfigError, StoreError
-from lockstep.protocol.layouts import LayoutTable
-from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import LayoutTable
+from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from support.coordination_kit import BROKER, CONFIG, GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
 
 OK, STALE, NOT_YOURS, HELD, REFUSED, WAIT = LockVerdict

@@ -29,7 +29,7 @@ from lockstep.protocol.bodies import (
     SyncItem,
 )
 from lockstep.protocol.errors import BrokerError, NoPermissionError
-from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
 
 QUEUES = 3

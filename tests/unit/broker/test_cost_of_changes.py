@@ -12,9 +12,9 @@ from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.journal import Journal
 from lockstep.broker.tables.sequence_table import Scope, SequenceTable, StoredFrame
 from lockstep.protocol.bodies import HeartbeatBody, LockItem, LockVerdict
-from lockstep.protocol.layouts import ENTRY_COUNT_MAX
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.sequence import FrameSequence
+from lockstep.protocol.topics.layouts import ENTRY_COUNT_MAX
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.testing.simulation.disk import SimFiles
 from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
 from support.counting import Steps
@@ -107,7 +107,7 @@ def test_free_queues_are_found_without_scanning_all_layout_entries() -> None:
         bench = Bench(TopicLayout(TOPIC, LayoutVersion(entries, 7), parts))
         Client(bench, "a").connect()
         bench.c.state.pending.drain(10)
-        with Steps("protocol/queue.py") as steps:
+        with Steps("protocol/topics/queue.py") as steps:
             pushes = bench.c.state.pending.drain(100)
         assert sum(len(each.queues) for each in pushes if isinstance(each, PushQueueFree)) == 50
         return steps.count
@@ -121,7 +121,7 @@ def test_start_in_a_topic_visits_each_layout_entry_once() -> None:
     bench = Bench(TopicLayout(TOPIC, LayoutVersion(ENTRY_COUNT_MAX, 7), entries))
     a = Client(bench, "a")
     a.connect()
-    with Steps("lockstep/protocol/queue.py") as steps:
+    with Steps("lockstep/protocol/topics/queue.py") as steps:
         assert a.verdicts(0) == {0: LockVerdict.OK}
     assert len(bench.c.state.progress) == 4 * ENTRY_COUNT_MAX
     assert steps.count < 40 * ENTRY_COUNT_MAX

@@ -6,8 +6,8 @@ from lockstep.broker.journal import Journal
 from lockstep.broker.processors.topic import FIRST_SENDS_MS, TopicProcessor
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
-from lockstep.protocol.layouts import LayoutTable
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import LayoutTable
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.broker_fakes import FakeHost
 
 

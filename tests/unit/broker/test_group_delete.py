@@ -12,7 +12,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError
 from lockstep.protocol.headers.clients import DeleteGroupHeader
-from lockstep.runtime.dispatch import Dispatcher
+from lockstep.runtime.requests.dispatch import Dispatcher
 from support.broker_fakes import FakeEndpoint, FakeStore, request
 from support.coordination_kit import CONFIG, GRACE, GROUP, TOPIC, Bench, ClassicClient, Client, layout, replay
 

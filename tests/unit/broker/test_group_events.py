@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lockstep.broker.groups.group_events import GroupEventLog
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind, QueueOffset, ResetBody
-from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, ordered
 
 K = GroupEventKind

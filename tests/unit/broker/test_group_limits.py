@@ -21,10 +21,10 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, NoPermissionError, ServiceNotAvailableError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
-from lockstep.protocol.layouts import LayoutTable
-from lockstep.protocol.queue import MessageQueue, TopicLayout
-from lockstep.runtime.dispatch import Dispatcher
+from lockstep.protocol.topics.layouts import LayoutTable
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 from lockstep.runtime.metrics import SLICE_ITEMS
+from lockstep.runtime.requests.dispatch import Dispatcher
 from support.broker_fakes import FakeEndpoint, FakeHost, request
 from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
 

@@ -13,9 +13,9 @@ from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.names import TOPIC_BYTES_MAX
-from lockstep.runtime.dispatch import Dispatcher
-from lockstep.runtime.lanes import LaneLimits
 from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX
+from lockstep.runtime.requests.dispatch import Dispatcher
+from lockstep.runtime.requests.lanes import LaneLimits
 from support.broker_fakes import FakeEndpoint, FakeHost
 from support.coordination_kit import Bench
 from support.counting import Steps

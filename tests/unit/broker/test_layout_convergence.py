@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.operations.changes.layout_change import alter_layout
-from lockstep.protocol.layouts import ENTRY_COUNT_MAX, check_layout
-from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import ENTRY_COUNT_MAX, check_layout
+from lockstep.protocol.topics.queue import WRITER_MAX, LayoutEntry, LayoutVersion, TopicLayout
 from support.layout_cluster import TOPIC, Broker, Cluster, brokers_with_queue_id_gaps
 
 STEPS = st.lists(

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.protocol.allocate import MANUAL
 from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, LockItem, LockVerdict, Subscription, SyncItem
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, ParkRefusedError
 from lockstep.protocol.names import retry_topic
+from lockstep.protocol.topics.allocate import MANUAL
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
 
 LEFT = "refunds"

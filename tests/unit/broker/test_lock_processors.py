@@ -45,10 +45,10 @@ from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
-from lockstep.runtime.dispatch import Dispatcher
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN
+from lockstep.runtime.requests.dispatch import Dispatcher
+from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN
 from support.broker_fakes import FakeEndpoint, FakeHost
 from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, Bench, layout, ordered
 from support.until import until

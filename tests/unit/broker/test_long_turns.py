@@ -17,7 +17,6 @@ from lockstep.broker.maintenance import MOVES_PER_SLICE, StoreMaintenance
 from lockstep.broker.processors import client
 from lockstep.broker.processors.packed_rows import PART
 from lockstep.broker.tables.sequence_table import IDLE_MS, LastFrame, Scope, SequenceTable, StoredFrame
-from lockstep.protocol.allocate import AVERAGE
 from lockstep.protocol.bodies import GroupStatusReply, ListVersion
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codec.plain import PackedList
@@ -26,10 +25,11 @@ from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupStatusHeader
 from lockstep.protocol.sequence import FrameSequence
-from lockstep.runtime.dispatch import Dispatcher
-from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN, LaneLimits
+from lockstep.protocol.topics.allocate import AVERAGE
 from lockstep.runtime.metrics import SLICE_ITEMS
-from lockstep.runtime.request import Request
+from lockstep.runtime.requests.dispatch import Dispatcher
+from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, LaneLimits
+from lockstep.runtime.requests.request import Request
 from lockstep.runtime.turn import TurnBudget
 from support.broker_fakes import FakeEndpoint, FakeHost
 from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered

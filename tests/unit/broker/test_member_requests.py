@@ -14,7 +14,7 @@ from lockstep.protocol.errors import MemberTimeoutError, RequestCodeNotSupported
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.request import Request
+from lockstep.runtime.requests.request import Request
 
 
 class SilentEndpoint:

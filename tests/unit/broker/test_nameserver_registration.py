@@ -21,14 +21,14 @@ from lockstep.nameserver.route_table import REFUSED_MAX
 from lockstep.protocol.bodies import RegisterReply
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.layouts import PART_LAYOUTS_MAX, LayoutTable
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import PART_LAYOUTS_MAX, LayoutTable
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.connections.link import connect
+from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import Dispatcher, handles
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import connect
-from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request
-from lockstep.runtime.server import Server
+from lockstep.runtime.requests.dispatch import Dispatcher, handles
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request
 from support.until import until
 
 HOST = Host.real()

@@ -15,10 +15,10 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.frame import FrameBuffer, encode_frame
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
 from lockstep.protocol.headers.send import SendBackHeader
-from lockstep.runtime.dispatch import Dispatcher, handles
-from lockstep.runtime.lanes import LaneLimits
 from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
-from lockstep.runtime.request import HandlerResult, Request, RunInLane
+from lockstep.runtime.requests.dispatch import Dispatcher, handles
+from lockstep.runtime.requests.lanes import LaneLimits
+from lockstep.runtime.requests.request import HandlerResult, Request, RunInLane
 from support.broker_fakes import FakeEndpoint
 from support.pull_kit import LONG, Broker, turn
 

@@ -25,9 +25,9 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, ServiceNotAvailableError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
-from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record, split_records
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
+from lockstep.runtime.connections.endpoint import Endpoint
 from support.broker_fakes import FakeEndpoint
 from support.pull_kit import LONG, Broker, turn
 

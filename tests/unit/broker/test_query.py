@@ -25,12 +25,12 @@ from lockstep.protocol.headers.offsets import (
     ViewMessageHeader,
 )
 from lockstep.protocol.headers.routes import CreateTopicHeader
-from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.protocol.record import encode_record
-from lockstep.runtime.dispatch import Dispatcher
-from lockstep.runtime.lanes import LaneLimits
+from lockstep.protocol.topics.layouts import LayoutTable
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.requests.dispatch import Dispatcher
+from lockstep.runtime.requests.lanes import LaneLimits
 from support.broker_fakes import FakeEndpoint, FakeHost, FakeStore, request
 from support.clocks import SetClock
 

@@ -31,11 +31,11 @@ from lockstep.protocol.errors import BrokerError, MessageIllegalError, NoPermiss
 from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
 from lockstep.protocol.headers.routes import CreateTopicHeader
-from lockstep.runtime import log
+from lockstep.runtime.configuration.reported_settings import SET
+from lockstep.runtime.configuration.settings import declared_settings
 from lockstep.runtime.files import DiskSpace, RealFiles
 from lockstep.runtime.host import Host
-from lockstep.runtime.reported_settings import SET
-from lockstep.runtime.settings import declared_settings
+from lockstep.runtime.logs import log
 from support.until import until
 from support.whole_broker import TOPIC, Client, dialled, settings
 

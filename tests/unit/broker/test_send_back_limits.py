@@ -16,7 +16,7 @@ from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.protocol.headers.send import SendBackHeader
-from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.topics.layouts import LayoutTable
 from support.whole_broker import Client, dialled, frame, place, running, settings
 
 MIB = 1 << 20

@@ -3,7 +3,7 @@
 import pytest
 
 from lockstep.protocol.bodies import ConsumeFromWhere, LockItem, LockVerdict, MessageModel, SessionLockBody, StartPolicy
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
 
 OK = LockVerdict.OK

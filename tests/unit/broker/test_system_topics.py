@@ -7,10 +7,10 @@ from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
-from lockstep.protocol.layouts import LayoutTable, check_layout
 from lockstep.protocol.message import Message
 from lockstep.protocol.names import NOT_SENDABLE, SYSTEM_PREFIXES, SYSTEM_TOPICS, is_sendable_topic, is_system_topic
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import LayoutTable, check_layout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.broker_fakes import FakeHost
 
 OWN = (*sorted(NOT_SENDABLE), "rmq_sys_wheel_timer", *(f"{prefix}anything" for prefix in SYSTEM_PREFIXES))

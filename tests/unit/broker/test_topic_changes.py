@@ -7,8 +7,8 @@ from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import MessageModel, ParkState
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, MessageIllegalError, NoPermissionError
-from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.layouts import QUEUES_PER_BROKER_MAX
+from lockstep.protocol.topics.queue import TopicLayout
 from support.coordination_kit import BROKER, GROUP, TOPIC, Bench, Client, layout, ordered
 
 

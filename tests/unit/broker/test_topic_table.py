@@ -8,8 +8,8 @@ from lockstep.broker.tables.topic_table import ASKED_ENTRIES_MAX, COUNTER_STEP_M
 from lockstep.nameserver.topic_quota import LAYOUTS_MAX
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, MessageIllegalError, NoPermissionError, TopicNotExistError
 from lockstep.protocol.fields import to_plain
-from lockstep.protocol.layouts import COUNTER_MAX, ENTRIES_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import COUNTER_MAX, ENTRIES_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 
 def layout(counter: int, writer: int = 7, *, queues: int = 4, broker: str = "broker-a", topic: str = "t") -> TopicLayout:

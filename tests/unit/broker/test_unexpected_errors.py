@@ -24,13 +24,13 @@ from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, QueueHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
 from lockstep.protocol.headers.routes import CreateTopicHeader
-from lockstep.runtime.dispatch import Dispatcher
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host
-from lockstep.runtime.lanes import Lane
-from lockstep.runtime.link import connect
-from lockstep.runtime.log_limit import EventLimit
-from lockstep.runtime.request import PendingResponse, Request, RunInLane
+from lockstep.runtime.logs.log_limit import EventLimit
+from lockstep.runtime.requests.dispatch import Dispatcher
+from lockstep.runtime.requests.lanes import Lane
+from lockstep.runtime.requests.request import PendingResponse, Request, RunInLane
 from support.until import until
 from support.whole_broker import LAYOUT, TOPIC, Client, dialled, frame, kill, running, settings
 

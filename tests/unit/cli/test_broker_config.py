@@ -11,7 +11,7 @@ from lockstep.broker.running_settings import FIXED
 from lockstep.cli import main as cli
 from lockstep.cli.servers import runs_server
 from lockstep.protocol.errors import NoPermissionError
-from lockstep.runtime.settings import declared_settings
+from lockstep.runtime.configuration.settings import declared_settings
 from support.fake_broker import FakeBroker, ThreadedCluster, threaded_cluster
 
 

@@ -12,7 +12,7 @@ from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, ListVersion, Me
 from lockstep.protocol.errors import ServiceNotAvailableError, TopicNotExistError
 from lockstep.protocol.ids import offset_message_id
 from lockstep.protocol.message import Message
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.fake_broker import STORE_HOST, FakeBroker, ThreadedCluster, stored, threaded_cluster
 
 ORDERS = TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 2, 2, 1), LayoutEntry("broker-b", 2, 2, 1)))

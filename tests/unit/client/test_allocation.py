@@ -20,7 +20,7 @@ from lockstep.client import (
     PushConsumer,
     SubscriptionConflictError,
 )
-from lockstep.protocol.allocate import Strategy
+from lockstep.protocol.topics.allocate import Strategy
 from lockstep.testing import TestCluster, simulate
 
 

@@ -32,7 +32,7 @@ from lockstep.client import (
     PushConsumer,
     Sending,
 )
-from lockstep.runtime import log
+from lockstep.runtime.logs import log
 from lockstep.testing import TestCluster, simulate
 from support.bad_objects import ERRORS, RESULTS, OwnKind, pretending
 

@@ -24,7 +24,7 @@ from lockstep.client.config import nameserver_addresses
 from lockstep.client.producer.config import check_terms
 from lockstep.client.sync import Producer as BlockingProducer
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
-from lockstep.runtime.settings import Range
+from lockstep.runtime.configuration.settings import Range
 
 
 def test_nameservers_are_accepted_as_a_string_or_a_list() -> None:

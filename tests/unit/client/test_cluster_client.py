@@ -22,9 +22,9 @@ from lockstep.protocol.errors import (
     TopicNotExistError,
     TransportError,
 )
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
-from lockstep.runtime.server import Server
 from support.cycles import collector_off
 from support.fake_broker import LOOPBACK, make_layout
 from support.loops import until

@@ -22,8 +22,8 @@ from lockstep.client import (
 )
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.names import dlq_topic
-from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import encode_record
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.testing import TestCluster, simulate
 
 LARGE = json.dumps([{"order": number, "state": "paid"} for number in range(400)]).encode()

@@ -27,7 +27,7 @@ from lockstep.client import (
 from lockstep.client.producer.delayed import DelayedSend
 from lockstep.protocol.delays import DELAY_LEVELS, LEVELS_MS, check_delay_level, find_delay_level, format_delay, parse_levels
 from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, NoPermissionError, TransportError
-from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from lockstep.testing import TestCluster, simulate
 
 Seen = list[tuple[float, MessageExt]]

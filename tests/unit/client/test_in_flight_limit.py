@@ -10,7 +10,7 @@ from lockstep.client.producer.pacing.expiry import Expiry
 from lockstep.client.producer.pacing.flow_control import InFlightLimit
 from lockstep.client.producer.pacing.turn_share import SHARE_US_MIN
 from lockstep.client.producer.pacing.waiting_room import WaitingRoom
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.clock import Clock
 from support.clocks import SetClock, WorkClock
 from support.counting import Steps

@@ -23,8 +23,8 @@ from lockstep.client import (
     SubscriptionConflictError,
 )
 from lockstep.operations.admin_client import AdminClient
-from lockstep.protocol.allocate import AVERAGE
 from lockstep.protocol.bodies import QueueOffset, ResetBody
+from lockstep.protocol.topics.allocate import AVERAGE
 from lockstep.runtime.host import Host
 from lockstep.testing import Chaos, OrderChecker, TestCluster
 

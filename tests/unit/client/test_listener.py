@@ -25,7 +25,7 @@ from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.protocol.bodies import ConsumeFromWhere, MessageModel
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 S = ConsumeOrderlyStatus
 SUSPEND = S.SUSPEND_CURRENT_QUEUE_A_MOMENT

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.consumer.grants.local_offsets import LocalOffsets, SavedProgress
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 QUEUES = st.builds(MessageQueue, st.sampled_from(["orders", "%DLQ%g"]), st.sampled_from(["a", "hz@b.c-1"]), st.integers(0, 99))
 PLACES = st.builds(SavedProgress, st.integers(0, 1 << 62), st.integers(0, 1 << 30))

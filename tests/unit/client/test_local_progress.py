@@ -13,7 +13,7 @@ from lockstep.client.consumer.grants.broadcast import WRITE_MS, LocalProgress
 from lockstep.client.consumer.grants.local_offsets import LocalOffsets
 from lockstep.client.consumer.grants.ownership import GrantPolicy, QueueOwnership
 from lockstep.protocol.bodies import LockResult, LockVerdict
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import Fault, SimFiles
 

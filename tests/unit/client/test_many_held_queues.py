@@ -9,9 +9,9 @@ import asyncio
 import pytest
 
 from lockstep.client.consumer.rebalance import MemberLists, plan
-from lockstep.protocol.allocate import BY_BROKER
 from lockstep.protocol.bodies import ListVersion, MemberList
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.allocate import BY_BROKER
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.daemon import Tasks
 from support.consumers import Handled, consuming
 from support.counting import Steps

@@ -24,7 +24,7 @@ from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.changes.layout_change import alter_layout
 from lockstep.operations.changes.layout_publish import publish_layout
 from lockstep.protocol.bodies import TopicRoute
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster, simulate
 

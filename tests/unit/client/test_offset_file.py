@@ -8,7 +8,7 @@ import pytest
 from lockstep.client.consumer.grants.local_offsets import LocalOffsets, SavedProgress
 from lockstep.client.consumer.grants.offset_file import OffsetFile, check_instance
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import Fault, SimFiles
 

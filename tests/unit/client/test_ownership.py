@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from lockstep.client.consumer.grants.ownership import DEMAND_TRANSITIONS, TRANSITIONS, OwnershipEvent, OwnershipState, QueueOwnership
 from lockstep.protocol.bodies import LockItem, LockResult, LockVerdict, SyncItem, SyncResult
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 QUEUE = MessageQueue("orders", "broker-a", 2)
 DRAIN_MS = 30_000

@@ -24,7 +24,7 @@ from lockstep.protocol.errors import RemoteProtocolError, TransportError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.park import ParkEndReply
 from lockstep.protocol.headers.pull import PullReply
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 PULLED = 40
 

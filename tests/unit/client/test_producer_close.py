@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from lockstep.client import Client, Message, Outcome, Producer, SendError, StateError, TopicNotExistError
-from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from support.fake_broker import fake_cluster, ignore
 from support.loops import until
 from support.producing import message, stop_and_wait_for_link_down

@@ -12,7 +12,7 @@ from lockstep.client import (
     TopicNotExistError,
 )
 from lockstep.client.producer.config import ProducerConfig
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.fake_broker import (
     fake_cluster,
     make_layout,

@@ -22,7 +22,7 @@ from lockstep.protocol.codes import ResponseCode as C
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.message import Message
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.producing import new_encoder
 
 BROKERS = ("a", "b")

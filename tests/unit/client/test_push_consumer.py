@@ -9,7 +9,7 @@ from lockstep.client import (
     QueueGap,
 )
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from support.consumers import G, Handled, consuming, events, stopped
 from support.fake_broker import frozen_cluster, pulled
 from support.frozen_loop import advance, settle

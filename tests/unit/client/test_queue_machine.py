@@ -29,7 +29,7 @@ from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import RETRY_AFTER_FIELD, Command
 from lockstep.protocol.errors import TopicNotExistError, TransportError
 from lockstep.protocol.message import Message
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 from support.producing import new_encoder
 
 CONFIG = ProducerConfig(attempt_timeout_ms=1_000)

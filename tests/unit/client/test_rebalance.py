@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.consumer.rebalance import ListChange, MemberLists, RebalancePlan, plan
-from lockstep.protocol.allocate import ByConfig, MachineRoomNearby, Strategy
 from lockstep.protocol.bodies import ListVersion, MemberList
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
+from lockstep.protocol.topics.allocate import ByConfig, MachineRoomNearby, Strategy
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 
 
 def layout(*counts: tuple[str, int], topic: str = "t", counter: int = 1) -> TopicLayout:

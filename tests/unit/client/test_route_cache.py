@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from lockstep.client.route_cache import RouteCache
 from lockstep.protocol.bodies import BrokerAddress, TopicRoute
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 
 def layout(counter: int, writer: int = 1, *brokers: str) -> TopicLayout:

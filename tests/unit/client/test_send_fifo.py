@@ -11,7 +11,7 @@ from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.routing import UNKEYED, Route
 from lockstep.client.producer.machines.send_fifo import AHEAD_OF_ALL, SendFifo
 from lockstep.protocol.message import Message
-from lockstep.protocol.queue import LayoutVersion
+from lockstep.protocol.topics.queue import LayoutVersion
 from support.counting import Steps
 
 VERSIONS = [LayoutVersion(1, 1), LayoutVersion(2, 1)]

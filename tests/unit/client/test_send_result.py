@@ -2,7 +2,7 @@
 
 from lockstep.client.producer.result import FrameResult, SendResult, SendStatus
 from lockstep.protocol.ids import parse_offset_message_id
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 QUEUE = MessageQueue("t", "a", 3)
 IDS = [f"{place:032X}" for place in range(3)]

@@ -10,7 +10,7 @@ from lockstep.client import Backoff, ConsumeFromWhere, OrderedRetry, OrderlyCont
 from lockstep.protocol.bodies import ConsumerGroup, LockItem, LockVerdict, Subscription, SyncResult
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.message import MessageExt
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events, stopped
 from support.fake_broker import Lock, frozen_cluster
 from support.frozen_loop import advance, settle

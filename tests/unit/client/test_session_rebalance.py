@@ -12,7 +12,7 @@ from lockstep.protocol.bodies import LockItem, LockResult, LockVerdict, SyncItem
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import SubscriptionConflictError
 from lockstep.protocol.message import MessageExt
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events
 from support.fake_broker import frozen_cluster
 from support.frozen_loop import advance, settle

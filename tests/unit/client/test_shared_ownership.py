@@ -2,7 +2,7 @@
 
 from lockstep.client.consumer.grants.ownership import GrantPolicy, OwnershipEvent, OwnershipState, QueueOwnership
 from lockstep.protocol.bodies import LockResult, LockVerdict, SyncItem, SyncResult
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 QUEUE = MessageQueue("orders", "a", 2)
 GENERATION = 77

@@ -10,7 +10,7 @@ from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.client.producer.pacing.write_scheduler import WriteScheduler
 from lockstep.protocol.command import Command
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
 from support.loops import turns
 from support.recorder import record
 

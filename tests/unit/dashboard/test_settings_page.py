@@ -7,8 +7,8 @@ from lockstep.nameserver.config import NameserverConfig
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.brokers.settings_query import OWN, SettingRow
 from lockstep.protocol.bodies import BrokerSetting
+from lockstep.runtime.configuration.settings import declared_settings
 from lockstep.runtime.host import Host
-from lockstep.runtime.settings import declared_settings
 from lockstep.testing import TestCluster
 from support.asgi import get
 from support.panel import checked, dashboard, shown

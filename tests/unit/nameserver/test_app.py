@@ -18,11 +18,11 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import call, connect
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import call, connect
 from support.clocks import SetClock
 from support.processes import LIMIT_S
 from support.until import until

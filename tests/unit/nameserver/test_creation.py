@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lockstep.nameserver.broker_record import Registration
 from lockstep.nameserver.route_table import RouteTable
-from lockstep.protocol.layouts import LayoutTable
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import LayoutTable
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 NAMES = ("broker-a", "broker-b", "broker-c")
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from lockstep.nameserver.route_table import RegistrationResult, RouteTable
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.route_table_kit import STORE_B, broker_registration, layout
 
 KNOWN = replace(layout(), entries=(LayoutEntry("broker-a", 4, 4, 1), LayoutEntry("drained", 0, 0, 1)))

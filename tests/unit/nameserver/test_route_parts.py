@@ -9,8 +9,8 @@ from lockstep.nameserver.route_table import (
     RouteTable,
 )
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.layouts import PART_LAYOUTS_MAX
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import PART_LAYOUTS_MAX
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.route_table_kit import STORE_B, broker_registration, layout, registered
 
 MANY = tuple(layout(f"t-{number}") for number in range(PART_LAYOUTS_MAX + 1))

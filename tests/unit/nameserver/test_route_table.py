@@ -15,7 +15,7 @@ from lockstep.nameserver.route_table import (
 )
 from lockstep.nameserver.topic_quota import SILENCE_MS
 from lockstep.protocol.errors import BrokerNameTakenError, RegistrationPendingError, RemoteProtocolError, ServiceNotAvailableError
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.route_table_kit import STORE_A, STORE_B, broker_registration, layout, registered
 
 

@@ -8,11 +8,11 @@ from lockstep.nameserver.settings import FIXED
 from lockstep.protocol.bodies import BrokerSetting, BrokerSettings
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.runtime import log
+from lockstep.runtime.configuration.reported_settings import SET
+from lockstep.runtime.configuration.settings import declared_settings
+from lockstep.runtime.connections.link import call
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import call
-from lockstep.runtime.reported_settings import SET
-from lockstep.runtime.settings import declared_settings
+from lockstep.runtime.logs import log
 
 
 async def test_settings_are_reported_with_their_origins(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from lockstep.nameserver import topic_quota
 from lockstep.nameserver.broker_record import Registration
 from lockstep.nameserver.route_table import FORGET_MS, RouteTable
 from lockstep.nameserver.topic_quota import SILENCE_MS
-from lockstep.protocol import layouts as protocol_layouts
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics import layouts as protocol_layouts
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.counting import Steps
 
 ROOM = 24

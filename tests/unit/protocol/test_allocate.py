@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol.allocate import (
+from lockstep.protocol.errors import ConfigError, LocalProtocolError
+from lockstep.protocol.topics.allocate import (
     AVERAGE,
     AVERAGE_BY_CIRCLE,
     BY_BROKER,
@@ -21,8 +22,7 @@ from lockstep.protocol.allocate import (
     owner_of,
     strategy_spec,
 )
-from lockstep.protocol.errors import ConfigError, LocalProtocolError
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 
 
 def layout(*entries: tuple[str, int]) -> TopicLayout:

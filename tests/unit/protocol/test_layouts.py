@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.layouts import COUNTER_MAX, ENTRY_COUNT_MAX, QUEUES_PER_BROKER_MAX, WRITER_MAX, LayoutTable, check_layout
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import COUNTER_MAX, ENTRY_COUNT_MAX, QUEUES_PER_BROKER_MAX, WRITER_MAX, LayoutTable, check_layout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 
 def layout(topic: str, counter: int, writer: int = 0, queues: int = 1) -> TopicLayout:

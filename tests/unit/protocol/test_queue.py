@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.client.consumer.rebalance import MemberLists, plan
-from lockstep.protocol.allocate import BY_BROKER, owner_of
 from lockstep.protocol.bodies import ListVersion, MemberList
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
+from lockstep.protocol.topics.allocate import BY_BROKER, owner_of
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 
 GROWN = TopicLayout(
     "orders",

@@ -11,7 +11,7 @@ import pytest
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime import admin_port
 from lockstep.runtime.admin_port import INCOMPLETE_MAX, REQUEST_BYTES_MAX, RESPONDING_MAX, AdminPages, AdminPort, Health
-from lockstep.runtime.log import ROOT, get_logger
+from lockstep.runtime.logs.log import ROOT, get_logger
 from support.http import fetch, raw
 
 

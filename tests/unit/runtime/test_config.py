@@ -14,7 +14,7 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.dashboard.config import DashboardConfig
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.config import (
+from lockstep.runtime.configuration.config import (
     PROGRAM_OPTIONS,
     LoadedSettings,
     Settings,
@@ -24,8 +24,8 @@ from lockstep.runtime.config import (
     setting_name,
     toml_text,
 )
-from lockstep.runtime.listen_address import ListenAddress, parse_listen_address, parse_listeners, require_loopback_or_insecure
-from lockstep.runtime.settings import Range, declared_settings
+from lockstep.runtime.configuration.settings import Range, declared_settings
+from lockstep.runtime.connections.listen_address import ListenAddress, parse_listen_address, parse_listeners, require_loopback_or_insecure
 
 
 @dataclass(frozen=True, kw_only=True)

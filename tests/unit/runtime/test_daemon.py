@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from lockstep.protocol.errors import ConfigError, StoreError
-from lockstep.runtime.config import LoadedSettings, Settings
+from lockstep.runtime.configuration.config import LoadedSettings, Settings
 from lockstep.runtime.daemon import Daemon, Tasks, describe, exit_code_of
 from lockstep.runtime.server_main import run_program
 from support.loops import turns

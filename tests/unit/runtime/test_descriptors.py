@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from lockstep.runtime import files
+from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import LoopErrors
 from lockstep.runtime.descriptors import RESERVED, WAIT_COUNT, WAIT_S, DescriptorBudget, Descriptors
 from lockstep.runtime.files import RealFiles
 from lockstep.runtime.host import Host
-from lockstep.runtime.server import Server
 from support.until import until
 
 

@@ -19,10 +19,10 @@ from lockstep.protocol.command import JSON, MSGPACK, ONEWAY_FLAG, RETRY_AFTER_FI
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import FrameBuffer
 from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader
-from lockstep.runtime.dispatch import Dispatcher, handles
-from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.lanes import LaneLimits
-from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request, RetryLaterError, RunInLane
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.requests.dispatch import Dispatcher, handles
+from lockstep.runtime.requests.lanes import LaneLimits
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request, RetryLaterError, RunInLane
 from lockstep.runtime.turn import TurnBudget
 from support.loops import turns
 from support.peers import dialled, serving

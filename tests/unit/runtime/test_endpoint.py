@@ -11,8 +11,8 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
 from lockstep.protocol.errors import LocalProtocolError, RequestTimeoutError, TransportError
 from lockstep.protocol.frame import encode_frame
-from lockstep.runtime.address import format_address
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.address import format_address
+from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.limits import DEFAULT_LIMITS
 from support.loops import LoopWatch, turns, until
 from support.peers import dialled, raw_peer, serving

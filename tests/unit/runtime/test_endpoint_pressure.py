@@ -10,7 +10,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import RESPONSE_FLAG, Command
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.frame import encode_frame
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from support.loops import turns, until
 from support.peers import dialled, raw_peer, serving

@@ -8,7 +8,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import RESPONSE_FLAG, Command
 from lockstep.protocol.errors import RequestTimeoutError, TransportError
 from lockstep.protocol.frame import encode_frame
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
 from support.loops import FrozenLoop, turns
 from support.recorder import Recorder, record
 

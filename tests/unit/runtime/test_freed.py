@@ -10,15 +10,15 @@ import pytest
 
 from lockstep.protocol.errors import LockstepError, RequestTimeoutError, SystemBusyError, TransportError, without_frames
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import Link, call, connect
+from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import Dispatcher, handles
-from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
-from lockstep.runtime.lanes import LaneLimits
-from lockstep.runtime.link import Link, call, connect
 from lockstep.runtime.loop_thread import LoopThread
-from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request, RunInLane
-from lockstep.runtime.server import Server
+from lockstep.runtime.requests.dispatch import Dispatcher, handles
+from lockstep.runtime.requests.lanes import LaneLimits
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request, RunInLane
 from support.cycles import collector_off
 from support.http import raw
 from support.loops import turns, until

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lockstep.runtime import log
+from lockstep.runtime.logs import log
 from support.bad_objects import ERRORS
 
 pytestmark = pytest.mark.usefixtures("logging_as_it_was")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from lockstep.runtime.daemon import call_isolated
-from lockstep.runtime.log_limit import EVENTS_MAX
+from lockstep.runtime.logs.log_limit import EVENTS_MAX
 from support.server_sources import server_sources
 
 LEVELS = {"info", "warning", "error", "exception", "critical"}

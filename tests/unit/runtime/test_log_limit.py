@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.runtime import log_limit
 from lockstep.runtime.event_loop import new_event_loop
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import EVENTS_MAX, PERIOD_MS, EventLimit, log_limited
+from lockstep.runtime.logs import log_limit
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import EVENTS_MAX, PERIOD_MS, EventLimit, log_limited
 from support.until import until
 
 

@@ -15,8 +15,8 @@ from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import RESPONSE_FLAG, Command
 from lockstep.protocol.errors import broker_error
 from lockstep.protocol.frame import encode_frame
-from lockstep.runtime import log
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.logs import log
+from lockstep.runtime.logs.safe_text import printable
 from support.recorder import record
 
 pytestmark = pytest.mark.usefixtures("logging_as_it_was")

@@ -10,10 +10,10 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import ConfigError, TransportError
 from lockstep.protocol.frame import encode_frame
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.link import call, connect
+from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import call, connect
-from lockstep.runtime.server import Server
 from support.loops import until
 from support.peers import RawPeer, dialled, raw_peer, serving
 

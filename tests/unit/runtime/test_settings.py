@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.settings import Range, check_settings
+from lockstep.runtime.configuration.settings import Range, check_settings
 
 
 class Colour(Enum):

@@ -12,7 +12,6 @@ pytest.importorskip("numpy", reason="needs the extra [spark]")
 
 from lockstep.protocol.errors import RemoteProtocolError  # noqa: E402
 from lockstep.protocol.message import Message, decode_messages, encode_message  # noqa: E402
-from lockstep.protocol.queue import MessageQueue  # noqa: E402
 from lockstep.protocol.record import (  # noqa: E402
     INT64,
     QUEUE_OFFSET_AT,
@@ -23,6 +22,7 @@ from lockstep.protocol.record import (  # noqa: E402
     encode_record,
     split_records,
 )
+from lockstep.protocol.topics.queue import MessageQueue  # noqa: E402
 from lockstep.spark.columns import ARROW_TYPES, Columns  # noqa: E402
 from lockstep.spark.options import COLUMN_TYPES, SourceOptions  # noqa: E402
 from lockstep.spark.pages import INT64 as LONG  # noqa: E402

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 from lockstep.spark.offsets import QueueRange, from_plain, ranges_between, share_limit, split_tasks, to_plain
 
 QUEUES = [MessageQueue(topic, broker, number) for topic in ("a", "b") for broker in ("x", "y") for number in (0, 2, 10)]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockstep.protocol.errors import ConfigError, TopicNotExistError
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.positions import Subscribed, ends, starts, subscribed
 

@@ -10,9 +10,9 @@ pytest.importorskip("numpy", reason="needs the extra [spark]")
 
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.message import Message, encode_message
-from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
 from lockstep.protocol.responses import Pulled
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.spark import reading
 from lockstep.spark.cluster import Pull
 from lockstep.spark.offsets import QueueRange

@@ -10,7 +10,7 @@ import pytest
 from lockstep.client.client import Client
 from lockstep.client.instance import Instance
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import configure, get_logger
+from lockstep.runtime.logs.log import configure, get_logger
 from lockstep.testing.simulation import SimLoop
 
 

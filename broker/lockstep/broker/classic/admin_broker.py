@@ -19,8 +19,8 @@ from lockstep.protocol.errors import BrokerSystemError, NoPermissionError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.headers.admin import StatsHeader
 from lockstep.protocol.names import TRACE_TOPIC
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.request import HandlerResult, Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, Request
 
 SECRETS = frozenset(field.name for field in dataclasses.fields(BrokerConfig) if not field.repr)
 """Settings that are never shown."""

@@ -17,8 +17,8 @@ from lockstep.protocol.errors import MessageIllegalError, SubscriptionGroupNotEx
 from lockstep.protocol.headers.admin import GroupConfigHeader
 from lockstep.protocol.names import check_group
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.request import HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
 from lockstep.runtime.turn import TurnBudget
 
 GROUPS_MAX = 1_000

@@ -16,10 +16,10 @@ from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS
 from lockstep.protocol.record import RecordView
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.request import HandlerResult, PendingResponse, Request
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")

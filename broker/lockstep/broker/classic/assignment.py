@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.processors.topic import ROUTE_LANE
-from lockstep.protocol.allocate import ROCKETMQ_NAMES, allocate
 from lockstep.protocol.bodies import MessageModel, TopicRoute
 from lockstep.protocol.codec.java import write_json
 from lockstep.protocol.codes import RequestCode
@@ -21,9 +20,10 @@ from lockstep.protocol.errors import (
     TransportError,
 )
 from lockstep.protocol.names import check_client_id, check_group, check_topic
-from lockstep.protocol.queue import MessageQueue
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.request import HandlerResult, Request
+from lockstep.protocol.topics.allocate import ROCKETMQ_NAMES, allocate
+from lockstep.protocol.topics.queue import MessageQueue
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, Request
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, ConsumeType, HeartbeatBody, MessageModel
 from lockstep.protocol.codec.java import LANGUAGES, OWN_LANGUAGE
-from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.request import Request
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.requests.request import Request
 
 GROUP_LENGTH_MAX = 255
 """Characters of a producer group's name, as in RocketMQ. A longer name is not kept: nobody checks it otherwise."""

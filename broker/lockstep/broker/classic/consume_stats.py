@@ -20,9 +20,9 @@ from lockstep.protocol.headers.tools import (
     CorrectionOffsetHeader,
     TopicGroupHeader,
 )
-from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
-from lockstep.runtime.request import HandlerResult, Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, Request
 from lockstep.runtime.turn import TurnBudget
 
 QUEUES_MAX = 20_000

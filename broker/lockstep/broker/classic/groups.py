@@ -22,8 +22,8 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.headers.clients import GroupHeader
 from lockstep.protocol.headers.tools import GroupNameHeader, ProducerGroupHeader, TopicGroupHeader, TopicNameHeader
 from lockstep.protocol.tags import TagFilter
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.request import HandlerResult, Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, Request
 from lockstep.runtime.turn import TurnBudget
 
 

@@ -27,9 +27,9 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.headers.tools import ConsumeDirectlyHeader, ConsumerStatusHeader, RunningInfoHeader
 from lockstep.protocol.ids import parse_offset_message_id
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.pending_requests import code_name
-from lockstep.runtime.request import HandlerResult, Request, RunInLane
+from lockstep.runtime.connections.pending_requests import code_name
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, Request, RunInLane
 
 RELAY_LANE = "relay"
 """The lane of requests that wait for a member. They use no thread of the host."""

@@ -17,7 +17,7 @@ from lockstep.protocol.headers.send import SendMessageHeader, SendMessageV2Heade
 from lockstep.protocol.headers.tools import PushReplyHeader
 from lockstep.protocol.properties import NAME_END, PUSH_REPLY_TIME, REPLY_TO_CLIENT, split_properties
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request
 
 PRODUCER_MS = 10_000
 """How long a producer may take to accept a reply. RocketMQ: the same."""

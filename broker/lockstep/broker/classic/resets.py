@@ -27,8 +27,8 @@ from lockstep.protocol.command import VERSION_5_0
 from lockstep.protocol.errors import ConsumerNotOnlineError, LocalProtocolError, TopicNotExistError
 from lockstep.protocol.headers.tools import CloneOffsetHeader, ResetClientHeader, ResetOffsetHeader
 from lockstep.protocol.names import RETRY_PREFIX, check_group
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.request import HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
 from lockstep.runtime.turn import TurnBudget
 
 

@@ -25,9 +25,9 @@ from lockstep.broker.groups.coordination import Coordination, QueueBounds
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, NoPermissionError
-from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
 from lockstep.protocol.names import check_topic, group_of_topic, is_system_topic
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.layouts import QUEUES_PER_BROKER_MAX
+from lockstep.protocol.topics.queue import TopicLayout
 
 MESSAGE_TYPE = "message.type"
 MESSAGE_TYPES = ("UNSPECIFIED", "NORMAL", "FIFO", "DELAY")

@@ -29,8 +29,8 @@ from lockstep.protocol.errors import (
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.record import RecordView, split_records
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 
 log = get_logger("broker")
 

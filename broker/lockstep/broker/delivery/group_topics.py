@@ -5,8 +5,8 @@ from collections.abc import Callable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.errors import NoPermissionError, ServiceNotAvailableError
 from lockstep.protocol.names import group_of_topic
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 
 log = get_logger("broker")
 

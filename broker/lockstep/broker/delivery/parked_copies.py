@@ -18,8 +18,8 @@ from lockstep.protocol.bodies import ParkedKey, ParkState
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, StoreError
 from lockstep.protocol.names import dlq_topic
 from lockstep.protocol.record import RecordView, iter_records
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 
 log = get_logger("broker.park")
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from shlex import quote
 
-from lockstep.protocol.allocate import is_allowed_when_ordered
 from lockstep.protocol.bodies import CONTRACT_VERSION_MAX, SQL92, TAG, ConsumerGroup, Subscription
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.sql92 import SqlError, canonical_sql
 from lockstep.protocol.tags import ALL, check_expression, parse_tags
+from lockstep.protocol.topics.allocate import is_allowed_when_ordered
 
 TOPICS_PER_GROUP_MAX = 1_024
 TOPICS_PER_CLIENT_MAX = 1_024

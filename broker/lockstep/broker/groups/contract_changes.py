@@ -8,8 +8,8 @@ from lockstep.broker.groups.tables.group import Group
 from lockstep.broker.groups.tables.session_table import Session
 from lockstep.protocol.bodies import ConsumerGroup, GroupSettings
 from lockstep.protocol.errors import SubscriptionConflictError
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 
 log = get_logger("broker.groups")
 

@@ -37,7 +37,7 @@ from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.groups.tables.settings_table import SettingsTable
 from lockstep.broker.journal import Change, Journal
 from lockstep.protocol.done_ranges import above, below, skip
-from lockstep.protocol.layouts import LayoutTable
+from lockstep.protocol.topics.layouts import LayoutTable
 
 __all__ = ["TICK_MS_MAX", "Coordination", "CoordinationConfig", "QueueBounds", "next_term"]
 

@@ -12,10 +12,10 @@ from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.clients import NotifyHeader
+from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.daemon import call_isolated
-from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.turn import Turn
 
 log = get_logger("broker")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from lockstep.protocol.bodies import FreeQueue, ListVersion
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from lockstep.broker.groups.tables.lock_table import Lock, QueueKey
 from lockstep.broker.journal import Journal
 from lockstep.protocol.bodies import GroupEventKind
 from lockstep.protocol.errors import ParkRefusedError
-from lockstep.protocol.layouts import LayoutTable
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
+from lockstep.protocol.topics.layouts import LayoutTable
 
 FREES_PER_TICK = 1_000
 """Number of locks with an ended lease that one tick frees, and of locks of ended sessions: about 10 ms. The next one is 1 ms later."""

@@ -13,11 +13,11 @@ from lockstep.broker.groups.tables.progress_table import ProgressTable
 from lockstep.broker.groups.tables.session_table import SessionTable
 from lockstep.broker.groups.tables.settings_table import SettingsTable
 from lockstep.broker.journal import Change, Journal
-from lockstep.protocol.allocate import BY_BROKER, owner_of
 from lockstep.protocol.bodies import Limits, ListVersion
 from lockstep.protocol.errors import ConfigError, StoreError
-from lockstep.protocol.layouts import LayoutTable
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.allocate import BY_BROKER, owner_of
+from lockstep.protocol.topics.layouts import LayoutTable
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from lockstep.protocol.bodies import (
     Subscription,
 )
 from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, SubscriptionConflictError, without_frames
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("broker.groups")
 

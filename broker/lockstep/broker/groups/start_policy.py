@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from lockstep.broker.groups.group_state import GroupState
 from lockstep.broker.groups.tables.group import Group
 from lockstep.broker.groups.tables.lock_table import QueueKey
-from lockstep.protocol.allocate import MANUAL
 from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, SessionLockBody, StartPolicy
 from lockstep.protocol.errors import BrokerError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.names import RETRY_PREFIX
+from lockstep.protocol.topics.allocate import MANUAL
 
 LOOKUPS_MAX = 65_536
 """Queues for which one LOCK looks up the offset at a time, about 16 MB. The others are resolved by the member's next LOCK."""

@@ -18,13 +18,13 @@ from lockstep.protocol.errors import BrokerError, BrokerSystemError, Subscriptio
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupHeader, GroupStatusHeader, UnregisterClientHeader
 from lockstep.protocol.names import retry_topic
-from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
-from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN
 from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")

@@ -7,9 +7,9 @@ from typing import Any
 from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.processors.pull_request import Pull
 from lockstep.broker.tables.long_poll_table import HELD_PER_CONNECTION_MAX
+from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.request import RetryLaterError
+from lockstep.runtime.requests.request import RetryLaterError
 
 COLD_COUNT_MAX = 4
 """Cold reads at a time: they wait for one disk, and other work needs threads too."""

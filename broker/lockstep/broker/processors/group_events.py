@@ -9,8 +9,8 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupEventsHeader
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.request import HandlerResult, Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, Request
 from lockstep.runtime.turn import TurnBudget
 
 EVENTS_PER_RESPONSE_MAX = 1_000

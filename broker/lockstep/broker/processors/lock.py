@@ -15,10 +15,10 @@ from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
-from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
 
 
 class LockProcessor:

@@ -14,9 +14,9 @@ from lockstep.protocol.bodies import LockItem, LockVerdict, SessionLockBody
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import NotYoursError, QueryNotFoundError, ServiceNotAvailableError
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
-from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
-from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
 
 
 class Queues(TimeIndex, Protocol):

@@ -11,8 +11,8 @@ from lockstep.protocol.bodies import BrokerStatus, Overview
 from lockstep.protocol.codec.plain import pack_around
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.fields import to_plain
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.request import HandlerResult, Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, Request
 from lockstep.runtime.turn import TurnBudget
 
 LOOKED_UP_MAX = 50

@@ -11,10 +11,10 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerSystemError, StaleEpochError
 from lockstep.protocol.headers.park import ParkEndHeader, ParkHeader
 from lockstep.protocol.names import check_group
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
 
 log = get_logger("broker.park")
 

@@ -47,14 +47,14 @@ from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND,
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.tags import EXPRESSION_LENGTH_MAX
+from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import REQUEST_HEADER_BYTES_MAX
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request
 from lockstep.runtime.turn import Turn
 
 log = get_logger("broker.pull")

@@ -11,7 +11,7 @@ from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, Subs
 from lockstep.protocol.headers.pull import PullHeader
 from lockstep.protocol.sql92 import SqlError, compile_sql, count_comparisons, parse_sql
 from lockstep.protocol.tags import TagFilter, check_expression
-from lockstep.runtime.request import Request
+from lockstep.runtime.requests.request import Request
 
 NATIVE_COUNT_MAX = 1_000
 NATIVE_BYTES_MAX = 1 << 20

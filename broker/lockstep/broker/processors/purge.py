@@ -11,10 +11,10 @@ from lockstep.protocol.bodies.purge import GROUPS_LISTED_MAX
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
 from lockstep.protocol.names import check_topic, is_sendable_topic
-from lockstep.runtime.dispatch import handles
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.request import HandlerResult, PendingResponse, Request
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
 
 log = get_logger("broker")
 

@@ -25,8 +25,8 @@ from lockstep.protocol.names import SCHEDULE_TOPIC, is_sendable_topic
 from lockstep.protocol.properties import UNIQ_KEY, check_text, decode_properties
 from lockstep.protocol.record import RecordView
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.request import HandlerResult, Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, Request
 
 QUERY_LANE = "query"
 """The lane of searches, which may wait for the disk."""

@@ -15,12 +15,12 @@ from lockstep.protocol.errors import LocalProtocolError, MessageIllegalError, Re
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.native import kernels
 from lockstep.protocol.properties import LS_SEQ
-from lockstep.protocol.queue import LayoutVersion, TopicLayout
 from lockstep.protocol.record import record_bounds
 from lockstep.protocol.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
-from lockstep.runtime.dispatch import handles
+from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
-from lockstep.runtime.request import HandlerResult, PendingResponse, Request, Until
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request, Until
 
 NOT_STORED = StoredFrame(-1, -1, 0)
 

@@ -24,9 +24,9 @@ from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader
 from lockstep.protocol.names import check_group, dlq_topic, is_sendable_topic, retry_topic
 from lockstep.protocol.properties import UNIQ_KEY, decode_properties
 from lockstep.protocol.record import RecordView
-from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Host
-from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
 
 SEND_BACK_LANE = "send-back"
 """The lane of requests that may have to read a message from the disk."""

@@ -51,10 +51,10 @@ from lockstep.protocol.properties import (
     split_properties,
 )
 from lockstep.protocol.record import RecordView, encode_record
-from lockstep.runtime.dispatch import handles
 from lockstep.runtime.host import Random
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
-from lockstep.runtime.request import HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
 
 classic_send = partial(handles, classic=True, body_bytes_max=RECORDS_BYTES_MAX, header_bytes_max=HEADER_BYTES_MAX)
 """Marks a handler of a send by RocketMQ's clients, with the limits of SEND_RECORDS."""

@@ -13,7 +13,7 @@ from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.record import NO_HOST, host_address, pack_host
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.request import Request, RetryLaterError, Until
+from lockstep.runtime.requests.request import Request, RetryLaterError, Until
 
 UNTIL: Mapping[bool | None, Until] = {None: "confirmed", True: "synced", False: "written"}
 """Header field `durable` → how far the log must be before the response is sent."""

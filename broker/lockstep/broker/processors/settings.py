@@ -3,8 +3,8 @@
 from lockstep.broker.running_settings import RunningSettings
 from lockstep.protocol.bodies import ChangeSettings
 from lockstep.protocol.codes import RequestCode
-from lockstep.runtime.dispatch import handles
-from lockstep.runtime.request import HandlerResult, Request
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, Request
 
 
 class SettingsProcessor:

@@ -10,7 +10,7 @@ from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.start_policy import NO_OFFSETS, OffsetsByTime
 from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.protocol.bodies import SessionLockBody
-from lockstep.runtime.request import NO_RESPONSE, HandlerResult, Request, RunInLane
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request, RunInLane
 
 START_LANE = "start"
 """The lane in which offsets by time are read from the disk."""

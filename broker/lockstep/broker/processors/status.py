@@ -7,10 +7,10 @@ from lockstep.protocol.bodies import BrokerStatus, GroupSettings, ResetBody, Res
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerSystemError, NoPermissionError
 from lockstep.protocol.headers.clients import DeleteGroupHeader, ForgetProgressHeader, ForgetProgressReply
-from lockstep.runtime.dispatch import handles
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.request import HandlerResult, PendingResponse, Request
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
 
 log = get_logger("broker")
 

@@ -21,13 +21,13 @@ from lockstep.protocol.headers.routes import (
     HoldWritesReply,
 )
 from lockstep.protocol.names import check_topic
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.dispatch import handles
 from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.request import HandlerResult, PendingResponse, Request, RunInLane
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request, RunInLane
 
 log = get_logger("broker")
 

@@ -33,11 +33,11 @@ from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProt
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.names import SCHEDULE_TOPIC, is_system_topic
-from lockstep.protocol.queue import LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
+from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import connect
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 
 log = get_logger("broker")
 

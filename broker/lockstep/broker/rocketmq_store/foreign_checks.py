@@ -12,8 +12,8 @@ from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.start.survey import is_log_name
 from lockstep.broker.tables.topic_table import ADOPTED_MAX
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
 from lockstep.protocol.names import SCHEDULE_TOPIC, check_group, check_topic, is_system_topic
+from lockstep.protocol.topics.layouts import QUEUES_PER_BROKER_MAX
 from lockstep.runtime.files import Files
 
 ROCKSDB = ("topics", "subscriptionGroups", "consumerOffsets", "metadata")

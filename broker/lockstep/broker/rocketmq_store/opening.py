@@ -17,7 +17,7 @@ from lockstep.broker.store import Identity, Store, StoreConfig, StoreDiskError
 from lockstep.broker.store.start.directory import StoreDirectory, locked_directory
 from lockstep.broker.store.start.recovery import RecoveryProgress
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("broker")
 

@@ -38,8 +38,8 @@ from lockstep.protocol.record import BODY_AT, HOSTS, OFFSETS, RECORD_BYTES_MIN, 
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 
 log = get_logger("broker")
 

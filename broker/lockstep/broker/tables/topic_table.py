@@ -49,12 +49,12 @@ from lockstep.protocol.errors import (
     TopicNotExistError,
 )
 from lockstep.protocol.fields import from_plain, to_plain
-from lockstep.protocol.layout_counts import with_counts
-from lockstep.protocol.layouts import COUNTER_MAX, ENTRIES_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
 from lockstep.protocol.names import check_topic, how_to_create, is_sendable_topic, is_system_topic
-from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
+from lockstep.protocol.topics.layout_counts import with_counts
+from lockstep.protocol.topics.layouts import COUNTER_MAX, ENTRIES_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
+from lockstep.protocol.topics.queue import LayoutVersion, MessageQueue, TopicLayout
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 
 log = get_logger("broker")
 

@@ -14,7 +14,7 @@ from lockstep.operations.changes.broker_settings import chosen_brokers, setting_
 from lockstep.operations.errors import raise_if_incomplete
 from lockstep.protocol.bodies import BrokerSetting, BrokerSettings
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.config import did_you_mean
+from lockstep.runtime.configuration.config import did_you_mean
 
 BrokerOption = Annotated[str | None, typer.Option("--broker", metavar="NAME", help="The name of one broker.")]
 SettingArgument = Annotated[str | None, typer.Argument(help="One setting, as in a settings file: retention_hours.")]

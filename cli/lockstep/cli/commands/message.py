@@ -16,7 +16,7 @@ from lockstep.operations.messages.message_track import track_json, track_text
 from lockstep.operations.messages.tracking import tracks
 from lockstep.operations.messages.waiting import home_queue
 from lockstep.operations.text import body_text
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.logs.safe_text import printable
 
 app = typer.Typer(no_args_is_help=True, help="Show single messages, and find them by key, id or time.")
 

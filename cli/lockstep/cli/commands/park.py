@@ -27,7 +27,7 @@ from lockstep.operations.groups.parked import (
 from lockstep.operations.messages.message_text import message_json
 from lockstep.operations.text import body_text, format_time
 from lockstep.protocol.message import MessageExt
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 app = typer.Typer(
     no_args_is_help=True, help="List, show, replay and drop parked keys: sharding keys that an ordered group has set aside after failures."

@@ -25,7 +25,7 @@ from lockstep.operations.brokers.overviews import read_overviews
 from lockstep.operations.brokers.rates import BrokerRates, ClusterRates, GroupRates, Looks, rates
 from lockstep.operations.text import format_duration
 from lockstep.protocol.errors import TransportError
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.logs.safe_text import printable
 
 TREND_LOOKS = 60
 """Looks whose lag the trend of a group shows."""

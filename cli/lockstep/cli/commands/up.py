@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from lockstep.cli.options import print_error
-from lockstep.runtime import log
 from lockstep.runtime.daemon import Daemon
 from lockstep.runtime.descriptors import DESCRIPTORS
 from lockstep.runtime.host import Host
+from lockstep.runtime.logs import log
 
 BROKERS_MAX = 26
 """broker-a to broker-z."""

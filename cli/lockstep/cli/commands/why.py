@@ -23,7 +23,7 @@ from lockstep.operations.explain.why_question import Examine, ask
 from lockstep.operations.explain.why_text import answer_of, diagnosis_lines
 from lockstep.operations.text import format_time, json_text, without_durations
 from lockstep.protocol.errors import LockstepError
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.logs.safe_text import printable
 
 
 def why_command(

@@ -32,9 +32,9 @@ from lockstep.protocol.errors import StateError, SubscriptionConflictError
 from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.object_text import text_of
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks, call_isolated
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

@@ -7,11 +7,11 @@ from lockstep.client.config import StartConfig
 from lockstep.client.consumer.calls.retry import RETRY_UNLIMITED, SUSPEND_MS_MAX, SUSPEND_MS_MIN, OrderedRetry
 from lockstep.client.consumer.grants.offset_file import DEFAULT_DIR, check_instance
 from lockstep.client.settings import settings_of
-from lockstep.protocol.allocate import BY_BROKER, Strategy, check_strategy
 from lockstep.protocol.bodies import CONTRACT_VERSION_MAX, ConsumeFromWhere, MessageModel
 from lockstep.protocol.delays import RETRIES_MAX
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.settings import Range, check_settings
+from lockstep.protocol.topics.allocate import BY_BROKER, Strategy, check_strategy
+from lockstep.runtime.configuration.settings import Range, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.events import ConsumerEvent
 from lockstep.client.consumer.grants.broadcast import LocalProgress
 from lockstep.client.consumer.grants.ownership import GrantPolicy
-from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 

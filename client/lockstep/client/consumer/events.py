@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

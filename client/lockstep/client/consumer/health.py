@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 class ConsumerState(Enum):

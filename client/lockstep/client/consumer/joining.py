@@ -7,7 +7,7 @@ from lockstep.client.instance import Instance
 from lockstep.client.topics import create_topic
 from lockstep.protocol.errors import BrokerError, RemoteProtocolError, RouteNotReadyError, SubscriptionConflictError, TransportError
 from lockstep.protocol.names import retry_topic
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

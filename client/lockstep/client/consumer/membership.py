@@ -27,8 +27,8 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, TransportError
 from lockstep.protocol.headers.clients import GroupHeader, NotifyHeader, UnregisterClientHeader
-from lockstep.protocol.queue import MessageQueue, TopicLayout
-from lockstep.runtime.log import get_logger
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

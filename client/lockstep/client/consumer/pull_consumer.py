@@ -26,7 +26,6 @@ from lockstep.client.consumer.joining import find_topics
 from lockstep.client.consumer.subscription import Expression, subscription_of, tag_filter_of
 from lockstep.client.instance import Instance
 from lockstep.client.settings import takes_arguments_of
-from lockstep.protocol.allocate import MANUAL, strategy_spec
 from lockstep.protocol.bodies import ConsumerGroup, ConsumeType, QueueOffset, ResetBody, TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
@@ -35,10 +34,11 @@ from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.names import how_to_create
-from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import MATCH_ALL, TagFilter
+from lockstep.protocol.topics.allocate import MANUAL, strategy_spec
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.event_loop import running_loop
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

@@ -25,15 +25,15 @@ from lockstep.client.consumer.joining import find_topics, ready_retries
 from lockstep.client.consumer.subscription import Expression, subscription_of, tag_filter_of
 from lockstep.client.instance import Instance
 from lockstep.client.settings import takes_arguments_of
-from lockstep.protocol.allocate import BY_BROKER, is_allowed_when_ordered, strategy_spec
 from lockstep.protocol.bodies import ConsumerGroup
 from lockstep.protocol.errors import (
     ConfigError,
     StateError,
 )
 from lockstep.protocol.names import dlq_topic, retry_topic
+from lockstep.protocol.topics.allocate import BY_BROKER, is_allowed_when_ordered, strategy_spec
 from lockstep.runtime.event_loop import running_loop
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

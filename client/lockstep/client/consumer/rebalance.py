@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from lockstep.protocol.allocate import AVERAGE, BY_BROKER, Strategy, allocate
 from lockstep.protocol.bodies import ListVersion, MemberList
-from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.topics.allocate import AVERAGE, BY_BROKER, Strategy, allocate
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 
 QueueSet = Mapping[MessageQueue, None]
 """Queues in a fixed order (topic, then layout): a dict serves as an ordered set."""

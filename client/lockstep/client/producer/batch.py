@@ -12,7 +12,7 @@ from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.client.producer.result import SendResult
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 Share = tuple[TopicMachine, QueueMachine, Route, Sequence[int]]
 """Messages that are sent together: their topic, queue and route, and their positions in the batch."""

@@ -10,7 +10,7 @@ from lockstep.protocol.compression import COMPRESS_OVER_BYTES
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.frame import FRAME_BYTES_MAX
 from lockstep.protocol.sequence import COUNT_MAX
-from lockstep.runtime.settings import Range, check_settings
+from lockstep.runtime.configuration.settings import Range, check_settings
 
 Require = Literal["written", "stored", "durable"]
 DURABLE: Mapping[str, bool | None] = {"written": False, "stored": None, "durable": True}

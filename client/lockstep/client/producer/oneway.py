@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.queue import LayoutVersion, MessageQueue
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.protocol.topics.queue import LayoutVersion, MessageQueue
+from lockstep.runtime.connections.endpoint import Endpoint
 
 
 class OnewayRecords:

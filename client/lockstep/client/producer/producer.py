@@ -25,7 +25,7 @@ from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.errors import StateError
 from lockstep.protocol.message import Message
 from lockstep.protocol.names import check_group
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.event_loop import running_loop
 

@@ -6,7 +6,7 @@ from enum import Enum
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.ids import offset_message_id
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 class SendStatus(Enum):

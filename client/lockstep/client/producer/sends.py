@@ -20,8 +20,8 @@ from lockstep.client.producer.topics import Topics
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError, StateError, TransportError, without_frames
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.protocol.message import Message, encode_message
-from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import record_bounds, split_records
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
 
 RECORDS_BYTES_MAX = FRAME_BYTES_MAX - HEADER_BYTES_MAX

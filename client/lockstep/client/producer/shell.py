@@ -39,9 +39,9 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, StateError, TopicNotExistError, broker_error
 from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
-from lockstep.protocol.queue import LayoutVersion, MessageQueue, TopicLayout
-from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.log import get_logger
+from lockstep.protocol.topics.queue import LayoutVersion, MessageQueue, TopicLayout
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("lockstep.client.producer")
 

@@ -10,7 +10,7 @@ from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.topics import create_topic
 from lockstep.protocol.errors import LockstepError, RouteNotReadyError, StateError, TopicNotExistError, TransportError, without_frames
 from lockstep.protocol.names import how_to_create
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.daemon import Tasks
 
 ROUTE_PAUSE_MS = 100

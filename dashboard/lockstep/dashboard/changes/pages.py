@@ -25,7 +25,7 @@ from lockstep.operations.changes.replay import DeadLetterReplay
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 FORM_BYTES_MAX = 256 * 1024
 FORM_S = 10

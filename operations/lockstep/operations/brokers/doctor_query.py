@@ -9,7 +9,7 @@ from lockstep.operations.brokers.diagnosis import Finding
 from lockstep.operations.groups.group_query import read_groups
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import LockstepError
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 
 
 async def examine(admin: AdminClient) -> list[Finding]:

@@ -23,7 +23,7 @@ from lockstep.operations.changes.write_hold import NotHeldError
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.names import DLQ_PREFIX, group_of_topic
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

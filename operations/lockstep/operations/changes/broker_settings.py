@@ -10,7 +10,7 @@ from lockstep.operations.changes.operation import Argument, ChangeOutcome, Opera
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.bodies import BrokerAddress, BrokerSetting, SettingChange
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.config import NOT_SET, describe_options, did_you_mean, variable_of
+from lockstep.runtime.configuration.config import NOT_SET, describe_options, did_you_mean, variable_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

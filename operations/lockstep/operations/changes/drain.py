@@ -16,7 +16,7 @@ from lockstep.operations.changes.queue_move import NotConsumedError, put_in_orde
 from lockstep.operations.changes.write_hold import NotHeldError
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.bodies import BrokerAddress
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 
 STEP_S = 0.5
 REPORT_S = 5.0

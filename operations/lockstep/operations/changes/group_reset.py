@@ -16,7 +16,7 @@ from lockstep.operations.targets import Target, parse_queue, parse_target
 from lockstep.operations.text import format_time
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.names import check_group, check_topic, group_of_topic
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 QUEUES_SHOWN = 8
 """The number of queues with parked keys that a refusal names."""

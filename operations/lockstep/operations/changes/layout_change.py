@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.layout_counts import with_counts
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.layout_counts import with_counts
+from lockstep.protocol.topics.queue import TopicLayout
 
 
 def alter_layout(layout: TopicLayout, counts: Mapping[str, tuple[int, int]], *, writer: int) -> TopicLayout:

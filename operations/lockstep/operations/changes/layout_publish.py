@@ -10,7 +10,7 @@ from lockstep.operations.changes.write_hold import WriteHold
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import BrokerError, LockstepError, TopicNotExistError
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.host import Host
 
 ROUTED_S = 5

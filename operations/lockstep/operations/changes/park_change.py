@@ -22,7 +22,7 @@ from lockstep.operations.groups.parked import (
 from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkState
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import dlq_topic
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 GroupField = Annotated[str, Argument(help="The group that has parked the key.", label="Group")]
 KeyField = Annotated[

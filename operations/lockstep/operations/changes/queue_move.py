@@ -22,7 +22,7 @@ from lockstep.operations.groups.group_report import forget_command
 from lockstep.operations.groups.parked import list_parked
 from lockstep.operations.groups.topic_lag import TopicLag, read_lag
 from lockstep.protocol.bodies import BrokerAddress
-from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 
 HOLD_MS = 20_000
 """How long the writes are held at the longest."""

@@ -31,7 +31,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import LockstepError, TopicNotExistError, TransportError
 from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.names import check_group, retry_topic
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 RETRY_LEVEL = 1
 """The shortest delay: 1 s."""

@@ -8,7 +8,7 @@ from lockstep.operations.groups.group_report import QueueLine
 from lockstep.operations.targets import Target, time_hint
 from lockstep.protocol.bodies import OffsetRange
 from lockstep.protocol.errors import StateError
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

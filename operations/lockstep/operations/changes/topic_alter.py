@@ -13,8 +13,8 @@ from lockstep.operations.changes.queue_move import put_in_order
 from lockstep.operations.changes.topic_change import check_not_system_topic, describe_queues, registered_brokers
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.layouts import QUEUES_PER_BROKER_MAX
+from lockstep.protocol.topics.queue import TopicLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

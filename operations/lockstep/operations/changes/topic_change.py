@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, check_topic, is_system_topic
-from lockstep.protocol.queue import LayoutEntry
+from lockstep.protocol.topics.queue import LayoutEntry
 
 
 def check_not_system_topic(topic: str) -> None:

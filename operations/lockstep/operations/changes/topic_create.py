@@ -9,9 +9,9 @@ from lockstep.operations.changes.layout_publish import create_and_wait
 from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.changes.topic_change import describe_queues, registered_brokers
 from lockstep.operations.errors import OperationError
-from lockstep.protocol.layouts import QUEUES_PER_BROKER_MAX
 from lockstep.protocol.names import check_topic
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.layouts import QUEUES_PER_BROKER_MAX
+from lockstep.protocol.topics.queue import TopicLayout
 
 QUEUES_DEFAULT = 4
 """RocketMQ: a producer's defaultTopicQueueNums."""

@@ -11,7 +11,7 @@ from lockstep.operations.changes.topic_change import check_not_only_copy, check_
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.parked import count_forgotten
 from lockstep.operations.watch.topic_query import read_topic
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from lockstep.operations.admin_client import AdminClient, gather_results
 from lockstep.operations.changes.operation import ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.layouts import COUNTER_MAX
-from lockstep.protocol.queue import BEGAN_FIRST_DELETIONS_MAX
+from lockstep.protocol.topics.layouts import COUNTER_MAX
+from lockstep.protocol.topics.queue import BEGAN_FIRST_DELETIONS_MAX
 
 ROUNDS_MAX = 5
 """A registration in flight brings deletions back to a nameserver or broker that has forgotten them; then all are requested again."""

@@ -15,7 +15,7 @@ from lockstep.operations.targets import Target, parse_queue, parse_target
 from lockstep.operations.text import format_time
 from lockstep.protocol.bodies import BrokerAddress, PurgeBody, PurgeReply, QueueOffset
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 GROUPS_SHOWN = 8
 """The number of groups that a sentence names."""

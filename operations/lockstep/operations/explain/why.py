@@ -14,7 +14,7 @@ from lockstep.operations.groups.group_report import GroupReport, MemberLine, Que
 from lockstep.operations.text import format_duration
 from lockstep.protocol.bodies import ParkedKey, ParkState, RunningCall, RunningInfo, RunningQueue
 from lockstep.protocol.done_ranges import count
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 SETTLED_GRANTS_MAX = 2
 """Grants of one broker between two looks. More of them mean that queues are granted again and again."""

@@ -8,8 +8,8 @@ from lockstep.operations.groups.group_report import QueueLine
 from lockstep.operations.messages.queue_reader import Pick, QueueReader
 from lockstep.protocol.bodies import TAG, BrokerAddress, GroupStatus, Subscription
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
+from lockstep.protocol.topics.queue import MessageQueue
 
 COMPARED_MAX = 500
 """Messages of one queue that are compared with the subscription: its last ones."""

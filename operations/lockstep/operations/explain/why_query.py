@@ -16,7 +16,7 @@ from lockstep.operations.groups.parked import Parked, list_parked
 from lockstep.protocol.bodies import BrokerAddress, BrokerStatus
 from lockstep.protocol.errors import LockstepError, MemberTimeoutError, SystemBusyError
 from lockstep.protocol.headers.tools import RunningInfoHeader
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 LOOKS_APART_MS = 1_000
 """The time between the two looks: ten times what a commit of a running consumer takes."""

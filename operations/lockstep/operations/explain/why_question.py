@@ -21,7 +21,7 @@ from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import ConfigError, SubscriptionGroupNotExistError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.names import check_group, check_topic, retry_topic
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 Examine = Callable[[], Awaitable[Diagnosis]]
 """Examines the subject of the question, as it is now. Raises OperationError if there is nothing of it, and the errors of requests."""

@@ -10,7 +10,7 @@ from lockstep.operations.text import format_time
 from lockstep.protocol.done_ranges import count
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.protocol.names import check_broker_name, check_group, check_topic, group_of_topic
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 FORMAT = 1
 OFFSET_MAX = 2**63 - 1

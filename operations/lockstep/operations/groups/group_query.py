@@ -10,7 +10,7 @@ from lockstep.operations.groups.group_list import GroupLine, group_lines
 from lockstep.operations.groups.group_report import GroupReport, report, topics_of
 from lockstep.protocol.bodies import BrokerAddress, GroupStatus
 from lockstep.protocol.errors import SubscriptionGroupNotExistError
-from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -9,7 +9,7 @@ from typing import Any
 from lockstep.operations.text import format_duration
 from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, JoinRefusal, MemberStatus, QueueStatus, Subscription
 from lockstep.protocol.done_ranges import count
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from lockstep.protocol.bodies.parks import KEY_BYTES_MAX
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.names import check_group, check_topic
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 COUNTED_MAX = 10_000
 """The number of waiting messages of one queue that are counted."""

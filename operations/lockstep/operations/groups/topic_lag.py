@@ -8,7 +8,7 @@ from lockstep.operations.groups.group_query import read_groups
 from lockstep.operations.groups.group_report import GroupReport
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.names import RETRY_PREFIX
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

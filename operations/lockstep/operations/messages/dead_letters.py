@@ -24,8 +24,8 @@ from lockstep.protocol.properties import (
     RETRY_TOPIC,
     decode_properties,
 )
-from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.record import RecordView, split_records
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from lockstep.operations.messages.waiting import home_topic, waiting_of
 from lockstep.operations.text import body_text, format_time
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.message import MessageExt
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.logs.safe_text import printable
 
 
 def message_json(message: MessageExt) -> dict[str, Any]:

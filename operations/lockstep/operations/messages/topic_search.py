@@ -12,8 +12,8 @@ from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import ConfigError, LockstepError, RequestTimeoutError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
 from lockstep.protocol.message import MessageExt
-from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
+from lockstep.protocol.topics.queue import MessageQueue
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from lockstep.protocol.delays import queue_delay_ms
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.properties import REAL_QID, REAL_TOPIC, RETRY_TOPIC
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 @dataclass(frozen=True, slots=True)

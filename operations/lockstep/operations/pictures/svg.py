@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from xml.sax.saxutils import escape, quoteattr
 
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.logs.safe_text import printable
 
 STEPS_MS = (
     *(1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 15_000, 30_000),

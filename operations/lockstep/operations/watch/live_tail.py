@@ -18,8 +18,8 @@ from lockstep.operations.watch.tail_plan import SHOWN_MAX, Batch, Part, TailPlan
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
 from lockstep.protocol.errors import LockstepError, TopicNotExistError
 from lockstep.protocol.message import MessageExt
-from lockstep.protocol.queue import MessageQueue
 from lockstep.protocol.tags import TagFilter
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks
 
 T = TypeVar("T")

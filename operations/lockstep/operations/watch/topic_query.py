@@ -6,7 +6,7 @@ from typing import Any
 
 from lockstep.operations.admin_client import AdminClient, by_name, gather_results, without_address
 from lockstep.protocol.bodies import OffsetRange
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from enum import IntEnum
 from lockstep.protocol.bodies.heartbeat import ConsumeFromWhere, ListVersion
 from lockstep.protocol.bodies.parks import ReplayKey
 from lockstep.protocol.done_ranges import Ranges
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 class LockVerdict(IntEnum):

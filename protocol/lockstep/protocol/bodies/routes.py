@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from lockstep.operations.groups.group_progress import GroupProgress, from_json, 
 from lockstep.operations.groups.group_report import QueueLine
 from lockstep.protocol.bodies import OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.errors import ConfigError, StateError
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.parked_group import GROUP, TOPIC, Group, send

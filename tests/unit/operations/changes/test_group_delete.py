@@ -9,7 +9,7 @@ import pytest
 from lockstep.cli import main as cli
 from lockstep.protocol.bodies import GroupSettings, GroupStatus, ListVersion, MemberStatus
 from lockstep.protocol.errors import NoPermissionError
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.fake_broker import FakeBroker, ThreadedCluster, threaded_cluster
 
 SETTINGS = GroupSettings("billing", consume_enable=False)

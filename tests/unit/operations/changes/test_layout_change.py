@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from lockstep.operations.changes.layout_change import alter_layout, parse_queue_counts
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.layouts import check_layout
-from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import check_layout
+from lockstep.protocol.topics.queue import WRITER_MAX, LayoutEntry, LayoutVersion, TopicLayout
 
 BOTH = ("broker-a", "broker-b")
 

@@ -10,7 +10,7 @@ from lockstep.operations.changes.write_hold import NotHeldError, WriteHold
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import TransportError
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.queue_moves import layout_of, until_unregistered

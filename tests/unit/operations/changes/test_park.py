@@ -30,7 +30,7 @@ from lockstep.protocol.bodies import (
 )
 from lockstep.protocol.errors import ConfigError, LockstepError
 from lockstep.protocol.names import dlq_topic
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.parked_group import GROUP, TOPIC, Group, send, until_parked

@@ -15,8 +15,8 @@ from lockstep.operations.changes.queue_move import needs_of, put_in_order
 from lockstep.operations.changes.write_hold import WriteHold
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import NoPermissionError
-from lockstep.protocol.layouts import check_layout
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.layouts import check_layout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.testing import OrderChecker, OrderViolationError, TestCluster
 from support.queue_moves import ordered_worker

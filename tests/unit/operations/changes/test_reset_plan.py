@@ -11,7 +11,7 @@ from lockstep.operations.groups.group_report import QueueLine
 from lockstep.operations.targets import Target
 from lockstep.protocol.bodies import OffsetRange
 from lockstep.protocol.errors import StateError
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 Q = MessageQueue("orders", "broker-a", 0)
 LINE = QueueLine("orders", "broker-a", 0, True, None, "0", None, 50, 100, 50, None, 0, "1")

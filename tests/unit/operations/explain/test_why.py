@@ -23,7 +23,7 @@ from lockstep.protocol.bodies import (
     RunningQueue,
     Subscription,
 )
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 GROUP, TOPIC, BROKER = "billing", "orders", "broker-a"
 QUEUE = MessageQueue(TOPIC, BROKER, 0)

@@ -15,7 +15,7 @@ from lockstep.protocol.bodies import (
     QueueStatus,
     Subscription,
 )
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 GROUP, TOPIC = "billing", "orders"
 QUEUE = QueueStatus(TOPIC, 0, "a", 7, 1, 5, 25, 0, 9_000, None, parked=0, disk_pulls=0, listed_owner="a")

@@ -12,8 +12,8 @@ from lockstep.operations.explain.why import Cause, Explanation, QueueState
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, LockBatchBody, QueueRef, Subscription
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host
-from lockstep.runtime.link import connect
 from lockstep.testing import TestCluster
 from support.why_kit import GROUP, TOPIC, Member, cause, explanations, hang, send
 

@@ -15,7 +15,7 @@ from lockstep.operations.explain.why_query import Diagnosis
 from lockstep.operations.explain.why_text import answer_of, diagnosis_lines
 from lockstep.operations.groups.group_report import report
 from lockstep.protocol.bodies import RunningInfo
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.testing import TestCluster
 from support.why_kit import GROUP, TOPIC, Member, hang, send
 from unit.operations.explain.test_why import AT_A, BROKER, HELD, INFO, QUEUE, RUNS, with_queue

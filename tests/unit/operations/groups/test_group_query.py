@@ -27,9 +27,9 @@ from lockstep.protocol.errors import TransportError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.clients import GroupStatusHeader
 from lockstep.protocol.headers.offsets import TopicHeader
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
-from lockstep.runtime.server import Server
 from support.fake_broker import LOOPBACK, make_layout
 
 GROUPS = [f"g-{number:03}" for number in range(100)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lockstep.cli.commands.group import print_report
 from lockstep.operations.groups.group_report import report, topics_of
 from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, GroupStatus, ListVersion, MemberStatus, QueueStatus, Subscription
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 CONTRACT = ConsumerGroup("g", (Subscription("orders", "a || b", sub_version=1), Subscription("bills")), ordered=True)
 

@@ -8,7 +8,7 @@ from lockstep.operations.messages.message_track import MEANINGS, Track, TrackTyp
 from lockstep.operations.messages.waiting import home_queue, home_topic, waiting_of
 from lockstep.protocol.bodies import SQL92, ConsumerGroup, ConsumeType, GroupStatus, MessageModel, Subscription
 from lockstep.protocol.message import MessageExt
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from support.tracked import CONTRACT, STORED_MS, copy_in, message, status, waiting
 
 ACTIVE = replace(CONTRACT, consume_type=ConsumeType.CONSUME_ACTIVELY)

@@ -8,7 +8,7 @@ from lockstep.operations.messages.message_text import message_json
 from lockstep.operations.text import body_text, format_duration, format_time
 from lockstep.protocol.message import Message, decode_messages, encode_message
 from lockstep.protocol.record import encode_record
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.logs.safe_text import printable
 
 
 @pytest.mark.parametrize(

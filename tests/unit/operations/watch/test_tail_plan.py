@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lockstep.operations.watch.tail_plan import QUEUES_MAX, SHOWN_MAX, Batch, Part, TailPlan, merged, shares
 from lockstep.protocol.bodies import OffsetRange
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 QUEUES = [MessageQueue("orders", broker, number) for broker in ("a", "b") for number in range(3)]
 

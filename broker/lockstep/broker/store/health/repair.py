@@ -21,9 +21,9 @@ from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.protocol.record import RECORD_BYTES_MIN
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.request import RetryLaterError
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.requests.request import RetryLaterError
 
 log = get_logger("broker")
 

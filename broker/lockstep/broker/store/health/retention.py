@@ -21,8 +21,8 @@ from lockstep.broker.store.start.snapshot import Snapshots
 from lockstep.protocol.record import RECORD_BYTES_MIN, store_time_of
 from lockstep.runtime.descriptors import SHORTAGE, WAIT_COUNT, WAIT_S
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.metrics import Slices
 
 log = get_logger("broker")

@@ -13,7 +13,7 @@ from lockstep.broker.store.log.scan import DamagedRange, ReadAt
 from lockstep.broker.store.queues.queue_table import QueueTable, StoreQueueKey
 from lockstep.broker.store.queues.reader import MismatchError
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("broker")
 

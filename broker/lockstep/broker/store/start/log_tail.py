@@ -8,7 +8,7 @@ from lockstep.broker.store.log.scan import LogScan
 from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.broker.store.start.losses import LostRow, message_count
 from lockstep.broker.store.start.snapshot import Snapshots
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 logger = get_logger("broker")
 

@@ -28,7 +28,7 @@ from lockstep.broker.store.start.replay import LogState, Replay, ReplaySink
 from lockstep.broker.store.start.snapshot import Snapshots
 from lockstep.broker.store.start.snapshot_choice import SnapshotChoice, SnapshotEvidence, choose_snapshot
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 logger = get_logger("broker")
 

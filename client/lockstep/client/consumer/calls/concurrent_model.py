@@ -29,7 +29,7 @@ from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.properties import REASON_LENGTH_MAX
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

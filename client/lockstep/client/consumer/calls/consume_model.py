@@ -7,7 +7,7 @@ from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.listener_calls import ListenerCalls
 from lockstep.client.consumer.calls.runner import Call, HeldQueue, Runner
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 class ConsumeModel:

@@ -18,7 +18,7 @@ from lockstep.protocol.headers.park import ParkHeader
 from lockstep.protocol.headers.send import DeadLetterHeader
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.properties import REASON_LENGTH_MAX
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

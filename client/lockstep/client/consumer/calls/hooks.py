@@ -15,7 +15,7 @@ from lockstep.client.consumer.calls.listener import (
 )
 from lockstep.client.hooks import call_hooks
 from lockstep.protocol.message import MessageExt
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 Context = OrderlyContext | ConcurrentlyContext
 SUCCESSES = (None, ConsumeOrderlyStatus.SUCCESS, ConsumeOrderlyStatus.COMMIT, ConsumeConcurrentlyStatus.CONSUME_SUCCESS)

@@ -13,7 +13,7 @@ from typing import Literal
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.message import MessageExt
 from lockstep.protocol.object_text import name_of, text_of
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 class ConsumeOrderlyStatus(Enum):

@@ -9,7 +9,7 @@ from lockstep.client.consumer.calls.listener import Listener, is_async
 from lockstep.client.consumer.calls.loop_watch import LoopWatch
 from lockstep.client.consumer.calls.runner import Call
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

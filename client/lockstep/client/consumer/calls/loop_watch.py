@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 
 from lockstep.runtime.host import Host
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

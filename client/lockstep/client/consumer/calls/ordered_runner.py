@@ -13,7 +13,7 @@ from lockstep.client.consumer.calls.listener_calls import ListenerCalls
 from lockstep.client.consumer.calls.runner import Attempts, CallRunner, HeldQueue, OrderedCallT
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.grants.ownership import OwnershipState
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

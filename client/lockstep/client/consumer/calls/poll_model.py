@@ -17,7 +17,7 @@ from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.runner import HeldQueue, Runner, RunnerStatus
 from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.protocol.message import MessageExt
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 _HELD = OwnershipState.HELD
 

@@ -22,7 +22,7 @@ from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.message import MessageExt, decode_messages
 from lockstep.protocol.responses import PULLED
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

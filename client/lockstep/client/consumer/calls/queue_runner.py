@@ -15,7 +15,7 @@ from lockstep.client.consumer.calls.listener_calls import ListenerCalls
 from lockstep.client.consumer.calls.ordered_runner import OrderedRunner
 from lockstep.client.consumer.calls.runner import HeldQueue, OrderedCall, RunnerStatus
 from lockstep.client.consumer.context import ConsumerContext
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

@@ -18,8 +18,8 @@ from lockstep.client.consumer.grants.ownership import OwnershipState, QueueOwner
 from lockstep.client.consumer.health import QueueHealth
 from lockstep.client.consumer.interfaces import GroupHandler, QueueSession
 from lockstep.protocol.bodies import LockResult, ReplayKey, StartPolicy
-from lockstep.protocol.queue import MessageQueue
-from lockstep.runtime.log import get_logger
+from lockstep.protocol.topics.queue import MessageQueue
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.settings import Range, check_settings
+from lockstep.runtime.configuration.settings import Range, check_settings
 
 SUSPEND_MS_MIN = 10
 SUSPEND_MS_MAX = 30_000

@@ -13,8 +13,8 @@ from lockstep.client.consumer.health import LaneHealth
 from lockstep.client.consumer.interfaces import QueueHandler, QueueSession
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.message import MessageExt
-from lockstep.protocol.queue import MessageQueue
-from lockstep.runtime.log import get_logger
+from lockstep.protocol.topics.queue import MessageQueue
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

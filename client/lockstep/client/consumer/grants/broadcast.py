@@ -21,9 +21,9 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, ConfigError, RemoteProtocolError, TransportError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import MinOffsetReply, OffsetReply, QueueHeader, SearchOffsetHeader
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

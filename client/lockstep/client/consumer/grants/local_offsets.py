@@ -13,7 +13,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 FORMAT = 1
 

@@ -33,7 +33,7 @@ from enum import Enum
 
 from lockstep.protocol.bodies import LockItem, LockResult, LockVerdict, SyncItem, SyncResult
 from lockstep.protocol.done_ranges import Ranges
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 
 class OwnershipState(Enum):

@@ -7,7 +7,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
 

@@ -7,7 +7,7 @@ from lockstep.client.errors import Outcome
 from lockstep.client.producer.machines.in_flight_frame import InFlightFrame
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.result import FrameResult
-from lockstep.protocol.queue import LayoutVersion, MessageQueue
+from lockstep.protocol.topics.queue import LayoutVersion, MessageQueue
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.protocol.ids import UniqueKeys
 from lockstep.protocol.message import Message, encode_messages
 from lockstep.protocol.sql92 import can_be_named
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("lockstep.client.producer")
 

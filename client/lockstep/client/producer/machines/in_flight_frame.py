@@ -7,7 +7,7 @@ from lockstep.client.errors import Outcome
 from lockstep.client.producer.machines.encoder import FrameEncoder
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.sequencer import SealedFrame, Sequencer
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 EXPIRY_STEP_MS = 10
 """Deadlines of one frame that are less than this apart are handled together, at the end of that time."""

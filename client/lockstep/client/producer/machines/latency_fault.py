@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.settings import Range, check_settings
+from lockstep.runtime.configuration.settings import Range, check_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

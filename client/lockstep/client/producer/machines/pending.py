@@ -5,7 +5,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from lockstep.client.producer.machines.routing import Route
 from lockstep.protocol.message import Message
-from lockstep.protocol.queue import LayoutVersion, MessageQueue
+from lockstep.protocol.topics.queue import LayoutVersion, MessageQueue
 
 RECORD_OVERHEAD_BYTES = 384
 """The size of a record without body and user properties, at most, roughly: fixed fields, topic, UNIQ_KEY, key. For the in-flight limit."""

@@ -70,7 +70,7 @@ from lockstep.protocol.errors import (
     TopicNotExistError,
     broker_error,
 )
-from lockstep.protocol.queue import LayoutVersion, MessageQueue
+from lockstep.protocol.topics.queue import LayoutVersion, MessageQueue
 
 KEYED_RETRY_MS = 5_000
 """A keyed send that waits for a higher layout is retried with its own layout after this time: its broker may have lost the higher one."""

@@ -12,7 +12,7 @@ from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.message import Message
 from lockstep.protocol.object_text import text_of
-from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 
 QUEUE_WIDE = ""
 """The key of a selected or named send: the user's own key is not known, so the whole queue counts as one key. A sharding key is never

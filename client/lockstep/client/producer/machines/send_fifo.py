@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from heapq import heapify, heappop, heappush
 
 from lockstep.client.producer.machines.pending import PendingSend
-from lockstep.protocol.queue import LayoutVersion
+from lockstep.protocol.topics.queue import LayoutVersion
 
 NEVER_MS = 1 << 62
 AHEAD_OF_ALL = -1 << 62

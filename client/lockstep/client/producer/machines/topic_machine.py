@@ -16,7 +16,7 @@ from lockstep.client.producer.machines.routing import QUEUE_WIDE, Route, number_
 from lockstep.client.producer.machines.sequencer import Sequencer
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, TopicNotExistError
-from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 
 SPREAD = 64
 """The unkeyed messages in flight are spread over at least this number of queues, if there are so many."""

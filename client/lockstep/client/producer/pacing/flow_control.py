@@ -9,7 +9,7 @@ from lockstep.client.producer.machines.routing import QUEUE_WIDE
 from lockstep.client.producer.pacing.ends import Ends
 from lockstep.client.producer.pacing.expiry import Expiry
 from lockstep.client.producer.pacing.waiting_room import WaitingRoom
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 
 QueueKeys = Sequence[tuple[MessageQueue, Sequence[str]]]
 """The queues that a send goes to, with its keys there (unkeyed: none)."""

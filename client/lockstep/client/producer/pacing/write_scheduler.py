@@ -12,7 +12,7 @@ from lockstep.client.producer.machines.queue_machine import QueueMachine
 from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.client.producer.pacing.turn_share import share_us
 from lockstep.runtime.clock import Clock
-from lockstep.runtime.endpoint import Endpoint
+from lockstep.runtime.connections.endpoint import Endpoint
 
 
 class WriteScheduler:

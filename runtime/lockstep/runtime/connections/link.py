@@ -12,12 +12,12 @@ from typing import Any
 
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import ConfigError, LockstepError, TransportError, without_frames
-from lockstep.runtime.address import os_reason
+from lockstep.runtime.connections.address import os_reason
+from lockstep.runtime.connections.endpoint import Endpoint, Handler
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.endpoint import Endpoint, Handler
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
-from lockstep.runtime.log import get_logger
+from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("runtime.link")
 

@@ -13,16 +13,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lockstep.client.config import nameserver_addresses
-from lockstep.protocol.queue import MessageQueue
+from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
 from lockstep.spark.cluster import Cluster, run_once
 from lockstep.spark.job import NAMESERVER, Parser, print_status, run, session
-from lockstep.spark.load_job import CONF, TIMEOUT_MS, read_manifest, whole
-from lockstep.spark.load_rows import Manifest, sent_columns
+from lockstep.spark.load.load_job import CONF, TIMEOUT_MS, read_manifest, whole
+from lockstep.spark.load.load_rows import Manifest, sent_columns
+from lockstep.spark.load.verifying import LANDED, Findings, find
 from lockstep.spark.offsets import Plain, from_plain, to_plain
 from lockstep.spark.report import page
 from lockstep.spark.stage_progress import StageProgress
-from lockstep.spark.verifying import LANDED, Findings, find
 
 COLUMNS = "key,value,partition,offset,timestamp"
 EXIT_BROKEN, EXIT_REPEATED = 1, 2

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from lockstep.protocol.bodies import BrokerSetting
-from lockstep.runtime import log
-from lockstep.runtime.config import Settings, toml_text
-from lockstep.runtime.settings import declared_settings
+from lockstep.runtime.configuration.config import Settings, toml_text
+from lockstep.runtime.configuration.settings import declared_settings
+from lockstep.runtime.logs import log
 
 SET = "set at run time"
 LOG_LEVEL = "log_level"

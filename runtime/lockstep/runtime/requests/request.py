@@ -28,11 +28,11 @@ from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RETRY_AFTER_FIELD, VERSION_5_0, Command, response
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, SystemBusyError
 from lockstep.protocol.object_text import text_of
-from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.pending_requests import code_name
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.pending_requests import code_name
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.logs.safe_text import printable
 
 log = get_logger("runtime.dispatch")
 

@@ -7,7 +7,7 @@ If the number of writable queues changes, keys map to other queues and order per
 
 from collections.abc import Mapping
 
-from lockstep.protocol.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 
 
 def with_counts(layout: TopicLayout, counts: Mapping[str, tuple[int, int]], *, writer: int) -> TopicLayout:

@@ -17,14 +17,14 @@ from lockstep.protocol.errors import ConfigError, LockstepError, TopicNotExistEr
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.message import check_tag
 from lockstep.protocol.names import check_topic
-from lockstep.protocol.queue import TopicLayout
+from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.runtime.loop_thread import LoopThread
 from lockstep.spark.cluster import Cluster, run_once
 from lockstep.spark.job import NAMESERVER, Parser, print_status, run, session
 from lockstep.spark.key_shares import KeyShares
-from lockstep.spark.load_progress import LoadProgress
-from lockstep.spark.load_rows import HEAD_BYTES, Manifest, key_of, numbered, to_send
+from lockstep.spark.load.load_progress import LoadProgress
+from lockstep.spark.load.load_rows import HEAD_BYTES, Manifest, key_of, numbered, to_send
 from lockstep.spark.offsets import Plain, to_plain
 from lockstep.spark.options import SinkOptions
 from lockstep.spark.placement import keyed

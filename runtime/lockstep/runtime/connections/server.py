@@ -5,12 +5,12 @@ import errno
 from collections.abc import Callable, Mapping
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.address import format_address, os_reason
-from lockstep.runtime.endpoint import Endpoint, Handler
+from lockstep.runtime.connections.address import format_address, os_reason
+from lockstep.runtime.connections.endpoint import Endpoint, Handler
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 
 log = get_logger("runtime.server")
 

@@ -26,14 +26,14 @@ from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RESPONSE_FLAG, Comma
 from lockstep.protocol.errors import RemoteProtocolError, TransportError
 from lockstep.protocol.frame import FrameBuffer, encode_frame, encode_frame_parts
 from lockstep.protocol.object_text import text_of
-from lockstep.runtime.address import format_address, os_reason
+from lockstep.runtime.connections.address import format_address, os_reason
+from lockstep.runtime.connections.pending_requests import CLOCK_STEP_S, OnResult, PendingRequests, complete
 from lockstep.runtime.daemon import call_isolated
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
-from lockstep.runtime.log import get_logger
-from lockstep.runtime.log_limit import log_limited
-from lockstep.runtime.pending_requests import CLOCK_STEP_S, OnResult, PendingRequests, complete
-from lockstep.runtime.safe_text import printable
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.logs.safe_text import printable
 from lockstep.runtime.timer import Timer
 from lockstep.runtime.turn import Turn
 

@@ -14,12 +14,12 @@ from lockstep.protocol.codec import CODECS
 from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, Command
 from lockstep.protocol.errors import ConfigError, MessageIllegalError, RequestCodeNotSupportedError
 from lockstep.protocol.frame import encode_frame
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.pending_requests import code_name
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.endpoint import Endpoint
-from lockstep.runtime.lanes import LANE_ITEMS_PER_TURN, Lane, LaneLimits
 from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
-from lockstep.runtime.pending_requests import code_name
-from lockstep.runtime.request import NO_RESPONSE, HandlerResult, PendingResponse, Request, RunInLane, Until
+from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, Lane, LaneLimits
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request, RunInLane, Until
 from lockstep.runtime.turn import TurnBudget
 
 

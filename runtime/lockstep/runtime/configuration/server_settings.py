@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lockstep.runtime.config import Settings
-from lockstep.runtime.link import parse_address
-from lockstep.runtime.listen_address import ADMIN, parse_listeners, require_loopback_or_insecure
-from lockstep.runtime.server import CONNECTIONS_MAX
-from lockstep.runtime.settings import Range
+from lockstep.runtime.configuration.config import Settings
+from lockstep.runtime.configuration.settings import Range
+from lockstep.runtime.connections.link import parse_address
+from lockstep.runtime.connections.listen_address import ADMIN, parse_listeners, require_loopback_or_insecure
+from lockstep.runtime.connections.server import CONNECTIONS_MAX
 
 
 @dataclass(frozen=True, kw_only=True)

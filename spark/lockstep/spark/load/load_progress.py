@@ -5,7 +5,7 @@ from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.host import Host
 from lockstep.spark.cluster import CachedCluster, Cluster
 from lockstep.spark.job import print_status
-from lockstep.spark.load_rows import Manifest
+from lockstep.spark.load.load_rows import Manifest
 
 STOP_CHECK_MS = 250
 """The thread stops within this time."""

@@ -26,7 +26,7 @@ from typing import TypeVar
 
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.protocol.object_text import text_of
-from lockstep.protocol.queue import MessageQueue, TopicLayout
+from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 
 BY_BROKER = "by_broker"
 AVERAGE = "average"

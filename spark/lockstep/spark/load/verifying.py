@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from lockstep.spark.load_rows import Manifest, key_of
+from lockstep.spark.load.load_rows import Manifest, key_of
 from lockstep.spark.offsets import Plain
 
 LANDED = """run_id string, key_number bigint, seq bigint, born_us bigint, crc_matches boolean, key string, queue int, offset bigint,

@@ -16,7 +16,7 @@ from structlog.typing import FilteringBoundLogger
 
 from lockstep.protocol.object_text import text_of, traceback_object, traceback_of
 from lockstep.runtime.host import running_host
-from lockstep.runtime.safe_text import printable, printable_lines
+from lockstep.runtime.logs.safe_text import printable, printable_lines
 
 ROOT = "lockstep"
 LEVELS = ("debug", "info", "warning", "error")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.limits import LANE_BYTES_MAX
-from lockstep.runtime.request import HandlerResult, Request, RetryLaterError, Work
+from lockstep.runtime.requests.request import HandlerResult, Request, RetryLaterError, Work
 from lockstep.runtime.turn import TurnBudget
 
 LANE_ITEMS_PER_TURN = 100

@@ -21,7 +21,7 @@ from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeVar
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.native import KERNEL_VARIABLES
-from lockstep.runtime.settings import Setting, check_settings, declared_settings
+from lockstep.runtime.configuration.settings import Setting, check_settings, declared_settings
 
 ENVIRONMENT_PREFIX = "LOCKSTEP_"
 PROGRAM_OPTIONS = frozenset(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_broker_name, check_topic, is_sendable_topic, is_system_topic
-from lockstep.protocol.queue import WRITER_MAX, LayoutEntry, TopicLayout
+from lockstep.protocol.topics.queue import WRITER_MAX, LayoutEntry, TopicLayout
 
 QUEUES_PER_BROKER_MAX = 16_384
 """One consumer can hold all of them with one pull each, since the broker holds that many pulls of a connection."""

@@ -4,7 +4,7 @@ import asyncio
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
-from lockstep.runtime.log import Logger, get_logger
+from lockstep.runtime.logs.log import Logger, get_logger
 
 log = get_logger("runtime.log")
 
