@@ -1,4 +1,4 @@
-//! The consumer's split of a pull (protocol/lockstep/protocol/message.py, `decode_messages`).
+//! The consumer's split of a pull (protocol/lockstep/protocol/messages/message.py, `decode_messages`).
 
 use crate::fields::{
     i64_at, size_at, u16_at, u32_at, BODY_AT, BODY_LENGTH_AT, MAGIC, MAGIC_AT, QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_FLAG_IPV6,

@@ -1,4 +1,4 @@
-//! The producer's record of one message (protocol/lockstep/protocol/message.py).
+//! The producer's record of one message (protocol/lockstep/protocol/messages/message.py).
 
 use crate::arguments::Int;
 use crate::fields::{body_crc, MAGIC, PROPERTIES_BYTES_MAX, RECORD_BYTES_MIN, TOPIC_BYTES_MAX};

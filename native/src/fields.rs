@@ -1,4 +1,4 @@
-//! The layout of a record (protocol/lockstep/protocol/record.py) and reads that check their bounds.
+//! The layout of a record (protocol/lockstep/protocol/messages/record.py) and reads that check their bounds.
 
 pub const MAGIC: u32 = 0xDAA3_20A7;
 pub const CRC_MASK: u32 = 0x7FFF_FFFF;

@@ -1,4 +1,4 @@
-//! Properties as a record stores them: `name 0x01 value 0x02 name 0x01 value` (protocol/lockstep/protocol/properties.py).
+//! Properties as a record stores them: `name 0x01 value 0x02 name 0x01 value` (protocol/lockstep/protocol/messages/properties.py).
 
 const TAGS: &[u8] = b"TAGS\x01";
 const OWN_PREFIX: &[u8] = b"__LS_";

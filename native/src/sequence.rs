@@ -1,4 +1,4 @@
-//! The sequence of an idempotent producer's frame (protocol/lockstep/protocol/sequence.py).
+//! The sequence of an idempotent producer's frame (protocol/lockstep/protocol/messages/sequence.py).
 
 use crate::arguments::Int;
 use crate::decode::split_record;

@@ -13,9 +13,9 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendRecordsHeader
+from lockstep.protocol.messages.record import RecordView, encode_record, split_records
+from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 from lockstep.protocol.native import implementation
-from lockstep.protocol.record import RecordView, encode_record, split_records
-from lockstep.protocol.sequence import FrameSequence, seal_frame
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.link import connect

@@ -40,9 +40,9 @@ from lockstep.protocol.headers.offsets import (
 )
 from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullReply
 from lockstep.protocol.headers.routes import CreateTopicHeader
-from lockstep.protocol.ids import parse_offset_message_id
-from lockstep.protocol.message import decode_messages
-from lockstep.protocol.record import RecordView
+from lockstep.protocol.messages.ids import parse_offset_message_id
+from lockstep.protocol.messages.message import decode_messages
+from lockstep.protocol.messages.record import RecordView
 from lockstep.protocol.tags import java_string_hash
 from support.background import Background, background
 from support.native import Member, Native, bodies, native

@@ -26,7 +26,7 @@ from lockstep.protocol.headers.offsets import QueueHeader, TopicHeader, UpdateCo
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHeader
 from lockstep.protocol.headers.send import SendRecordsHeader
-from lockstep.protocol.record import encode_record
+from lockstep.protocol.messages.record import encode_record
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.background import Background, background
 from support.hostile import BROKER_CODES, NAMESERVER_CODES, Hostile

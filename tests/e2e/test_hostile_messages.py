@@ -10,7 +10,7 @@ import pytest
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.offsets import QueueHeader
 from lockstep.protocol.headers.send import SendMessageHeader
-from lockstep.protocol.record import SYS_COMPRESSED
+from lockstep.protocol.messages.record import SYS_COMPRESSED
 from support.background import background
 from support.hostile_world import World, checked_world
 from support.native import native

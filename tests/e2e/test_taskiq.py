@@ -14,8 +14,8 @@ import pytest
 from lockstep.client import LocalProtocolError
 from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.compression import SYS_ZLIB
 from lockstep.protocol.headers.send import SendMessageHeader
+from lockstep.protocol.messages.compression import SYS_ZLIB
 from lockstep.runtime.host import Host
 from support.cluster import QUICK, Cluster
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.protocol.record import SYS_BORN_IPV6, SYS_STORE_IPV6
+from lockstep.protocol.messages.record import SYS_BORN_IPV6, SYS_STORE_IPV6
 from support.cluster import Cluster, running_cluster
 from support.java_programs import compiled
 from support.rocketmq_server import RocketMQ, delivered_of, offsets_of

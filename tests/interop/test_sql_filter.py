@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from lockstep.protocol.properties import encode_properties
+from lockstep.protocol.messages.properties import encode_properties
 from lockstep.protocol.sql92 import compile_sql, parse_sql
 from lockstep.protocol.sql92.nodes import Condition
 from support.java_programs import compiled

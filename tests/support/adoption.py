@@ -9,7 +9,7 @@ from lockstep.broker.app import Broker
 from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
-from lockstep.protocol.record import SYS_IPV6_MASK
+from lockstep.protocol.messages.record import SYS_IPV6_MASK
 from lockstep.runtime.host import Host
 from support.foreign_store import ForeignDirectory, topic_entry
 from support.native import bodies

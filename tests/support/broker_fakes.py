@@ -12,7 +12,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.frame import FrameBuffer
-from lockstep.protocol.record import split_records
+from lockstep.protocol.messages.record import split_records
 from lockstep.protocol.tags import tags_code
 from lockstep.runtime.clock import Clock
 from support.clocks import SetClock

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from lockstep.client import ConsumeOrderlyStatus, ConsumerEvent, OrderlyContext, PushConsumer
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from support.fake_broker import FakeCluster
 from support.frozen_loop import advance, settle
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lockstep.broker.store.start.directory import StoreDirectory
-from lockstep.protocol.record import RecordView
+from lockstep.protocol.messages.record import RecordView
 from lockstep.runtime.files import RealFiles
 
 

@@ -9,7 +9,7 @@ from lockstep.broker.journal import Journal
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import delay_queue_id
-from lockstep.protocol.record import RecordView, encode_record, split_records
+from lockstep.protocol.messages.record import RecordView, encode_record, split_records
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.testing.simulation.disk import SimFiles

@@ -7,8 +7,7 @@ from typing import Any
 
 from lockstep.broker.rocketmq_store.foreign_log import HALF_TOPIC, OP_TOPIC, TIMER_TOPIC
 from lockstep.broker.store.log.append import ENTRY
-from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.record import (
+from lockstep.protocol.messages.record import (
     BLANK_MAGIC,
     BORN_HOST_AT,
     OFFSETS,
@@ -21,6 +20,7 @@ from lockstep.protocol.record import (
     encode_record,
     pack_host,
 )
+from lockstep.protocol.names import SCHEDULE_TOPIC
 
 FILE_BYTES = 16 * 1024
 QUEUE_FILE_ENTRIES = 32

@@ -12,7 +12,7 @@ from lockstep.protocol.codec.plain import pack_plain
 from lockstep.protocol.codes import RequestCode as R
 from lockstep.protocol.fields import camel
 from lockstep.protocol.headers import clients, offsets, pull, routes, send
-from lockstep.protocol.record import encode_record
+from lockstep.protocol.messages.record import encode_record
 from lockstep.protocol.topics.queue import TopicLayout
 
 BROKER_CODES: dict[int, tuple[type | None, type | None]] = {

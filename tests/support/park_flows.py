@@ -42,8 +42,8 @@ from lockstep.protocol.bodies import Limits, ParkState
 from lockstep.protocol.done_ranges import Ranges, contains
 from lockstep.protocol.errors import ParkRefusedError, TransportError
 from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply, ParkHeader
-from lockstep.protocol.message import MessageExt
-from lockstep.protocol.properties import encode_properties
+from lockstep.protocol.messages.message import MessageExt
+from lockstep.protocol.messages.properties import encode_properties
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.testing import message
 

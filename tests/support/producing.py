@@ -12,7 +12,7 @@ from lockstep.client import (
 )
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.encoder import FrameEncoder
-from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
+from lockstep.protocol.messages.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from support.fake_broker import (
     FakeBroker,
     FakeCluster,

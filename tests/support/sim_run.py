@@ -17,7 +17,7 @@ from lockstep.client.topics import create_topic
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.errors import LockstepError
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.message import Message
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation import SimLoop
 

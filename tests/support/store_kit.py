@@ -11,8 +11,8 @@ from lockstep.broker.rocketmq_store.opening import open_store as open_as_broker
 from lockstep.broker.store import FlushMode, Identity, ReadStatus, Recovery, Store, StoreConfig
 from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.protocol.errors import SystemBusyError
-from lockstep.protocol.record import encode_record
-from lockstep.protocol.sequence import FrameSequence, seal_frame
+from lockstep.protocol.messages.record import encode_record
+from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import SimFiles
 from support.clocks import SetClock
@@ -167,7 +167,7 @@ async def kill(store: Store, files: SimFiles, *, power: bool = False) -> None:
 
 
 def bodies_of(parts: list[bytes]) -> list[bytes]:
-    from lockstep.protocol.record import RecordView, split_records
+    from lockstep.protocol.messages.record import RecordView, split_records
 
     data = b"".join(parts)
     return [RecordView(data, start).body for start, _ in split_records(data)]
@@ -199,7 +199,7 @@ class QueueContent:
 
 async def read_queue_as_consumer(store: Store, topic: str = "orders", queue_id: int = 0) -> QueueContent:
     """Read a queue as a consumer does: retry after SYSTEM_BUSY, skip a LOST gap. Each step must advance."""
-    from lockstep.protocol.record import RecordView, split_records
+    from lockstep.protocol.messages.record import RecordView, split_records
 
     reported = QueueContent()
     offset, high = store.bounds(topic, queue_id)

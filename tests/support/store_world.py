@@ -10,8 +10,8 @@ from typing import Any
 
 from lockstep.broker.store import FlushMode, Store
 from lockstep.protocol.errors import ServiceNotAvailableError, StoreError
-from lockstep.protocol.record import RecordView, split_records
-from lockstep.protocol.sequence import FrameSequence
+from lockstep.protocol.messages.record import RecordView, split_records
+from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import BORN_HOST, IDENTITY, Recorded, abandon, config, host_of, record, sequenced
 

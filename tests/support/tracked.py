@@ -2,10 +2,10 @@
 
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, ListVersion, MemberStatus, QueueStatus, Subscription
 from lockstep.protocol.delays import delay_queue_id
-from lockstep.protocol.message import Message, MessageExt, decode_messages, encode_message
+from lockstep.protocol.messages.message import Message, MessageExt, decode_messages, encode_message
+from lockstep.protocol.messages.properties import decode_properties, encode_properties
+from lockstep.protocol.messages.record import INT64, QUEUE_OFFSET_AT, STORE_TIMESTAMP_AT, RecordView, encode_record
 from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.properties import decode_properties, encode_properties
-from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT, STORE_TIMESTAMP_AT, RecordView, encode_record
 
 MEMBER = MemberStatus("c", "1234abcd", "10.0.0.1:1", True, 5)
 CONTRACT = ConsumerGroup("g", (Subscription("t", "tagA || tagB"),))

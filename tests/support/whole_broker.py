@@ -28,8 +28,8 @@ from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
-from lockstep.protocol.record import RecordView, encode_record, split_records
-from lockstep.protocol.sequence import FrameSequence, seal_frame
+from lockstep.protocol.messages.record import RecordView, encode_record, split_records
+from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host

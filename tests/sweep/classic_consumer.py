@@ -18,7 +18,7 @@ from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import GroupHeader, UnregisterClientHeader
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
-from lockstep.protocol.message import decode_messages
+from lockstep.protocol.messages.message import decode_messages
 from lockstep.protocol.responses import PULLED
 from lockstep.protocol.topics.allocate import allocate
 from lockstep.protocol.topics.queue import MessageQueue

@@ -3,7 +3,7 @@
 import zlib
 from random import Random
 
-from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, SYS_COMPRESSED, SYS_FLAG_AT, iter_records
+from lockstep.protocol.messages.record import BODY_AT, BODY_LENGTH_AT, INT32, SYS_COMPRESSED, SYS_FLAG_AT, iter_records
 
 LARGE_BYTES = 4_096
 """Bodies of this size and above are compressed if that makes them smaller: docs/guide.md, compress_over_bytes."""

@@ -10,9 +10,9 @@ from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
-from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.messages.message import MessageExt, decode_messages
+from lockstep.protocol.messages.properties import ORIGIN_MESSAGE_ID
 from lockstep.protocol.names import dlq_topic, retry_topic
-from lockstep.protocol.properties import ORIGIN_MESSAGE_ID
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host

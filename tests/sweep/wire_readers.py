@@ -14,7 +14,7 @@ from lockstep.protocol.codec.plain import unpack_plain
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.properties import DELAY, split_properties
+from lockstep.protocol.messages.properties import DELAY, split_properties
 from lockstep.protocol.responses import PULLED
 from sweep.compressed import decompress_body, record_bodies
 from sweep.connections import Item, Link, Pending

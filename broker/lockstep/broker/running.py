@@ -56,7 +56,7 @@ from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import BrokerStatus
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import format_delay
-from lockstep.protocol.ids import store_host_of
+from lockstep.protocol.messages.ids import store_host_of
 from lockstep.protocol.names import INTERNAL_LISTENER, SCHEDULE_TOPIC, TRACE_TOPIC
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.server import Server

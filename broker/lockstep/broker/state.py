@@ -18,7 +18,7 @@ from lockstep.broker.tables.sequence_table import Scope, SequenceTable, StoredFr
 from lockstep.broker.tables.topic_table import FORGOTTEN, TOPICS_MAX, TopicTable
 from lockstep.broker.tables.topic_table import KIND as LAYOUT
 from lockstep.protocol.errors import StoreError
-from lockstep.protocol.sequence import FrameSequence
+from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import WRITER_MAX
 from lockstep.runtime.host import Random

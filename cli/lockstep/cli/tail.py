@@ -12,7 +12,7 @@ from lockstep.operations.messages.queue_reader import Pick, QueueReader
 from lockstep.operations.targets import Target
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
 from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.tags import TagFilter
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks

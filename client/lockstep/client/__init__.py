@@ -135,7 +135,7 @@ from lockstep.protocol.errors import (
     TopicNotExistError,
     TransportError,
 )
-from lockstep.protocol.message import (
+from lockstep.protocol.messages.message import (
     Message,
     MessageExt,
 )

@@ -25,9 +25,9 @@ from lockstep.client.consumer.calls.listener import Fence, OrderlyContext
 from lockstep.client.database import Database, Statement, changed_rows
 from lockstep.client.errors import FencedError
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
+from lockstep.protocol.messages.properties import ORIGIN_MESSAGE_ID, UNIQ_KEY
 from lockstep.protocol.names import check_group
-from lockstep.protocol.properties import ORIGIN_MESSAGE_ID, UNIQ_KEY
 from lockstep.runtime.host import Host
 
 NAME_LENGTH_MAX = 128

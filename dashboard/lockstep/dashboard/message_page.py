@@ -19,7 +19,7 @@ from lockstep.operations.messages.waiting import home_queue, waiting_of
 from lockstep.operations.progress import SearchProgress
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import LockstepError, RemoteProtocolError, RequestTimeoutError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 
 T = TypeVar("T")
 

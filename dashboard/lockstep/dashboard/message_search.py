@@ -15,7 +15,7 @@ from lockstep.operations.progress import SearchProgress
 from lockstep.operations.targets import parse_period, parse_queue
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError, RequestTimeoutError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
-from lockstep.protocol.properties import check_text
+from lockstep.protocol.messages.properties import check_text
 from lockstep.protocol.tags import TagFilter
 
 ROWS = 50

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.message import MessageExt
-from lockstep.protocol.record import CRC_MASK
+from lockstep.protocol.messages.message import MessageExt
+from lockstep.protocol.messages.record import CRC_MASK
 
 BODY_SHOWN = 64 * 1024
 """Bytes of a body that are shown."""

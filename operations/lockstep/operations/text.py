@@ -5,7 +5,7 @@ import re
 from datetime import UTC, datetime
 
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.runtime.logs.safe_text import printable
 
 DURATION = re.compile(r"\d+(\.\d)? (s|min|h|d)\b")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from lockstep.protocol.command import Command
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.message import Message
 
 INTERFACE: int
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from lockstep.protocol.message import MessageExt
-from lockstep.protocol.properties import KEYS, RESERVED
+from lockstep.protocol.messages.message import MessageExt
+from lockstep.protocol.messages.properties import KEYS, RESERVED
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.pages import (

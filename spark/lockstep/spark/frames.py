@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError, StateError
 from lockstep.protocol.frame import BODY_BYTES_MAX
-from lockstep.protocol.message import check_tag, topic_bytes
-from lockstep.protocol.properties import (
+from lockstep.protocol.messages.message import check_tag, topic_bytes
+from lockstep.protocol.messages.properties import (
     KEYS,
     SHARDING_KEY,
     TAGS,
@@ -27,7 +27,7 @@ from lockstep.protocol.properties import (
     check_user_properties,
     encode_properties,
 )
-from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC
+from lockstep.protocol.messages.record import BODY_AT, CRC_MASK, MAGIC
 from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 
 _HEAD = Struct(">IIIii16xiq24xi8xI")

@@ -13,11 +13,11 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import sliding_window_view
 from pyarrow import compute
 
-from lockstep.protocol.compression import decompress_body
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.message import MessageExt, decode_messages
-from lockstep.protocol.properties import SHARDING_KEY, TAGS
-from lockstep.protocol.record import (
+from lockstep.protocol.messages.compression import decompress_body
+from lockstep.protocol.messages.message import MessageExt, decode_messages
+from lockstep.protocol.messages.properties import SHARDING_KEY, TAGS
+from lockstep.protocol.messages.record import (
     BODY_AT,
     BORN_HOST_AT,
     IPV6_MORE_BYTES,

@@ -5,9 +5,9 @@ from typing import Literal
 
 from lockstep.client.consumer.calls.listener import ConcurrentlyContext, Fence, OrderlyContext
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.message import Message, MessageExt, decode_messages
-from lockstep.protocol.properties import UNIQ_KEY, encode_properties
-from lockstep.protocol.record import BORN_HOST_AT, HOSTS, OFFSETS, QUEUE_OFFSET_AT, encode_record, pack_host
+from lockstep.protocol.messages.message import Message, MessageExt, decode_messages
+from lockstep.protocol.messages.properties import UNIQ_KEY, encode_properties
+from lockstep.protocol.messages.record import BORN_HOST_AT, HOSTS, OFFSETS, QUEUE_OFFSET_AT, encode_record, pack_host
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
 

@@ -33,7 +33,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.protocol.headers.pull import PullHeader, PullReply
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.message import Message
 from lockstep.runtime.connections.endpoint import Endpoint
 from support.fake_broker.wire import ANY_GROUP, Wire, stored
 

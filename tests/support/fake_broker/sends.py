@@ -10,8 +10,8 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
-from lockstep.protocol.message import MessageExt, decode_messages
-from lockstep.protocol.record import split_records
+from lockstep.protocol.messages.message import MessageExt, decode_messages
+from lockstep.protocol.messages.record import split_records
 from lockstep.protocol.topics.queue import LayoutVersion
 from lockstep.runtime.connections.endpoint import Endpoint
 from support.fake_broker.wire import Wire

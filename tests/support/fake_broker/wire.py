@@ -14,8 +14,8 @@ from lockstep.protocol.headers.offsets import TopicHeader, ViewMessageHeader
 from lockstep.protocol.headers.pull import PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendRecordsHeader
-from lockstep.protocol.message import Message, encode_message
-from lockstep.protocol.record import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, STORE_HOST_AT, STORE_TIMESTAMP_AT, pack_host
+from lockstep.protocol.messages.message import Message, encode_message
+from lockstep.protocol.messages.record import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, STORE_HOST_AT, STORE_TIMESTAMP_AT, pack_host
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.server import Server

@@ -6,9 +6,9 @@ from struct import error as StructError
 
 from lockstep.broker.store.log.append import ENTRY_BYTES
 from lockstep.broker.store.start.directory import SLOT, SLOT_BYTES, SLOT_MAGIC
-from lockstep.protocol.properties import SEQUENCE_DIGITS
-from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, record_bounds
-from lockstep.protocol.sequence import STAMP_HEAD, find_sequence
+from lockstep.protocol.messages.properties import SEQUENCE_DIGITS
+from lockstep.protocol.messages.record import BODY_AT, BODY_LENGTH_AT, INT32, record_bounds
+from lockstep.protocol.messages.sequence import STAMP_HEAD, find_sequence
 from lockstep.testing.simulation import SimFiles
 from sweep.services import STORE
 from sweep.storm import Storm

@@ -12,7 +12,7 @@ from lockstep.client.consumer.grants.local_offsets import LocalOffsets, SavedPro
 from lockstep.client.consumer.grants.offset_file import OffsetFile
 from lockstep.client.consumer.grants.ownership import GrantPolicy, QueueOwnership
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.files import Files
 from sweep.mutants.registry import Patches, mutant

@@ -20,7 +20,7 @@ from lockstep.client.errors import QueueUnavailableError, SendTimeoutError
 from lockstep.client.producer.delayed import DelayedSend
 from lockstep.client.producer.result import SendResult
 from lockstep.protocol.errors import BrokerError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from sweep.mutants.registry import Patches, mutant
 
 WORLD = "concurrent"

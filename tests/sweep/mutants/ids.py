@@ -2,8 +2,8 @@
 
 from lockstep.broker import running
 from lockstep.client.consumer.grants.broker_session import BrokerSession
-from lockstep.protocol import message
-from lockstep.protocol.ids import store_host_of
+from lockstep.protocol.messages import message
+from lockstep.protocol.messages.ids import store_host_of
 from sweep.mutants.registry import Patches, mutant
 
 

@@ -12,7 +12,7 @@ from lockstep.client.consumer.calls.lane_runner import LaneRunner
 from lockstep.client.consumer.calls.lanes import KeyLane, Lanes
 from lockstep.client.consumer.calls.process_queue import ProcessQueue
 from lockstep.protocol.done_ranges import Ranges
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from sweep.mutants.registry import Patches, mutant
 
 WORLD = "lanes"

@@ -18,7 +18,7 @@ from lockstep.client.consumer.calls.parking.replay import Replay
 from lockstep.protocol.bodies import ParkedKey, ParkState
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.headers.park import ParkEndReply
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from sweep.mutants.registry import Patches, mutant
 
 WORLD = "park"

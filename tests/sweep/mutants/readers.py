@@ -13,11 +13,11 @@ from lockstep.client.consumer.calls.queue_worker import QueueWorker
 from lockstep.client.consumer.grants import broker_session
 from lockstep.client.consumer.grants.progress_query import query_header, read_query
 from lockstep.client.consumer.pull_consumer import PullConsumer
-from lockstep.protocol import message
 from lockstep.protocol.bodies import SQL92, TAG, ConsumeFromWhere
 from lockstep.protocol.errors import StateError
-from lockstep.protocol.message import MessageExt
-from lockstep.protocol.record import encode_record
+from lockstep.protocol.messages import message
+from lockstep.protocol.messages.message import MessageExt
+from lockstep.protocol.messages.record import encode_record
 from lockstep.protocol.tags import MATCH_ALL, TagFilter
 from sweep.mutants.registry import Patches, mutant
 from sweep.settings import READERS

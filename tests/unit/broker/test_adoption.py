@@ -19,9 +19,9 @@ from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.offsets import QueueHeader
+from lockstep.protocol.messages.record import SYS_BORN_IPV6, SYS_IPV6_MASK, SYS_STORE_IPV6, RecordView, encode_record, split_records
+from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.record import SYS_BORN_IPV6, SYS_IPV6_MASK, SYS_STORE_IPV6, RecordView, encode_record, split_records
-from lockstep.protocol.sequence import FrameSequence, seal_frame
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.host import Host
 from support.adoption import (

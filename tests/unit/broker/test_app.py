@@ -31,7 +31,7 @@ from lockstep.protocol.headers.clients import UnregisterClientHeader
 from lockstep.protocol.headers.offsets import QueueHeader, TopicHeader, ViewMessageHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
-from lockstep.protocol.record import RecordView, encode_record
+from lockstep.protocol.messages.record import RecordView, encode_record
 from lockstep.protocol.topics.queue import LayoutVersion
 from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host

@@ -13,7 +13,7 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
 from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader, SendMessageHeader
-from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX, decode_properties
+from lockstep.protocol.messages.properties import SENT_PROPERTIES_BYTES_MAX, decode_properties
 from lockstep.runtime.host import Host
 from support.whole_broker import TOPIC, Client, dialled, heartbeat, join, kill, reconcile, running, settings, stored
 

@@ -30,8 +30,8 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import ConfigError, LockstepError
 from lockstep.protocol.headers.offsets import QueueHeader
 from lockstep.protocol.headers.send import SendRecordsHeader
-from lockstep.protocol.record import encode_record
-from lockstep.protocol.sequence import FrameSequence, seal_frame
+from lockstep.protocol.messages.record import encode_record
+from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.host import THREADS_MAX, Host

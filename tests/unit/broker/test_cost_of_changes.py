@@ -12,7 +12,7 @@ from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.journal import Journal
 from lockstep.broker.tables.sequence_table import Scope, SequenceTable, StoredFrame
 from lockstep.protocol.bodies import HeartbeatBody, LockItem, LockVerdict
-from lockstep.protocol.sequence import FrameSequence
+from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.protocol.topics.layouts import ENTRY_COUNT_MAX
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.testing.simulation.disk import SimFiles

@@ -10,9 +10,9 @@ from lockstep.broker.delivery.delayed_delivery import ATTEMPTS_MAX, RETRY_MS, De
 from lockstep.broker.delivery.message_copy import MessageCopy, stored_number
 from lockstep.protocol.delays import delay_queue_id
 from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.messages.properties import ORIGIN_LAYOUT, REAL_QID
+from lockstep.protocol.messages.record import PREPARED_OFFSET_AT, RecordView, encode_record, split_records
 from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.properties import ORIGIN_LAYOUT, REAL_QID
-from lockstep.protocol.record import PREPARED_OFFSET_AT, RecordView, encode_record, split_records
 from support.delay_machine import LEVELS, Machine
 from support.store_kit import LOG, confirmed
 

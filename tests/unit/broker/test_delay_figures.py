@@ -13,8 +13,8 @@ from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.broker.figures.delay_figures import LOOK_UP_MS, delay_figures
 from lockstep.protocol.bodies import DelayFigures
 from lockstep.protocol.delays import DUE_WITHIN_MS, delay_queue_id
+from lockstep.protocol.messages.record import RecordView, encode_record
 from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.record import RecordView, encode_record
 from lockstep.runtime.steady_clock import TRUST_MS
 from support.delay_machine import Machine
 from support.store_kit import confirmed

@@ -18,8 +18,8 @@ from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.delays import DELAY_MS_MAX, LEVELS_MS, delay_queue_id, parse_levels, queue_delay_ms
 from lockstep.protocol.errors import LocalProtocolError, ServiceNotAvailableError
+from lockstep.protocol.messages.record import HOSTS, OFFSETS, RecordView, encode_record
 from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.record import HOSTS, OFFSETS, RecordView, encode_record
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.steady_clock import TRUST_MS

@@ -24,7 +24,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupStatusHeader
-from lockstep.protocol.sequence import FrameSequence
+from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.protocol.topics.allocate import AVERAGE
 from lockstep.runtime.metrics import SLICE_ITEMS
 from lockstep.runtime.requests.dispatch import Dispatcher

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from lockstep.broker.delivery.message_copy import MessageCopy, failed_copy
 from lockstep.operations.messages.dead_letters import DeadLetter
 from lockstep.protocol.bodies import BrokerAddress
-from lockstep.protocol.message import decode_messages, encode_message
-from lockstep.protocol.properties import (
+from lockstep.protocol.messages.message import decode_messages, encode_message
+from lockstep.protocol.messages.properties import (
     COPY_GROWTH_BYTES_MAX,
     ORIGIN_LAYOUT,
     ORIGIN_QUEUE,
@@ -19,8 +19,8 @@ from lockstep.protocol.properties import (
     encode_properties,
     sent_bytes,
 )
-from lockstep.protocol.record import HOSTS, OFFSETS, TOPIC_BYTES_MAX, RecordView, encode_record, pack_host
-from lockstep.protocol.sequence import FrameSequence
+from lockstep.protocol.messages.record import HOSTS, OFFSETS, TOPIC_BYTES_MAX, RecordView, encode_record, pack_host
+from lockstep.protocol.messages.sequence import FrameSequence
 
 SEQUENCE = FrameSequence("ab" * 16, 0, 1, 0, 1, True, 7).encode()
 

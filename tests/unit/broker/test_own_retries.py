@@ -7,7 +7,7 @@ import pytest
 from lockstep.broker.classic.retry import as_stored, check_retry_topic, failed_calls, is_retry, retries_used_up
 from lockstep.protocol.errors import LocalProtocolError, MessageIllegalError
 from lockstep.protocol.headers.send import SendMessageHeader
-from lockstep.protocol.properties import split_properties
+from lockstep.protocol.messages.properties import split_properties
 
 JAVA_3_4_8, JAVA_3_4_9 = 120, 121
 

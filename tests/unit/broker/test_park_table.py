@@ -14,7 +14,7 @@ from lockstep.protocol.bodies import ParkedKey, ParkState, ReplayKey
 from lockstep.protocol.bodies.parks import KEY_BYTES_MAX, KEYS_PER_QUEUE_MAX, REPLAYS_MAX
 from lockstep.protocol.errors import ParkRefusedError, StoreError
 from lockstep.protocol.headers.park import ParkEndReply
-from lockstep.protocol.properties import decode_properties
+from lockstep.protocol.messages.properties import decode_properties
 from support.park_flows import QUEUE, stored
 
 S = ParkState

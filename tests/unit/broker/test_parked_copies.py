@@ -32,8 +32,8 @@ from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply, ParkHeader
 from lockstep.protocol.headers.send import SendMessageHeader
-from lockstep.protocol.properties import decode_properties
-from lockstep.protocol.record import RecordView, split_records
+from lockstep.protocol.messages.properties import decode_properties
+from lockstep.protocol.messages.record import RecordView, split_records
 from support.until import until
 from support.whole_broker import TOPIC, Client, dialled, kill, reconcile, running, settings, stored
 

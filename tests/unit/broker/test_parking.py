@@ -23,7 +23,7 @@ from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.errors import LocalProtocolError, ParkRefusedError
 from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply, ParkHeader
 from lockstep.protocol.headers.tools import CloneOffsetHeader, ResetOffsetHeader
-from lockstep.protocol.properties import REASON_LENGTH_MAX
+from lockstep.protocol.messages.properties import REASON_LENGTH_MAX
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered
 

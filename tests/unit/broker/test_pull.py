@@ -25,7 +25,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, ServiceNotAvailableError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
-from lockstep.protocol.record import encode_record, split_records
+from lockstep.protocol.messages.record import encode_record, split_records
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from lockstep.runtime.connections.endpoint import Endpoint
 from support.broker_fakes import FakeEndpoint

@@ -15,9 +15,9 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.park import ParkEndReply
 from lockstep.protocol.headers.pull import PullReply
-from lockstep.protocol.message import decode_messages
-from lockstep.protocol.properties import encode_properties
-from lockstep.protocol.record import encode_record
+from lockstep.protocol.messages.message import decode_messages
+from lockstep.protocol.messages.properties import encode_properties
+from lockstep.protocol.messages.record import encode_record
 from support.pull_kit import LONG, Broker, turn
 
 QUEUE = ("g", "t", 0)

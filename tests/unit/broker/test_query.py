@@ -25,8 +25,8 @@ from lockstep.protocol.headers.offsets import (
     ViewMessageHeader,
 )
 from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.protocol.messages.record import encode_record
 from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC
-from lockstep.protocol.record import encode_record
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.requests.dispatch import Dispatcher

@@ -26,10 +26,10 @@ from lockstep.protocol.errors import ServiceNotAvailableError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader, SendRecordsReply, SendReply
-from lockstep.protocol.ids import parse_offset_message_id
-from lockstep.protocol.properties import decode_properties
-from lockstep.protocol.record import RecordView, encode_record, pack_host
-from lockstep.protocol.sequence import FrameSequence, seal_frame
+from lockstep.protocol.messages.ids import parse_offset_message_id
+from lockstep.protocol.messages.properties import decode_properties
+from lockstep.protocol.messages.record import RecordView, encode_record, pack_host
+from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.requests.dispatch import Dispatcher

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lockstep.broker.tables.sequence_table import ACCEPT, IDLE_GIVEN_MS, IDLE_MS, Scope, SequenceTable, SequenceVerdict, StoredFrame
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.sequence import FrameSequence
+from lockstep.protocol.messages.sequence import FrameSequence
 
 PRODUCER = "0123456789abcdef" * 2
 SCOPE = Scope(PRODUCER, 0, "orders", 3)

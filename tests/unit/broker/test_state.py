@@ -13,8 +13,8 @@ from lockstep.broker.store import Store
 from lockstep.broker.store.start import recovery, snapshot
 from lockstep.broker.tables.sequence_table import Scope, StoredFrame
 from lockstep.protocol.bodies import HeartbeatBody, LockItem, LockVerdict, SessionLockBody, SyncBody, SyncItem
-from lockstep.protocol.record import encode_record
-from lockstep.protocol.sequence import FrameSequence, seal_frame
+from lockstep.protocol.messages.record import encode_record
+from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.host import SystemRandom
 from lockstep.testing.simulation.disk import SimFiles

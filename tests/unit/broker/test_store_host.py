@@ -5,9 +5,9 @@ from pathlib import Path
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.offsets import ViewMessageHeader
 from lockstep.protocol.headers.send import SendRecordsReply
-from lockstep.protocol.ids import is_derived_store_host, message_id_of, offset_message_id
-from lockstep.protocol.message import decode_messages
-from lockstep.protocol.record import RecordView
+from lockstep.protocol.messages.ids import is_derived_store_host, message_id_of, offset_message_id
+from lockstep.protocol.messages.message import decode_messages
+from lockstep.protocol.messages.record import RecordView
 from support.whole_broker import dialled, frame, place, running, settings
 
 

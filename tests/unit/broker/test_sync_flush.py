@@ -15,7 +15,7 @@ from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader, UpdateCo
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
-from lockstep.protocol.record import encode_record
+from lockstep.protocol.messages.record import encode_record
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.native import Member, Native, Stream, native
 from support.power_cuts import Machine

@@ -7,7 +7,7 @@ from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.message import Message
 from lockstep.protocol.names import NOT_SENDABLE, SYSTEM_PREFIXES, SYSTEM_TOPICS, is_sendable_topic, is_system_topic
 from lockstep.protocol.topics.layouts import LayoutTable, check_layout
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout

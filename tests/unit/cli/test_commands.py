@@ -10,8 +10,8 @@ import pytest
 from lockstep.cli import main as cli
 from lockstep.protocol.bodies import ConsumerGroup, GroupStatus, ListVersion, MemberStatus, OffsetRange, QueueStatus, Subscription
 from lockstep.protocol.errors import ServiceNotAvailableError, TopicNotExistError
-from lockstep.protocol.ids import offset_message_id
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.ids import offset_message_id
+from lockstep.protocol.messages.message import Message
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.fake_broker import STORE_HOST, FakeBroker, ThreadedCluster, stored, threaded_cluster
 

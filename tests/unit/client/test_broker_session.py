@@ -8,7 +8,7 @@ import pytest
 from lockstep.client import OrderlyContext
 from lockstep.protocol.bodies import LockItem
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from support.clocks import LoopClock
 from support.consumers import G, Handled, S, consuming
 from support.fake_broker import frozen_cluster

@@ -21,8 +21,8 @@ from lockstep.client import (
     RemoteProtocolError,
 )
 from lockstep.client.producer.config import ProducerConfig
+from lockstep.protocol.messages.record import encode_record
 from lockstep.protocol.names import dlq_topic
-from lockstep.protocol.record import encode_record
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.testing import TestCluster, simulate
 

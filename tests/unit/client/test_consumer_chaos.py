@@ -13,7 +13,7 @@ import pytest
 
 from lockstep.client import Backoff, OrderedRetry, OrderlyContext
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from support.consumers import G, S, consuming
 from support.effort import seeds
 from support.fake_broker import FakeBroker, FakeCluster, frozen_cluster

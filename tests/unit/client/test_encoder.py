@@ -5,10 +5,10 @@ import pytest
 from lockstep.client.producer.machines.encoder import NAMES_MAX, FrameEncoder
 from lockstep.client.producer.machines.pending import EncodedRecords, PendingSend
 from lockstep.client.producer.machines.routing import UNKEYED, Route
-from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
-from lockstep.protocol.message import Message, encode_message
-from lockstep.protocol.properties import UNIQ_KEY, split_properties
-from lockstep.protocol.record import SYS_COMPRESSED, RecordView
+from lockstep.protocol.messages.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
+from lockstep.protocol.messages.message import Message, encode_message
+from lockstep.protocol.messages.properties import UNIQ_KEY, split_properties
+from lockstep.protocol.messages.record import SYS_COMPRESSED, RecordView
 
 WALL_MS = 1_700_000_000_000
 

@@ -9,7 +9,7 @@ import pytest
 
 from lockstep.client import GivenId, MessageQueue, Producer, QueueUnavailableError, SendResult, StateError
 from lockstep.protocol.errors import NonDeterministicRetryError, OutOfSequenceError, SystemBusyError
-from lockstep.protocol.record import encode_record
+from lockstep.protocol.messages.record import encode_record
 from support.fake_broker import FakeBroker, fake_cluster, ignore, refuse, respond_later, store_and_disconnect, store_without_response
 from support.loops import turns, until
 

@@ -12,7 +12,7 @@ from lockstep.client.consumer.calls.lanes import KeyLane, Lanes
 from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueue
 from lockstep.protocol import done_ranges
 from lockstep.protocol.done_ranges import Ranges, above, contains, union
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.testing import message
 from support.effort import examples
 

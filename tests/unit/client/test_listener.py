@@ -24,7 +24,7 @@ from lockstep.client.consumer.calls.retry import Backoff, OrderedRetry, clamp_su
 from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.protocol.bodies import ConsumeFromWhere, MessageModel
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
 
 S = ConsumeOrderlyStatus

@@ -27,7 +27,7 @@ from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueu
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.errors import BrokerError, ParkRefusedError, ServiceNotAvailableError, StaleEpochError, TransportError
 from lockstep.protocol.headers.park import ParkEndReply
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.testing import message
 
 NOW = Conditions(held=True, paused=False, connected=True)

@@ -14,7 +14,7 @@ from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueu
 from lockstep.client.consumer.calls.runner import HeldQueue
 from lockstep.client.consumer.grants.ownership import GrantPolicy, QueueOwnership
 from lockstep.protocol.bodies import LockResult, LockVerdict
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
 
 QUEUES = tuple(MessageQueue("orders", "a", number) for number in range(2))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueue
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 
 WIDE = FlowLimits(count_max=1_000, bytes_max=1 << 20, span_max=10_000)
 

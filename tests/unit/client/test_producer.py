@@ -16,7 +16,7 @@ from lockstep.client import (
 )
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.routing import queue_of_key
-from lockstep.protocol.properties import SHARDING_KEY
+from lockstep.protocol.messages.properties import SHARDING_KEY
 from support.fake_broker import (
     fake_cluster,
     respond_later,

@@ -8,8 +8,8 @@ import pytest
 from lockstep.client import LocalProtocolError, Message, MessageQueue
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.frame import BODY_BYTES_MAX
-from lockstep.protocol.message import encode_message
-from lockstep.protocol.record import BODY_LENGTH_AT
+from lockstep.protocol.messages.message import encode_message
+from lockstep.protocol.messages.record import BODY_LENGTH_AT
 from support.fake_broker import fake_cluster
 from support.loops import until
 from support.producing import message, one_queue, producing

@@ -21,7 +21,7 @@ from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.protocol.codes import ResponseCode as C
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import TransportError
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.message import Message
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.producing import new_encoder
 

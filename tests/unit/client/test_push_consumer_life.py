@@ -16,7 +16,7 @@ from lockstep.client import (
 from lockstep.protocol.bodies import SyncItem
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, StateError, SubscriptionConflictError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events, stopped
 from support.fake_broker import frozen_cluster

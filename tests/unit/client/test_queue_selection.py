@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lockstep.client.producer.machines.routing import number_of_key, queue_of_key, queue_of_selector
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.message import Message
 from lockstep.protocol.topics.queue import MessageQueue
 from support.fake_broker import make_layout
 

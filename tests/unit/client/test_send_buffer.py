@@ -11,7 +11,7 @@ from lockstep.client.producer.machines.pending import PendingSend, held_bytes_of
 from lockstep.client.producer.machines.routing import QUEUE_WIDE, UNKEYED, Route
 from lockstep.client.producer.machines.send_buffer import SendBuffer
 from lockstep.client.producer.machines.send_fifo import AHEAD_OF_ALL
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.message import Message
 from lockstep.protocol.topics.queue import LayoutVersion
 
 V1, V2 = LayoutVersion(1, 1), LayoutVersion(2, 1)

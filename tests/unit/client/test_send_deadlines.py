@@ -26,7 +26,7 @@ from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.queue_machine import QueueMachine
 from lockstep.client.producer.machines.sequencer import GivenId
 from lockstep.protocol.command import Command
-from lockstep.protocol.message import encode_message
+from lockstep.protocol.messages.message import encode_message
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.testing import TestCluster
 from support.counting import Steps

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from lockstep.client.producer.machines.pending import PendingSend
 from lockstep.client.producer.machines.routing import UNKEYED, Route
 from lockstep.client.producer.machines.send_fifo import AHEAD_OF_ALL, SendFifo
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.message import Message
 from lockstep.protocol.topics.queue import LayoutVersion
 from support.counting import Steps
 

@@ -1,7 +1,7 @@
 """SendResult derives its values from the result of its frame and its position in it."""
 
 from lockstep.client.producer.result import FrameResult, SendResult, SendStatus
-from lockstep.protocol.ids import parse_offset_message_id
+from lockstep.protocol.messages.ids import parse_offset_message_id
 from lockstep.protocol.topics.queue import MessageQueue
 
 QUEUE = MessageQueue("t", "a", 3)

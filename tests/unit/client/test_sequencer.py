@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from lockstep.client.producer.machines.sequencer import GivenId, SealedFrame, Sequencer
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.message import Message, decode_messages, encode_message
-from lockstep.protocol.properties import LS_SEQ
-from lockstep.protocol.record import encode_record
-from lockstep.protocol.sequence import FrameSequence, crc_digits_at, frame_crc, seal_frame
+from lockstep.protocol.messages.message import Message, decode_messages, encode_message
+from lockstep.protocol.messages.properties import LS_SEQ
+from lockstep.protocol.messages.record import encode_record
+from lockstep.protocol.messages.sequence import FrameSequence, crc_digits_at, frame_crc, seal_frame
 
 PRODUCER = "0123456789abcdef" * 2
 

@@ -9,7 +9,7 @@ import pytest
 from lockstep.client import Backoff, ConsumeFromWhere, OrderedRetry, OrderlyContext, PushConsumer, QueueRevoked
 from lockstep.protocol.bodies import ConsumerGroup, LockItem, LockVerdict, Subscription, SyncResult
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events, stopped
 from support.fake_broker import Lock, frozen_cluster

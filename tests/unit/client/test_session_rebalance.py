@@ -11,7 +11,7 @@ from lockstep.client.consumer.rebalance_delay import CALM_MS
 from lockstep.protocol.bodies import LockItem, LockResult, LockVerdict, SyncItem
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import SubscriptionConflictError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
 from support.consumers import G, Handled, S, consuming, events
 from support.fake_broker import frozen_cluster

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol import compression
-from lockstep.protocol.compression import SYS_ZLIB, compress_body, decompress_body
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
-from lockstep.protocol.message import Message, MessageExt, decode_messages, encode_message
-from lockstep.protocol.record import RecordView, encode_record
+from lockstep.protocol.messages import compression
+from lockstep.protocol.messages.compression import SYS_ZLIB, compress_body, decompress_body
+from lockstep.protocol.messages.message import Message, MessageExt, decode_messages, encode_message
+from lockstep.protocol.messages.record import RecordView, encode_record
 
 LZ4, ZSTD = 0x101, 0x201
 UNIQUE = "7F0000010A1B18B4AAC21234567800AB"

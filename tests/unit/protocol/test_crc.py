@@ -15,8 +15,8 @@ PROGRAM = """
 import sys
 sys.modules["isal"] = None
 from lockstep.protocol.crc import crc32
-from lockstep.protocol.message import Message, encode_message
-from lockstep.protocol.record import RecordView
+from lockstep.protocol.messages.message import Message, encode_message
+from lockstep.protocol.messages.record import RecordView
 assert crc32.__module__ == "zlib", crc32.__module__
 print(RecordView(encode_message(Message("t", b"123456789"), 0, "id", 0)).body_crc)
 """

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.ids import (
+from lockstep.protocol.messages.ids import (
     UniqueKeys,
     is_derived_store_host,
     offset_message_id,
@@ -13,7 +13,7 @@ from lockstep.protocol.ids import (
     store_host_of,
     unique_key_time,
 )
-from lockstep.protocol.record import host_address
+from lockstep.protocol.messages.record import host_address
 
 PREFIX = bytes.fromhex("7F0000010A1B18B4AAC2")
 NOVEMBER_2023_MS = 1698796800000

@@ -8,8 +8,17 @@ from lockstep.broker.delivery.message_copy import MessageCopy, failed_copy
 from lockstep.broker.store.log.stored_record import BadRecordError, read_record
 from lockstep.broker.store.queues.predicates import stored_properties
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.message import decode_messages
-from lockstep.protocol.record import NO_HOST, SYS_BORN_IPV6, SYS_STORE_IPV6, RecordView, head_of, host_address, record_bounds, store_time_of
+from lockstep.protocol.messages.message import decode_messages
+from lockstep.protocol.messages.record import (
+    NO_HOST,
+    SYS_BORN_IPV6,
+    SYS_STORE_IPV6,
+    RecordView,
+    head_of,
+    host_address,
+    record_bounds,
+    store_time_of,
+)
 from support.foreign_store import STORED_MS, ForeignDirectory
 
 IPV4, IPV6 = "127.0.0.1:10911", "[2001:db8::7]:10911"

@@ -19,9 +19,9 @@ from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX, FrameBuffer, encode_frame
 from lockstep.protocol.headers.pull import PullHeader
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
-from lockstep.protocol.message import Message, encode_message
+from lockstep.protocol.messages.message import Message, encode_message
+from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 from lockstep.protocol.native import kernels
-from lockstep.protocol.sequence import FrameSequence, seal_frame
 from support.kernels import Counting, mutations, needs_kernels, outcome, pure
 
 pytestmark = needs_kernels

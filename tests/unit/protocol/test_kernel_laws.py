@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.protocol import message
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.ids import KeyRange, UniqueKeys
-from lockstep.protocol.message import Message, MessageExt, decode_messages, encode_message, encode_messages
+from lockstep.protocol.messages import message
+from lockstep.protocol.messages.ids import KeyRange, UniqueKeys
+from lockstep.protocol.messages.message import Message, MessageExt, decode_messages, encode_message, encode_messages
+from lockstep.protocol.messages.properties import SENT_PROPERTIES_BYTES_MAX
+from lockstep.protocol.messages.record import PROPERTIES_BYTES_MAX, encode_record
 from lockstep.protocol.native import kernels
-from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX
-from lockstep.protocol.record import PROPERTIES_BYTES_MAX, encode_record
 from support.kernels import Counting, mutations, needs_kernels, outcome, pure
 
 pytestmark = needs_kernels

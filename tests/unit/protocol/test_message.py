@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
-from lockstep.protocol.message import Message, MessageExt, decode_messages, encode_message
-from lockstep.protocol.properties import LS_SEQ, SENT_PROPERTIES_BYTES_MAX, sent_bytes
-from lockstep.protocol.record import RecordView, encode_record
-from lockstep.protocol.sequence import FrameSequence, add_sequence
+from lockstep.protocol.messages.message import Message, MessageExt, decode_messages, encode_message
+from lockstep.protocol.messages.properties import LS_SEQ, SENT_PROPERTIES_BYTES_MAX, sent_bytes
+from lockstep.protocol.messages.record import RecordView, encode_record
+from lockstep.protocol.messages.sequence import FrameSequence, add_sequence
 
 APACHE = bytes.fromhex(
     "000000A7DAA320A73610A6860000000300000000000000000000002A000000000012D687000000000000018BCFE568007F0000010000D431"

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.properties import RESERVED, check_user_properties, decode_properties, encode_properties
+from lockstep.protocol.messages.properties import RESERVED, check_user_properties, decode_properties, encode_properties
 
 TEXT = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=("Cs",)), min_size=1, max_size=20)
 

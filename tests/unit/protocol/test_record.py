@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.protocol import record
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.record import (
+from lockstep.protocol.messages import record
+from lockstep.protocol.messages.record import (
     HEAD,
     HOSTS,
     OFFSETS,

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.protocol import record
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.properties import SEQUENCE_DIGITS, decode_properties
-from lockstep.protocol.record import HOSTS, OFFSETS, RecordView, encode_record, split_records, zero_broker_fields
-from lockstep.protocol.sequence import (
+from lockstep.protocol.messages import record
+from lockstep.protocol.messages.properties import SEQUENCE_DIGITS, decode_properties
+from lockstep.protocol.messages.record import HOSTS, OFFSETS, RecordView, encode_record, split_records, zero_broker_fields
+from lockstep.protocol.messages.sequence import (
     NUMBER_MAX,
     STAMP_HEAD,
     FrameSequence,

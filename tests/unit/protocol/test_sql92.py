@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.properties import encode_properties
+from lockstep.protocol.messages.properties import encode_properties
 from lockstep.protocol.sql92 import SqlError, canonical_sql, compile_sql, count_comparisons, parse_sql
 from lockstep.protocol.sql92.nodes import (
     And,

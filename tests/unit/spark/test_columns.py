@@ -11,8 +11,8 @@ pa = pytest.importorskip("pyarrow", reason="needs the extra [spark]")
 pytest.importorskip("numpy", reason="needs the extra [spark]")
 
 from lockstep.protocol.errors import RemoteProtocolError  # noqa: E402
-from lockstep.protocol.message import Message, decode_messages, encode_message  # noqa: E402
-from lockstep.protocol.record import (  # noqa: E402
+from lockstep.protocol.messages.message import Message, decode_messages, encode_message  # noqa: E402
+from lockstep.protocol.messages.record import (  # noqa: E402
     INT64,
     QUEUE_OFFSET_AT,
     STORE_TIMESTAMP_AT,

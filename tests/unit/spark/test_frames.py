@@ -12,7 +12,7 @@ pa = pytest.importorskip("pyarrow", reason="needs the extra [spark]")
 
 from lockstep.client.producer.machines.routing import queue_of_key  # noqa: E402
 from lockstep.protocol.errors import LocalProtocolError  # noqa: E402
-from lockstep.protocol.message import decode_messages  # noqa: E402
+from lockstep.protocol.messages.message import decode_messages  # noqa: E402
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout  # noqa: E402
 from lockstep.spark.columns import ARROW_TYPES  # noqa: E402
 from lockstep.spark.frames import SPAN_MS, Frame, Frames, TopicFrames, check_columns  # noqa: E402

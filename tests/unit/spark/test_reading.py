@@ -9,8 +9,8 @@ pytest.importorskip("pyarrow", reason="needs the extra [spark]")
 pytest.importorskip("numpy", reason="needs the extra [spark]")
 
 from lockstep.protocol.errors import TransportError
-from lockstep.protocol.message import Message, encode_message
-from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
+from lockstep.protocol.messages.message import Message, encode_message
+from lockstep.protocol.messages.record import INT64, QUEUE_OFFSET_AT
 from lockstep.protocol.responses import Pulled
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.spark import reading

@@ -15,7 +15,7 @@ from lockstep.client import GivenId  # noqa: E402
 from lockstep.protocol.errors import NonDeterministicRetryError, OutOfSequenceError, StaleEpochError, StateError  # noqa: E402
 from lockstep.protocol.fields import to_plain  # noqa: E402
 from lockstep.protocol.headers.send import SendRecordsReply  # noqa: E402
-from lockstep.protocol.sequence import FrameSequence  # noqa: E402
+from lockstep.protocol.messages.sequence import FrameSequence  # noqa: E402
 from lockstep.protocol.topics.queue import MessageQueue  # noqa: E402
 from lockstep.runtime.host import Host  # noqa: E402
 from lockstep.spark.options import SinkOptions  # noqa: E402

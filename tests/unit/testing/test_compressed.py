@@ -6,8 +6,8 @@ import pytest
 
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.send import SendMessageHeader
-from lockstep.protocol.message import Message, encode_message
-from lockstep.protocol.record import RecordView
+from lockstep.protocol.messages.message import Message, encode_message
+from lockstep.protocol.messages.record import RecordView
 from sweep.compressed import LARGE_BYTES, LARGEST_BYTES, decompress_body, make_large_body, record_bodies
 from sweep.events import DelayedSendWritten, FrameWritten
 from sweep.history import PlaceReached

@@ -29,7 +29,7 @@ from lockstep.protocol.headers.clients import UnregisterClientHeader
 from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.pull import PullHeader, PullReply
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
-from lockstep.protocol.record import encode_record
+from lockstep.protocol.messages.record import encode_record
 from sweep.events import (
     CommitReceived,
     CommitResponded,

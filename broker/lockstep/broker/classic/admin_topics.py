@@ -13,8 +13,8 @@ from lockstep.protocol.codec.java import write_json
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import MessageIllegalError, SystemBusyError
 from lockstep.protocol.headers.offsets import TopicHeader
+from lockstep.protocol.messages.record import RecordView
 from lockstep.protocol.names import AUTO_CREATE_TOPIC, SYSTEM_TOPICS
-from lockstep.protocol.record import RecordView
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited

@@ -26,7 +26,7 @@ from lockstep.protocol.errors import (
     TransportError,
 )
 from lockstep.protocol.headers.tools import ConsumeDirectlyHeader, ConsumerStatusHeader, RunningInfoHeader
-from lockstep.protocol.ids import parse_offset_message_id
+from lockstep.protocol.messages.ids import parse_offset_message_id
 from lockstep.runtime.connections.pending_requests import code_name
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.request import HandlerResult, Request, RunInLane

@@ -15,7 +15,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, RequestTimeoutError, SystemBusyError, TransportError
 from lockstep.protocol.headers.send import SendMessageHeader, SendMessageV2Header, SendReply
 from lockstep.protocol.headers.tools import PushReplyHeader
-from lockstep.protocol.properties import NAME_END, PUSH_REPLY_TIME, REPLY_TO_CLIENT, split_properties
+from lockstep.protocol.messages.properties import NAME_END, PUSH_REPLY_TIME, REPLY_TO_CLIENT, split_properties
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request
 

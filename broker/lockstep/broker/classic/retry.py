@@ -10,8 +10,7 @@ from dataclasses import replace
 from lockstep.protocol.delays import RETRIES_MAX
 from lockstep.protocol.errors import LocalProtocolError, MessageIllegalError
 from lockstep.protocol.headers.send import SendMessageHeader
-from lockstep.protocol.names import RETRY_PREFIX, check_topic, retry_topic
-from lockstep.protocol.properties import (
+from lockstep.protocol.messages.properties import (
     DELAY,
     MAX_RECONSUME_TIMES,
     ORIGIN_MESSAGE_ID,
@@ -24,6 +23,7 @@ from lockstep.protocol.properties import (
     encode_properties,
     split_properties,
 )
+from lockstep.protocol.names import RETRY_PREFIX, check_topic, retry_topic
 
 VERSION_WITH_LIMIT = 121
 """RocketMQ's version 3.4.9, from which the header names the limit of retries."""

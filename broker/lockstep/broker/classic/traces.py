@@ -7,8 +7,8 @@ took traces.
 
 from collections.abc import Sequence
 
-from lockstep.protocol.properties import encode_properties
-from lockstep.protocol.record import PROPERTIES_BYTES_MAX, UINT16, UINT32, record_bounds
+from lockstep.protocol.messages.properties import encode_properties
+from lockstep.protocol.messages.record import PROPERTIES_BYTES_MAX, UINT16, UINT32, record_bounds
 
 REGION = "DefaultRegion"
 _MARKS = encode_properties({"MSG_REGION": REGION, "TRACE_ON": "true"})

@@ -26,9 +26,9 @@ from lockstep.protocol.errors import (
     RemoteProtocolError,
     SystemBusyError,
 )
+from lockstep.protocol.messages.record import RecordView, split_records
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.object_text import text_of
-from lockstep.protocol.record import RecordView, split_records
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.ids import message_id_of
-from lockstep.protocol.names import SCHEDULE_TOPIC, check_topic
-from lockstep.protocol.properties import (
+from lockstep.protocol.messages.ids import message_id_of
+from lockstep.protocol.messages.properties import (
     DELAY,
     ORIGIN_LAYOUT,
     ORIGIN_MESSAGE_ID,
@@ -20,7 +19,8 @@ from lockstep.protocol.properties import (
     encode_properties,
     one_line_reason,
 )
-from lockstep.protocol.record import NO_HOST, SYS_BORN_IPV6, SYS_IPV6_MASK, RecordView, encode_record
+from lockstep.protocol.messages.record import NO_HOST, SYS_BORN_IPV6, SYS_IPV6_MASK, RecordView, encode_record
+from lockstep.protocol.names import SCHEDULE_TOPIC, check_topic
 
 RECONSUME_TIMES_MAX = (1 << 31) - 1
 """The largest number of a record's field."""

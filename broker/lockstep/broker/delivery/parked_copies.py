@@ -16,8 +16,8 @@ from lockstep.broker.store import ReadResult, Store
 from lockstep.broker.tables.send_gate import SendGate
 from lockstep.protocol.bodies import ParkedKey, ParkState
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, StoreError
+from lockstep.protocol.messages.record import RecordView, iter_records
 from lockstep.protocol.names import dlq_topic
-from lockstep.protocol.record import RecordView, iter_records
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.protocol.errors import SystemBusyError
-from lockstep.protocol.record import RecordView
+from lockstep.protocol.messages.record import RecordView
 from lockstep.runtime.metrics import Slices, in_slices
 
 Flow = tuple[str, str]

@@ -3,7 +3,7 @@
 from collections import deque
 
 from lockstep.protocol.bodies import JoinRefusal
-from lockstep.protocol.properties import one_line_reason
+from lockstep.protocol.messages.properties import one_line_reason
 
 KEPT_MAX = 8
 """Refusals that are kept of each group."""

@@ -42,7 +42,7 @@ from lockstep.protocol.bodies import (
 from lockstep.protocol.done_ranges import check_ranges, contains, skip
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
-from lockstep.protocol.properties import one_line_reason
+from lockstep.protocol.messages.properties import one_line_reason
 
 ITEMS_MAX = 100_000
 """Items in one LOCK or SYNC. A frame of 16 MiB holds about as many."""

@@ -9,7 +9,7 @@ from lockstep.protocol.bodies import ConsumerGroup, ParkAction, ParkControlBody,
 from lockstep.protocol.bodies.parks import LISTED_MAX
 from lockstep.protocol.errors import LocalProtocolError, ParkRefusedError
 from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply, ParkHeader
-from lockstep.protocol.properties import one_line_reason
+from lockstep.protocol.messages.properties import one_line_reason
 
 PARKING_RETRY = "then park"
 """How the retry policy ends in the contract of a group whose members park keys, and replay them."""

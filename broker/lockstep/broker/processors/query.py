@@ -21,9 +21,9 @@ from lockstep.protocol.headers.offsets import (
     TopicHeader,
     ViewMessageHeader,
 )
+from lockstep.protocol.messages.properties import UNIQ_KEY, check_text, decode_properties
+from lockstep.protocol.messages.record import RecordView
 from lockstep.protocol.names import SCHEDULE_TOPIC, is_sendable_topic
-from lockstep.protocol.properties import UNIQ_KEY, check_text, decode_properties
-from lockstep.protocol.record import RecordView
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.request import HandlerResult, Request

@@ -13,10 +13,10 @@ from lockstep.broker.tables.sequence_table import ACCEPT, Scope, SequenceTable, 
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import LocalProtocolError, MessageIllegalError, RemoteProtocolError
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
+from lockstep.protocol.messages.properties import LS_SEQ
+from lockstep.protocol.messages.record import record_bounds
+from lockstep.protocol.messages.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
 from lockstep.protocol.native import kernels
-from lockstep.protocol.properties import LS_SEQ
-from lockstep.protocol.record import record_bounds
-from lockstep.protocol.sequence import CRC_AT, STAMP_HEAD, FrameSequence, frame_crc
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
 from lockstep.runtime.requests.dispatch import handles

@@ -21,9 +21,9 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL, RETRIES_MAX, exhausted_reason
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, QueryNotFoundError, RemoteProtocolError
 from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader
+from lockstep.protocol.messages.properties import UNIQ_KEY, decode_properties
+from lockstep.protocol.messages.record import RecordView
 from lockstep.protocol.names import check_group, dlq_topic, is_sendable_topic, retry_topic
-from lockstep.protocol.properties import UNIQ_KEY, decode_properties
-from lockstep.protocol.record import RecordView
 from lockstep.runtime.host import Host
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request

@@ -29,9 +29,8 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.frame import BODY_BYTES_MAX, HEADER_BYTES_MAX
 from lockstep.protocol.headers.send import SendMessageHeader, SendMessageV2Header, SendReply
-from lockstep.protocol.ids import offset_message_id
-from lockstep.protocol.names import RETRY_PREFIX, check_topic, dlq_topic, is_sendable_topic
-from lockstep.protocol.properties import (
+from lockstep.protocol.messages.ids import offset_message_id
+from lockstep.protocol.messages.properties import (
     CLUSTER,
     DELAY,
     OWN_PREFIX,
@@ -50,7 +49,8 @@ from lockstep.protocol.properties import (
     sent_bytes,
     split_properties,
 )
-from lockstep.protocol.record import RecordView, encode_record
+from lockstep.protocol.messages.record import RecordView, encode_record
+from lockstep.protocol.names import RETRY_PREFIX, check_topic, dlq_topic, is_sendable_topic
 from lockstep.runtime.host import Random
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
 from lockstep.runtime.requests.dispatch import handles

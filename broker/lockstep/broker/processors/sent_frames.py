@@ -11,7 +11,7 @@ from lockstep.broker.tables.send_gate import SendGate
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.record import NO_HOST, host_address, pack_host
+from lockstep.protocol.messages.record import NO_HOST, host_address, pack_host
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.requests.request import Request, RetryLaterError, Until
 

@@ -8,10 +8,10 @@ from lockstep.broker.store.log.commit_log import CommitLog
 from lockstep.broker.store.log.scan import DamagedRange, LogScan, OnScanned
 from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.broker.store.start.survey import LogSurvey
+from lockstep.protocol.messages.properties import decode_properties
+from lockstep.protocol.messages.record import RecordView
+from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.properties import decode_properties
-from lockstep.protocol.record import RecordView
-from lockstep.protocol.sequence import FrameSequence
 
 CHUNK_BYTES = 1 << 20
 MARKED_COUNT_PER_TURN = 64

@@ -32,9 +32,9 @@ from lockstep.broker.store.start.recovery import Recoverer, RecoveryProgress
 from lockstep.broker.store.start.replay import LogState, Replay
 from lockstep.broker.store.start.snapshot import Snapshots, encode_parts, gathered, recorded_start
 from lockstep.protocol.errors import MessageIllegalError, ServiceNotAvailableError, StateError
+from lockstep.protocol.messages.properties import COPY_GROWTH_BYTES_MAX
+from lockstep.protocol.messages.record import BODY_AT, HOSTS, OFFSETS, RECORD_BYTES_MIN, encode_record
 from lockstep.protocol.names import STATE_TOPIC
-from lockstep.protocol.properties import COPY_GROWTH_BYTES_MAX
-from lockstep.protocol.record import BODY_AT, HOSTS, OFFSETS, RECORD_BYTES_MIN, encode_record
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.host import Host

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.sequence import FrameSequence
+from lockstep.protocol.messages.sequence import FrameSequence
 
 SCOPE_COUNT_MAX = 100_000
 """Number of scopes, about 40 MB. Above it the scope that has been silent for longest is removed."""

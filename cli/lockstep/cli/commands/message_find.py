@@ -19,8 +19,8 @@ from lockstep.operations.targets import parse_period
 from lockstep.operations.text import format_bytes, format_time
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
+from lockstep.protocol.messages.properties import check_text
 from lockstep.protocol.names import check_topic
-from lockstep.protocol.properties import check_text
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.host import Host
 

@@ -26,7 +26,7 @@ from lockstep.operations.groups.parked import (
 )
 from lockstep.operations.messages.message_text import message_json
 from lockstep.operations.text import body_text, format_time
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
 
 app = typer.Typer(

@@ -12,7 +12,7 @@ from lockstep.operations.messages.message_text import message_json, message_line
 from lockstep.operations.targets import Target, parse_queue, parse_since
 from lockstep.operations.text import json_text
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.host import Host
 

@@ -32,7 +32,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, StaleEpochError, StateError, TopicNotExistError, TransportError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import OffsetReply, SearchOffsetHeader, TopicHeader
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.names import how_to_create
 from lockstep.protocol.tags import MATCH_ALL, TagFilter
 from lockstep.protocol.topics.allocate import MANUAL, strategy_spec

@@ -11,7 +11,7 @@ from lockstep.client.producer.machines.routing import UNKEYED, Route, Selector, 
 from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.client.producer.result import SendResult
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.message import Message
 from lockstep.protocol.topics.queue import MessageQueue
 
 Share = tuple[TopicMachine, QueueMachine, Route, Sequence[int]]

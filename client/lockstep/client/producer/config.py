@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from lockstep.client.config import StartConfig
 from lockstep.client.producer.machines.latency_fault import LatencyFaults
-from lockstep.protocol.compression import COMPRESS_OVER_BYTES
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.frame import FRAME_BYTES_MAX
-from lockstep.protocol.sequence import COUNT_MAX
+from lockstep.protocol.messages.compression import COMPRESS_OVER_BYTES
+from lockstep.protocol.messages.sequence import COUNT_MAX
 from lockstep.runtime.configuration.settings import Range, check_settings
 
 Require = Literal["written", "stored", "durable"]

@@ -20,9 +20,9 @@ from lockstep.protocol.delays import check_delay_level
 from lockstep.protocol.errors import BrokerError, BrokerSystemError, LocalProtocolError, TransportError, broker_error
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.send import SendMessageHeader, SendReply
-from lockstep.protocol.message import Message, encode_message
-from lockstep.protocol.properties import DELAY
-from lockstep.protocol.record import RecordView
+from lockstep.protocol.messages.message import Message, encode_message
+from lockstep.protocol.messages.properties import DELAY
+from lockstep.protocol.messages.record import RecordView
 
 AGAIN_MS = 100
 """Pause between two attempts."""

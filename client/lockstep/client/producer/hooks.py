@@ -8,7 +8,7 @@ from typing import Any, Literal, Protocol
 
 from lockstep.client.hooks import call_hooks, hook_failed
 from lockstep.client.producer.result import SendResult
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.message import Message
 
 
 @dataclass(slots=True, eq=False)

@@ -23,7 +23,7 @@ from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topics import Topics
 from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.errors import StateError
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.message import Message
 from lockstep.protocol.names import check_group
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks

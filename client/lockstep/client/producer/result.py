@@ -5,7 +5,7 @@ from enum import Enum
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.ids import offset_message_id
+from lockstep.protocol.messages.ids import offset_message_id
 from lockstep.protocol.topics.queue import MessageQueue
 
 

@@ -19,8 +19,8 @@ from lockstep.client.producer.shell import ProducerShell
 from lockstep.client.producer.topics import Topics
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError, StateError, TransportError, without_frames
 from lockstep.protocol.frame import FRAME_BYTES_MAX, HEADER_BYTES_MAX
-from lockstep.protocol.message import Message, encode_message
-from lockstep.protocol.record import record_bounds, split_records
+from lockstep.protocol.messages.message import Message, encode_message
+from lockstep.protocol.messages.record import record_bounds, split_records
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
 

@@ -38,7 +38,7 @@ from lockstep.client.producer.result import SendResult
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, StateError, TopicNotExistError, broker_error
-from lockstep.protocol.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
+from lockstep.protocol.messages.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
 from lockstep.protocol.topics.queue import LayoutVersion, MessageQueue, TopicLayout
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.logs.log import get_logger

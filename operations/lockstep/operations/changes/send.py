@@ -10,8 +10,8 @@ from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.message import Message
-from lockstep.protocol.properties import check_text
+from lockstep.protocol.messages.message import Message
+from lockstep.protocol.messages.properties import check_text
 
 PRODUCER_GROUP = "LOCKSTEP_CLI"
 

@@ -19,7 +19,7 @@ from lockstep.operations.messages.waiting import home_queue, waiting_of
 from lockstep.operations.targets import parse_topic_queue
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import ConfigError, SubscriptionGroupNotExistError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.names import check_group, check_topic, retry_topic
 from lockstep.protocol.topics.queue import MessageQueue
 

@@ -15,7 +15,7 @@ from lockstep.operations.messages.queue_reader import PAGE_COUNT, Pick, QueueRea
 from lockstep.protocol.bodies import BrokerAddress, ParkAction, ParkControlBody, ParkedKey
 from lockstep.protocol.bodies.parks import KEY_BYTES_MAX
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.topics.queue import MessageQueue
 

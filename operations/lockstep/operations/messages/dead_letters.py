@@ -13,9 +13,8 @@ from lockstep.operations.messages.queue_reader import QueueReader
 from lockstep.operations.tool_groups import REPLAY_GROUP
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.errors import SubscriptionGroupNotExistError
-from lockstep.protocol.message import Message, MessageExt
-from lockstep.protocol.names import dlq_topic
-from lockstep.protocol.properties import (
+from lockstep.protocol.messages.message import Message, MessageExt
+from lockstep.protocol.messages.properties import (
     ORIGIN_MESSAGE_ID,
     ORIGIN_QUEUE,
     REASON,
@@ -24,7 +23,8 @@ from lockstep.protocol.properties import (
     RETRY_TOPIC,
     decode_properties,
 )
-from lockstep.protocol.record import RecordView, split_records
+from lockstep.protocol.messages.record import RecordView, split_records
+from lockstep.protocol.names import dlq_topic
 from lockstep.protocol.topics.queue import MessageQueue
 
 

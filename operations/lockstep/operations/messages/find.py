@@ -10,9 +10,9 @@ from lockstep.operations.progress import SearchProgress
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import ConfigError, RemoteProtocolError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX, QueryMessageHeader
-from lockstep.protocol.ids import is_unique_key, unique_key_time
-from lockstep.protocol.message import MessageExt, decode_messages
-from lockstep.protocol.properties import check_text
+from lockstep.protocol.messages.ids import is_unique_key, unique_key_time
+from lockstep.protocol.messages.message import MessageExt, decode_messages
+from lockstep.protocol.messages.properties import check_text
 from lockstep.protocol.tags import TagFilter
 
 BEFORE_BIRTH_MS = 1_000

@@ -8,8 +8,8 @@ from lockstep.operations.messages.find import Criteria, Found, find_id
 from lockstep.operations.progress import SearchProgress
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.ids import is_derived_store_host, is_unique_key, parse_offset_message_id
-from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.messages.ids import is_derived_store_host, is_unique_key, parse_offset_message_id
+from lockstep.protocol.messages.message import MessageExt, decode_messages
 
 PORT_MAX = 65_535
 LOG_OFFSET_MAX = 1 << 48

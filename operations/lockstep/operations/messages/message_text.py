@@ -5,7 +5,7 @@ from typing import Any
 from lockstep.operations.messages.waiting import home_topic, waiting_of
 from lockstep.operations.text import body_text, format_time
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.runtime.logs.safe_text import printable
 
 

@@ -14,9 +14,9 @@ from lockstep.operations.messages.waiting import home_queue, waiting_of
 from lockstep.operations.text import format_duration, format_time
 from lockstep.protocol.bodies import SQL92, TAG, ConsumeType, GroupStatus, QueueStatus, Subscription
 from lockstep.protocol.done_ranges import contains
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
+from lockstep.protocol.messages.properties import REASON, encode_properties
 from lockstep.protocol.names import DLQ_PREFIX, group_of_topic
-from lockstep.protocol.properties import REASON, encode_properties
 from lockstep.protocol.sql92 import SqlError, compile_sql, parse_sql
 from lockstep.protocol.tags import TagFilter
 

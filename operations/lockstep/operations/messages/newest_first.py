@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
 
 FIRST_COUNT = 8

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from lockstep.operations.admin_client import AdminClient, within_patience
 from lockstep.operations.tool_groups import READER_GROUP
 from lockstep.protocol.bodies import TAG, BrokerAddress
-from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.messages.message import MessageExt, decode_messages
 
 PAGE_COUNT = 256
 

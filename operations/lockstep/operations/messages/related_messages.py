@@ -7,9 +7,9 @@ from lockstep.operations.messages.find import Criteria, Found, find_key
 from lockstep.operations.messages.queue_reader import Pick, QueueReader
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.ids import parse_offset_message_id
-from lockstep.protocol.message import MessageExt
-from lockstep.protocol.properties import ORIGIN_MESSAGE_ID
+from lockstep.protocol.messages.ids import parse_offset_message_id
+from lockstep.protocol.messages.message import MessageExt
+from lockstep.protocol.messages.properties import ORIGIN_MESSAGE_ID
 
 LOOK_MAX = 4_096
 """Messages before and after one that are searched for its sharding key."""

@@ -11,7 +11,7 @@ from lockstep.operations.messages.queue_reader import Pick, QueueReader
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import ConfigError, LockstepError, RequestTimeoutError
 from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.tags import TagFilter
 from lockstep.protocol.topics.queue import MessageQueue
 

@@ -17,7 +17,7 @@ from lockstep.protocol.errors import (
     SubscriptionGroupNotExistError,
     TransportError,
 )
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
 
 COPIES_MAX = 1 << 20

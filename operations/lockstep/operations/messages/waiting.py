@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from lockstep.protocol.delays import queue_delay_ms
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
+from lockstep.protocol.messages.properties import REAL_QID, REAL_TOPIC, RETRY_TOPIC
 from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.properties import REAL_QID, REAL_TOPIC, RETRY_TOPIC
 from lockstep.protocol.topics.queue import MessageQueue
 
 

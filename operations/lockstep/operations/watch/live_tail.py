@@ -17,7 +17,7 @@ from lockstep.operations.watch.requests import Requests
 from lockstep.operations.watch.tail_plan import SHOWN_MAX, Batch, Part, TailPlan, merged
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
 from lockstep.protocol.errors import LockstepError, TopicNotExistError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.tags import TagFilter
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks

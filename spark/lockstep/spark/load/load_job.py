@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from lockstep.client.config import nameserver_addresses
 from lockstep.protocol.errors import ConfigError, LockstepError, TopicNotExistError
 from lockstep.protocol.frame import BODY_BYTES_MAX
-from lockstep.protocol.message import check_tag
+from lockstep.protocol.messages.message import check_tag
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.host import Host

@@ -8,8 +8,8 @@ import pytest
 
 from lockstep.broker.store import FlushMode, ReadStatus, Store, StoreDiskError
 from lockstep.protocol.errors import ConfigError, MessageIllegalError, ServiceNotAvailableError
-from lockstep.protocol.properties import COPY_GROWTH_BYTES_MAX
-from lockstep.protocol.record import RecordView
+from lockstep.protocol.messages.properties import COPY_GROWTH_BYTES_MAX
+from lockstep.protocol.messages.record import RecordView
 from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import (
     ASYNC,

@@ -7,7 +7,7 @@ import pytest
 from lockstep.broker.rocketmq_store.errors import AdoptionError
 from lockstep.broker.rocketmq_store.opening import open_store as open_as_broker
 from lockstep.broker.store import IdentityError, Store, StoreCorruptError
-from lockstep.protocol.record import SYS_IPV6_MASK
+from lockstep.protocol.messages.record import SYS_IPV6_MASK
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import (
     IDENTITY,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from lockstep.broker.store.log.append import ENTRY, STAMP, TopicField, tag_code, take_frame
 from lockstep.protocol.errors import MessageIllegalError
-from lockstep.protocol.properties import SEQUENCE_DIGITS
-from lockstep.protocol.record import RecordView, record_bounds, split_records
-from lockstep.protocol.sequence import STAMP_HEAD
+from lockstep.protocol.messages.properties import SEQUENCE_DIGITS
+from lockstep.protocol.messages.record import RecordView, record_bounds, split_records
+from lockstep.protocol.messages.sequence import STAMP_HEAD
 from lockstep.protocol.tags import tags_code
 from support.store_kit import record, sequenced
 

@@ -12,10 +12,10 @@ from lockstep.broker.store.log.append import ENTRY, STAMP, TopicField, take_fram
 from lockstep.broker.store.log.commit_log import CommitLog
 from lockstep.broker.store.queues import reader
 from lockstep.broker.store.queues.reader import Check, MismatchError
+from lockstep.protocol.messages.properties import SENT_PROPERTIES_BYTES_MAX
+from lockstep.protocol.messages.record import encode_record
+from lockstep.protocol.messages.sequence import STAMP_HEAD, FrameSequence, seal_frame
 from lockstep.protocol.native import kernels
-from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX
-from lockstep.protocol.record import encode_record
-from lockstep.protocol.sequence import STAMP_HEAD, FrameSequence, seal_frame
 from lockstep.testing.simulation.disk import SimFiles
 from support.kernels import Counting, mutations, needs_kernels, outcome, pure
 from support.store_kit import BORN_HOST, confirmed, open_store, record

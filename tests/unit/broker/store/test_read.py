@@ -10,7 +10,7 @@ from lockstep.broker.store import ReadResult, ReadStatus, Store
 from lockstep.broker.store.log.append import ENTRY
 from lockstep.broker.store.queues.reader import choose
 from lockstep.protocol.errors import SystemBusyError
-from lockstep.protocol.record import BODY_AT, INT64, MAGIC, SIZE_AND_MAGIC
+from lockstep.protocol.messages.record import BODY_AT, INT64, MAGIC, SIZE_AND_MAGIC
 from lockstep.protocol.tags import tags_code
 from lockstep.testing.simulation.disk import Fault, SimFile, SimFiles
 from support.store_kit import LOG, all_bodies, append, bodies_of, confirmed, host_of, open_store, read_queue_as_consumer, record

@@ -212,7 +212,7 @@ async def test_frame_that_continues_an_unknown_crc_is_accepted() -> None:
     """A frame flagged first with a sequence above 0: the CRC that it continues is unknown."""
     files = SimFiles()
     store = await open_store(files, **NEVER)
-    from lockstep.protocol.sequence import FrameSequence, seal_frame
+    from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 
     frame, sequence = seal_frame([record(b"a")], FrameSequence("cd" * 16, 0, 4, 77, 1, True, 0), 12345)
     store.append_frame("orders", 0, frame, 1, born_host=BORN_HOST, sequenced=True)

@@ -6,8 +6,8 @@ from lockstep.broker.store.health.path_watch import PathWatch
 from lockstep.broker.store.log.commit_log import AbsentFile, CommitLog, Segment
 from lockstep.broker.store.log.scan import WINDOW_BYTES, DamagedRange, LogScan
 from lockstep.broker.store.log.stored_record import StoredRecord
-from lockstep.protocol.record import OFFSETS
-from lockstep.protocol.sequence import FrameSequence
+from lockstep.protocol.messages.record import OFFSETS
+from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import record
 

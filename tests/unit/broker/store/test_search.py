@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lockstep.broker.store import Store
 from lockstep.broker.store.queues import search as search_module
 from lockstep.broker.store.queues.search import Searched, SearchLimits, Wanted, find_places, has_key
+from lockstep.protocol.messages.record import OFFSETS, RecordView, store_time_of
 from lockstep.protocol.names import SCHEDULE_TOPIC, STATE_TOPIC
-from lockstep.protocol.record import OFFSETS, RecordView, store_time_of
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import LOG, SYNC, append, confirmed, host_of, open_store, record, recovered

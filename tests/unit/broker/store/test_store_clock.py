@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from lockstep.broker.store import Store
 from lockstep.broker.store.log.clock_steps import ClockStep
 from lockstep.broker.store.log.store_clock import ClockReading, StoreClock, stamps_of
+from lockstep.protocol.messages.record import RecordView, encode_record, split_records
 from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.record import RecordView, encode_record, split_records
 from lockstep.runtime.host import Host
 from lockstep.runtime.steady_clock import TRUST_MS
 from lockstep.testing.simulation.disk import SimFiles

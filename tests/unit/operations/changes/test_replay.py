@@ -24,8 +24,8 @@ from lockstep.operations.messages.dead_letters import DeadLetter, DeadLetterQueu
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
 from lockstep.protocol.errors import BrokerSystemError, MessageIllegalError, TransportError
 from lockstep.protocol.headers.send import SendBackHeader
-from lockstep.protocol.message import Message, decode_messages, encode_message
-from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT
+from lockstep.protocol.messages.message import Message, decode_messages, encode_message
+from lockstep.protocol.messages.record import INT64, QUEUE_OFFSET_AT
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
 
 BROKER = BrokerAddress("broker-a", "c", "127.0.0.1:1", True, 1)

@@ -7,7 +7,7 @@ import pytest
 from lockstep.operations.messages.message_track import MEANINGS, Track, TrackType, concerns, track, track_json, track_text
 from lockstep.operations.messages.waiting import home_queue, home_topic, waiting_of
 from lockstep.protocol.bodies import SQL92, ConsumerGroup, ConsumeType, GroupStatus, MessageModel, Subscription
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
 from support.tracked import CONTRACT, STORED_MS, copy_in, message, status, waiting
 

@@ -6,8 +6,8 @@ from rich.cells import cell_len
 from lockstep.cli.render import FOLDED_ROWS_MAX, print_table
 from lockstep.operations.messages.message_text import message_json
 from lockstep.operations.text import body_text, format_duration, format_time
-from lockstep.protocol.message import Message, decode_messages, encode_message
-from lockstep.protocol.record import encode_record
+from lockstep.protocol.messages.message import Message, decode_messages, encode_message
+from lockstep.protocol.messages.record import encode_record
 from lockstep.runtime.logs.safe_text import printable
 
 

@@ -25,7 +25,7 @@ from lockstep.protocol.bodies import ParkedKey, ParkState, ReplayKey
 from lockstep.protocol.bodies.parks import KEY_BYTES_MAX, KEYS_PER_QUEUE_MAX, REPLAYS_MAX
 from lockstep.protocol.errors import ParkRefusedError, StoreError
 from lockstep.protocol.headers.park import ParkEndReply
-from lockstep.protocol.properties import SHARDING_KEY
+from lockstep.protocol.messages.properties import SHARDING_KEY
 
 KEYS_MAX = 200_000
 """The number of parked keys of all groups: 100 MB if each has a long key and a long error."""

@@ -18,7 +18,7 @@ from lockstep.broker.store.queues.queue_table import QueueTable
 from lockstep.broker.store.queues.reader import MismatchError
 from lockstep.broker.store.queues.rebuild import EntryRebuild, entry_of
 from lockstep.broker.store.start.directory import StoreDirectory
-from lockstep.protocol.record import RECORD_BYTES_MIN
+from lockstep.protocol.messages.record import RECORD_BYTES_MIN
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger

@@ -18,7 +18,7 @@ from lockstep.broker.store.queues.consume_queue import ConsumeQueue
 from lockstep.broker.store.queues.queue_table import FLUSH_QUEUES_PER_SLICE, QueueTable
 from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.broker.store.start.snapshot import Snapshots
-from lockstep.protocol.record import RECORD_BYTES_MIN, store_time_of
+from lockstep.protocol.messages.record import RECORD_BYTES_MIN, store_time_of
 from lockstep.runtime.descriptors import SHORTAGE, WAIT_COUNT, WAIT_S
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger

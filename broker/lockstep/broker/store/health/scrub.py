@@ -14,8 +14,8 @@ from lockstep.broker.store.log.scan import DamagedRange, LogScan, ReadAt
 from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.broker.store.queues.queue_table import StoreQueueKey
 from lockstep.broker.store.queues.rebuild import entry_of
+from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.protocol.names import STATE_TOPIC
-from lockstep.protocol.sequence import FrameSequence
 from lockstep.runtime.metrics import Slices
 
 ReadEntries = Callable[[StoreQueueKey, int, int], Awaitable[bytes]]

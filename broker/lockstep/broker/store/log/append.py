@@ -29,11 +29,11 @@ from lockstep.protocol.crc import crc32
 from lockstep.protocol.delays import queue_delay_ms
 from lockstep.protocol.errors import MessageIllegalError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
+from lockstep.protocol.messages.properties import SENT_PROPERTIES_BYTES_MAX, SEQUENCE_DIGITS, sent_bytes
+from lockstep.protocol.messages.record import BODY_AT, MAGIC, PROPERTIES_BYTES_MAX
+from lockstep.protocol.messages.sequence import COUNT_AT, COUNT_DIGITS, STAMP_HEAD, find_sequence
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.native import kernels
-from lockstep.protocol.properties import SENT_PROPERTIES_BYTES_MAX, SEQUENCE_DIGITS, sent_bytes
-from lockstep.protocol.record import BODY_AT, MAGIC, PROPERTIES_BYTES_MAX
-from lockstep.protocol.sequence import COUNT_AT, COUNT_DIGITS, STAMP_HEAD, find_sequence
 from lockstep.protocol.tags import tags_code
 
 HEAD = Struct(">iIiI4x16si8x24s12sI")

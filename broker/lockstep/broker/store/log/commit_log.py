@@ -21,7 +21,7 @@ from typing import NoReturn
 from lockstep.broker.store.errors import NoNextFileError, StoreDiskError
 from lockstep.broker.store.health.path_watch import PathWatch, truncated
 from lockstep.broker.store.start.survey import LogSurvey
-from lockstep.protocol.record import BLANK_MAGIC
+from lockstep.protocol.messages.record import BLANK_MAGIC
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.files import Buffer, Directory, File, FileIdentity, Files
 from lockstep.runtime.host import Host

@@ -14,8 +14,8 @@ Records of RocketMQ's brokers have zeros there and are read without the check. S
 from struct import Struct
 
 from lockstep.protocol.crc import crc32
+from lockstep.protocol.messages.record import BODY_LENGTH_AT, HEAD, PREPARED_OFFSET_AT, head_of
 from lockstep.protocol.names import SCHEDULE_TOPIC
-from lockstep.protocol.record import BODY_LENGTH_AT, HEAD, PREPARED_OFFSET_AT, head_of
 
 SEAL = Struct(">II")
 SEAL_MARK = 0x4C535345

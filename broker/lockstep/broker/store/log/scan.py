@@ -18,7 +18,7 @@ from typing import Protocol
 from lockstep.broker.store.log.commit_log import BLANK_BYTES, CommitLog, Segment
 from lockstep.broker.store.log.stored_record import BadRecordError, StoredRecord, read_record
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.record import (
+from lockstep.protocol.messages.record import (
     BLANK_MAGIC,
     BODY_AT,
     HEAD_BYTES_MAX,
@@ -32,7 +32,7 @@ from lockstep.protocol.record import (
     record_bounds,
     zero_broker_fields,
 )
-from lockstep.protocol.sequence import FrameSequence, crc_digits_at, frame_crc
+from lockstep.protocol.messages.sequence import FrameSequence, crc_digits_at, frame_crc
 
 WINDOW_BYTES = 1 << 20
 """Number of bytes of one read. A longer record is read whole."""

@@ -6,15 +6,15 @@ from lockstep.broker.store.log.append import TAGS, tag_code
 from lockstep.broker.store.log.delay_checksum import seal_holds
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.names import STATE_TOPIC, check_topic
-from lockstep.protocol.record import (
+from lockstep.protocol.messages.record import (
     CRC_MASK,
     MAGIC,
     RECORD_BYTES_MIN,
     SYS_TRANSACTION_MASK,
     head_of,
 )
-from lockstep.protocol.sequence import STAMP_HEAD, FrameSequence, find_sequence
+from lockstep.protocol.messages.sequence import STAMP_HEAD, FrameSequence, find_sequence
+from lockstep.protocol.names import STATE_TOPIC, check_topic
 
 RETRIED = b"\x02RETRY_TOPIC\x01"
 """A copy for a retry, which begins no frame. RocketMQ's broker keeps the property `__LS_SEQ` in it; senders can't set this one."""

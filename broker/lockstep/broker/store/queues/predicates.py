@@ -7,8 +7,8 @@ as they are stored.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from lockstep.protocol.properties import VALUE_END
-from lockstep.protocol.record import INT64, QUEUE_OFFSET_AT, UINT16, UINT32, head_of
+from lockstep.protocol.messages.properties import VALUE_END
+from lockstep.protocol.messages.record import INT64, QUEUE_OFFSET_AT, UINT16, UINT32, head_of
 
 EXAMINED_BYTES_MAX = 1 << 20
 """Bytes of records that a read with a predicate examines before it returns what matched. The first record is always examined."""

@@ -12,8 +12,7 @@ from lockstep.broker.store.log.stored_record import BadRecordError, read_record
 from lockstep.broker.store.queues.consume_queue import ConsumeQueue
 from lockstep.broker.store.queues.queue_table import QueueTable
 from lockstep.broker.store.queues.reader import LogBytes, QueueBytes
-from lockstep.protocol.names import STATE_TOPIC
-from lockstep.protocol.record import (
+from lockstep.protocol.messages.record import (
     INT64,
     MAGIC,
     OFFSETS,
@@ -23,6 +22,7 @@ from lockstep.protocol.record import (
     SIZE_AND_MAGIC,
     store_time_of,
 )
+from lockstep.protocol.names import STATE_TOPIC
 from lockstep.runtime.host import Host
 from lockstep.runtime.metrics import Slices
 

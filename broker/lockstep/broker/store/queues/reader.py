@@ -25,8 +25,8 @@ from lockstep.broker.store.queues.consume_queue import ConsumeQueue, QueueFiles
 from lockstep.broker.store.queues.predicates import EXAMINED_BYTES_MAX, Keep, select
 from lockstep.broker.store.results import ReadResult, ReadStatus
 from lockstep.protocol.crc import crc32
+from lockstep.protocol.messages.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN, SYS_IPV6_MASK, UINT32, head_of
 from lockstep.protocol.native import kernels
-from lockstep.protocol.record import BODY_AT, CRC_MASK, MAGIC, RECORD_BYTES_MIN, SYS_IPV6_MASK, UINT32, head_of
 from lockstep.runtime.host import Host
 
 SCAN_ENTRY_COUNT_MIN = 800

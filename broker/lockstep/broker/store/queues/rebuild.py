@@ -11,7 +11,7 @@ from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES, due_of
 from lockstep.broker.store.log.scan import DamagedRange
 from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.broker.store.queues.consume_queue import ConsumeQueue, QueueFiles
-from lockstep.protocol.sequence import FrameSequence
+from lockstep.protocol.messages.sequence import FrameSequence
 
 WRITE_BYTES = 64_000
 """Bytes of entries of one queue that are written at once."""

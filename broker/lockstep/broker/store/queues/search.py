@@ -20,9 +20,8 @@ from lockstep.broker.store.queues.consume_queue import ConsumeQueue
 from lockstep.broker.store.queues.predicates import stored_properties
 from lockstep.broker.store.queues.query import LogPart, Query
 from lockstep.broker.store.queues.queue_table import QueueTable
-from lockstep.protocol.names import SCHEDULE_TOPIC, is_sendable_topic
-from lockstep.protocol.properties import KEYS, REAL_TOPIC, UNIQ_KEY
-from lockstep.protocol.record import (
+from lockstep.protocol.messages.properties import KEYS, REAL_TOPIC, UNIQ_KEY
+from lockstep.protocol.messages.record import (
     HEAD_BYTES_MAX,
     INT32,
     MAGIC,
@@ -36,6 +35,7 @@ from lockstep.protocol.record import (
     UINT32,
     head_of,
 )
+from lockstep.protocol.names import SCHEDULE_TOPIC, is_sendable_topic
 from lockstep.runtime.host import Host
 from lockstep.runtime.metrics import Slices
 

@@ -18,7 +18,7 @@ from lockstep.broker.store.queues.rebuild import EntryRebuild
 from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.broker.store.start.losses import Losses, LostRow
 from lockstep.broker.store.start.snapshot import Snapshot
-from lockstep.protocol.record import MAGIC
+from lockstep.protocol.messages.record import MAGIC
 from lockstep.runtime.logs.log import get_logger
 
 logger = get_logger("broker")

@@ -10,8 +10,8 @@ from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.broker.store.queues.queue_table import QueueTable
 from lockstep.broker.store.queues.rebuild import entry_of
 from lockstep.broker.store.start.losses import LostRow
+from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.protocol.names import STATE_TOPIC
-from lockstep.protocol.sequence import FrameSequence
 
 HELD_ENTRIES_MAX = 8_000_000
 """Entries that a start keeps in memory, 160 MB, before it begins to write consume queues although it has not read the whole log."""

@@ -11,7 +11,7 @@ from lockstep.broker.store.health.damage import DamageTable
 from lockstep.broker.store.log.commit_log import CommitLog, Segment
 from lockstep.broker.store.log.stored_record import BadRecordError, read_record
 from lockstep.broker.store.start.snapshot import Snapshot, Snapshots
-from lockstep.protocol.record import BLANK_MAGIC, BODY_AT, SIZE_AND_MAGIC
+from lockstep.protocol.messages.record import BLANK_MAGIC, BODY_AT, SIZE_AND_MAGIC
 from lockstep.runtime.logs.log import get_logger
 
 logger = get_logger("broker")

@@ -26,9 +26,9 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.delays import FIRST_RETRY_LEVEL
 from lockstep.protocol.errors import BrokerError, TransportError
 from lockstep.protocol.headers.send import SendBackHeader
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
+from lockstep.protocol.messages.properties import REASON_LENGTH_MAX
 from lockstep.protocol.object_text import text_of
-from lockstep.protocol.properties import REASON_LENGTH_MAX
 from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")

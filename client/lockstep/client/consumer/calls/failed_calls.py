@@ -16,8 +16,8 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import BrokerError, TransportError
 from lockstep.protocol.headers.park import ParkHeader
 from lockstep.protocol.headers.send import DeadLetterHeader
+from lockstep.protocol.messages.properties import REASON_LENGTH_MAX
 from lockstep.protocol.object_text import text_of
-from lockstep.protocol.properties import REASON_LENGTH_MAX
 from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")

@@ -14,7 +14,7 @@ from lockstep.client.consumer.calls.listener import (
     is_async,
 )
 from lockstep.client.hooks import call_hooks
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
 
 Context = OrderlyContext | ConcurrentlyContext

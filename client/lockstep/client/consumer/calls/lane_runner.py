@@ -25,7 +25,7 @@ from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.client.consumer.health import LaneHealth
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 
 KEYS_SHOWN = 8
 """The number of blocked keys that `health()` names."""

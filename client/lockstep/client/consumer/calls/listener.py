@@ -11,7 +11,7 @@ from types import CoroutineType
 from typing import Literal
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.object_text import name_of, text_of
 from lockstep.protocol.topics.queue import MessageQueue
 

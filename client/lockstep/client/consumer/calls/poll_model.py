@@ -16,7 +16,7 @@ from lockstep.client.consumer.calls.consume_model import ConsumeModel
 from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.runner import HeldQueue, Runner, RunnerStatus
 from lockstep.client.consumer.grants.ownership import OwnershipState
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
 
 _HELD = OwnershipState.HELD

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lockstep.protocol.done_ranges import Ranges, above, contains, joined, skip, union
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError, TransportError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
-from lockstep.protocol.message import MessageExt, decode_messages
+from lockstep.protocol.messages.message import MessageExt, decode_messages
 from lockstep.protocol.responses import PULLED
 from lockstep.runtime.logs.log import get_logger
 

@@ -12,7 +12,7 @@ from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.health import LaneHealth
 from lockstep.client.consumer.interfaces import QueueHandler, QueueSession
 from lockstep.protocol.bodies import ReplayKey
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.logs.log import get_logger
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from lockstep.client.producer.machines.pending import PendingSend
-from lockstep.protocol.ids import UniqueKeys
-from lockstep.protocol.message import Message, encode_messages
+from lockstep.protocol.messages.ids import UniqueKeys
+from lockstep.protocol.messages.message import Message, encode_messages
 from lockstep.protocol.sql92 import can_be_named
 from lockstep.runtime.logs.log import get_logger
 

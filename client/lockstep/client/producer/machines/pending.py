@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from lockstep.client.producer.machines.routing import Route
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.message import Message
 from lockstep.protocol.topics.queue import LayoutVersion, MessageQueue
 
 RECORD_OVERHEAD_BYTES = 384

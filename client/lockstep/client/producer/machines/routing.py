@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.message import Message
+from lockstep.protocol.messages.message import Message
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
-from lockstep.protocol.properties import SEQUENCE_DIGITS
-from lockstep.protocol.record import BODY_AT, BODY_LENGTH_AT, INT32, UINT16, UINT32
-from lockstep.protocol.sequence import STAMP_HEAD, FrameSequence
+from lockstep.protocol.messages.properties import SEQUENCE_DIGITS
+from lockstep.protocol.messages.record import BODY_AT, BODY_LENGTH_AT, INT32, UINT16, UINT32
+from lockstep.protocol.messages.sequence import STAMP_HEAD, FrameSequence
 
 _ZERO_DIGITS = b"00000000"
 """The digits of the CRC are these while the CRC is computed."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lockstep.client.consumer.calls.parking.replay import Replay
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 
 Level = Literal["debug", "info", "warning"]
 

@@ -50,7 +50,7 @@ from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.done_ranges import Ranges
 from lockstep.protocol.errors import BrokerError, ParkRefusedError, StaleEpochError, TransportError
 from lockstep.protocol.headers.park import ParkEndReply
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 
 REFUSED_ENDS_MAX = 3
 """After so many refused ends of a replay, the main flow is not pulled until one is accepted: it can't move on any more."""

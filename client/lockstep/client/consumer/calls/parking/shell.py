@@ -40,7 +40,7 @@ from lockstep.protocol.errors import BrokerError, RemoteProtocolError, StaleEpoc
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply
 from lockstep.protocol.headers.pull import PullHeader
-from lockstep.protocol.message import MessageExt
+from lockstep.protocol.messages.message import MessageExt
 from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import overload
 
 from lockstep.protocol.errors import LocalProtocolError
-from lockstep.protocol.record import host_address, pack_host
+from lockstep.protocol.messages.record import host_address, pack_host
 
 UNIQUE_PREFIX_BYTES = 10
 UNIQUE_KEY_DIGITS = (32, 56)

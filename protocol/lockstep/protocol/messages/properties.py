@@ -7,8 +7,8 @@ lockstep reads both and writes none, as 4.9.8.
 from collections.abc import Mapping
 
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
+from lockstep.protocol.messages.record import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 from lockstep.protocol.names import BROKER_NAME_BYTES_MAX
-from lockstep.protocol.record import PROPERTIES_BYTES_MAX, TOPIC_BYTES_MAX
 
 TAGS = "TAGS"
 KEYS = "KEYS"

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 
 from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
-from lockstep.protocol.properties import LS_SEQ, SEQUENCE_DIGITS
-from lockstep.protocol.record import PROPERTIES_BYTES_MAX, UINT16, UINT32, record_bounds
+from lockstep.protocol.messages.properties import LS_SEQ, SEQUENCE_DIGITS
+from lockstep.protocol.messages.record import PROPERTIES_BYTES_MAX, UINT16, UINT32, record_bounds
 
 COUNT_AT = 72
 COUNT_DIGITS = 6

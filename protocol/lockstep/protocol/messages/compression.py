@@ -17,7 +17,7 @@ from typing import Any
 
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
-from lockstep.protocol.record import SYS_COMPRESSED
+from lockstep.protocol.messages.record import SYS_COMPRESSED
 
 COMPRESS_OVER_BYTES = 4096
 """Bodies of this size and above are compressed. RocketMQ: compressMsgBodyOverHowmuch."""

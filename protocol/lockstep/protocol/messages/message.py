@@ -8,13 +8,11 @@ from struct import Struct
 from types import MappingProxyType
 from typing import Any, Never, Self, final
 
-from lockstep.protocol.compression import compress_body, decompress_body
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX
-from lockstep.protocol.ids import KeyRange, message_id_of
-from lockstep.protocol.names import RETRY_PREFIX, check_topic, is_sendable_topic
-from lockstep.protocol.native import kernels
-from lockstep.protocol.properties import (
+from lockstep.protocol.messages.compression import compress_body, decompress_body
+from lockstep.protocol.messages.ids import KeyRange, message_id_of
+from lockstep.protocol.messages.properties import (
     KEYS,
     OWN_PREFIX,
     RETRY_TOPIC,
@@ -27,7 +25,7 @@ from lockstep.protocol.properties import (
     encode_properties,
     split_properties,
 )
-from lockstep.protocol.record import (
+from lockstep.protocol.messages.record import (
     BODY_AT,
     BORN_TIMESTAMP_AT,
     FLAG_AT,
@@ -47,6 +45,8 @@ from lockstep.protocol.record import (
     record_bounds,
     store_time_of,
 )
+from lockstep.protocol.names import RETRY_PREFIX, check_topic, is_sendable_topic
+from lockstep.protocol.native import kernels
 
 _UNUSUAL = SYS_COMPRESSED | SYS_IPV6_MASK
 """A record with none of these flags has its body, as it was sent, at BODY_AT."""
