@@ -49,6 +49,7 @@ UNLIMITED = {
     "group.deleted": BY_AN_OPERATOR,
     "log.level_changed": BY_AN_OPERATOR,
     "parked_keys.changed": BY_AN_OPERATOR,
+    "topic.purged": BY_AN_OPERATOR,
     "progress.forgotten": BY_AN_OPERATOR,
     "progress.reset": BY_AN_OPERATOR,
     "setting.changed": BY_AN_OPERATOR,

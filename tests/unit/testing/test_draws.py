@@ -11,7 +11,7 @@ from sweep.worlds import draw
 
 KINDS = every_fault()
 SEEDS = range(300)
-POLLED = ("readers", "retention", "begin", "early_groups")
+POLLED = ("readers", "retention", "purge", "begin", "early_groups")
 
 
 def without_pull_consumers(setting: Setting) -> Setting:
