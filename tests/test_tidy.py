@@ -99,6 +99,33 @@ def test_folders_are_small_enough_to_read_their_list_and_say_what_belongs_there(
         assert ast.get_docstring(tree(folder / "__init__.py")), f"{place(folder)}/__init__.py does not say what belongs there"
 
 
+NAMESAKES = {"Producer": "lockstep.client.sync has the blocking form", "ProducerArguments": "the arguments of each"}
+"""Names of two things, and why."""
+
+
+def named(path: Path) -> Iterator[str]:
+    """Yield the public classes and type aliases of a file."""
+    for node in tree(path).body:
+        if isinstance(node, ast.ClassDef):
+            name = node.name
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and "TypeVar" not in ast.unparse(node.value):
+            name = node.targets[0].id
+        else:
+            continue
+        if re.match("[A-Z].*[a-z]", name):
+            yield name
+
+
+def test_classes_and_types_have_names_of_their_own() -> None:
+    files: dict[str, list[str]] = {}
+    for path in sources():
+        if not place(path).startswith("tests/"):
+            for name in named(path):
+                files.setdefault(name, []).append(place(path))
+    shared = {name: where for name, where in files.items() if len(where) > 1}
+    assert shared.keys() == NAMESAKES.keys(), shared
+
+
 def test_every_root_is_one_typed_part_of_the_namespace_package() -> None:
     assert not list(ROOT.glob("*/lockstep/__init__.py")), "an __init__.py in lockstep/ breaks the namespace package"
     for root in roots():

@@ -31,7 +31,7 @@ PURGED = "topic.purged"
 
 
 class BrokerState:
-    """The tables, connected to one journal and one store. Implements the store's Replay."""
+    """The tables, connected to one journal and one store. Implements the store's StateReplay."""
 
     def __init__(self, config: CoordinationConfig, store: Store, random: Random, *, topics_max: int = TOPICS_MAX) -> None:
         self._store = store
@@ -101,7 +101,7 @@ class BrokerState:
             "coordination": self.coordination.snapshot(),
         }
 
-    # ---------------------------------------------------------------------------------------------------------------- Replay
+    # ---------------------------------------------------------------------------------------------------------------- StateReplay
 
     def snapshot(self, plain: Any) -> None:
         if not isinstance(plain, dict) or plain.get("format") != SNAPSHOT_FORMAT:

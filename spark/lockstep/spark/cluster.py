@@ -40,7 +40,7 @@ ROUTED_PAUSE_MS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Pull:
+class QueuePull:
     """A pull from one queue."""
 
     group: str
@@ -144,7 +144,7 @@ class Cluster:
                 raise response
         return [response for response in responses if isinstance(response, BrokerError)]
 
-    async def pull(self, pull: "Pull", begun: "asyncio.Future[Command] | None" = None) -> Pulled:
+    async def pull(self, pull: "QueuePull", begun: "asyncio.Future[Command] | None" = None) -> Pulled:
         """Return the records of one pull. `begun`: the same pull, if `begin` has sent it already."""
         response = None
         if begun is not None:
@@ -158,7 +158,7 @@ class Cluster:
             )
         return pulled(response)
 
-    async def begin(self, pull: "Pull") -> "asyncio.Future[Command] | None":
+    async def begin(self, pull: "QueuePull") -> "asyncio.Future[Command] | None":
         """Send the request of a pull without waiting for the response. Return None if the broker is not connected."""
         link = self._instance.link(pull.queue.broker_name)
         if link is None or not link.up:

@@ -11,7 +11,7 @@ from lockstep.protocol.errors import StateError, TransportError
 from lockstep.protocol.responses import Pulled
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.logs.log import get_logger
-from lockstep.spark.cluster import CachedCluster, Cluster, Pull
+from lockstep.spark.cluster import CachedCluster, Cluster, QueuePull
 from lockstep.spark.columns import Columns
 from lockstep.spark.offsets import QueueRange
 from lockstep.spark.options import SourceOptions
@@ -71,9 +71,9 @@ def _read_range(cached: CachedCluster, options: SourceOptions, group: str, range
     page = RangePage(range_.end, tags)
 
     async def fetch(cluster: Cluster) -> tuple[Pulled, Begun]:
-        pulled = await cluster.pull(Pull(group, queue, at, options), begun)
+        pulled = await cluster.pull(QueuePull(group, queue, at, options), begun)
         more = pulled.data and at < pulled.next_offset < range_.end
-        return pulled, await cluster.begin(Pull(group, queue, pulled.next_offset, options)) if more else None
+        return pulled, await cluster.begin(QueuePull(group, queue, pulled.next_offset, options)) if more else None
 
     cached.run(lambda cluster: cluster.layout(queue.topic))
     while at < range_.end:

@@ -26,7 +26,7 @@ from lockstep.protocol.errors import ConfigError, LockstepError
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
-from lockstep.spark.cluster import CachedCluster, Cluster, Pull
+from lockstep.spark.cluster import CachedCluster, Cluster, QueuePull
 from lockstep.spark.offsets import QUERY, Plain, StreamOffset, from_plain, group_in, ranges_between, share_limit, to_plain, with_group
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.positions import Subscribed, starts, subscribed
@@ -250,7 +250,7 @@ class _State:
         for queue, count in waiting.items():
             if count > 0:
                 if queue not in self._mean_bytes:
-                    pull = Pull(group, queue, begin[queue], self._options)
+                    pull = QueuePull(group, queue, begin[queue], self._options)
                     pulled = self.cached.run(lambda cluster, pull=pull: cluster.pull(pull))  # type: ignore[misc]
                     self._mean_bytes[queue] = len(pulled.data) // max(1, pulled.next_offset - begin[queue]) or 1
                 total += count

@@ -121,7 +121,7 @@ def draining_waits_for_one_call(patch: Patches) -> None:
     note = LaneRunner.note_progress
 
     def as_if_the_last_had_ended(self: LaneRunner) -> None:
-        if self.queue.calls:
+        if self.worker.calls:
             self.last_call_ended()
         else:
             note(self)

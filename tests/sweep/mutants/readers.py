@@ -32,11 +32,11 @@ def fetched_messages_count_as_handled(patch: Patches) -> None:
 
     def everything(self: PollModel) -> Any:
         for runner in self._held.values():
-            ownership, messages = runner.queue.ownership, runner.grant.messages
+            ownership, messages = runner.worker.ownership, runner.grant.messages
             if messages.commit_offset >= ownership.offset and messages.waiting:
                 self._moved.pop(runner, None)
                 ownership.call_ended(runner.grant.token, messages.next_offset, 0)
-                runner.queue.session.changed(ownership)
+                runner.worker.session.changed(ownership)
         return settle(self)
 
     patch.set(PollModel, "mark_done", everything)
@@ -72,7 +72,7 @@ def a_revoked_queue_still_returns_messages(patch: Patches) -> None:
     """A revoked queue returns no more messages: its fetched ones are dropped."""
 
     def whatever(self: PollModel, count: int) -> list[MessageExt]:
-        for runner in [runner for runner in self._ready if runner.queue.queue not in self.paused]:
+        for runner in [runner for runner in self._ready if runner.worker.queue not in self.paused]:
             del self._ready[runner]
             batch = runner.grant.messages.take(count)
             runner.grant.messages.commit()
@@ -81,7 +81,7 @@ def a_revoked_queue_still_returns_messages(patch: Patches) -> None:
             runner.grant.pull_wake.set()
             if batch:
                 self._moved.setdefault(runner)
-                runner.queue.ownership.running = True
+                runner.worker.ownership.running = True
                 return batch
         return []
 

@@ -37,7 +37,7 @@ def the_longest_call_is_not_the_one_that_blocks(patch: Patches) -> None:
 
     def newest(model: ConsumeModel, worker: QueueWorker | None, now_ms: int, *, with_stack: bool) -> Oldest:
         call = max(model.running_calls(), key=lambda each: each.started_ms)
-        return running_info._running_call(call, now_ms, with_stack=with_stack), str(call.runner.queue.queue)
+        return running_info._running_call(call, now_ms, with_stack=with_stack), str(call.runner.worker.queue)
 
     patch.set(base_consumer, "oldest_call", newest)
 

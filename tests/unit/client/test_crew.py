@@ -64,4 +64,4 @@ async def test_batch_that_arrives_in_the_turn_in_which_the_last_task_ends_is_cal
     started[1].set_result(None)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert (crew.tasks, runner.queue.ownership.running) == ({}, False)
+    assert (crew.tasks, runner.worker.ownership.running) == ({}, False)

@@ -22,7 +22,7 @@ from lockstep.client.consumer.calls.parking.effects import (
 )
 from lockstep.client.consumer.calls.parking.machine import PAUSE_MS, REFUSED_ENDS_MAX, Conditions, ParkMachine
 from lockstep.client.consumer.calls.parking.park_request import ParkOutcome, ParkRequest
-from lockstep.client.consumer.calls.parking.replay import Replay, Stage
+from lockstep.client.consumer.calls.parking.replay import Replay, ReplayStage
 from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueue
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.errors import BrokerError, ParkRefusedError, ServiceNotAvailableError, StaleEpochError, TransportError
@@ -52,18 +52,18 @@ class Bench(ParkMachine):
         effects, self.effects = self.effects, []
         return [effect for effect in effects if not isinstance(effect, Log)]
 
-    def at(self, stage: Stage) -> "Bench":
+    def at(self, stage: ReplayStage) -> "Bench":
         """Bring the replay to a stage, with two messages at the listener in CALLING, of which one is accepted in COMMITTING."""
         replay = self.replay
-        if stage is not Stage.WAITING:
+        if stage is not ReplayStage.WAITING:
             self.run(replay, NOW)
-        if stage is Stage.PAUSING:
+        if stage is ReplayStage.PAUSING:
             self.page_read(replay, None, NOW)
-        if stage is Stage.ENDING and not replay.drop:
+        if stage is ReplayStage.ENDING and not replay.drop:
             self.page_read(replay, ([], PULLED), NOW)
-        if stage in (Stage.CALLING, Stage.COMMITTING):
+        if stage in (ReplayStage.CALLING, ReplayStage.COMMITTING):
             self.page_read(replay, (of_key(12, 15), 30), NOW)
-        if stage is Stage.COMMITTING:
+        if stage is ReplayStage.COMMITTING:
             self.accepted(replay, of_key(12))
             self.run(replay, NOW)
         assert replay.stage is stage
@@ -112,10 +112,10 @@ def test_replay_reads_passes_on_commits_and_ends_where_the_main_flow_was_pulled(
 
 
 def test_page_is_passed_when_its_last_message_is_accepted_and_committed() -> None:
-    bench = Bench().at(Stage.COMMITTING)
+    bench = Bench().at(ReplayStage.COMMITTING)
     replay = bench.replay
     bench.answered(replay, ParkEndReply(), NOW)
-    assert (bench.take(), replay.stage, replay.committed) == ([], Stage.CALLING, 13)
+    assert (bench.take(), replay.stage, replay.committed) == ([], ReplayStage.CALLING, 13)
     bench.accepted(replay, of_key(15))
     bench.run(replay, NOW)
     assert bench.take() == [RunSoon(replay), SendParkEnd(replay, 16)]
@@ -124,7 +124,7 @@ def test_page_is_passed_when_its_last_message_is_accepted_and_committed() -> Non
 
 
 def test_accepted_messages_are_committed_together_in_the_next_turn() -> None:
-    bench = Bench().at(Stage.CALLING)
+    bench = Bench().at(ReplayStage.CALLING)
     bench.accepted(bench.replay, of_key(12))
     bench.accepted(bench.replay, of_key(15))
     bench.wake()
@@ -134,12 +134,12 @@ def test_accepted_messages_are_committed_together_in_the_next_turn() -> None:
 
 @pytest.mark.parametrize("connected", [True, False])
 def test_page_without_an_unfinished_message_is_passed_without_a_connection(connected: bool) -> None:
-    bench = Bench().at(Stage.CALLING)
+    bench = Bench().at(ReplayStage.CALLING)
     bench.accepted(bench.replay, of_key(12, 15))
     bench.run(bench.replay, NOW._replace(connected=connected))
     last = SendParkEnd(bench.replay, 16) if connected else None
     assert bench.take() == [RunSoon(bench.replay), *([last] if last else [])]
-    assert bench.replay.stage is (Stage.COMMITTING if connected else Stage.WAITING)
+    assert bench.replay.stage is (ReplayStage.COMMITTING if connected else ReplayStage.WAITING)
 
 
 # ----------------------------------------------------------------------------------------------------------- may it go on now?
@@ -165,8 +165,8 @@ def test_drop_does_not_wait_for_a_resume(now: Conditions, goes_on: bool) -> None
     assert bench.take() == [RunSoon(bench.replay), *([SendParkEnd(bench.replay, 10, PULLED)] if goes_on else [])]
 
 
-@pytest.mark.parametrize("stage", [Stage.PAUSING, Stage.PULLING, Stage.COMMITTING, Stage.ENDING])
-def test_wake_up_does_not_interrupt_a_request_or_a_pause(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", [ReplayStage.PAUSING, ReplayStage.PULLING, ReplayStage.COMMITTING, ReplayStage.ENDING])
+def test_wake_up_does_not_interrupt_a_request_or_a_pause(stage: ReplayStage) -> None:
     bench = Bench().at(stage)
     bench.wake()
     assert bench.take() == []
@@ -175,8 +175,8 @@ def test_wake_up_does_not_interrupt_a_request_or_a_pause(stage: Stage) -> None:
 # ------------------------------------------------------------------------------------------------------------------------ drop
 
 
-@pytest.mark.parametrize("stage", list(Stage))
-def test_drop_takes_back_what_waits_for_a_call_and_ends_after_what_is_under_way(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", list(ReplayStage))
+def test_drop_takes_back_what_waits_for_a_call_and_ends_after_what_is_under_way(stage: ReplayStage) -> None:
     bench = Bench().at(stage)
     replay = bench.replay
     for _ in range(2):
@@ -186,7 +186,7 @@ def test_drop_takes_back_what_waits_for_a_call_and_ends_after_what_is_under_way(
 
 
 def test_drop_ends_after_the_call_that_runs() -> None:
-    bench = Bench().at(Stage.CALLING)
+    bench = Bench().at(ReplayStage.CALLING)
     replay = bench.replay
     bench.start(ReplayKey("k", 12, drop=True))
     bench.left_out(replay, 1)
@@ -200,7 +200,7 @@ def test_drop_ends_after_the_call_that_runs() -> None:
 
 @pytest.mark.parametrize("reply", [ParkEndReply(), ParkEndReply(until=50)])
 def test_drop_that_is_not_at_its_end_is_asked_for_again_after_a_pause(reply: ParkEndReply) -> None:
-    bench = Bench(drop=True).at(Stage.ENDING)
+    bench = Bench(drop=True).at(ReplayStage.ENDING)
     bench.answered(bench.replay, reply, NOW)
     assert bench.take() == [WakeRunner(), Pause(bench.replay, PAUSE_MS)]
     assert bench.may_take
@@ -209,7 +209,7 @@ def test_drop_that_is_not_at_its_end_is_asked_for_again_after_a_pause(reply: Par
 
 
 def test_known_replay_is_not_begun_again_nor_is_a_drop_undone() -> None:
-    bench = Bench(drop=True).at(Stage.ENDING)
+    bench = Bench(drop=True).at(ReplayStage.ENDING)
     bench.start(ReplayKey("k", 0, drop=False))
     assert (bench.take(), bench.replay.drop) == ([], True)
 
@@ -221,7 +221,7 @@ LOST, REFUSED = TransportError("lost"), ServiceNotAvailableError("the disk is fu
 
 @pytest.mark.parametrize("page", [None, ([], 9)], ids=["refused", "it goes back"])
 def test_pull_that_is_refused_is_repeated_after_a_pause(page: tuple[list[MessageExt], int] | None) -> None:
-    bench = Bench().at(Stage.PULLING)
+    bench = Bench().at(ReplayStage.PULLING)
     bench.page_read(bench.replay, page, NOW)
     assert bench.take() == [Pause(bench.replay, PAUSE_MS)]
     bench.run(bench.replay, NOW)
@@ -231,28 +231,28 @@ def test_pull_that_is_refused_is_repeated_after_a_pause(page: tuple[list[Message
 @pytest.mark.parametrize("error", [LOST, REFUSED])
 @pytest.mark.parametrize(
     ("stage", "expected"),
-    [(Stage.PULLING, Pause), (Stage.COMMITTING, None), (Stage.ENDING, Pause)],
-    ids=lambda value: value.name if isinstance(value, Stage) else "",
+    [(ReplayStage.PULLING, Pause), (ReplayStage.COMMITTING, None), (ReplayStage.ENDING, Pause)],
+    ids=lambda value: value.name if isinstance(value, ReplayStage) else "",
 )
-def test_request_that_fails_is_repeated(stage: Stage, expected: type[Effect] | None, error: TransportError | BrokerError) -> None:
+def test_request_that_fails_is_repeated(stage: ReplayStage, expected: type[Effect] | None, error: TransportError | BrokerError) -> None:
     bench = Bench().at(stage)
     replay = bench.replay
     bench.failed(replay, error, NOW)
     assert [type(effect) for effect in bench.take()] == ([] if expected is None else [expected])
-    assert bench.may_take is (stage is not Stage.ENDING), "it is not known yet whether the replay has ended"
-    if stage is Stage.COMMITTING:
+    assert bench.may_take is (stage is not ReplayStage.ENDING), "it is not known yet whether the replay has ended"
+    if stage is ReplayStage.COMMITTING:
         bench.wake()
     bench.run(replay, NOW._replace(held=True))
     again = {
-        Stage.PULLING: PullPage(replay, 10),
-        Stage.COMMITTING: SendParkEnd(replay, 13),
-        Stage.ENDING: SendParkEnd(replay, PULLED, PULLED),
+        ReplayStage.PULLING: PullPage(replay, 10),
+        ReplayStage.COMMITTING: SendParkEnd(replay, 13),
+        ReplayStage.ENDING: SendParkEnd(replay, PULLED, PULLED),
     }
     assert bench.take()[-1] == again[stage]
 
 
 def test_commit_that_fails_does_not_repeat_a_page_that_is_accepted_meanwhile() -> None:
-    bench = Bench().at(Stage.COMMITTING)
+    bench = Bench().at(ReplayStage.COMMITTING)
     bench.accepted(bench.replay, of_key(15))
     bench.failed(bench.replay, LOST, NOW)
     assert bench.take() == [PullPage(bench.replay, 30)]
@@ -263,24 +263,24 @@ def test_repeated_end_names_the_next_pull_as_of_then() -> None:
     queue = ProcessQueue(PULLED, 0, FlowLimits(1_000, 1 << 30, 10_000))
     bench = Bench()
     bench._messages = queue
-    bench.at(Stage.ENDING)
+    bench.at(ReplayStage.ENDING)
     bench.failed(bench.replay, LOST, NOW)
     queue.put((), 50, 0)
     bench.run(bench.replay, NOW._replace(connected=False))
     assert bench.take() == [Pause(bench.replay, PAUSE_MS), SendParkEnd(bench.replay, PULLED, 50)]
 
 
-@pytest.mark.parametrize("stage", [Stage.PULLING, Stage.COMMITTING, Stage.ENDING])
-def test_stale_epoch_ends_the_grant_and_requests_nothing(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", [ReplayStage.PULLING, ReplayStage.COMMITTING, ReplayStage.ENDING])
+def test_stale_epoch_ends_the_grant_and_requests_nothing(stage: ReplayStage) -> None:
     bench = Bench().at(stage)
     bench.failed(bench.replay, StaleEpochError("stale"), NOW)
     assert [effect for effect in bench.take() if not isinstance(effect, WakeRunner)] == [EndStaleGrant()]
     assert bench.may_take
-    assert bench.replay.stage is Stage.WAITING
+    assert bench.replay.stage is ReplayStage.WAITING
 
 
-@pytest.mark.parametrize("stage", [Stage.COMMITTING, Stage.ENDING])
-def test_replay_that_the_broker_does_not_know_ends_and_its_key_stays_parked(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", [ReplayStage.COMMITTING, ReplayStage.ENDING])
+def test_replay_that_the_broker_does_not_know_ends_and_its_key_stays_parked(stage: ReplayStage) -> None:
     bench = Bench().at(stage)
     bench.failed(bench.replay, ParkRefusedError("parked by another owner"), NOW)
     assert [effect for effect in bench.take() if not isinstance(effect, WakeRunner)] == [TakeBack(bench.replay), RequestLocks()]
@@ -298,7 +298,7 @@ def refuse(bench: Bench, until: int) -> None:
 
 
 def test_refused_end_is_asked_for_again_where_the_broker_has_said() -> None:
-    bench = Bench().at(Stage.ENDING)
+    bench = Bench().at(ReplayStage.ENDING)
     bench.answered(bench.replay, ParkEndReply(until=60), NOW)
     assert bench.take() == [WakeRunner(), PullPage(bench.replay, PULLED)]
     bench.page_read(bench.replay, ([], 59), NOW)
@@ -322,7 +322,7 @@ def is_refused(bench: Bench) -> None:
 @pytest.mark.parametrize("leave", [ends, is_parked, is_refused])
 @pytest.mark.parametrize("refused", range(REFUSED_ENDS_MAX + 2))
 def test_main_flow_is_stopped_after_three_refused_ends_and_goes_on_after_the_replay(leave: Callable[[Bench], None], refused: int) -> None:
-    bench = Bench().at(Stage.ENDING)
+    bench = Bench().at(ReplayStage.ENDING)
     stops = 0
     for number in range(refused):
         bench.answered(bench.replay, ParkEndReply(until=50 + number), NOW)
@@ -337,9 +337,9 @@ def test_main_flow_is_stopped_after_three_refused_ends_and_goes_on_after_the_rep
 # ------------------------------------------------------------------------------------------------------------- removed replays
 
 
-@pytest.mark.parametrize("stage", list(Stage))
+@pytest.mark.parametrize("stage", list(ReplayStage))
 @pytest.mark.parametrize("how", ["parked", "the grant ends", "parked and replayed again"])
-def test_what_is_reported_of_a_removed_replay_has_no_effect(stage: Stage, how: str) -> None:
+def test_what_is_reported_of_a_removed_replay_has_no_effect(stage: ReplayStage, how: str) -> None:
     bench = Bench().at(stage)
     replay = bench.replay
     if how == "the grant ends":
@@ -377,14 +377,14 @@ def test_hidden_messages_are_left_out_of_the_main_flow(hidden: dict[str, int | N
 
 
 def test_end_is_forgotten_when_progress_has_passed_it() -> None:
-    bench = Bench().at(Stage.ENDING)
+    bench = Bench().at(ReplayStage.ENDING)
     bench.hidden |= {"old": PULLED, "far": PULLED + 5, "parked": None}
     bench.answered(bench.replay, ParkEndReply(upto=PULLED + 1), NOW)
     assert bench.hidden == {"k": PULLED + 1, "far": PULLED + 5, "parked": None}
 
 
 def test_key_whose_park_has_no_response_is_not_replayed_and_its_locks_are_requested_then() -> None:
-    bench = Bench().at(Stage.PULLING)
+    bench = Bench().at(ReplayStage.PULLING)
     first, second = of_key(20, 21)
     bench.park_begins(first)
     keys = [ReplayKey("k", 5), ReplayKey("other", 5)]
@@ -412,13 +412,13 @@ def test_no_done_range_is_committed_while_a_park_has_no_response() -> None:
 @pytest.mark.parametrize(
     ("stage", "drop", "connected", "expected"),
     [
-        (Stage.COMMITTING, False, True, [13]),
-        (Stage.COMMITTING, False, False, []),
-        (Stage.COMMITTING, True, True, []),
-        (Stage.CALLING, False, True, []),
+        (ReplayStage.COMMITTING, False, True, [13]),
+        (ReplayStage.COMMITTING, False, False, []),
+        (ReplayStage.COMMITTING, True, True, []),
+        (ReplayStage.CALLING, False, True, []),
     ],
 )
-def test_progress_is_committed_before_the_queue_is_released(stage: Stage, drop: bool, connected: bool, expected: list[int]) -> None:
+def test_progress_is_committed_before_the_queue_is_released(stage: ReplayStage, drop: bool, connected: bool, expected: list[int]) -> None:
     bench = Bench().at(stage)
     bench.replay.drop = drop
     bench.commit_soon(NOW._replace(connected=connected))
@@ -428,7 +428,7 @@ def test_progress_is_committed_before_the_queue_is_released(stage: Stage, drop: 
 
 def test_what_is_logged_of_a_replay() -> None:
     bench = Bench()
-    bench.at(Stage.WAITING)
+    bench.at(ReplayStage.WAITING)
     bench.failed(bench.replay, LOST, NOW)
     bench.run(bench.replay, NOW)
     bench.page_read(bench.replay, ([], PULLED), NOW)

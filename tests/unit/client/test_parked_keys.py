@@ -11,7 +11,7 @@ import pytest
 
 from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.lanes import Lanes
-from lockstep.client.consumer.calls.parking.replay import Stage
+from lockstep.client.consumer.calls.parking.replay import ReplayStage
 from lockstep.client.consumer.calls.parking.shell import ParkedKeys
 from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueue
 from lockstep.client.consumer.config import ConsumerConfig
@@ -85,12 +85,12 @@ class Bench:
         self.stale.append(by)
         grant.alive = False
 
-    async def at(self, stage: Stage) -> "Bench":
+    async def at(self, stage: ReplayStage) -> "Bench":
         """Begin a replay, or for ENDING a drop, and bring it to a stage."""
-        self.keys.start(ReplayKey("k", 10, drop=stage is Stage.ENDING))
-        if stage is not Stage.WAITING:
+        self.keys.start(ReplayKey("k", 10, drop=stage is ReplayStage.ENDING))
+        if stage is not ReplayStage.WAITING:
             await turn()
-        if stage is Stage.PAUSING:
+        if stage is ReplayStage.PAUSING:
             self.link.respond(code=ResponseCode.SYSTEM_BUSY)
             await turn()
         assert [replay.stage for replay in self.keys.machine.replays.values()] == [stage]
@@ -130,14 +130,14 @@ async def test_requests_of_a_replay_and_what_is_reported() -> None:
 
 
 ANSWERS = {
-    Stage.PULLING: (PullReply(PULLED, 0, PULLED), ResponseCode.PULL_NOT_FOUND),
-    Stage.ENDING: (ParkEndReply(upto=PULLED), ResponseCode.SUCCESS),
+    ReplayStage.PULLING: (PullReply(PULLED, 0, PULLED), ResponseCode.PULL_NOT_FOUND),
+    ReplayStage.ENDING: (ParkEndReply(upto=PULLED), ResponseCode.SUCCESS),
 }
 
 
-@pytest.mark.parametrize("stage", [Stage.WAITING, Stage.PULLING, Stage.ENDING])
+@pytest.mark.parametrize("stage", [ReplayStage.WAITING, ReplayStage.PULLING, ReplayStage.ENDING])
 @pytest.mark.parametrize("stopped", [False, True])
-async def test_what_comes_after_the_end_of_the_grant_changes_nothing(stage: Stage, stopped: bool) -> None:
+async def test_what_comes_after_the_end_of_the_grant_changes_nothing(stage: ReplayStage, stopped: bool) -> None:
     """The runner stops the replays in the turn after the end of the grant: a response may come before and after that."""
     bench = await Bench().at(stage)
     bench.grant.alive = False
@@ -149,8 +149,8 @@ async def test_what_comes_after_the_end_of_the_grant_changes_nothing(stage: Stag
     assert (bench.link.take(), bench.events, bench.failures, bench.lock_requests) == ([], [], [], 0)
 
 
-@pytest.mark.parametrize("stage", [Stage.WAITING, Stage.PAUSING, Stage.PULLING, Stage.ENDING])
-async def test_nothing_refers_to_a_shell_that_was_stopped(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", [ReplayStage.WAITING, ReplayStage.PAUSING, ReplayStage.PULLING, ReplayStage.ENDING])
+async def test_nothing_refers_to_a_shell_that_was_stopped(stage: ReplayStage) -> None:
     """Without the garbage collector: a timer, a turn of the loop or a request that has no response would keep it."""
     bench = await Bench().at(stage)
     link, pending = bench.link, bench.link.pending
@@ -164,7 +164,7 @@ async def test_nothing_refers_to_a_shell_that_was_stopped(stage: Stage) -> None:
 
 
 async def test_nothing_refers_to_a_shell_whose_replays_have_ended() -> None:
-    bench = await Bench().at(Stage.ENDING)
+    bench = await Bench().at(ReplayStage.ENDING)
     bench.link.respond(ParkEndReply(upto=PULLED))
     await turn()
     keys = weakref.ref(bench.keys)
@@ -173,28 +173,28 @@ async def test_nothing_refers_to_a_shell_whose_replays_have_ended() -> None:
     assert keys() is None
 
 
-@pytest.mark.parametrize("stage", [Stage.PULLING, Stage.ENDING])
-async def test_stale_epoch_ends_the_grant(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", [ReplayStage.PULLING, ReplayStage.ENDING])
+async def test_stale_epoch_ends_the_grant(stage: ReplayStage) -> None:
     bench = await Bench().at(stage)
     bench.link.respond(code=ResponseCode.STALE_EPOCH)
     await turn()
     assert (bench.stale, bench.link.take()) == (["PARK_END"], [])
 
 
-@pytest.mark.parametrize("stage", [Stage.PULLING, Stage.ENDING])
-async def test_lost_connection_pauses_the_replay(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", [ReplayStage.PULLING, ReplayStage.ENDING])
+async def test_lost_connection_pauses_the_replay(stage: ReplayStage) -> None:
     bench = await Bench().at(stage)
     pending = bench.link.pending
     assert pending is not None
     pending.set_exception(TransportError("lost"))
     await turn()
-    expected = Stage.PAUSING if stage is Stage.PULLING else Stage.ENDING
+    expected = ReplayStage.PAUSING if stage is ReplayStage.PULLING else ReplayStage.ENDING
     assert [replay.stage for replay in bench.keys.machine.replays.values()] == [expected]
     bench.keys.stop()
 
 
 async def test_request_on_a_link_that_is_down_counts_as_lost() -> None:
-    bench = await Bench().at(Stage.PULLING)
+    bench = await Bench().at(ReplayStage.PULLING)
     bench.link.respond(PullReply(PULLED, 0, PULLED), ResponseCode.PULL_NOT_FOUND)
     bench.link.up = False
     await turn()
@@ -204,7 +204,7 @@ async def test_request_on_a_link_that_is_down_counts_as_lost() -> None:
 
 
 async def test_response_that_can_not_be_read_stops_the_consumer() -> None:
-    bench = await Bench().at(Stage.ENDING)
+    bench = await Bench().at(ReplayStage.ENDING)
     pending = bench.link.pending
     assert pending is not None
     pending.set_result(Command(ResponseCode.SUCCESS, 1, fields={"upto": "x"}))
@@ -214,7 +214,7 @@ async def test_response_that_can_not_be_read_stops_the_consumer() -> None:
 
 
 async def test_progress_is_committed_before_a_release_and_its_response_is_not_awaited() -> None:
-    bench = await Bench().at(Stage.WAITING)
+    bench = await Bench().at(ReplayStage.WAITING)
     (replay,) = bench.keys.machine.replays.values()
     replay.next = 13
     bench.keys.commit_soon()

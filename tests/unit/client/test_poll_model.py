@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.poll_model import PollModel
 from lockstep.client.consumer.calls.process_queue import FlowLimits, ProcessQueue
-from lockstep.client.consumer.calls.runner import HeldQueue
+from lockstep.client.consumer.calls.runner import AbstractQueueWorker
 from lockstep.client.consumer.grants.ownership import GrantPolicy, QueueOwnership
 from lockstep.protocol.bodies import LockResult, LockVerdict
 from lockstep.protocol.messages.message import MessageExt
@@ -59,7 +59,7 @@ class Queue:
             fetch=lambda grant, runner: None,
             look=lambda: None,
         )
-        self.runner = self.polls.runner(cast(HeldQueue, held), self.grant)
+        self.runner = self.polls.runner(cast(AbstractQueueWorker, held), self.grant)
 
     def arrive(self, wanted: list[bool]) -> None:
         """Store the response to a pull: of the next messages those that the subscription selects (`wanted`)."""
@@ -134,7 +134,7 @@ def apply(polls: PollModel, held: list[Queue], what: str, one: Any, other: Any) 
         assert not any(cast(Any, message).queue in polls.paused for message in batch)
         note(held, batch)
     elif what == "settle":
-        back = {runner.queue.queue for runner in polls.mark_done()}
+        back = {runner.worker.queue for runner in polls.mark_done()}
         for each in held:
             assert (each.queue in back) == (each.position < each.done), "truncated queues are reported, and left to the caller"
             each.done, each.sought = max(each.done, each.position), each.queue in back

@@ -267,7 +267,7 @@ def test_queue_unassigned_during_a_backward_commit_is_not_reset() -> None:
                 await consumer.commit()
                 for queue in (other, QUEUE):
                     await consumer.seek(queue, 1)
-                assert [runner.queue.queue for runner in consumer._polls._moved] == [other, QUEUE]
+                assert [runner.worker.queue for runner in consumer._polls._moved] == [other, QUEUE]
                 await w.cluster.pause("broker-b")
                 committing = asyncio.ensure_future(consumer.commit())
                 await w.cluster.advance(seconds=0.5)

@@ -14,7 +14,7 @@ from lockstep.protocol.messages.record import INT64, QUEUE_OFFSET_AT
 from lockstep.protocol.responses import Pulled
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.spark import reading
-from lockstep.spark.cluster import Pull
+from lockstep.spark.cluster import QueuePull
 from lockstep.spark.offsets import QueueRange
 from lockstep.spark.options import SourceOptions
 from lockstep.spark.reading import DataLostError, TaskReading, read
@@ -112,7 +112,7 @@ def test_empty_pulls_are_retried_until_the_fetch_timeout(monkeypatch: pytest.Mon
 
 def test_pull_requests_the_configured_limits() -> None:
     given = SourceOptions.parse({"nameserver": "h:1", "subscribe": "t", "fetchMaxMessages": "7", "fetchMaxBytes": "600"})
-    header = Pull("g", QUEUE, 5, given).header()
+    header = QueuePull("g", QUEUE, 5, given).header()
     assert (header.max_msg_nums, header.max_msg_bytes, header.queue_offset) == (7, 600, 5)
 
 

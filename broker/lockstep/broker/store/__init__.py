@@ -10,7 +10,7 @@ Read `store.py` first, and docs/store.md for the files.
 from lockstep.broker.store.config import FlushMode, Identity, StoreConfig
 from lockstep.broker.store.errors import IdentityError, StoreCorruptError, StoreDiskError, StoreInUseError
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, ReadStatus, Recovery
-from lockstep.broker.store.start.replay import Replay
+from lockstep.broker.store.start.replay import StateReplay
 from lockstep.broker.store.store import Store
 
 __all__ = [
@@ -22,7 +22,7 @@ __all__ = [
     "ReadResult",
     "ReadStatus",
     "Recovery",
-    "Replay",
+    "StateReplay",
     "Store",
     "StoreConfig",
     "StoreCorruptError",

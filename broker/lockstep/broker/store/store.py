@@ -29,7 +29,7 @@ from lockstep.broker.store.queues.search import Search, Searched, SearchLimits, 
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery
 from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity, Survey, locked_directory
 from lockstep.broker.store.start.recovery import Recoverer, RecoveryProgress
-from lockstep.broker.store.start.replay import LogState, Replay
+from lockstep.broker.store.start.replay import LogState, StateReplay
 from lockstep.broker.store.start.snapshot import Snapshots, encode_parts, gathered, recorded_start
 from lockstep.protocol.errors import MessageIllegalError, ServiceNotAvailableError, StateError
 from lockstep.protocol.messages.properties import COPY_GROWTH_BYTES_MAX
@@ -154,7 +154,7 @@ class Store:
             raise
         return store
 
-    async def recover(self, replay: Replay) -> Recovery:
+    async def recover(self, replay: StateReplay) -> Recovery:
         """Read the log from the last snapshot on, cut an unfinished tail, and pass the state to `replay`.
 
         Raises StoreCorruptError if synced bytes are damaged. Nothing is confirmed before the next `sync`.

@@ -1,4 +1,11 @@
-"""Protocols between a broker session, the workers of queues and a group's membership."""
+"""What broker sessions, the workers of queues and a group's membership see of each other. Their modules can't import each other.
+
+| protocol | class |
+|---|---|
+| ReportedQueueWorker; AbstractQueueWorker (calls/runner.py) | QueueWorker (calls/queue_worker.py) |
+| QueueSession | BrokerSession (grants/broker_session.py), LocalSession (grants/broadcast.py) |
+| AbstractMembership | Membership (membership.py) |
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -8,8 +15,8 @@ from lockstep.client.consumer.grants.ownership import QueueOwnership
 from lockstep.protocol.bodies import ListVersion, LockResult, ReplayKey, StartPolicy
 
 
-class QueueHandler(Protocol):
-    """Handles the reports of a session about one queue."""
+class ReportedQueueWorker(Protocol):
+    """A queue's worker as sessions see it: it handles their reports about the queue."""
 
     @property
     def ownership(self) -> QueueOwnership: ...
@@ -57,10 +64,10 @@ class QueueSession(Protocol):
     @property
     def proof(self) -> Deadline: ...
 
-    def add(self, handler: QueueHandler) -> None:
+    def add(self, handler: ReportedQueueWorker) -> None:
         """Acquire, renew and release the queue as its machine requires, and report to the handler."""
 
-    def remove(self, handler: QueueHandler) -> None:
+    def remove(self, handler: ReportedQueueWorker) -> None:
         """Remove a queue after its machine is done."""
 
     def trigger(self) -> None:
@@ -69,11 +76,11 @@ class QueueSession(Protocol):
     def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """Send progress or a release; `urgent`: at once, because something waits for the response."""
 
-    def queue_truncated(self, handler: QueueHandler, first: int, end: int) -> None:
+    def queue_truncated(self, handler: ReportedQueueWorker, first: int, end: int) -> None:
         """Handle that the queue now holds the messages `first` ≤ offset < `end`, and this member's offset is above `end`."""
 
 
-class GroupHandler(Protocol):
+class AbstractMembership(Protocol):
     """A consumer's membership of its group, as sessions and workers see it."""
 
     def list_version_received(self, link: BrokerLink, version: ListVersion) -> None:
@@ -91,5 +98,5 @@ class GroupHandler(Protocol):
     def heartbeat_soon(self) -> None:
         """Send a heartbeat, because a broker does not know the group's subscription."""
 
-    def forget(self, handler: QueueHandler) -> None:
+    def forget(self, handler: ReportedQueueWorker) -> None:
         """Remove a queue after its machine is done."""

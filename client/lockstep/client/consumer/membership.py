@@ -17,7 +17,7 @@ from lockstep.client.consumer.grants.broker_session import BrokerSession
 from lockstep.client.consumer.grants.broker_sessions import BrokerSessions
 from lockstep.client.consumer.grants.ownership import GrantPolicy
 from lockstep.client.consumer.health import BrokerHealth, QueueHealth
-from lockstep.client.consumer.interfaces import QueueHandler
+from lockstep.client.consumer.interfaces import ReportedQueueWorker
 from lockstep.client.consumer.rebalance import ListChange, MemberLists, QueueSet, RebalancePlan, by_hand, by_one_list, everything, plan
 from lockstep.client.consumer.rebalance_delay import RebalanceDelay
 from lockstep.client.instance import Instance
@@ -103,7 +103,7 @@ class Membership:
         if self._workers:
             await self._empty.wait()
 
-    def forget(self, handler: QueueHandler) -> None:
+    def forget(self, handler: ReportedQueueWorker) -> None:
         """Remove a queue after its machine is done."""
         queue = handler.ownership.queue
         if self._workers.get(queue) is handler:

@@ -317,7 +317,7 @@ class PullConsumer(BaseConsumer):
         self._running()
         assert self._membership is not None
         back = self._polls.mark_done()
-        went = {runner.queue.queue for runner in back}
+        went = {runner.worker.queue for runner in back}
         # The present grants: one that ends while a reset is awaited has not committed.
         held = [(worker, worker.grant) for worker in self._membership.workers if worker.queue not in went]
         waiting = [(worker, grant, worker.ownership.offset) for worker, grant in held if grant is not None]
@@ -357,26 +357,26 @@ class PullConsumer(BaseConsumer):
         If another reset came first, that one counts, and this one is void.
         """
         for runner in back:
-            grant, queue = runner.grant, runner.queue.queue
+            grant, queue = runner.grant, runner.worker.queue
             offset = grant.messages.commit_offset
             if not grant.alive:  # it ended while another queue was reset
                 self._polls.revoked[queue] = offset
                 continue
             body = ResetBody(self.group, queue.topic, (QueueOffset(queue.queue_id, offset, grant.token),))
             try:
-                await runner.queue.session.link.call(RequestCode.RESET_OFFSETS, None, body)
+                await runner.worker.session.link.call(RequestCode.RESET_OFFSETS, None, body)
             except StaleEpochError:
                 self._polls.revoked[queue] = offset
-                runner.queue.handle_stale(grant, by="RESET_OFFSETS")
+                runner.worker.handle_stale(grant, by="RESET_OFFSETS")
                 continue
             except (TransportError, BrokerError) as error:
                 if not patient:
                     raise
                 log.warning("commit.deferred", group=self.group, queue=str(queue), offset=offset, error=str(error))
                 continue
-            if grant.alive and runner.queue.ownership.stale(grant.token):
-                runner.queue.grant_ended(fenced=True)
-                runner.queue.session.trigger()
+            if grant.alive and runner.worker.ownership.stale(grant.token):
+                runner.worker.grant_ended(fenced=True)
+                runner.worker.session.trigger()
 
     def committed(self, queue: MessageQueue) -> int | None:
         """Return the progress of the group in a queue of this consumer.

@@ -49,13 +49,13 @@ def oldest_call(model: ConsumeModel, worker: QueueWorker | None, now_ms: int, *,
     """Return the call that has run longest in the worker's queue. If there is no worker, or no call runs there and no further one may
     start, return the one that has run longest in any queue."""
     calls = list(model.running_calls())
-    here = calls if worker is None else [call for call in calls if call.runner.queue is worker]
+    here = calls if worker is None else [call for call in calls if call.runner.worker is worker]
     if not here and model.concurrency is not None and len(calls) >= model.concurrency:
         here = calls
     call = min(here, key=lambda each: each.started_ms, default=None)
     if call is None:
         return None, None
-    return _running_call(call, now_ms, with_stack=with_stack), str(call.runner.queue.queue)
+    return _running_call(call, now_ms, with_stack=with_stack), str(call.runner.worker.queue)
 
 
 def _running_call(call: Call, now_ms: int, *, with_stack: bool) -> RunningCall:

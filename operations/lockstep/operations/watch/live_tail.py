@@ -14,7 +14,7 @@ from lockstep.operations.admin_client import AdminClient, by_name, without_addre
 from lockstep.operations.messages.find import Criteria
 from lockstep.operations.messages.queue_reader import Pick, QueueReader
 from lockstep.operations.watch.requests import Requests
-from lockstep.operations.watch.tail_plan import SHOWN_MAX, Batch, Part, TailPlan, merged
+from lockstep.operations.watch.tail_plan import SHOWN_MAX, Part, ReadBatch, TailPlan, merged
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
 from lockstep.protocol.errors import LockstepError, TopicNotExistError
 from lockstep.protocol.messages.message import MessageExt
@@ -45,7 +45,7 @@ NAMESERVERS = "nameservers"
 class Reading:
     """The messages that were read at one broker, up to a failure."""
 
-    batches: Sequence[Batch[MessageExt]]
+    batches: Sequence[ReadBatch[MessageExt]]
     error: LockstepError | None
 
 
@@ -136,7 +136,7 @@ class LiveTail(Generic[T]):
             parts.setdefault(part.queue.broker_name, []).append(part)
         for name, own in parts.items():
             self._readings.start(name, partial(self._read, addresses[name], own))
-        batches: list[Batch[MessageExt]] = []
+        batches: list[ReadBatch[MessageExt]] = []
         for name, reading in (await self._readings.responses(parts)).items():
             error = reading if isinstance(reading, LockstepError) else reading.error
             if error is not None:
@@ -170,14 +170,14 @@ class LiveTail(Generic[T]):
 
     async def _read(self, broker: BrokerAddress, parts: Sequence[Part]) -> Reading:
         """Read parts of queues of one broker, one after the other."""
-        batches: list[Batch[MessageExt]] = []
+        batches: list[ReadBatch[MessageExt]] = []
         pick = Pick(tags=self._criteria.tags, key=self._criteria.sharding_key)
         try:
             for part in parts:
                 reader = QueueReader(self._admin, broker, self._topic, part.queue.queue_id, part.first, part.end, pick)
                 page = await reader.next()
                 matching = [] if page is None else [each for each in page.messages if self._criteria.accepts(each)]
-                batches.append(Batch(part, reader.offset, matching))
+                batches.append(ReadBatch(part, reader.offset, matching))
         except LockstepError as error:
             return Reading(batches, error)
         return Reading(batches, None)

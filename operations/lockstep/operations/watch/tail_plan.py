@@ -43,7 +43,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch(Generic[M]):
+class ReadBatch(Generic[M]):
     """What was read of a part."""
 
     part: Part
@@ -96,7 +96,7 @@ class TailPlan(Generic[M]):
             self._pass_over(queue, ranges[queue].max_offset)
         return [Part(queue, ranges[queue].max_offset - count, ranges[queue].max_offset) for queue, count in chosen.items()]
 
-    def take(self, batches: Iterable[Batch[M]]) -> list[tuple[int, M]]:
+    def take(self, batches: Iterable[ReadBatch[M]]) -> list[tuple[int, M]]:
         """Account for what was read. Return the messages that are shown, each with the time at which it is placed: sorted by it, messages
         are in the order of their queues, also if a broker's clock was set back."""
         placed: list[tuple[int, MessageQueue, M]] = []

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.operations.watch.tail_plan import QUEUES_MAX, SHOWN_MAX, Batch, Part, TailPlan, merged, shares
+from lockstep.operations.watch.tail_plan import QUEUES_MAX, SHOWN_MAX, Part, ReadBatch, TailPlan, merged, shares
 from lockstep.protocol.bodies import OffsetRange
 from lockstep.protocol.topics.queue import MessageQueue
 
@@ -42,10 +42,10 @@ class Cluster:
             if queue.broker_name == broker
         }
 
-    def read(self, part: Part, missing: int) -> Batch[Sent]:
+    def read(self, part: Part, missing: int) -> ReadBatch[Sent]:
         """Return all of a part but its last messages, and some that are not of it."""
         following = max(part.first, part.end - missing)
-        return Batch(part, following, [each for each in self.stored[part.queue] if each.matches])
+        return ReadBatch(part, following, [each for each in self.stored[part.queue] if each.matches])
 
 
 clocks = st.tuples(st.integers(0, 100), st.integers(0, 50), st.integers(-1, 2))
@@ -149,7 +149,7 @@ def test_queues_beyond_those_that_are_read_are_passed_over() -> None:
     assert len(parts) == QUEUES_MAX
     assert {part.queue for part in parts} > {queue for queue in queues if queue.queue_id % 2}, "those that have most are read"
     assert plan.passed_over == 10 * 2
-    plan.take([Batch(part, part.end, [Sent(part.queue, part.first, 1)]) for part in parts])
+    plan.take([ReadBatch(part, part.end, [Sent(part.queue, part.first, 1)]) for part in parts])
     assert (plan.shown, plan.passed_over, plan.unmatched) == (20, 10 * 2 + 15 * 2 + 5, 0)
     assert plan.parts(held, 20) == []
 
@@ -161,7 +161,7 @@ def test_newest_of_what_was_read_is_shown_and_the_rest_is_passed_over() -> None:
     held = {queue: OffsetRange(queue.queue_id, 0, 30) for queue in (one, other)}
     plan.look("a", held)
     batches = [
-        Batch(part, 30, [Sent(part.queue, number, number + (100 if part.queue == one else 0)) for number in range(30)])
+        ReadBatch(part, 30, [Sent(part.queue, number, number + (100 if part.queue == one else 0)) for number in range(30)])
         for part in plan.parts(held, 256)
     ]
     found = plan.take(batches)
@@ -176,7 +176,7 @@ def test_messages_of_a_queue_stay_in_order_when_its_brokers_clock_is_set_back() 
         held = {queue: OffsetRange(queue.queue_id, 0, offset + 1)}
         plan.look("a", held)
         (part,) = plan.parts(held, 20)
-        rows = merged(rows, plan.take([Batch(part, part.end, [Sent(queue, offset, stored_ms)])]), 100)
+        rows = merged(rows, plan.take([ReadBatch(part, part.end, [Sent(queue, offset, stored_ms)])]), 100)
     assert [(at_ms, each.queue_offset) for at_ms, each in rows] == [(500, 0), (500, 1), (500, 2), (600, 3)]
 
 

@@ -24,7 +24,7 @@ from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.broker.store.start.log_tail import LogTail
 from lockstep.broker.store.start.losses import LostRow, message_count
 from lockstep.broker.store.start.queue_recovery import QueueRecovery
-from lockstep.broker.store.start.replay import LogState, Replay, ReplaySink
+from lockstep.broker.store.start.replay import LogState, ReplaySink, StateReplay
 from lockstep.broker.store.start.snapshot import Snapshots
 from lockstep.broker.store.start.snapshot_choice import SnapshotChoice, SnapshotEvidence, choose_snapshot
 from lockstep.runtime.clock import Clock
@@ -96,7 +96,7 @@ class Recoverer:
         self.changed = False
         """Whether files have been changed, or are about to be: not if the store was stopped in order and has all its snapshot names."""
 
-    async def run(self, replay: Replay) -> Recovery:
+    async def run(self, replay: StateReplay) -> Recovery:
         log, damage = self._log, self._damage
         self._queues.files.postpone_changes()
         synced, state_from = log.synced, damage.state_from

@@ -17,7 +17,7 @@ HELD_ENTRIES_MAX = 8_000_000
 """Entries that a start keeps in memory, 160 MB, before it begins to write consume queues although it has not read the whole log."""
 
 
-class Replay(Protocol):
+class StateReplay(Protocol):
     """Takes the state back at a start: first the snapshot, then the log after it, in log order.
 
     `Store.drop_topic` and `Store.hide_below` may be called from `state`: the messages that the topic had up to that record stay hidden.
@@ -57,7 +57,7 @@ class LogState:
 class ReplaySink:
     """Takes the good records of a scan. No file is written while their entries fit in memory."""
 
-    def __init__(self, queues: QueueTable, replay: Replay, state: LogState, damage: DamageTable, *, dense: bool, skips: bool) -> None:
+    def __init__(self, queues: QueueTable, replay: StateReplay, state: LogState, damage: DamageTable, *, dense: bool, skips: bool) -> None:
         self._queues = queues
         self._replay = replay
         self._state = state

@@ -24,11 +24,11 @@ async def make_calls(ctx: ConsumerContext, listener: ListenerCalls, next_call: C
     slice_end_ms = now_ms + SLICE_MS
     while (call := next_call(now_ms)) is not None:
         runner = call.runner
-        queue, grant = runner.queue, runner.grant
-        calls = queue.calls
+        worker, grant = runner.worker, runner.grant
+        calls = worker.calls
         call.task = task
         calls[call] = running[call] = None
-        queue.ownership.running = True  # begin_call has found it HELD
+        worker.ownership.running = True  # begin_call has found it HELD
         try:
             result: object
             error: BaseException | None

@@ -18,7 +18,7 @@ from lockstep.client.consumer.calls.crew import Crew
 from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.listener import ConcurrentlyContext, ConsumeConcurrentlyStatus, read_concurrent_call, reason_of
 from lockstep.client.consumer.calls.listener_calls import ListenerCalls
-from lockstep.client.consumer.calls.runner import Call, CallRunner, HeldQueue
+from lockstep.client.consumer.calls.runner import AbstractQueueWorker, Call, CallRunner
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import MessageDeadLettered
 from lockstep.client.consumer.grants.ownership import OwnershipState
@@ -71,8 +71,8 @@ class ConcurrentModel(ListenerModel):
         ListenerModel.start(self)
         self.ctx.tasks.spawn(self._expire_calls(), f"{self.ctx.group} consume timeout")
 
-    def runner(self, queue: HeldQueue, grant: Grant) -> "ConcurrentRunner":
-        return ConcurrentRunner(self.ctx, queue, grant, self._crew)
+    def runner(self, worker: AbstractQueueWorker, grant: Grant) -> "ConcurrentRunner":
+        return ConcurrentRunner(self.ctx, worker, grant, self._crew)
 
     async def _expire_calls(self) -> None:
         """Send back the messages of calls that run too long, until the consumer ends."""
@@ -98,8 +98,8 @@ class ConcurrentRunner(CallRunner[ConcurrentCall]):
 
     __slots__ = ("_again", "_batch_count", "_crew", "_logged", "not_sent_back", "refused")
 
-    def __init__(self, ctx: ConsumerContext, queue: HeldQueue, grant: Grant, crew: Crew[ConcurrentCall]) -> None:
-        CallRunner.__init__(self, ctx, queue, grant, _NotCounted())
+    def __init__(self, ctx: ConsumerContext, worker: AbstractQueueWorker, grant: Grant, crew: Crew[ConcurrentCall]) -> None:
+        CallRunner.__init__(self, ctx, worker, grant, _NotCounted())
         self._crew = crew
         self._batch_count = ctx.config.batch_count
         self._again: deque[list[MessageExt]] = deque()
@@ -137,7 +137,7 @@ class ConcurrentRunner(CallRunner[ConcurrentCall]):
             return None
         if again or messages.waiting:
             self._crew.note_waiting(self)
-        return ConcurrentCall(self, batch, ConcurrentlyContext(self.queue.queue, len(batch), self.is_over), now_ms)
+        return ConcurrentCall(self, batch, ConcurrentlyContext(self.worker.queue, len(batch), self.is_over), now_ms)
 
     def succeeded(self, call: ConcurrentCall, result: object) -> bool:
         batch, acked = call.batch, call.context.ack_index
@@ -157,7 +157,7 @@ class ConcurrentRunner(CallRunner[ConcurrentCall]):
         why = "the listener returned RECONSUME_LATER"
         if wrong is not None:
             why = reason_of(wrong)
-            facts = {"queue": str(self.queue.queue), "offset": batch[0].queue_offset, "count": len(batch), "error": why}
+            facts = {"queue": str(self.worker.queue), "offset": batch[0].queue_offset, "count": len(batch), "error": why}
             log.warning("call.failed", listener=self.ctx.listener_name, **facts, exc_info=self._traceback(error))
         done = len(batch)
         if status is ConsumeConcurrentlyStatus.RECONSUME_LATER:
@@ -174,7 +174,7 @@ class ConcurrentRunner(CallRunner[ConcurrentCall]):
     ) -> bool:
         """Return whether the broker has stored all of them again. A broadcasting group drops them, as RocketMQ does. `why` they failed is
         what a dead letter shows."""
-        queue = str(self.queue.queue)
+        queue = str(self.worker.queue)
         if self.ctx.local is not None:
             facts = {"queue": queue, "offsets": [message.queue_offset for message in failed[:OFFSETS_LOGGED]]}
             log.warning("message.dropped", group=self.ctx.group, **facts, count=len(failed), why="a broadcasting group has no retries")
@@ -200,7 +200,7 @@ class ConcurrentRunner(CallRunner[ConcurrentCall]):
 
     async def _send_back(self, message: MessageExt, level: int, why: str, error: BaseException | None) -> bool:
         """Return False if the broker is not known to have stored the message again."""
-        ctx, queue = self.ctx, self.queue
+        ctx, worker = self.ctx, self.worker
         header = SendBackHeader(
             message.physical_offset,
             ctx.group,
@@ -211,16 +211,16 @@ class ConcurrentRunner(CallRunner[ConcurrentCall]):
             reason=why[:REASON_LENGTH_MAX],
         )
         try:
-            await queue.session.link.call(RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=SEND_BACK_TIMEOUT_MS)
+            await worker.session.link.call(RequestCode.CONSUMER_SEND_MSG_BACK, header, timeout_ms=SEND_BACK_TIMEOUT_MS)
         except (TransportError, BrokerError) as failed:
-            log.info("send_back.failed", queue=str(queue.queue), offset=message.queue_offset, error=str(failed))
+            log.info("send_back.failed", queue=str(worker.queue), offset=message.queue_offset, error=str(failed))
             self._note_failed_send_back(message, failed)
             return False
         if level < 0 or message.reconsume_times >= ctx.config.max_reconsume_times:
             attempts = message.reconsume_times + 1
-            facts = {"queue": str(queue.queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
+            facts = {"queue": str(worker.queue), "offset": message.queue_offset, "attempts": attempts, "error": why}
             log.error("message.dead_lettered", group=ctx.group, **facts, exc_info=error)
-            ctx.report(MessageDeadLettered(queue.queue, message.queue_offset, attempts, why))
+            ctx.report(MessageDeadLettered(worker.queue, message.queue_offset, attempts, why))
         return True
 
     async def expire(self, call: ConcurrentCall, now_ms: int) -> None:
@@ -229,7 +229,7 @@ class ConcurrentRunner(CallRunner[ConcurrentCall]):
         call.context.cancel()
         facts = {"offset": call.batch[0].queue_offset, "started_ms_ago": now_ms - call.started_ms}
         log.warning(
-            "call.expired", listener=self.ctx.listener_name, queue=str(self.queue.queue), **facts, then="its messages are sent back"
+            "call.expired", listener=self.ctx.listener_name, queue=str(self.worker.queue), **facts, then="its messages are sent back"
         )
         why = f"its call ran for more than {self.ctx.config.consume_timeout_ms:,} ms (consume_timeout_ms)"
         if not await self._send_all_back(call, call.batch, FIRST_RETRY_LEVEL, why):
@@ -261,6 +261,6 @@ class ConcurrentRunner(CallRunner[ConcurrentCall]):
             self.not_sent_back = str(error)
         elif message.queue_offset not in self.refused:
             self.refused.add(message.queue_offset)
-            facts = {"queue": str(self.queue.queue), "offset": message.queue_offset, "message_id": message.message_id}
+            facts = {"queue": str(self.worker.queue), "offset": message.queue_offset, "message_id": message.message_id}
             then = f"it is called here until it succeeds, {CALL_AGAIN_MS // 1000} s after each call"
             log.warning("send_back.refused", **facts, error=str(error), then=then)

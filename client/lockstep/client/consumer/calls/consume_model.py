@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.listener_calls import ListenerCalls
-from lockstep.client.consumer.calls.runner import Call, HeldQueue, Runner
+from lockstep.client.consumer.calls.runner import AbstractQueueWorker, Call, Runner
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.protocol.topics.queue import MessageQueue
 
@@ -23,7 +23,7 @@ class ConsumeModel:
         """Stop. The consumer's queues are drained, or the time for that is over."""
 
     @abstractmethod
-    def runner(self, queue: HeldQueue, grant: Grant) -> Runner:
+    def runner(self, worker: AbstractQueueWorker, grant: Grant) -> Runner:
         """Return a runner for a new grant."""
 
     def running_calls(self) -> Iterable[Call]:

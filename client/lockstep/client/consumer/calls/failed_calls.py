@@ -9,7 +9,7 @@ from lockstep.client.consumer.calls.listener import OrderlyContext, reason_of
 from lockstep.client.consumer.calls.listener_calls import ends_the_consumer
 from lockstep.client.consumer.calls.parking.park_request import ParkOutcome, ParkRequest
 from lockstep.client.consumer.calls.retry import clamp_suspend_ms
-from lockstep.client.consumer.calls.runner import HeldQueue, OrderedCall
+from lockstep.client.consumer.calls.runner import AbstractQueueWorker, OrderedCall
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import KeyParked, MessageDeadLettered, QueueBlocked
 from lockstep.protocol.codes import RequestCode
@@ -31,11 +31,11 @@ LOGGED_MAX = 100
 class FailedCalls:
     """The failed calls of one grant."""
 
-    __slots__ = ("_ctx", "_grant", "_logged", "_queue", "_refusal", "why")
+    __slots__ = ("_ctx", "_grant", "_logged", "_refusal", "_worker", "why")
 
-    def __init__(self, ctx: ConsumerContext, queue: HeldQueue, grant: Grant) -> None:
+    def __init__(self, ctx: ConsumerContext, worker: AbstractQueueWorker, grant: Grant) -> None:
         self._ctx = ctx
-        self._queue = queue
+        self._worker = worker
         self._grant = grant
         self.why = ""
         """Why the last call failed."""
@@ -52,7 +52,7 @@ class FailedCalls:
         Return False if the batch has attempts left, or could not be copied: then it is called again, and copied after the next failure.
         `wrong` is why it has failed (None: the listener returned SUSPEND). `advance` and `finish` are those of DeadLetterHeader.
         """
-        ctx, grant, queue = self._ctx, self._grant, self._queue.queue
+        ctx, grant, queue = self._ctx, self._grant, self._worker.queue
         if not ctx.config.retry.gives_up(attempts) or _ends_the_consumer(wrong):
             return False
         why, error = _reason(wrong), None if isinstance(wrong, str) else wrong
@@ -60,7 +60,7 @@ class FailedCalls:
             place = (ctx.group, queue.topic, queue.queue_id, grant.token, message.queue_offset)
             header = DeadLetterHeader(*place, attempts, why[:REASON_LENGTH_MAX], advance, finish)
             try:
-                await self._queue.session.link.call(RequestCode.DEAD_LETTER, header)
+                await self._worker.session.link.call(RequestCode.DEAD_LETTER, header)
             except (TransportError, BrokerError) as failed:
                 log.warning("dead_letter.failed", queue=str(queue), offset=message.queue_offset, error=str(failed))
                 return False
@@ -71,7 +71,7 @@ class FailedCalls:
 
     async def park(self, call: OrderedCall, attempts: int, wrong: BaseException | str | None) -> ParkOutcome:
         """Set the key of a message aside that has failed for the last time. The message is the batch."""
-        ctx, grant, queue = self._ctx, self._grant, self._queue.queue
+        ctx, grant, queue = self._ctx, self._grant, self._worker.queue
         if not grant.alive or not ctx.config.retry.parks(attempts) or _ends_the_consumer(wrong):
             return ParkOutcome.NOT_NOW
         (message,), why = call.batch, _reason(wrong)
@@ -87,10 +87,10 @@ class FailedCalls:
     async def _send_park(self, header: ParkHeader) -> ParkOutcome:
         """Repeat the request until there is a response, or the grant has ended."""
         request = ParkRequest()
-        place: dict[str, object] = {"queue": str(self._queue.queue), "offset": header.offset}
+        place: dict[str, object] = {"queue": str(self._worker.queue), "offset": header.offset}
         while self._grant.alive:
             try:
-                await self._queue.session.link.call(RequestCode.PARK, header)
+                await self._worker.session.link.call(RequestCode.PARK, header)
             except (TransportError, BrokerError) as error:
                 outcome = request.outcome(error)
                 if outcome is ParkOutcome.REFUSED:
@@ -112,7 +112,7 @@ class FailedCalls:
     def pause_ms(self, call: OrderedCall, attempts: int, wrong: BaseException | str | None) -> int:
         """Report that the batch has failed `attempts` times, `wrong` is why (None: the listener returned SUSPEND). Return the pause before
         its next call in milliseconds."""
-        ctx, retry, queue, first = self._ctx, self._ctx.config.retry, self._queue.queue, call.batch[0]
+        ctx, retry, queue, first = self._ctx, self._ctx.config.retry, self._worker.queue, call.batch[0]
         offset, key = first.queue_offset, first.sharding_key
         place: dict[str, object] = {"queue": str(queue), "offset": offset}
         why = _reason(wrong)

@@ -19,7 +19,7 @@ from lockstep.client.consumer.calls.ordered_runner import OrderedRunner
 from lockstep.client.consumer.calls.parking.park_request import ParkOutcome
 from lockstep.client.consumer.calls.parking.replay import Replay
 from lockstep.client.consumer.calls.parking.shell import ParkedKeys
-from lockstep.client.consumer.calls.runner import HeldQueue, OrderedCall, RunnerStatus
+from lockstep.client.consumer.calls.runner import AbstractQueueWorker, OrderedCall, RunnerStatus
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.client.consumer.health import LaneHealth
@@ -45,22 +45,24 @@ class LaneRunner(OrderedRunner[LaneCall]):
 
     __slots__ = ("_by_key", "_crew", "_errors", "_lanes", "_parked", "_parks")
 
-    def __init__(self, ctx: ConsumerContext, listener: ListenerCalls, queue: HeldQueue, grant: Grant, crew: Crew[LaneCall] | None) -> None:
+    def __init__(
+        self, ctx: ConsumerContext, listener: ListenerCalls, worker: AbstractQueueWorker, grant: Grant, crew: Crew[LaneCall] | None
+    ) -> None:
         """Create it. `crew` makes the calls by key, of all queues; None: in the order of queues, in which each queue has one call at a
         time."""
         self._by_key = crew is not None
         self._lanes = Lanes(
-            queue.ownership.offset,
-            queue.ownership.attempts,
+            worker.ownership.offset,
+            worker.ownership.attempts,
             unkeyed_together=ctx.config.unkeyed == "together",
             by_key=self._by_key,
             alone_after_failure=ctx.config.retry.on_exhausted == "park",
         )
-        OrderedRunner.__init__(self, ctx, listener, queue, grant, self._lanes)
+        OrderedRunner.__init__(self, ctx, listener, worker, grant, self._lanes)
         self._crew = Crew[LaneCall](ctx, listener, 1) if crew is None else crew
         self._errors: dict[int, str] = {}
         """The offset of a failing batch → why its last call failed."""
-        self._parked = ParkedKeys(ctx, queue, grant, self._lanes)
+        self._parked = ParkedKeys(ctx, worker, grant, self._lanes)
         self._parks = self._parked.machine
         self.ownership.done_ranges = self._parks.done_ranges
 
@@ -129,7 +131,7 @@ class LaneRunner(OrderedRunner[LaneCall]):
             self._crew.note_waiting(self)
         lane, batch = taken
         replay = self._parks.replays.get(lane.key) if self._parks.replays else None
-        context = OrderlyContext(self.queue.queue, self.fence, lanes.attempts_at(batch[0].queue_offset), self.has_lapsed)
+        context = OrderlyContext(self.worker.queue, self.fence, lanes.attempts_at(batch[0].queue_offset), self.has_lapsed)
         return LaneCall(self, batch, context, now_ms, lane, replay)
 
     def finish(self, call: LaneCall) -> None:
@@ -227,7 +229,7 @@ class LaneRunner(OrderedRunner[LaneCall]):
         if replayed:
             # What waits is of the replay. That may have begun while the call, of the main flow, ran.
             waiting = []
-            self.queue.session.trigger()  # the response names the keys that had to wait for this one
+            self.worker.session.trigger()  # the response names the keys that had to wait for this one
         self._leave_out(waiting if call.replay is not None else [message, *waiting])
         self.grant.run_wake.set()
 

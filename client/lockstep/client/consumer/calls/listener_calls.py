@@ -35,7 +35,7 @@ class ListenerCalls:
         """Call it in a daemon thread, where a plain listener blocks neither the loop nor the end of the process."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[ListenerResult] = loop.create_future()
-        queue, batch, context = call.runner.queue.queue, call.batch[:], call.context
+        queue, batch, context = call.runner.worker.queue, call.batch[:], call.context
 
         def work() -> None:
             call.thread = self._ctx.host.threads.ident()

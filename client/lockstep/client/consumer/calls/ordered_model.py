@@ -6,7 +6,7 @@ from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.lane_runner import LaneCall, LaneRunner
 from lockstep.client.consumer.calls.listener_calls import ListenerCalls
 from lockstep.client.consumer.calls.queue_runner import QueueRunner
-from lockstep.client.consumer.calls.runner import HeldQueue
+from lockstep.client.consumer.calls.runner import AbstractQueueWorker
 from lockstep.client.consumer.context import ConsumerContext
 
 
@@ -21,7 +21,7 @@ class OrderedModel(ListenerModel):
             self.concurrency = ctx.config.concurrency
             self._crew = Crew(ctx, listener, ctx.config.concurrency)
 
-    def runner(self, queue: HeldQueue, grant: Grant) -> QueueRunner | LaneRunner:
+    def runner(self, worker: AbstractQueueWorker, grant: Grant) -> QueueRunner | LaneRunner:
         if self.ctx.config.in_lanes:
-            return LaneRunner(self.ctx, self.listener, queue, grant, self._crew)
-        return QueueRunner(self.ctx, self.listener, queue, grant)
+            return LaneRunner(self.ctx, self.listener, worker, grant, self._crew)
+        return QueueRunner(self.ctx, self.listener, worker, grant)

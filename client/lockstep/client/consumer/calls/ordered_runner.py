@@ -10,7 +10,7 @@ from lockstep.client.consumer.calls.failed_calls import FailedCalls
 from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.listener import STEPS, ConsumeOrderlyStatus, Fence, QueueAction, read_call
 from lockstep.client.consumer.calls.listener_calls import ListenerCalls
-from lockstep.client.consumer.calls.runner import Attempts, CallRunner, HeldQueue, OrderedCallT
+from lockstep.client.consumer.calls.runner import AbstractQueueWorker, Attempts, CallRunner, OrderedCallT
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.runtime.logs.log import get_logger
@@ -26,14 +26,16 @@ class OrderedRunner(CallRunner[OrderedCallT]):
 
     __slots__ = ("_boot_ms", "_proof", "batch_count", "failures", "fence", "has_lapsed", "listener")
 
-    def __init__(self, ctx: ConsumerContext, listener: ListenerCalls, queue: HeldQueue, grant: Grant, attempts: Attempts) -> None:
-        CallRunner.__init__(self, ctx, queue, grant, attempts)
+    def __init__(
+        self, ctx: ConsumerContext, listener: ListenerCalls, worker: AbstractQueueWorker, grant: Grant, attempts: Attempts
+    ) -> None:
+        CallRunner.__init__(self, ctx, worker, grant, attempts)
         self.listener = listener
         self.batch_count = ctx.config.batch_count
-        self.failures = FailedCalls(ctx, queue, grant)
-        self.fence = _fence_of(queue, grant)
+        self.failures = FailedCalls(ctx, worker, grant)
+        self.fence = _fence_of(worker, grant)
         self._boot_ms = boot_ms = ctx.host.clock.boot_ms
-        self._proof = proof = queue.session.proof
+        self._proof = proof = worker.session.proof
         self.has_lapsed = lambda: boot_ms() >= proof.deadline_ms
         """Returns whether life is not proven any more: `context.cancelled` is set."""
 
@@ -82,16 +84,16 @@ class OrderedRunner(CallRunner[OrderedCallT]):
 
     def give_up(self) -> None:
         """Cancel the listener where it is awaited on the loop. Calls whose results are being handled go on."""
-        for call in self.queue.calls:
+        for call in self.worker.calls:
             if call.runner is self and call.task is not None and not call.ended and self.listener.in_loop:
                 call.given_up = True
                 call.task.cancel()
 
 
-def _fence_of(queue: HeldQueue, grant: Grant) -> Fence:
-    config, place = queue.ctx.config, queue.queue
+def _fence_of(worker: AbstractQueueWorker, grant: Grant) -> Fence:
+    config, place = worker.ctx.config, worker.queue
     return Fence(
-        queue.ctx.group,
+        worker.ctx.group,
         place.topic,
         place.broker_name,
         place.queue_id,

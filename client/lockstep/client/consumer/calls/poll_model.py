@@ -14,7 +14,7 @@ from collections import OrderedDict
 
 from lockstep.client.consumer.calls.consume_model import ConsumeModel
 from lockstep.client.consumer.calls.grant import Grant
-from lockstep.client.consumer.calls.runner import HeldQueue, Runner, RunnerStatus
+from lockstep.client.consumer.calls.runner import AbstractQueueWorker, Runner, RunnerStatus
 from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
@@ -46,8 +46,8 @@ class PollModel(ConsumeModel):
             runner.mark_not_done()
         self.changed.set()
 
-    def runner(self, queue: HeldQueue, grant: Grant) -> "PollRunner":
-        return PollRunner(self, queue, grant)
+    def runner(self, worker: AbstractQueueWorker, grant: Grant) -> "PollRunner":
+        return PollRunner(self, worker, grant)
 
     def unassigned(self, queue: MessageQueue) -> None:
         """Forget the queue's seek and pause: they belong to this assignment."""
@@ -58,10 +58,10 @@ class PollModel(ConsumeModel):
 
     def runner_started(self, runner: "PollRunner") -> None:
         """Handle the start of a grant: the queue continues at the offset of an earlier seek, if there is one."""
-        self._held[runner.queue.queue] = runner
-        offset = self.seeks.pop(runner.queue.queue, None)
+        self._held[runner.worker.queue] = runner
+        offset = self.seeks.pop(runner.worker.queue, None)
         if offset is not None:
-            self.seek(runner.queue.queue, offset)
+            self.seek(runner.worker.queue, offset)
 
     def runner_woken(self, runner: "PollRunner") -> None:
         """Handle that messages may have arrived, or a commit may have been confirmed."""
@@ -71,25 +71,25 @@ class PollModel(ConsumeModel):
 
     def runner_ended(self, runner: "PollRunner") -> None:
         """Handle the end of the grant: drop fetched messages. Returned messages that are not done are delivered again."""
-        queue = runner.queue
-        if self._held.get(queue.queue) is runner:
-            if queue.ownership.running:
-                self.revoked[queue.queue] = runner.grant.messages.commit_offset
-            del self._held[queue.queue]
+        worker = runner.worker
+        if self._held.get(worker.queue) is runner:
+            if worker.ownership.running:
+                self.revoked[worker.queue] = runner.grant.messages.commit_offset
+            del self._held[worker.queue]
         self._ready.pop(runner, None)
         self._moved.pop(runner, None)
-        if queue.ownership.running:
-            queue.ownership.call_ended(runner.grant.token, 0, 0)
-            queue.session.trigger()
+        if worker.ownership.running:
+            worker.ownership.call_ended(runner.grant.token, 0, 0)
+            worker.session.trigger()
         self.changed.set()
 
     def position_moved(self, runner: "PollRunner") -> None:
         """Handle that filtered messages were passed. They are done now, because no poll may follow for long: a queue whose messages are
         all filtered wakes none. Behind returned messages that are not done, the next commit includes them.
         """
-        if self.held(runner.queue.queue) is not runner:
+        if self.held(runner.worker.queue) is not runner:
             return
-        if runner.queue.ownership.running or runner in self._moved or runner.was_moved_back:
+        if runner.worker.ownership.running or runner in self._moved or runner.was_moved_back:
             self._moved.setdefault(runner)
         else:
             runner.mark_done()
@@ -111,8 +111,8 @@ class PollModel(ConsumeModel):
         ready, paused = self._ready, self.paused
         for _ in range(len(ready)):
             runner, _ = ready.popitem(last=False)
-            queue, grant = runner.queue, runner.grant
-            if not grant.alive or queue.ownership.state is not _HELD or (paused and queue.queue in paused):
+            worker, grant = runner.worker, runner.grant
+            if not grant.alive or worker.ownership.state is not _HELD or (paused and worker.queue in paused):
                 continue  # resume() and the next grant add it again
             messages = grant.messages
             batch = messages.take(count)
@@ -123,10 +123,10 @@ class PollModel(ConsumeModel):
                 grant.pull_wake.set()
             if batch:
                 self._moved[runner] = None
-                self.taken_ms = queue.ctx.host.clock.boot_ms()
-                if not queue.ownership.running:
-                    queue.ownership.call_started()
-                    queue.polled_ms = self.taken_ms
+                self.taken_ms = worker.ctx.host.clock.boot_ms()
+                if not worker.ownership.running:
+                    worker.ownership.call_started()
+                    worker.polled_ms = self.taken_ms
                 return batch
         return []
 
@@ -169,8 +169,8 @@ class PollRunner(Runner):
 
     __slots__ = ("_model",)
 
-    def __init__(self, model: PollModel, queue: HeldQueue, grant: Grant) -> None:
-        Runner.__init__(self, queue, grant)
+    def __init__(self, model: PollModel, worker: AbstractQueueWorker, grant: Grant) -> None:
+        Runner.__init__(self, worker, grant)
         self._model = model
 
     async def run(self) -> None:
@@ -179,35 +179,35 @@ class PollRunner(Runner):
             self._model.runner_woken(self)
             await self.grant.rest()
         self._model.runner_ended(self)
-        self.queue.forget_if_done()
+        self.worker.forget_if_done()
 
     def position_moved(self) -> None:
         self._model.position_moved(self)
 
     def status(self) -> RunnerStatus:
-        return RunnerStatus(uncommitted=max(0, self.grant.messages.commit_offset - self.queue.ownership.offset))
+        return RunnerStatus(uncommitted=max(0, self.grant.messages.commit_offset - self.worker.ownership.offset))
 
     @property
     def was_moved_back(self) -> bool:
         """Return whether a seek went to an offset before the end of the done messages."""
-        return self.grant.messages.commit_offset < self.queue.ownership.offset
+        return self.grant.messages.commit_offset < self.worker.ownership.offset
 
     def mark_done(self) -> None:
         """Count returned messages as done."""
-        ownership, offset = self.queue.ownership, self.grant.messages.commit_offset
+        ownership, offset = self.worker.ownership, self.grant.messages.commit_offset
         if ownership.running:
             ownership.call_ended(self.grant.token, offset, 0)
         else:
             ownership.progressed(self.grant.token, offset)
-        self.queue.session.changed(ownership)
+        self.worker.session.changed(ownership)
 
     def mark_not_done(self) -> None:
         """Count the messages that were returned since the last `mark_done` as not done."""
-        ownership = self.queue.ownership
+        ownership = self.worker.ownership
         if ownership.running:
             ownership.call_ended(self.grant.token, ownership.offset, 0)
-            self.queue.session.changed(ownership)
+            self.worker.session.changed(ownership)
 
     def seek(self, offset: int) -> None:
         self.grant.messages.seek(offset)
-        self.queue.fetch(self.grant, self)  # the pull in flight may wait at the broker for messages after the old position
+        self.worker.fetch(self.grant, self)  # the pull in flight may wait at the broker for messages after the old position

@@ -13,7 +13,7 @@ import asyncio
 from functools import partial
 
 from lockstep.client.consumer.calls.grant import Grant
-from lockstep.client.consumer.calls.runner import HeldQueue, Runner
+from lockstep.client.consumer.calls.runner import AbstractQueueWorker, Runner
 from lockstep.client.consumer.grants.ownership import OwnershipState
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
@@ -39,10 +39,10 @@ EMPTY_PAUSE_MS = 50
 _SUBSCRIPTION_UNKNOWN = {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 
 
-async def pull(held: HeldQueue, grant: Grant, runner: Runner) -> None:
+async def pull(worker: AbstractQueueWorker, grant: Grant, runner: Runner) -> None:
     """Fetch messages until the grant ends; this is cancelled when it is lost."""
-    ctx, ownership, link, messages = held.ctx, held.ownership, held.session.link, grant.messages
-    config, queue, clock = ctx.config, held.queue, ctx.host.clock
+    ctx, ownership, link, messages = worker.ctx, worker.ownership, worker.session.link, grant.messages
+    config, queue, clock = ctx.config, worker.queue, ctx.host.clock
     while grant.alive:
         room = messages.room()
         if not room or grant.pull_stops or ownership.state is not OwnershipState.HELD or ctx.paused or not link.up:
@@ -69,7 +69,7 @@ async def pull(held: HeldQueue, grant: Grant, runner: Runner) -> None:
         grant.pulled_ms = asked_ms = clock.boot_ms()
         grant.pulling = True
         try:
-            take_in = partial(_take_in, held, grant, runner, offset)
+            take_in = partial(_take_in, worker, grant, runner, offset)
             pause_ms = await link.request_then(RequestCode.PULL_MESSAGE, header, take_in, timeout_ms=PULL_TIMEOUT_MS)
         except TransportError as error:
             log.debug("pull.failed", queue=str(queue), error=str(error))
@@ -83,34 +83,34 @@ async def pull(held: HeldQueue, grant: Grant, runner: Runner) -> None:
             await asyncio.sleep(pause_ms / 1000)
 
 
-def _take_in(held: HeldQueue, grant: Grant, runner: Runner, offset: int, response: Command) -> int:
+def _take_in(worker: AbstractQueueWorker, grant: Grant, runner: Runner, offset: int, response: Command) -> int:
     """Handle the response to a pull from `offset`. Return the pause before the next pull in milliseconds."""
     if not grant.alive:
         return 0
     if response.code == ResponseCode.STALE_EPOCH:
-        held.handle_stale(grant, by="PULL")
+        worker.handle_stale(grant, by="PULL")
         return 0
     if response.code not in PULLED:
         # After a leave the broker may not know the group while this queue drains.
-        return _refused(held, response) if held.ownership.state is OwnershipState.HELD else BUSY_PAUSE_MS
+        return _refused(worker, response) if worker.ownership.state is OwnershipState.HELD else BUSY_PAUSE_MS
     try:
         reply = from_plain(PullReply, response.fields)
-        found = _read(held, response, reply, offset)
+        found = _read(worker, response, reply, offset)
     except RemoteProtocolError as error:
-        log.error("pull.unreadable", queue=str(held.queue), offset=offset, error=str(error))
+        log.error("pull.unreadable", queue=str(worker.queue), offset=offset, error=str(error))
         return ERROR_PAUSE_MS
-    held.report_gap(reply.gap_first, reply.gap_end)
-    if held.reached:
+    worker.report_gap(reply.gap_first, reply.gap_end)
+    if worker.reached:
         # Such as after a restored backup: the queue ends before what this member has consumed.
-        held.report_gap(reply.max_offset, held.reached)
-        held.reached = 0
+        worker.report_gap(reply.max_offset, worker.reached)
+        worker.reached = 0
     messages = grant.messages
     if response.code == ResponseCode.PULL_OFFSET_MOVED:
         if reply.next_begin_offset <= offset:
-            held.session.queue_truncated(held, reply.min_offset, reply.max_offset)
+            worker.session.queue_truncated(worker, reply.min_offset, reply.max_offset)
             return ERROR_PAUSE_MS
         if reply.gap_first is None:
-            held.report_gap(offset, reply.next_begin_offset)
+            worker.report_gap(offset, reply.next_begin_offset)
         moved = messages.move(reply.next_begin_offset)
     else:
         moved = messages.put(found, max(reply.next_begin_offset, offset), len(response.body))
@@ -122,35 +122,35 @@ def _take_in(held: HeldQueue, grant: Grant, runner: Runner, offset: int, respons
     return EMPTY_PAUSE_MS if reply.next_begin_offset <= offset else 0
 
 
-def read_page(held: HeldQueue, response: Command, offset: int) -> tuple[list[MessageExt], int] | None:
+def read_page(worker: AbstractQueueWorker, response: Command, offset: int) -> tuple[list[MessageExt], int] | None:
     """Return the matching messages of a response to a pull from `offset`, and the next offset; None if the pull was refused.
 
     Raises RemoteProtocolError if they don't fit the request.
     """
     if response.code not in PULLED:
-        _refused(held, response)
+        _refused(worker, response)
         return None
     reply = from_plain(PullReply, response.fields)
-    return _read(held, response, reply, offset), reply.next_begin_offset
+    return _read(worker, response, reply, offset), reply.next_begin_offset
 
 
-def _read(held: HeldQueue, response: Command, reply: PullReply, offset: int) -> list[MessageExt]:
+def _read(worker: AbstractQueueWorker, response: Command, reply: PullReply, offset: int) -> list[MessageExt]:
     """Return the matching messages of a response. Raise RemoteProtocolError if they don't fit the request."""
     if response.code != ResponseCode.SUCCESS or not response.body:
         return []
     body = response.body if isinstance(response.body, bytes) else bytes(response.body)
-    found = decode_messages(body, held.queue.broker_name)
+    found = decode_messages(body, worker.queue.broker_name)
     if found and not (offset <= found[0].queue_offset <= found[-1].queue_offset < reply.next_begin_offset):
         span = f"{found[0].queue_offset} … {found[-1].queue_offset}"
         raise RemoteProtocolError(f"requested from {offset}, got offsets {span} and next {reply.next_begin_offset}")
-    tags = held.ctx.filters.get(held.queue.topic)  # None if the user had assigned the queue, and has removed it since
+    tags = worker.ctx.filters.get(worker.queue.topic)  # None if the user had assigned the queue, and has removed it since
     return found if tags is None or tags.all else [message for message in found if tags.matches_tag(message.tags)]
 
 
-def _refused(held: HeldQueue, response: Command) -> int:
+def _refused(worker: AbstractQueueWorker, response: Command) -> int:
     if response.code == ResponseCode.SYSTEM_BUSY:
         return BUSY_PAUSE_MS
-    log.warning("pull.refused", queue=str(held.queue), code=response.code, remark=response.remark)
+    log.warning("pull.refused", queue=str(worker.queue), code=response.code, remark=response.remark)
     if response.code in _SUBSCRIPTION_UNKNOWN:
-        held.subscription_lapsed()
+        worker.subscription_lapsed()
     return ERROR_PAUSE_MS

@@ -13,7 +13,7 @@ from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.listener import OrderlyContext, QueueAction
 from lockstep.client.consumer.calls.listener_calls import ListenerCalls
 from lockstep.client.consumer.calls.ordered_runner import OrderedRunner
-from lockstep.client.consumer.calls.runner import HeldQueue, OrderedCall, RunnerStatus
+from lockstep.client.consumer.calls.runner import AbstractQueueWorker, OrderedCall, RunnerStatus
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.runtime.logs.log import get_logger
 
@@ -25,8 +25,8 @@ class QueueRunner(OrderedRunner[OrderedCall]):
 
     __slots__ = ("_again_ms", "_awaited", "_blocked", "_call", "_called", "_each", "_warned")
 
-    def __init__(self, ctx: ConsumerContext, listener: ListenerCalls, queue: HeldQueue, grant: Grant) -> None:
-        OrderedRunner.__init__(self, ctx, listener, queue, grant, grant.messages)
+    def __init__(self, ctx: ConsumerContext, listener: ListenerCalls, worker: AbstractQueueWorker, grant: Grant) -> None:
+        OrderedRunner.__init__(self, ctx, listener, worker, grant, grant.messages)
         self._each = ctx.config.commit == "each"
         self._called = False
         """A call has been made since the last check for its commit; with commit="each"."""
@@ -67,7 +67,7 @@ class QueueRunner(OrderedRunner[OrderedCall]):
             self._warn_uncommitted()
             return None
         self._called = True
-        context = OrderlyContext(self.queue.queue, self.fence, messages.attempts_at(batch[0].queue_offset), self.has_lapsed)
+        context = OrderlyContext(self.worker.queue, self.fence, messages.attempts_at(batch[0].queue_offset), self.has_lapsed)
         call = self._call
         if call is None:
             call = self._call = OrderedCall(self, batch, context, now_ms)
@@ -115,7 +115,7 @@ class QueueRunner(OrderedRunner[OrderedCall]):
         self._blocked = False
 
     def status(self) -> RunnerStatus:
-        running = sum(len(call.batch) for call in self.queue.calls if call.runner is self and not call.ended)
+        running = sum(len(call.batch) for call in self.worker.calls if call.runner is self and not call.ended)
         return RunnerStatus(None, self._blocked, self._again_ms, self.messages.taken - running)
 
     def _warn_uncommitted(self) -> None:
@@ -123,4 +123,4 @@ class QueueRunner(OrderedRunner[OrderedCall]):
         taken = self.messages.taken
         if taken and not self._warned and not self.messages.room():
             self._warned = True
-            log.warning("queue.full_of_uncommitted", listener=self.ctx.listener_name, queue=str(self.queue.queue), taken=taken)
+            log.warning("queue.full_of_uncommitted", listener=self.ctx.listener_name, queue=str(self.worker.queue), taken=taken)

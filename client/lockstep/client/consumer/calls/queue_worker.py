@@ -16,7 +16,7 @@ from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import QueueAssigned, QueueGap, QueueRevoked
 from lockstep.client.consumer.grants.ownership import OwnershipState, QueueOwnership
 from lockstep.client.consumer.health import QueueHealth
-from lockstep.client.consumer.interfaces import GroupHandler, QueueSession
+from lockstep.client.consumer.interfaces import AbstractMembership, QueueSession
 from lockstep.protocol.bodies import LockResult, ReplayKey, StartPolicy
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.logs.log import get_logger
@@ -44,7 +44,9 @@ class QueueWorker:
         "session",
     )
 
-    def __init__(self, queue: MessageQueue, session: QueueSession, ctx: ConsumerContext, model: ConsumeModel, group: GroupHandler) -> None:
+    def __init__(
+        self, queue: MessageQueue, session: QueueSession, ctx: ConsumerContext, model: ConsumeModel, group: AbstractMembership
+    ) -> None:
         self.queue = queue
         self.ownership = QueueOwnership(ctx.group, queue, ctx.policy)
         self.session = session

@@ -10,7 +10,7 @@ from lockstep.client.consumer.calls.grant import Grant
 from lockstep.client.consumer.calls.listener import ConcurrentlyContext, OrderlyContext
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.health import LaneHealth
-from lockstep.client.consumer.interfaces import QueueHandler, QueueSession
+from lockstep.client.consumer.interfaces import QueueSession, ReportedQueueWorker
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
@@ -19,7 +19,7 @@ from lockstep.runtime.logs.log import get_logger
 log = get_logger("client.consumer")
 
 
-class HeldQueue(QueueHandler, Protocol):
+class AbstractQueueWorker(ReportedQueueWorker, Protocol):
     """A queue that is being consumed, as its pull loop and its runners see it: a QueueWorker, which imports both."""
 
     ctx: ConsumerContext
@@ -62,10 +62,10 @@ class RunnerStatus:
 class Runner:
     """Consumes the messages of one grant, in one task. What a subclass does not override has no effect."""
 
-    __slots__ = ("grant", "queue")
+    __slots__ = ("grant", "worker")
 
-    def __init__(self, queue: HeldQueue, grant: Grant) -> None:
-        self.queue = queue
+    def __init__(self, worker: AbstractQueueWorker, grant: Grant) -> None:
+        self.worker = worker
         self.grant = grant
 
     @abstractmethod
@@ -135,14 +135,14 @@ class CallRunner(Runner, Generic[CallT]):
 
     __slots__ = ("attempts", "ctx", "messages", "ownership", "session")
 
-    def __init__(self, ctx: ConsumerContext, queue: HeldQueue, grant: Grant, attempts: Attempts) -> None:
-        Runner.__init__(self, queue, grant)
+    def __init__(self, ctx: ConsumerContext, worker: AbstractQueueWorker, grant: Grant, attempts: Attempts) -> None:
+        Runner.__init__(self, worker, grant)
         self.attempts = attempts
         """Those of the batch at the commit offset are stored with the progress."""
         self.ctx = ctx
         self.messages = grant.messages
-        self.ownership = queue.ownership
-        self.session = queue.session
+        self.ownership = worker.ownership
+        self.session = worker.session
 
     @abstractmethod
     def begin_call(self, now_ms: int) -> CallT | None:
@@ -176,9 +176,9 @@ class CallRunner(Runner, Generic[CallT]):
         else:
             ownership.running = False
             self.session.trigger()
-            self.queue.forget_if_done()
+            self.worker.forget_if_done()
 
     def log_stale(self, call: CallT, **facts: object) -> None:
         """Report that the result of a call does not count."""
-        place = {"queue": str(self.queue.queue), "offset": call.batch[0].queue_offset}
+        place = {"queue": str(self.worker.queue), "offset": call.batch[0].queue_offset}
         log.warning("result.was_stale", listener=self.ctx.listener_name, **place, **facts)

@@ -14,7 +14,7 @@ from lockstep.client.consumer.config import ConsumerConfig
 from lockstep.client.consumer.grants.local_offsets import LocalOffsets, SavedProgress
 from lockstep.client.consumer.grants.offset_file import OffsetFile
 from lockstep.client.consumer.grants.ownership import OwnershipEvent, OwnershipState, QueueOwnership, SentItem
-from lockstep.client.consumer.interfaces import QueueHandler
+from lockstep.client.consumer.interfaces import ReportedQueueWorker
 from lockstep.client.instance import Instance
 from lockstep.protocol.bodies import ConsumeFromWhere, LockResult, LockVerdict
 from lockstep.protocol.codes import RequestCode
@@ -64,7 +64,7 @@ class LocalProgress:
         self._jobs = Tasks()
         self._job: asyncio.Task[object] | None = None
         self.tasks = Tasks()
-        self.handlers: dict[QueueOwnership, QueueHandler] = {}
+        self.handlers: dict[QueueOwnership, ReportedQueueWorker] = {}
 
     async def open(self) -> None:
         """Open and read the file. Raise ConfigError if this consumer can't use it (see OffsetFile.open)."""
@@ -234,13 +234,13 @@ class LocalSession:
         self.proof_awaited = False
         self._progress = progress
         self._subscribed = subscribed
-        self._handler: QueueHandler | None = None
+        self._handler: ReportedQueueWorker | None = None
         self._loop = asyncio.get_running_loop()
 
-    def add(self, handler: QueueHandler) -> None:
+    def add(self, handler: ReportedQueueWorker) -> None:
         self._handler = self._progress.handlers[handler.ownership] = handler
 
-    def remove(self, handler: QueueHandler) -> None:
+    def remove(self, handler: ReportedQueueWorker) -> None:
         self._progress.handlers.pop(handler.ownership, None)
         self._handler = None
 
@@ -251,7 +251,7 @@ class LocalSession:
             sent = handler.ownership.grant_requested()
             self._progress.tasks.spawn(self._begin(handler, sent), f"{handler.ownership.group} {handler.ownership.queue} start")
 
-    async def _begin(self, handler: QueueHandler, sent: SentItem) -> None:
+    async def _begin(self, handler: ReportedQueueWorker, sent: SentItem) -> None:
         ownership = handler.ownership
         place: SavedProgress | None = None
         while ownership.wanted and place is None:
@@ -303,7 +303,7 @@ class LocalSession:
         if self._handler is not None and ownership.changed == changed:
             self._handler.cancel_calls()
 
-    def queue_truncated(self, handler: QueueHandler, first: int, end: int) -> None:
+    def queue_truncated(self, handler: ReportedQueueWorker, first: int, end: int) -> None:
         """Begin again at `first` because the queue ends before this member's offset: its broker lost messages, and new messages have their
         offsets."""
         ownership = handler.ownership

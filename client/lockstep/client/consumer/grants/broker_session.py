@@ -14,7 +14,7 @@ from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.grants.lease_timers import LockSchedule, ProofOfLife, ProofRequest, SyncSchedule
 from lockstep.client.consumer.grants.ownership import OwnershipEvent, OwnershipState, QueueOwnership, SentItem
 from lockstep.client.consumer.grants.progress_query import query_header, read_query
-from lockstep.client.consumer.interfaces import GroupHandler, QueueHandler
+from lockstep.client.consumer.interfaces import AbstractMembership, ReportedQueueWorker
 from lockstep.protocol.bodies import (
     ListVersion,
     LockItem,
@@ -52,7 +52,7 @@ class BrokerSession:
     """One session per (instance, broker). `deadline_ms` is checked before each call of a listener: no call may start at that boot time or
     later."""
 
-    def __init__(self, link: BrokerLink, host: Host, groups: Mapping[str, GroupHandler]) -> None:
+    def __init__(self, link: BrokerLink, host: Host, groups: Mapping[str, AbstractMembership]) -> None:
         self.link = link
         self.proof = ProofOfLife()
         self.proof_awaited = False
@@ -60,7 +60,7 @@ class BrokerSession:
         self._groups = groups
         self._clock = host.clock
         self._loop = asyncio.get_running_loop()
-        self._handlers: dict[QueueOwnership, QueueHandler] = {}
+        self._handlers: dict[QueueOwnership, ReportedQueueWorker] = {}
         self._changed: dict[QueueOwnership, None] = {}
         """Queues for which SYNC may have something to send."""
         self._draining: dict[QueueOwnership, None] = {}
@@ -82,17 +82,17 @@ class BrokerSession:
 
     # -------------------------------------------------------------------------------------------------------------- queues
 
-    def add(self, handler: QueueHandler) -> None:
+    def add(self, handler: ReportedQueueWorker) -> None:
         """Name the queue in LOCK and SYNC from now on, as its machine requires. Adding it again has no effect."""
         self._handlers[handler.ownership] = handler
 
-    def queue_truncated(self, handler: QueueHandler, first: int, end: int) -> None:
+    def queue_truncated(self, handler: ReportedQueueWorker, first: int, end: int) -> None:
         """Handle that a queue ends before this member's offset. The broker ends the grants of the messages that it has lost: STALE
         follows."""
         log.error("queue.truncated", queue=str(handler.ownership.queue), offset=handler.ownership.offset, end=end)
         handler.report_gap(end, handler.ownership.offset)
 
-    def remove(self, handler: QueueHandler) -> None:
+    def remove(self, handler: ReportedQueueWorker) -> None:
         """Remove a queue after its machine is done."""
         assert handler.ownership.done, handler.ownership
         self._handlers.pop(handler.ownership, None)
@@ -415,7 +415,9 @@ class BrokerSession:
                 on_response = partial(self._handle_query_response, handler, sent, connection)
                 self._request(RequestCode.QUERY_CONSUMER_OFFSET, None, RESPONSE_TIMEOUT_MS, on_response, header)
 
-    def _handle_query_response(self, handler: QueueHandler, sent: SentItem, connection: int, future: "asyncio.Future[Command]") -> None:
+    def _handle_query_response(
+        self, handler: ReportedQueueWorker, sent: SentItem, connection: int, future: "asyncio.Future[Command]"
+    ) -> None:
         ownership = handler.ownership
         response = self._read(future, connection, "QUERY_CONSUMER_OFFSET")
         if connection != self._connection:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.consumer.grants.broker_session import BrokerSession
 from lockstep.client.consumer.grants.lease_timers import ProofOfLife
-from lockstep.client.consumer.interfaces import GroupHandler
+from lockstep.client.consumer.interfaces import AbstractMembership
 from lockstep.runtime.host import Host
 
 
@@ -17,9 +17,9 @@ class BrokerSessions:
         self._host = host
         self._instance_closed = instance_closed
         self._sessions: dict[str, BrokerSession] = {}
-        self._groups: dict[str, GroupHandler] = {}
+        self._groups: dict[str, AbstractMembership] = {}
 
-    def enter(self, group: str, handler: GroupHandler) -> None:
+    def enter(self, group: str, handler: AbstractMembership) -> None:
         self._groups[group] = handler
         for session in self._sessions.values():
             session.stop_retiring()

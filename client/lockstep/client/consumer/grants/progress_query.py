@@ -1,7 +1,7 @@
 """Reads the response to QUERY_CONSUMER_OFFSET of a concurrent group as the LockResult that a LOCK of the queue would have."""
 
 from lockstep.client.consumer.grants.ownership import QueueOwnership
-from lockstep.client.consumer.interfaces import QueueHandler
+from lockstep.client.consumer.interfaces import ReportedQueueWorker
 from lockstep.protocol.bodies import LockResult, LockVerdict
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
@@ -12,7 +12,7 @@ from lockstep.runtime.logs.log import get_logger
 log = get_logger("client.consumer")
 
 
-def query_header(handler: QueueHandler) -> QueryConsumerOffsetHeader:
+def query_header(handler: ReportedQueueWorker) -> QueryConsumerOffsetHeader:
     queue = handler.ownership.queue
     policy = handler.start_policy(queue.topic)
     return QueryConsumerOffsetHeader(handler.ownership.group, queue.topic, queue.queue_id, policy.where, policy.timestamp_ms, policy.since)

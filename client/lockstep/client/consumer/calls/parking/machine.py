@@ -44,7 +44,7 @@ from lockstep.client.consumer.calls.parking.effects import (
     TakeBack,
     WakeRunner,
 )
-from lockstep.client.consumer.calls.parking.replay import Replay, Stage
+from lockstep.client.consumer.calls.parking.replay import Replay, ReplayStage
 from lockstep.client.consumer.calls.process_queue import ProcessQueue
 from lockstep.protocol.bodies import ReplayKey
 from lockstep.protocol.done_ranges import Ranges
@@ -57,7 +57,7 @@ REFUSED_ENDS_MAX = 3
 PAUSE_MS = 1_000
 """Pause after an error, and between the requests to end a drop."""
 
-Page = tuple[Sequence[MessageExt], int]
+ReplayPage = tuple[Sequence[MessageExt], int]
 """The key's messages that a pull has found, and the offset up to which there are no others."""
 
 
@@ -197,18 +197,18 @@ class ParkMachine:
         replay.due = False
         if not self.goes_on(replay):
             return
-        if replay.stage is Stage.ENDING:
+        if replay.stage is ReplayStage.ENDING:
             self._request_end(replay)
-        elif replay.stage is not Stage.CALLING:
+        elif replay.stage is not ReplayStage.CALLING:
             self._step(replay, now)
         elif replay.committed < replay.next and now.connected:
-            replay.stage = Stage.COMMITTING
+            replay.stage = ReplayStage.COMMITTING
             self._send(replay)
         elif not replay.unfinished:
             self._pass_page(replay, replay.page_end)
             self._step(replay, now)
 
-    def page_read(self, replay: Replay, page: Page | None, now: Conditions) -> None:
+    def page_read(self, replay: Replay, page: ReplayPage | None, now: Conditions) -> None:
         """Handle the response to a pull of the key; None: it was refused, or can't be read."""
         if not self.goes_on(replay):
             return
@@ -217,7 +217,7 @@ class ParkMachine:
             return
         found, end = page
         if found:
-            replay.stage, replay.page_end, replay.unfinished = Stage.CALLING, end, len(found)
+            replay.stage, replay.page_end, replay.unfinished = ReplayStage.CALLING, end, len(found)
             self.effects.append(PassOn(replay.key, found))
             return
         self._pass_page(replay, end)
@@ -231,7 +231,7 @@ class ParkMachine:
         if not self.goes_on(replay):
             return
         replay.committed = replay.asked
-        if replay.stage is Stage.COMMITTING:
+        if replay.stage is ReplayStage.COMMITTING:
             self._go_on_with_page(replay, now)
         elif reply.upto is not None:
             self._end(replay, reply.upto)
@@ -250,14 +250,14 @@ class ParkMachine:
             return
         if isinstance(error, StaleEpochError):
             self._end_has_response(replay)
-            replay.stage = Stage.WAITING
+            replay.stage = ReplayStage.WAITING
             self.effects.append(EndStaleGrant())
         elif isinstance(error, ParkRefusedError):
             self._refuse(replay, error)
-        elif replay.stage is Stage.COMMITTING:
+        elif replay.stage is ReplayStage.COMMITTING:
             self._log("debug", "replay.commit_failed", replay, error=str(error))
             self._go_on_with_page(replay, now)
-        elif replay.stage is Stage.ENDING:
+        elif replay.stage is ReplayStage.ENDING:
             self._log("debug", "replay.end_failed", replay, error=str(error))
             self.effects.append(Pause(replay, PAUSE_MS))
         else:
@@ -266,27 +266,27 @@ class ParkMachine:
 
     def _wake(self, replay: Replay) -> None:
         """Let a replay run in the next turn if it waits for what may have happened."""
-        if replay.stage in (Stage.WAITING, Stage.CALLING) and not replay.due and self.goes_on(replay):
+        if replay.stage in (ReplayStage.WAITING, ReplayStage.CALLING) and not replay.due and self.goes_on(replay):
             replay.due = True
             self.effects.append(RunSoon(replay))
 
     def _step(self, replay: Replay, now: Conditions) -> None:
         """Read the next page of the key's messages, or end a drop, if that may be done now."""
         if not now.held or not now.connected or (now.paused and not replay.drop):
-            replay.stage = Stage.WAITING
+            replay.stage = ReplayStage.WAITING
         elif replay.drop:
             self._begin_end(replay)
         else:
-            replay.stage = Stage.PULLING
+            replay.stage = ReplayStage.PULLING
             self.effects.append(PullPage(replay, replay.position))
 
     def _pause(self, replay: Replay) -> None:
-        replay.stage = Stage.PAUSING
+        replay.stage = ReplayStage.PAUSING
         self.effects.append(Pause(replay, PAUSE_MS))
 
     def _go_on_with_page(self, replay: Replay, now: Conditions) -> None:
         """Wait for the messages of the page that are not accepted, or go on after it."""
-        replay.stage = Stage.CALLING
+        replay.stage = ReplayStage.CALLING
         if not replay.unfinished:
             self._pass_page(replay, replay.page_end)
             self._step(replay, now)
@@ -303,7 +303,7 @@ class ParkMachine:
     def _begin_end(self, replay: Replay) -> None:
         """Ask the broker to end the replay where it is."""
         self._ending += 1
-        replay.stage = Stage.ENDING
+        replay.stage = ReplayStage.ENDING
         self._request_end(replay)
 
     def _request_end(self, replay: Replay) -> None:
@@ -314,7 +314,7 @@ class ParkMachine:
         self._send(replay, self._messages.next_offset)
 
     def _end_has_response(self, replay: Replay) -> None:
-        if replay.stage is Stage.ENDING:
+        if replay.stage is ReplayStage.ENDING:
             self._ending -= 1
             self.effects.append(WakeRunner())
 

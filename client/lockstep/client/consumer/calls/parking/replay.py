@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Stage(Enum):
+class ReplayStage(Enum):
     """What a replay waits for."""
 
     WAITING = "its first run, or until it may go on"
@@ -27,7 +27,7 @@ class Replay:
     """The offset up to which all is accepted."""
     committed: int
     """The offset up to which the broker knows it."""
-    stage: Stage = Stage.WAITING
+    stage: ReplayStage = ReplayStage.WAITING
     due: bool = False
     """Whether it runs in the next turn."""
     page_end: int = 0

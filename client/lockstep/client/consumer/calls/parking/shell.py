@@ -26,10 +26,10 @@ from lockstep.client.consumer.calls.parking.effects import (
     TakeBack,
     WakeRunner,
 )
-from lockstep.client.consumer.calls.parking.machine import Conditions, Page, ParkMachine
+from lockstep.client.consumer.calls.parking.machine import Conditions, ParkMachine, ReplayPage
 from lockstep.client.consumer.calls.parking.replay import Replay
 from lockstep.client.consumer.calls.pull_loop import read_page
-from lockstep.client.consumer.calls.runner import HeldQueue
+from lockstep.client.consumer.calls.runner import AbstractQueueWorker
 from lockstep.client.consumer.context import ConsumerContext
 from lockstep.client.consumer.events import KeyResumed
 from lockstep.client.consumer.grants.ownership import OwnershipState
@@ -54,10 +54,10 @@ class ParkedKeys:
     It passes the messages of replayed keys to `lanes`. The runner calls `accepted`, `left_out` or `parked` for them.
     """
 
-    def __init__(self, ctx: ConsumerContext, queue: HeldQueue, grant: Grant, lanes: Lanes) -> None:
+    def __init__(self, ctx: ConsumerContext, worker: AbstractQueueWorker, grant: Grant, lanes: Lanes) -> None:
         self.machine = ParkMachine(grant.messages)
         self._ctx = ctx
-        self._queue = queue
+        self._worker = worker
         self._grant = grant
         self._lanes = lanes
         self._loop = asyncio.get_running_loop()
@@ -105,8 +105,8 @@ class ParkedKeys:
     # --------------------------------------------------------------------------------------------------------------- effects
 
     def _conditions(self) -> Conditions:
-        held = self._queue.ownership.state is OwnershipState.HELD
-        return Conditions(held, self._ctx.paused, self._queue.session.link.up)
+        held = self._worker.ownership.state is OwnershipState.HELD
+        return Conditions(held, self._ctx.paused, self._worker.session.link.up)
 
     def _carry_out(self) -> None:
         machine = self.machine
@@ -128,7 +128,7 @@ class ParkedKeys:
                 if awaited:
                     self._request(replay, RequestCode.PARK_END, header)
                 else:
-                    self._queue.session.link.request(RequestCode.PARK_END, header).add_done_callback(_ignore)
+                    self._worker.session.link.request(RequestCode.PARK_END, header).add_done_callback(_ignore)
             case PassOn(key, messages):
                 self._lanes.put_replayed(key, messages)
                 self._grant.run_wake.set()
@@ -142,16 +142,16 @@ class ParkedKeys:
             case WakeRunner():
                 self._grant.run_wake.set()
             case RequestLocks():
-                self._queue.session.trigger()
+                self._worker.session.trigger()
             case EndStaleGrant():
-                self._queue.handle_stale(self._grant, by="PARK_END")
+                self._worker.handle_stale(self._grant, by="PARK_END")
             case Resumed(key, offset):
-                self._ctx.report(KeyResumed(self._queue.queue, key, offset))
+                self._ctx.report(KeyResumed(self._worker.queue, key, offset))
             case Log(level, event, key, facts):
-                getattr(log, level)(event, group=self._ctx.group, queue=str(self._queue.queue), key=key, **facts)
+                getattr(log, level)(event, group=self._ctx.group, queue=str(self._worker.queue), key=key, **facts)
 
     def _pull_header(self, replay: Replay, offset: int) -> PullHeader:
-        config, queue = self._ctx.config, self._queue.queue
+        config, queue = self._ctx.config, self._worker.queue
         return PullHeader(
             self._ctx.group,
             queue.topic,
@@ -164,7 +164,7 @@ class ParkedKeys:
         )
 
     def _end_header(self, replay: Replay, offset: int, pulled: int | None) -> ParkEndHeader:
-        queue = self._queue.queue
+        queue = self._worker.queue
         return ParkEndHeader(self._ctx.group, queue.topic, queue.queue_id, self._grant.token, replay.key, offset, pulled)
 
     # --------------------------------------------------------------------------------------------------- turns and responses
@@ -178,7 +178,7 @@ class ParkedKeys:
     def _request(self, replay: Replay, code: RequestCode, header: PullHeader | ParkEndHeader, timeout_ms: int | None = None) -> None:
         """Send a request. Its result is handled in the turn after that in which it is received."""
         try:
-            future = self._queue.session.link.request(code, header, timeout_ms=timeout_ms)
+            future = self._worker.session.link.request(code, header, timeout_ms=timeout_ms)
         except TransportError as error:
             self.machine.failed(replay, error, self._conditions())
             return
@@ -207,7 +207,7 @@ class ParkedKeys:
                     self.machine.page_read(replay, result, self._conditions())
             self._carry_out()
 
-    def _result(self, header: PullHeader | ParkEndHeader, response: Command) -> Page | ParkEndReply | BrokerError | None:
+    def _result(self, header: PullHeader | ParkEndHeader, response: Command) -> ReplayPage | ParkEndReply | BrokerError | None:
         """Return what a response says; None if a pull was refused, or can't be read."""
         if response.code == ResponseCode.STALE_EPOCH:
             return StaleEpochError(response.remark or "")
@@ -216,9 +216,9 @@ class ParkedKeys:
                 return broker_error(response.code, response.remark)
             return from_plain(ParkEndReply, response.fields)
         try:
-            return read_page(self._queue, response, header.queue_offset)
+            return read_page(self._worker, response, header.queue_offset)
         except RemoteProtocolError as error:
-            log.error("pull.unreadable", queue=str(self._queue.queue), offset=header.queue_offset, error=str(error))
+            log.error("pull.unreadable", queue=str(self._worker.queue), offset=header.queue_offset, error=str(error))
             return None
 
 
