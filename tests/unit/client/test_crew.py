@@ -15,7 +15,7 @@ class Runner:
     """One queue with `waiting` batches."""
 
     waiting: int = 0
-    queue: Any = field(default_factory=lambda: SimpleNamespace(calls={}, ownership=SimpleNamespace(running=False)))
+    worker: Any = field(default_factory=lambda: SimpleNamespace(calls={}, ownership=SimpleNamespace(running=False)))
     grant: Any = field(default_factory=lambda: SimpleNamespace(pull_waits=False))
 
     def begin_call(self, now_ms: int) -> Call | None:
@@ -33,7 +33,7 @@ class Runner:
         raise AssertionError(error)
 
     def last_call_ended(self) -> None:
-        self.queue.ownership.running = False
+        self.worker.ownership.running = False
 
 
 async def test_batch_that_arrives_in_the_turn_in_which_the_last_task_ends_is_called() -> None:
