@@ -136,6 +136,7 @@ FORMS: dict[str, dict[str, str]] = {
     "topic-create": {"topic": "planned"},
     "topic-alter": {"topic": TOPIC, "queues": "16"},
     "topic-delete": {"topic": TOPIC},
+    "topic-purge": {"topic": TOPIC, "to": "end"},
     "send": {"topic": TOPIC, "body": "x"},
     "group-reset": {"group": GROUP, "to": "end"},
     "group-forget": {"group": GROUP, "topic": TOPIC},

@@ -334,7 +334,7 @@ async def test_rubbish_in_any_field_is_refused_and_never_an_error_of_the_server(
     [
         ("topic-create", {"topic": "-new", "broker": "broker-a"}),
         ("topic-alter", {"topic": TOPIC, "queues": "5"}),
-        ("topic-purge", {"topic": TOPIC, "to": "0s", "queue": "broker-a:0", "force": "yes"}),
+        ("topic-purge", {"topic": TOPIC, "to": "0s", "queue": "broker-a:0"}),
         ("topic-delete", {"topic": TOPIC}),
         ("send", {"topic": TOPIC, "sharding_key": "-k 'x'", "tag": "t", "keys": "a -b", "body": "--help"}),
         ("send", {"topic": TOPIC, "body": "two\nlines"}),

@@ -63,7 +63,6 @@ class TopicPurge(Operation):
             flags=("--force",),
             help="Purge also what groups have not consumed, and a group's %RETRY% or %DLQ% topic. The groups go on after it, and are told "
             "of the gap.",
-            label="Remove also what groups have not consumed",
         ),
     ] = False
 
