@@ -25,7 +25,7 @@ from lockstep.testing.stage import TEST, Main, Member, ServerMember, Stage, Stag
 
 LOOK_S = 0.05
 """Time between two evaluations of a condition."""
-TOLD_MAX = 40
+HAPPENINGS_SHOWN_MAX = 40
 
 NO_LOOP = """TestCluster needs a simulated event loop, and this one is {loop}.
  - with pytest: take the fixture `lockstep_cluster` (needs pytest-asyncio 1.5 or newer)
@@ -446,4 +446,4 @@ class TestCluster:
     def _situation(self) -> str:
         """Return the state of each member and the last actions, for error messages."""
         states = ", ".join(f"{name} {member.state}" for name, member in self._members().items())
-        return "\n".join([states, *map(str, self.happenings[-TOLD_MAX:])])
+        return "\n".join([states, *map(str, self.happenings[-HAPPENINGS_SHOWN_MAX:])])

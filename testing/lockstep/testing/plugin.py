@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lockstep.testing.clock import TestClock
 
 FIXTURES = ("lockstep_cluster", "lockstep_clock", "lockstep_chaos")
-HAPPENINGS_TOLD_MAX = 40
+HAPPENINGS_SHOWN_MAX = 40
 ASYNCIO = "lockstep's fixtures need pytest-asyncio 1.5 or newer: pip install 'lockstep-mq[testing]'"
 
 
@@ -157,8 +157,8 @@ def _forget(item: pytest.Item) -> None:
 def _failure_lines(item: pytest.Item, clock: "TestClock") -> list[str]:
     cluster = item.stash.get(CLUSTER, None)
     happenings = [] if cluster is None else [str(each) for each in cluster.happenings]
-    lines = [f"… {len(happenings) - HAPPENINGS_TOLD_MAX} more before"] if len(happenings) > HAPPENINGS_TOLD_MAX else []
-    lines += [*happenings[-HAPPENINGS_TOLD_MAX:], f"{clock.now:9.3f} s  the test failed"]
+    lines = [f"… {len(happenings) - HAPPENINGS_SHOWN_MAX} more before"] if len(happenings) > HAPPENINGS_SHOWN_MAX else []
+    lines += [*happenings[-HAPPENINGS_SHOWN_MAX:], f"{clock.now:9.3f} s  the test failed"]
     if clock.seed is not None:
         lines.append(
             f"seed {clock.seed}, the same again: pytest {_shell_word(_without_seed(item.nodeid, clock.seed))} --lockstep-seed {clock.seed}"

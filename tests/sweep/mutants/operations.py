@@ -222,7 +222,7 @@ def a_loss_is_not_told_to_classic_clients(patch: Patches) -> None:
         if change[0] == "progress.renewed":
             for topics in self._groups.values():
                 for queues in topics.values():
-                    queues.update({queue_id: replace(each, untold=False) for queue_id, each in queues.items()})
+                    queues.update({queue_id: replace(each, unannounced=False) for queue_id, each in queues.items()})
 
     patch.set(ProgressTable, "apply", known)
 

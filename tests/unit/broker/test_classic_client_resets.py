@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockstep.broker.groups.legacy_clients import TOLD_MAX
+from lockstep.broker.groups.legacy_clients import ANNOUNCED_MAX
 from lockstep.broker.groups.pull_fence import PullCheck
 from lockstep.protocol.bodies import LockVerdict, QueueOffset, ResetBody
 from lockstep.protocol.errors import NoPermissionError
@@ -106,7 +106,7 @@ def test_broker_remembers_a_fixed_number_of_connections_that_it_told() -> None:
     bench, me = running()
     reset_to(bench, 10)
     assert pull(me, 80).moved_to == 10
-    others = [ClassicClient(bench, f"other-{number}") for number in range(TOLD_MAX)]
+    others = [ClassicClient(bench, f"other-{number}") for number in range(ANNOUNCED_MAX)]
     for other in others:
         other.connect()
         assert pull(other, 80).moved_to == 10

@@ -219,8 +219,8 @@ def test_dead_letter_is_finished_where_it_is() -> None:
 def test_snapshot_restores_ranges() -> None:
     table = ProgressTable(Journal())
     table.set_progress(KEY, Progress(1, 2, done=(5, 8)))
-    table.set_progress((GROUP, TOPIC, 1), Progress(1, 2, untold=True))
-    table.set_progress((GROUP, TOPIC, 2), Progress(1, 2, untold=True, done=(3, 4)))
+    table.set_progress((GROUP, TOPIC, 1), Progress(1, 2, unannounced=True))
+    table.set_progress((GROUP, TOPIC, 2), Progress(1, 2, unannounced=True, done=(3, 4)))
     again = ProgressTable(Journal())
     again.restore(table.snapshot())
     assert list(again) == sorted(table)

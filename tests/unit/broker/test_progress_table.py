@@ -101,7 +101,7 @@ def test_start_is_one_change_for_all_queues() -> None:
 def test_renew_raises_every_generation_which_classic_clients_have_to_be_told_and_keeps_the_rest() -> None:
     table = table_at(30, 2, gap=(5, 30))
     table.renew_generations(8)
-    assert table.get(KEY) == Progress(8, 30, 2, (5, 30), untold=True)
+    assert table.get(KEY) == Progress(8, 30, 2, (5, 30), unannounced=True)
 
 
 def test_dropped_topic_removes_progress_and_start_of_every_group() -> None:

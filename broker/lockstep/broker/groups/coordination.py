@@ -188,10 +188,10 @@ class Coordination:
         for key, progress in list(state.progress):
             end = state.bounds.end_offset(key[1], key[2])
             if progress.offset > end:
-                state.progress.set_progress(key, Progress(state.fence.draw(), end, untold=True))
+                state.progress.set_progress(key, Progress(state.fence.draw(), end, unannounced=True))
                 state.end_grant(key, "its progress was beyond the queue")
             elif progress.done and progress.done[-1] > end:
-                renewed = replace(progress, generation=state.fence.draw(), untold=True, done=below(progress.done, end))
+                renewed = replace(progress, generation=state.fence.draw(), unannounced=True, done=below(progress.done, end))
                 state.progress.set_progress(key, renewed)
                 state.end_grant(key, "its progress was beyond the queue")
             minimums[key[1:]] = state.bounds.bounds(key[1], key[2])[0]

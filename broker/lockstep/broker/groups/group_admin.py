@@ -109,9 +109,9 @@ class GroupAdmin:
             key = keys[queue.queue_id]
             progress = state.progress.get(key)
             before.append(QueueOffset(queue.queue_id, -1 if progress is None else progress.offset))
-            untold = has_classic and queue.generation is None
+            unannounced = has_classic and queue.generation is None
             state.parks.clear(key)
-            state.progress.set_progress(key, Progress(state.fence.draw(), queue.offset, untold=untold))
+            state.progress.set_progress(key, Progress(state.fence.draw(), queue.offset, unannounced=unannounced))
             state.supersede_grant(key)
         return ResetReply(tuple(before))
 

@@ -10,8 +10,8 @@ A classic lock has a lease of 60 s from its last LOCK_BATCH_MQ. It survives its 
 | held by another client, or by a session  | refused: not in the response      |
 | any, within 30 s of an assumed loss      | refused (ordering.md 12.6)        |
 
-A reset of progress (RESET_OFFSETS), and an assumed loss, has to be told: classic requests carry no generation, and a member goes on to read
-and to commit where it was.
+A reset of progress (RESET_OFFSETS), and an assumed loss, has to be announced: classic requests carry no generation, and a member continues
+to read and to commit at its old offset.
 
 | after a reset to n, or a loss when it was at n  | result                                                                       |
 |-------------------------------------------------|------------------------------------------------------------------------------|
@@ -35,8 +35,8 @@ from lockstep.protocol.names import check_client_id, check_group
 IDLE_DAYS_MAX = 3_650
 """The highest limit of idle days that a commit may bring: ten years."""
 
-TOLD_MAX = 64
-"""For so many connections the broker remembers that it told them of the last reset of a queue: the rest is told again."""
+ANNOUNCED_MAX = 64
+"""The number of connections to which the last reset of a queue was announced that a broker remembers. The others are notified again."""
 
 
 class LegacyClients:
@@ -47,7 +47,7 @@ class LegacyClients:
         self._membership = membership
         self._leases: dict[QueueKey, int] = {}
         """Classic lock → time of its last renewal, the oldest first."""
-        self._told: dict[QueueKey, dict[int, int]] = {}
+        self._announced_to: dict[QueueKey, dict[int, int]] = {}
         """Connection → generation of its last pull that was answered with the offset of a reset which is not known yet."""
         self.refused_update_count = 0
         """Number of commits without an epoch that were refused because another client holds the queue."""
@@ -144,23 +144,23 @@ class LegacyClients:
             return True
         return holder.held_by_classic and not self._membership.has_heartbeat(connection)
 
-    def tell_reset(self, connection: int, key: QueueKey, offset: int) -> tuple[bool, int | None]:
-        """Note a pull of a classic client from `offset`. Return whether a reset had to be told until now, and, if the client must continue
-        elsewhere, from which offset.
+    def announce_reset(self, connection: int, key: QueueKey, offset: int) -> tuple[bool, int | None]:
+        """Note a pull of a classic client from `offset`. Return whether the client had to learn of a reset until now, and, if it must
+        continue elsewhere, from which offset.
 
-        That the client was told is kept for this connection alone: a response that was lost with its connection tells nobody.
+        The announcement is kept for this connection alone: a response that was lost with its connection announces nothing.
         """
         progress = self._state.progress.get(key)
-        if progress is None or not progress.untold:
+        if progress is None or not progress.unannounced:
             return False, None
-        told = self._told.setdefault(key, {})
-        if offset == progress.offset or told.get(connection) == progress.generation:
-            del self._told[key]
-            self._state.progress.set_progress(key, replace(progress, untold=False))
+        announced = self._announced_to.setdefault(key, {})
+        if offset == progress.offset or announced.get(connection) == progress.generation:
+            del self._announced_to[key]
+            self._state.progress.set_progress(key, replace(progress, unannounced=False))
             return True, None
-        if len(told) >= TOLD_MAX:
-            del told[next(iter(told))]
-        told[connection] = progress.generation
+        if len(announced) >= ANNOUNCED_MAX:
+            del announced[next(iter(announced))]
+        announced[connection] = progress.generation
         return True, progress.offset
 
     def query_offset(self, key: QueueKey, *, young: bool) -> int | None:
@@ -194,7 +194,7 @@ class LegacyClients:
             raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, the end of the queue")
         progress = state.progress.get(key)
         known = state.groups.get(group)
-        if progress is not None and progress.untold and offset != progress.offset and known is not None and known.has_classic_members:
+        if progress is not None and progress.unannounced and offset != progress.offset and known is not None and known.has_classic_members:
             raise NoPermissionError(
                 f"offset {offset} of {topic} queue {queue_id} is not applied: group {group} was reset to {progress.offset}, by a "
                 "command or by a start that may have lost messages, and no member has pulled from there yet. Pull from there, or reset the "
@@ -204,10 +204,10 @@ class LegacyClients:
         state.register_group(group)
         if idle_days is not None:
             state.activity.record_idle_limit(group, idle_days)
-        if progress is not None and (offset == progress.offset or (offset > progress.offset and not progress.untold)):
+        if progress is not None and (offset == progress.offset or (offset > progress.offset and not progress.unannounced)):
             state.progress.record_commit(key, offset, 0, now_ms)
             return
-        self._told.pop(key, None)
+        self._announced_to.pop(key, None)
         state.check_not_parked(key)
         state.parks.clear(key)
         state.progress.set_progress(key, Progress(state.fence.draw(), offset))

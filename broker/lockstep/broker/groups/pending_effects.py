@@ -29,7 +29,7 @@ class PendingEffects:
         """(group, topic) whose free queues must be announced → the position of the next queue, and the number of queues left."""
         self._classic_freed: dict[str, None] = {}
         """Groups with classic members that must be notified of a free queue."""
-        self._told_queues: dict[QueueKey, None] = {}
+        self._announced_queues: dict[QueueKey, None] = {}
         """Queues with holders that are made to send a LOCK, from which they learn of a reset, or of keys to replay."""
         self._drain_requested = False
 
@@ -50,11 +50,11 @@ class PendingEffects:
 
         Does not request a drain: `end_held_pulls` of the same step does.
         """
-        self._told_queues[key] = None
+        self._announced_queues[key] = None
 
     def notify_replays(self, key: QueueKey) -> None:
         """Push QUEUE_FREE to the holder of a queue, so that it sends a LOCK soon, and learns which keys to replay."""
-        self._told_queues[key] = None
+        self._announced_queues[key] = None
         self.request_drain()
 
     def notify_queue_free(self, key: QueueKey) -> None:
@@ -162,7 +162,7 @@ class PendingEffects:
         if self._topic_scans:
             # The next slice begins with another group, so that one with a list that keeps changing does not starve the others.
             self._topic_scans.move_to_end(next(iter(self._topic_scans)))
-        superseded, self._told_queues = self._told_queues, {}
+        superseded, self._announced_queues = self._announced_queues, {}
         for key in superseded:
             holder = self._tables.locks.holder(key)
             session = None if holder is None else self._tables.sessions.get(holder.session)

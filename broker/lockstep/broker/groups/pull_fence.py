@@ -49,7 +49,7 @@ class PullFence:
             progress = state.progress.get(key)
             stale = progress is None or progress.generation != generation
         else:
-            was_reset, moved_to = self._legacy.tell_reset(connection, key, offset)
+            was_reset, moved_to = self._legacy.announce_reset(connection, key, offset)
             return PullCheck(may_commit=not was_reset and self._legacy.may_commit(connection, key), moved_to=moved_to)
         if stale:
             return PullCheck(stale=True)

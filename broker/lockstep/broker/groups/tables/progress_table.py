@@ -7,7 +7,8 @@ loss of a suffix of the log, real or assumed, or because the topic was created a
 a later layout adds begins at its first message after it was added (ordering.md 7.2): at 0, or at `first_offset` if it had messages before.
 So do all queues of a topic that was created while the group subscribed to it (7.8): it has `since`, and no progress yet.
 
-A reset by an operator, and a loss, is `untold` until the classic members know of it: their requests carry no generation (ordering.md 12.5).
+A reset by an operator, and a loss, is `unannounced` until the classic members know of it: their requests carry no generation (ordering.md
+12.5).
 """
 
 from collections import Counter
@@ -31,7 +32,7 @@ class Progress:
     """Number of failed calls of the batch that begins at `offset`."""
     gap: tuple[int, int] | None = None
     """[first, end) that retention removed before the group consumed it. Kept until a commit passes its end (ordering.md 7.5)."""
-    untold: bool = False
+    unannounced: bool = False
     """Whether the group was reset to `offset`, or a suffix of the log may have been lost, and no classic client has pulled from there or
     committed since."""
     done: Ranges = ()
@@ -252,7 +253,7 @@ class ProgressTable:
                 for topics in self._groups.values():
                     for queues in topics.values():
                         for queue_id, progress in queues.items():
-                            queues[queue_id] = replace(progress, generation=generation, untold=True)
+                            queues[queue_id] = replace(progress, generation=generation, unannounced=True)
             case ("progress.reopened", topic, offsets):
                 self._first.setdefault(topic, {}).update(offsets)
             case ("progress.topic_dropped", topic):
@@ -356,5 +357,5 @@ class ProgressTable:
 
 def _row(key: QueueKey, progress: Progress) -> list[Any]:
     """Return the values of a change `progress.set`; the last two are left out if they have their defaults."""
-    more = (progress.untold, progress.done) if progress.done else (True,) if progress.untold else ()
+    more = (progress.unannounced, progress.done) if progress.done else (True,) if progress.unannounced else ()
     return [*key, progress.generation, progress.offset, progress.attempts, *(progress.gap or (None, None)), *more]
