@@ -31,7 +31,8 @@ from lockstep.protocol.messages.record import BODY_AT, CRC_MASK, MAGIC
 from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 
 _HEAD = Struct(">IIIii16xiq24xi8xI")
-"""protocol.record's HEAD, zeros in the broker's fields: size, magic, CRC, queue, flag, sys flag, born, reconsume times, body length."""
+"""The HEAD of protocol/messages/record.py, with zeros in the broker's fields: size, magic, CRC, queue, flag, sys flag, born, reconsume
+times, body length."""
 SPAN_MS = 20
 """Maximum range of `bornTimestamp`s in a frame if rows are sent at these times: a frame is sent when its last row is due."""
 TAILS_MAX = 100_000

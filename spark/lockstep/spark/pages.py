@@ -1,4 +1,4 @@
-"""Convert pulled records to arrays. Their format is that of protocol.record.
+"""Convert pulled records to arrays. Their format is that of protocol/messages/record.py.
 
 No Python object is created per record: numbers, bodies and properties are extracted for a whole page at once.
 """

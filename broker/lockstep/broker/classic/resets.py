@@ -1,8 +1,8 @@
 """Resets of progress by RocketMQ's tools. RocketMQ: Broker2Client.resetOffset, ConsumerOffsetManager.cloneOffset.
 
-The broker resets the group itself, as `lockstep group reset` does. What then tells the members:
+The broker resets the group itself, as `lockstep group reset-offset` does. The members learn of it:
 
-| member                            | told by                                                        |
+| member                            | by                                                             |
 |-----------------------------------|----------------------------------------------------------------|
 | lockstep's SDK                    | the end of its grant                                           |
 | a RocketMQ client before 5.0      | RESET_CONSUMER_CLIENT_OFFSET, in the form of its language      |

@@ -286,7 +286,7 @@ class Coordination:
             self.starts.begin_at_first(group, topic)
 
     def skip_removed(self, minimums: Mapping[tuple[str, int], int]) -> Iterator[None]:
-        """Move groups forward to the new minimum of (topic, queue id) if retention removed messages that they have not consumed.
+        """Move groups forward to the new minimum of (topic, queue id) if retention or a purge removed messages that they have not consumed.
 
         The lost range is recorded as a gap. Yields after each (group, topic, queue) and each group, so that the caller may let other work
         run in between. What a process has not moved before it ends, the next start moves.

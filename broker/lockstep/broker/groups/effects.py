@@ -25,7 +25,8 @@ class PushLayout:
 
 @dataclass(frozen=True, slots=True)
 class PushQueueFree:
-    """Send QUEUE_FREE to this connection: the list gives these queues to its member, and they are free."""
+    """Send QUEUE_FREE to this connection, whose member then sends a LOCK: for queues that are free and that the list gives to it, and for
+    those that it holds and whose grant was superseded, or that have keys to replay."""
 
     connection: int
     queues: tuple[FreeQueue, ...]

@@ -121,7 +121,7 @@ class GroupState(GroupTables):
             self.forget_if_empty(group)
 
     def check_not_parked(self, key: QueueKey) -> None:
-        """Raise ParkRefusedError if parked keys of the queue wait: a reset would deliver their messages again, or never."""
+        """Raise ParkRefusedError if keys of the queue are parked: a change of its progress would deliver their messages again, or never."""
         if count := self.parks.waiting_count(key):
             raise ParkRefusedError(
                 f"group {key[0]} is not reset in {key[1]} queue {key[2]} at {self.config.broker_name}: {count} keys are parked there. "

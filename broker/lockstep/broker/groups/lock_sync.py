@@ -159,7 +159,7 @@ class LockSync:
         return self._grant_result(session, key, epoch=0)  # nothing is locked
 
     def is_dead_lettered(self, connection: int, key: QueueKey, epoch: int, offset: int) -> bool | None:
-        """Return whether progress has passed the message already. None if the epoch is not valid."""
+        """Return whether the message is finished, as after a dead letter whose response was lost. None if the epoch is not valid."""
         progress = self._state.progress.get(key)
         if progress is None or not self._state.accepts_epoch(connection, key, epoch):
             return None
@@ -200,7 +200,7 @@ class LockSync:
         )
 
     def take_unreported_gap(self, key: QueueKey, session: Session) -> tuple[int, int] | None:
-        """Return the range that retention removed unconsumed, if it has to be reported: with each new grant, and once on each connection.
+        """Return the range that was removed unconsumed, if it has to be reported: with each new grant, and once on each connection.
 
         Not once in all: the response that reported it may have arrived when the member had just released the queue (ordering.md 7.5).
         """

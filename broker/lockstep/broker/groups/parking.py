@@ -32,7 +32,7 @@ class Parking:
         self._state = state
 
     def park(self, header: ParkHeader, key: bytes | None, wall_ms: int) -> None:
-        """Set a key aside, whose epoch was checked. `key`: that of the message at the header's offset.
+        """Set a key aside. The caller has checked the epoch. `key`: that of the message at the header's offset.
 
         Raises ParkRefusedError if the message has no key, or the table has no room for it.
         """
@@ -47,7 +47,7 @@ class Parking:
         self._state.parks.park(queue, text, header.offset, header.attempts, one_line_reason(header.reason), wall_ms)
 
     def commit_replay(self, header: ParkEndHeader) -> ParkEndReply:
-        """Record the progress of a replay, whose epoch was checked, and end it if the request says so and nothing is left.
+        """Record the progress of a replay, and end it if the request asks for that and nothing is left. The caller has checked the epoch.
 
         Raises LocalProtocolError for an offset beyond the queue, ParkRefusedError if the key is not replayed.
         """

@@ -20,7 +20,7 @@ class PullCheck:
     moved_to: int | None = None
     """The group's progress was reset to this offset, and a classic client has to be told: respond PULL_OFFSET_MOVED."""
     gap: tuple[int, int] | None = None
-    """[first, end) that retention removed before the group consumed it, if PullReply has to report it."""
+    """[first, end) that was removed before the group consumed it, if PullReply has to report it."""
 
 
 class PullFence:

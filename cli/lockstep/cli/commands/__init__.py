@@ -1,4 +1,4 @@
 """One module a command, or a command and its closest relatives: options, and how the result is printed.
 
-What a command does besides is a function of `lockstep.operations`.
+Not here: what a command reads or changes, which is a function of `lockstep.operations`.
 """

@@ -37,7 +37,7 @@ class ReportedQueueWorker(Protocol):
         """Wake everything that waits for confirmed progress or a new proof of life."""
 
     def report_gap(self, first: int | None, end: int | None) -> None:
-        """Handle that retention removed the messages `first` ≤ offset < `end` before the group consumed them; with None it removed none."""
+        """Handle that the messages `first` ≤ offset < `end` were removed before the group consumed them; None: none were."""
 
     def replay(self, keys: Sequence[ReplayKey]) -> None:
         """Handle that an operator wants these parked keys to be replayed or dropped."""

@@ -1,4 +1,4 @@
-"""The steps of each kind of send: find the topic, enter the in-flight limit, encode, enqueue, wait for the result."""
+"""The steps of each kind of send: find the topic, enter the in-flight limit, enqueue, wait for the result."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

@@ -2,9 +2,10 @@
 
 The fields are those of a dataclass, each annotated with an Argument or an Option. From a declaration come the command with its options, its
 help, `--dry-run` and `--json` (`cli/change_command.py`), the form of the dashboard (`dashboard/changes/forms.py`), and the command line
-that the form shows (`command_line`). A new change is one file that defines its class, and a row of `catalogue.py`.
+that the form shows (`command_line`). A new change is one file that defines its class, a row of `catalogue.py`, and its name
+in the group of commands that has it (`cli/commands`).
 
-    fields ─▶ Operation.plan ─▶ Plan: sentences, a table, what was agreed ─▶ Plan.carry_out ─▶ Outcome: lines, JSON, how to undo it
+    fields ─▶ Operation.plan ─▶ Plan: sentences, a table, what was agreed ─▶ Plan.carry_out ─▶ ChangeOutcome: lines, JSON, how to undo it
 """
 
 from abc import abstractmethod
@@ -120,9 +121,9 @@ class Plan:
     fixed: Mapping[str, Any] | None = None
     """Fields whose meaning depends on the time at which they were planned, with a value that does not."""
     nothing: str | None = None
-    """Why there is nothing to do."""
+    """Why there is nothing to do. The form then stops; the command carries the plan out all the same, for its output and exit code."""
     incomplete: str | None = None
-    """Which part of the cluster could not be asked: `carry_out` leaves it out."""
+    """Which part of the cluster could not be asked: `carry_out` leaves it out and fails in the end. The form does not carry it out."""
     json: Mapping[str, Any] | None = None
     """The plan as JSON; None for its effect alone."""
 

@@ -61,8 +61,8 @@ class TopicPurge(Operation):
         bool,
         Option(
             flags=("--force",),
-            help="Purge also what groups have not consumed, and a group's %RETRY% or %DLQ% topic. The groups go on after it, and are told "
-            "of the gap.",
+            help="Purge also what groups have not consumed, and a group's %RETRY% or %DLQ% topic. The groups continue after it, and "
+            "report the gap.",
         ),
     ] = False
 
@@ -86,7 +86,7 @@ class TopicPurge(Operation):
                 done = await purge.carry_out(admin, force=self.force)
             lines = [f"topic {self.topic}: {done.messages:,} messages removed in {len(done.removed)} queues; {REMAINS}"]
             if done.groups:
-                lines.append(f"groups that go on after messages that they have not consumed: {done.described_groups}")
+                lines.append(f"groups that continue after messages that they have not consumed: {done.described_groups}")
             return ChangeOutcome(lines, {**done.as_json(), "done": True}, table=done.table)
 
         # Messages arrive while the plan is read: what was agreed to is up to where is removed, in which queues, and who loses some of it.
@@ -158,7 +158,9 @@ class _Purge:
             f"{REMAINS.capitalize()}.",
         ]
         if self.groups:
-            found.append(f"Groups that have not consumed all of it go on after it, and are told of the gap: {self.described_groups}.")
+            found.append(f"Groups that have not consumed all of it continue after it, and report the gap: {self.described_groups}.")
+        if any(parked for _, parked in self.groups.values()):
+            found.append("Messages that wait for the replay of parked keys are removed too, and are not copied to the dead letters.")
         found.append("Messages that wait for a delay or a retry of this topic are elsewhere, and stay.")
         return found
 

@@ -23,7 +23,7 @@ class PurgeBody:
 
 @dataclass(frozen=True, slots=True)
 class PurgedQueue:
-    """What a purge removes in one queue: the messages from `before` up to `after`, of which damage may have lost some before."""
+    """The removed part of one queue: the messages from `before` up to `after`, some of which damage may have lost before."""
 
     queue_id: int
     before: int
@@ -38,9 +38,9 @@ class UnconsumedGroup:
 
     group: str
     messages: int
-    """The messages that it has neither finished nor, if it has no progress yet, begun."""
+    """The number of removed messages that it has not finished. Without progress it would begin at the first message."""
     parked: int
-    """The number of its parked keys of which messages may be removed that wait."""
+    """The number of its parked keys of which waiting messages may be removed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,4 +45,4 @@ class PullReply:
     suggest_which_broker_id: int = 0
     gap_first: int | None = field(default=None, metadata={"native": True})
     gap_end: int | None = field(default=None, metadata={"native": True})
-    """Retention removed [gap_first, gap_end) before the group consumed it. Reported once."""
+    """[gap_first, gap_end) was removed before the group consumed it. Reported with each new grant, and once on each connection."""

@@ -15,7 +15,9 @@ from lockstep.operations.changes import group_reset, queue_move
 from lockstep.operations.changes.broker_drain import BrokerDrain
 from lockstep.operations.changes.drain import close_queues
 from lockstep.operations.changes.group_reset import GroupReset
+from lockstep.operations.changes.park_change import ParkReplay
 from lockstep.operations.changes.topic_alter import TopicAlter
+from lockstep.operations.changes.topic_purge import TopicPurge
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import read_group
 from lockstep.operations.groups.group_report import GroupReport
@@ -305,3 +307,29 @@ async def test_group_show_counts_the_parked_keys_of_each_queue(lockstep_cluster:
     (status,) = [(await admin.group_status(await broker_named(admin, "broker-a"), GROUP)).status]
     assert status is not None
     assert [queue.parked for queue in status.queues] == [counts["broker-a"]]
+
+
+# ------------------------------------------------------------------------------------------------------------------- purge
+
+
+@one_broker
+async def test_forced_purge_removes_what_waits_for_a_replay_and_says_so(
+    lockstep_cluster: TestCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = lockstep_cluster
+    await cluster.create_topic(TOPIC, queues=1)
+    group = Group(cluster)
+    await group.park(50, 10, "k3", "k7")
+    group.poison.clear()
+    with pytest.raises(OperationError, match=r"not all of it was consumed by billing \(0 messages, 2 parked keys\)"):
+        await carry_out(TopicPurge(topic=TOPIC, to="end"), cluster.nameserver)
+    await carry_out(TopicPurge(topic=TOPIC, to="end", force=True), cluster.nameserver, dry_run=True)
+    lost = "Messages that wait for the replay of parked keys are removed too, and are not copied to the dead letters."
+    assert lost in capsys.readouterr().out.splitlines()
+    await carry_out(TopicPurge(topic=TOPIC, to="end", force=True), cluster.nameserver)
+    await carry_out(ParkReplay(group=GROUP, every=True), cluster.nameserver)
+    await until_parked(group)
+    await send(cluster, 10, 10, start=50)
+    await cluster.settled(GROUP)
+    assert group.of_key("k3") == [53]
+    assert await AdminClient(Host.current(), cluster.nameserver).topics() == (TOPIC,), "there is no dead-letter topic"

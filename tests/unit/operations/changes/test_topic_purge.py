@@ -106,11 +106,9 @@ async def test_purge_is_refused_while_a_group_has_not_consumed_it(
     assert await bounds(cluster) == {"broker-a": (3, 5)}
     capsys.readouterr()
     await purge(cluster, "end", force=True, dry_run=True)
-    assert (
-        "Groups that have not consumed all of it go on after it, and are told of the gap: billing (2 messages)." in capsys.readouterr().out
-    )
+    assert "Groups that have not consumed all of it continue after it, and report the gap: billing (2 messages)." in capsys.readouterr().out
     await purge(cluster, "end", force=True)
-    assert "groups that go on after messages that they have not consumed: billing (2 messages)" in capsys.readouterr().out
+    assert "groups that continue after messages that they have not consumed: billing (2 messages)" in capsys.readouterr().out
     status = await cluster.group_status(GROUP)
     assert status is not None
     assert [line.committed_offset for line in status.queues if line.topic == TOPIC] == [5]

@@ -4,7 +4,7 @@ A row says that of one key, in one queue, everything below `next` is accepted. T
 messages from `next` on, and pulls of the group leave them out of the main flow while the row hides them.
 
     state      hides          set by
-    PARKED     every message  PARK, from each other state
+    PARKED     every message  PARK, from each other state except DROPPING
     REPLAYING  every message  `replay`, by an operator
     DROPPING   every message  `drop`, by an operator
     ENDED      those < upto   PARK_END, from REPLAYING and DROPPING
@@ -237,7 +237,7 @@ class ParkTable:
             self._record(("park.cleared", *queue))
 
     def move_within(self, queue: QueueKey, first: int, end: int) -> None:
-        """Move rows into the bounds of the queue: retention removed what was before `first`, or the log lost what was from `end` on."""
+        """Move rows into the bounds of the queue: messages before `first` were removed, or the log lost what was from `end` on."""
         for row in self.rows(queue):
             moved = replace(row, next=min(max(row.next, first), end), upto=min(row.upto, end))
             if moved != row:

@@ -31,7 +31,7 @@ class Progress:
     attempts: int = 0
     """Number of failed calls of the batch that begins at `offset`."""
     gap: tuple[int, int] | None = None
-    """[first, end) that retention removed before the group consumed it. Kept until a commit passes its end (ordering.md 7.5)."""
+    """[first, end) that retention or a purge removed before the group consumed it. Kept until a commit passes its end (ordering.md 7.5)."""
     unannounced: bool = False
     """Whether the group was reset to `offset`, or a suffix of the log may have been lost, and no classic client has pulled from there or
     committed since."""
@@ -56,7 +56,7 @@ class FailingBatch:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Messages from `first` to `end` that retention removed before the group consumed them."""
+    """Messages from `first` to `end` that retention or a purge removed before the group consumed them."""
 
     first: int
     end: int
@@ -175,7 +175,7 @@ class ProgressTable:
         return found if found is not None and progress is not None and found.offset == progress.offset else None
 
     def loss(self, key: QueueKey) -> Loss | None:
-        """Return the last messages that retention removed before the group consumed them: of this process, or those of a gap that no
+        """Return the last messages that were removed before the group consumed them: of this process, or those of a gap that no
         commit has passed yet."""
         progress = self.get(key)
         if (found := self._losses.get(key)) is not None or progress is None or progress.gap is None:

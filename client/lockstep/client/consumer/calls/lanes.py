@@ -21,7 +21,8 @@ class KeyLane:
     """The messages of one key that are waiting. It exists while one of its messages waits or is called."""
 
     key: str | int | None
-    """The sharding key. None: all messages without a key; an offset: one message without a key."""
+    """The sharding key. None: all messages without a key, or with the order of queues all of the main flow; an offset: one message without
+    a key."""
     waiting: deque[MessageExt] = field(default_factory=deque)
 
 

@@ -4,7 +4,7 @@ response           effect
 FOUND              keep the messages that the subscription matches by string (the broker matched hashes); progress moves past the others
 NOT_FOUND          nothing within the poll; messages that the broker filtered count as seen
 RETRY_IMMEDIATELY  the same, and there are more messages
-OFFSET_MOVED       forward: retention removed messages (QueueGap), continue after them; backward: inform the session, the broker fences
+OFFSET_MOVED       forward: messages were removed (QueueGap), continue after them; backward: inform the session, the broker fences
 STALE_EPOCH        drop the queue and the fetched messages
 another refusal    retry after a pause
 """

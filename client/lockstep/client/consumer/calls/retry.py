@@ -92,7 +92,7 @@ class OrderedRetry:
         return f"unlimited, {pause}" if self.max_attempts is None else f"{self.max_attempts} attempts, {pause}, then {self.on_exhausted}"
 
     def is_blocked(self, attempts: int) -> bool:
-        """Return whether a queue counts as blocked after this many failed calls of its first batch: QueueBlocked was reported."""
+        """Return whether health() shows a queue as blocked after so many failed calls of its first batch. It may be called again."""
         return attempts >= (BLOCKED_AFTER_ATTEMPTS if self.max_attempts is None else self.max_attempts)
 
     def exhausted(self, attempts: int) -> bool:
@@ -112,7 +112,7 @@ class OrderedRetry:
         return self.on_exhausted == "park" and self.exhausted(attempts)
 
     def reports_blocked(self, attempts: int) -> bool:
-        """Return whether QueueBlocked is reported after exactly this many failed calls."""
+        """Return whether QueueBlocked is reported after this failed call, the `attempts`th."""
         if self.max_attempts is not None:
             return attempts >= self.max_attempts
         step, rest = divmod(attempts, BLOCKED_AFTER_ATTEMPTS)

@@ -161,7 +161,7 @@ class QueueOwnership:
         """A call of another consumer of this process, which stopped without it, still works on the queue. The queue is not locked again
         either."""
         self.in_lock = False
-        """A LOCK that has no response yet names it without an epoch."""
+        """A request for it without an epoch has no response yet: a LOCK, QUERY_CONSUMER_OFFSET, or the read of a local file."""
         self.token = 0
         """The fencing token of the current grant, or of the last one."""
         self.generation: int | None = None

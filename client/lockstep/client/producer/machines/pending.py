@@ -39,7 +39,7 @@ class PendingSend:
 
     It is created when the send is called, and is what every step of the send takes: the arguments first, then the state.
 
-    It has no nested objects: a list per message would be one more object for the garbage collector to visit, ten thousand times a second.
+    It has no list or dict of its own: that would be one more object for the garbage collector to visit, ten thousand times a second.
     """
 
     __slots__ = (

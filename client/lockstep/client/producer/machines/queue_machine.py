@@ -12,7 +12,7 @@ The effect of a response on the frame in flight:
     code                                   stored?   then
     0, 10, 11, 12, DUPLICATE               yes       done
     OUT_OF_SEQUENCE, STALE_EPOCH           no        the broker lost a suffix: epoch + 1, the same records as sequence 0
-    LAYOUT_STALE of a keyed frame          no        wait for the higher layout and pick again; retry every 5 s
+    LAYOUT_STALE of a picked queue         no        wait for the higher layout and pick again; retry every 5 s
     MESSAGE_ILLEGAL, several sends or keys no        each alone, so that only the invalid one fails
     retriable or route-refreshing codes    no *      unkeyed: another broker; otherwise retry after a pause
     other refusals                         no *      fail
@@ -156,7 +156,7 @@ class QueueMachine:
         self.leaving: list[PendingSend] = []
         """Unkeyed sends that go to another broker. The topic takes them from here."""
         self.run_at_ms = NEVER_MS
-        """When `run` is to be called next (monotonic ms); 0: at the end of this loop turn."""
+        """When the topic is to run this queue next (monotonic ms); 0: at the end of this loop turn."""
         self._connects = broker.connects
         """The number of the broker's connects that were handled here."""
         self._config = config

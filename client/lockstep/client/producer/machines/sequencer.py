@@ -84,7 +84,7 @@ class Sequencer:
     def seal(self, records: bytes, count: int) -> SealedFrame:
         """Return a frame of `count` records, encoded without `__LS_SEQ`; `first` is set if it begins a stream.
 
-        It does the same as protocol.sequence.seal_frame in a third of the time, which matters for single sends.
+        It does the same as protocol.messages.sequence.seal_frame in a third of the time, which matters for single sends.
         """
         first, before = self.next_sequence, self.crc
         head_bytes = UINT32.unpack_from(records)[0]

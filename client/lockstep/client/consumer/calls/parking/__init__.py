@@ -5,4 +5,6 @@
 - `replay.py`: one key that is replayed, and the stages of that. Pure.
 - `effects.py`: what the machine asks of its shell.
 - `shell.py`: requests, pauses and reports, for the runner of the grant.
+
+Not here: sending a PARK, which is a result of a failed call (`calls/failed_calls.py`).
 """

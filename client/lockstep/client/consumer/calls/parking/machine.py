@@ -11,7 +11,7 @@ depends on the response.
        ▲                                      │  ▲                    │ all are accepted
        │                                      │  └────────────────────┘
        │                                      └─ nothing is left below the next pull of the main flow ─▶ ENDING ─▶ ended
-       └── after each page, each refused end, and each pause
+       └── after each page and each refused end; after each pause (PAUSING) on to PULLING or ENDING
 
 A drop goes from WAITING to ENDING at once: the broker copies its messages. The effect of errors:
 
@@ -65,7 +65,7 @@ class Conditions(NamedTuple):
     """What decides whether a replay may go on now."""
 
     held: bool
-    """The queue is held. It may be draining, or released."""
+    """The queue is held, and neither drained nor released."""
     paused: bool
     """The consumer is paused. A drop does not wait for a resume."""
     connected: bool
@@ -83,7 +83,7 @@ class ParkMachine:
         self.hidden: dict[str, int | None] = {}
         """Key → the offset below which its messages in the main flow are left out; None: all are."""
         self.replays: dict[str | int | None, Replay] = {}
-        """By key. The type is that of the keys of lanes."""
+        """By key; of the type of KeyLane.key, which is compared with it."""
         self.unsure: dict[int, str | None] = {}
         """The offset of a message whose PARK has no response yet → its key. It is not known whether the key is parked."""
         self._messages = messages
