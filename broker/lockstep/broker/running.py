@@ -29,6 +29,7 @@ from lockstep.broker.groups.lease_timer import LeaseTimer
 from lockstep.broker.maintenance import StoreMaintenance
 from lockstep.broker.nameserver_registration import BrokerIdentity, NameserverRegistration, RegistrationRefusedError, RegistrationState
 from lockstep.broker.processors.client import ClientProcessor
+from lockstep.broker.processors.group_changes import GroupChangesProcessor
 from lockstep.broker.processors.group_events import GroupEventsProcessor
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
@@ -167,7 +168,7 @@ class RunningBroker:
         coordination, config, registration, statistics = state.coordination, settings.config, self.registration, self.statistics
         connections = ClientConnections(coordination)
         frames = SentFrames(store, state.topics, gate, holds, host.clock)
-        status = StatusProcessor(coordination, self.status)
+        groups = GroupChangesProcessor(coordination)
         changes = TopicChanges(state.topics, coordination, holds, topics.check_disk, store)
         names = config.name, config.cluster
         return [
@@ -188,10 +189,11 @@ class RunningBroker:
             ResetProcessor(coordination, connections, store, state.topics, budget),
             ReplyProcessor(connections, host.clock),
             AssignmentProcessor(coordination, registration.route),
-            status,
+            StatusProcessor(self.status),
+            groups,
             SettingsProcessor(settings),
             TopicAdminProcessor(topics, changes, state.topics, store, host.clock, budget, registration.learn, names),
-            GroupAdminProcessor(status, coordination, host.clock, budget),
+            GroupAdminProcessor(groups, coordination, host.clock, budget),
             BrokerAdminProcessor(
                 settings,
                 statistics,

@@ -40,7 +40,7 @@ def the_file_has_the_fetched_offset(patch: Patches) -> None:
 
     def ahead(self: LocalProgress, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         note(self, ownership, urgent=urgent)
-        worker = self.handlers.get(ownership)
+        worker = self.workers.get(ownership)
         grant = worker.grant if isinstance(worker, QueueWorker) else None
         if ownership.holds and grant is not None:
             self._set(ownership.queue, SavedProgress(grant.messages.next_offset, 0))

@@ -40,7 +40,7 @@ def each_commit_scans_all_queues(patch: Patches) -> None:
     watch_calls = BrokerSession._watch_calls
 
     def all_of_them(self: BrokerSession, now_ms: int) -> int:
-        for own in self._handlers:
+        for own in self._workers:
             self._watch(own)
         return watch_calls(self, now_ms)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from lockstep.broker.processors.client import ClientProcessor
+from lockstep.broker.processors.group_changes import GroupChangesProcessor
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.processors.pull import PullProcessor
@@ -33,6 +34,7 @@ BROKER = (
     SendMessageProcessor,
     SendBackProcessor,
     StatusProcessor,
+    GroupChangesProcessor,
     TopicProcessor,
 )
 MEMBER = {R.LOCK_BATCH_MQ, R.UNLOCK_BATCH_MQ, R.SYNC, R.RESET_OFFSETS, R.PURGE_TOPIC}

@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
-from lockstep.broker.processors.status import StatusProcessor
+from lockstep.broker.processors.group_changes import GroupChangesProcessor
 from lockstep.broker.store import Store
-from lockstep.protocol.bodies import BrokerStatus, GroupSettings, LockVerdict
+from lockstep.protocol.bodies import GroupSettings, LockVerdict
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError
@@ -190,7 +190,7 @@ def test_classic_delete_request_is_decoded_and_its_response_waits_for_the_log(fi
     commit(on)
     store, endpoint = FakeStore(), FakeEndpoint()
     store.confirm_now = False
-    dispatcher = Dispatcher([StatusProcessor(on.c, lambda: cast(BrokerStatus, None))], cast(Store, store))
+    dispatcher = Dispatcher([GroupChangesProcessor(on.c)], cast(Store, store))
     dispatcher(Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, 7, fields={"groupName": GROUP, **fields}), endpoint)  # type: ignore[arg-type]
     assert endpoint.take() == []
     store.waiting.pop()()

@@ -144,7 +144,7 @@ async def test_cancelled_open_releases_the_file_lock(at_s: float) -> None:
 
 async def test_write_for_an_earlier_grant_does_not_confirm_progress_of_the_current_one() -> None:
     async with ProgressUnderTest() as bench:
-        bench.progress.handlers[bench.own] = SimpleNamespace(wake_waiters=lambda: None)  # type: ignore[assignment]
+        bench.progress.workers[bench.own] = SimpleNamespace(wake_waiters=lambda: None)  # type: ignore[assignment]
         bench.done(90, urgent=True)
         await asyncio.sleep(0.01)
         bench.own.stale(1)

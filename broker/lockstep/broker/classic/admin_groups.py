@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from lockstep.broker.classic.admin_bodies import LIST_BYTES_MAX, RETRY_TIMES, TIMEOUT_MINUTES, group_config, versioned_table
 from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.processors.group_changes import GroupChangesProcessor
 from lockstep.broker.processors.query import QUERY_LANE
-from lockstep.broker.processors.status import StatusProcessor
 from lockstep.protocol.bodies import GroupSettings
 from lockstep.protocol.codec.java import write_json
 from lockstep.protocol.codes import RequestCode
@@ -98,7 +98,7 @@ def check_config(config: GroupConfig) -> None:
 class GroupAdminProcessor:
     """Handles requests for the settings of groups by RocketMQ's tools."""
 
-    def __init__(self, native: StatusProcessor, coordination: Coordination, clock: Clock, budget: TurnBudget) -> None:
+    def __init__(self, native: GroupChangesProcessor, coordination: Coordination, clock: Clock, budget: TurnBudget) -> None:
         """`native` stores settings; `budget` limits what lanes do in one turn of the loop."""
         self._native = native
         self._coordination = coordination

@@ -15,8 +15,8 @@ from typing import Any
 from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.classic.groups import require_group
 from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.processors.group_changes import reset_progress
 from lockstep.broker.processors.query import QUERY_LANE
-from lockstep.broker.processors.status import reset_progress
 from lockstep.broker.store import Store
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import QueueOffset, ResetBody

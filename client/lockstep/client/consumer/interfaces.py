@@ -64,10 +64,10 @@ class QueueSession(Protocol):
     @property
     def proof(self) -> Deadline: ...
 
-    def add(self, handler: ReportedQueueWorker) -> None:
-        """Acquire, renew and release the queue as its machine requires, and report to the handler."""
+    def add(self, worker: ReportedQueueWorker) -> None:
+        """Acquire, renew and release the queue as its machine requires, and report to the worker."""
 
-    def remove(self, handler: ReportedQueueWorker) -> None:
+    def remove(self, worker: ReportedQueueWorker) -> None:
         """Remove a queue after its machine is done."""
 
     def trigger(self) -> None:
@@ -76,7 +76,7 @@ class QueueSession(Protocol):
     def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """Send progress or a release; `urgent`: at once, because something waits for the response."""
 
-    def queue_truncated(self, handler: ReportedQueueWorker, first: int, end: int) -> None:
+    def queue_truncated(self, worker: ReportedQueueWorker, first: int, end: int) -> None:
         """Handle that the queue now holds the messages `first` ≤ offset < `end`, and this member's offset is above `end`."""
 
 
@@ -98,5 +98,5 @@ class AbstractMembership(Protocol):
     def heartbeat_soon(self) -> None:
         """Send a heartbeat, because a broker does not know the group's subscription."""
 
-    def forget(self, handler: ReportedQueueWorker) -> None:
+    def forget(self, worker: ReportedQueueWorker) -> None:
         """Remove a queue after its machine is done."""

@@ -103,10 +103,10 @@ class Membership:
         if self._workers:
             await self._empty.wait()
 
-    def forget(self, handler: ReportedQueueWorker) -> None:
+    def forget(self, worker: ReportedQueueWorker) -> None:
         """Remove a queue after its machine is done."""
-        queue = handler.ownership.queue
-        if self._workers.get(queue) is handler:
+        queue = worker.ownership.queue
+        if self._workers.get(queue) is worker:
             del self._workers[queue]
         if not self._workers:
             self._empty.set()

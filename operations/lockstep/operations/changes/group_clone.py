@@ -6,8 +6,9 @@ from shlex import quote
 from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient, broker_reasons
-from lockstep.operations.changes.group_reset import check_parked, read_lines, read_queues, read_ranges, reset_to
+from lockstep.operations.changes.group_reset import count_forgotten_messages, plan_of_moves, read_lines
 from lockstep.operations.changes.operation import Argument, Operation, Option, Plan
+from lockstep.operations.changes.queue_targets import read_queues, read_ranges
 from lockstep.operations.changes.reset_plan import Move, plan_offsets
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_progress import GroupProgress, progress_of
@@ -72,9 +73,9 @@ async def plan_progress(admin: AdminClient, group: str, progress: GroupProgress,
         )
     ranges = await read_ranges(admin, brokers, list(progress.offsets))
     moves = plan_offsets(progress.offsets, lines, ranges)
-    waiting = await check_parked(admin, group, topics[0] if len(topics) == 1 else None, moves, drop_parked=drop_parked)
+    waiting = await count_forgotten_messages(admin, group, topics[0] if len(topics) == 1 else None, moves, drop_parked=drop_parked)
     _note_clipped(admin, [move for move in moves if move.asked is not None])
-    return reset_to(admin, group, moves, waiting, drop_parked=drop_parked)
+    return plan_of_moves(admin, group, moves, waiting, drop_parked=drop_parked)
 
 
 async def read_progress(admin: AdminClient, group: str, topic: str | None) -> GroupProgress:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient, broker_reasons, by_name, gather_results
 from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan, Table
+from lockstep.operations.changes.queue_targets import read_by_time, read_queues, read_ranges
 from lockstep.operations.changes.reset_plan import Move, plan_moves, totals, undo_commands
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import read_group, unknown_group
@@ -14,9 +15,8 @@ from lockstep.operations.groups.group_report import QueueLine
 from lockstep.operations.groups.parked import WaitingCount, count_forgotten, forgotten_text
 from lockstep.operations.targets import Target, parse_queue, parse_target
 from lockstep.operations.text import format_time
-from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
+from lockstep.protocol.bodies import QueueOffset, ResetBody
 from lockstep.protocol.names import check_group, check_topic, group_of_topic
-from lockstep.protocol.topics.queue import MessageQueue
 
 QUEUES_SHOWN = 8
 """The number of queues with parked keys that a refusal names."""
@@ -80,15 +80,15 @@ class GroupReset(Operation):
         target = parse_target(self.to, admin.host.clock.wall_ms())
         selected = {parse_queue(text) for text in self.queue}
         async with admin.keep_connections():  # a target time asks for the offset of each queue
-            moves = await plan_reset(admin, self.group, self.topic, selected, target)
-            waiting = await check_parked(admin, self.group, self.topic, moves, drop_parked=self.drop_parked)
+            moves = await planned_moves(admin, self.group, self.topic, selected, target)
+            waiting = await count_forgotten_messages(admin, self.group, self.topic, moves, drop_parked=self.drop_parked)
         # Progress and the ends of queues move while the plan is read: what was agreed to is where the group goes, and in which queues.
         agreed = tuple((str(move.queue), move.after if target.kind in ("offset", "time") else None, move.parked) for move in moves)
         fixed = {"to": format_time(target.value)} if target.kind == "time" else None
-        return reset_to(admin, self.group, moves, waiting, drop_parked=self.drop_parked, agreed=agreed, fixed=fixed)
+        return plan_of_moves(admin, self.group, moves, waiting, drop_parked=self.drop_parked, agreed=agreed, fixed=fixed)
 
 
-def reset_to(
+def plan_of_moves(
     admin: AdminClient,
     group: str,
     moves: Sequence[Move],
@@ -141,21 +141,23 @@ def _row(move: Move) -> tuple[object, ...]:
     return move.queue.topic, move.queue.broker_name, move.queue.queue_id, move.before, move.after, move.end, change
 
 
-async def check_parked(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move], *, drop_parked: bool) -> WaitingCount:
+async def count_forgotten_messages(
+    admin: AdminClient, group: str, topic: str | None, moves: Sequence[Move], *, drop_parked: bool
+) -> WaitingCount:
     """Return how many messages of parked keys wait that the reset forgets.
 
     Raise OperationError if keys are parked and are not to be dropped, or if what waits can't be counted.
     """
-    if not any(move.parked for move in plan):
+    if not any(move.parked for move in moves):
         return WaitingCount(0, True)
     if not drop_parked:
-        raise _parked_error(group, plan)
-    return await _count_forgotten(admin, group, topic, plan)
+        raise _parked_error(group, moves)
+    return await _count_forgotten(admin, group, topic, moves)
 
 
-def _parked_error(group: str, plan: Sequence[Move]) -> OperationError:
+def _parked_error(group: str, moves: Sequence[Move]) -> OperationError:
     """Return the error for a reset of queues with parked keys."""
-    counts = [f"{move.parked} in {move.queue.topic} {move.queue.broker_name}:{move.queue.queue_id}" for move in plan if move.parked]
+    counts = [f"{move.parked} in {move.queue.topic} {move.queue.broker_name}:{move.queue.queue_id}" for move in moves if move.parked]
     listed = ", ".join(counts[:QUEUES_SHOWN]) + (" …" if len(counts) > QUEUES_SHOWN else "")
     return OperationError(
         f"nothing was changed: keys of group {group} are parked ({listed}), and a reset would deliver their messages again, or never. "
@@ -163,9 +165,9 @@ def _parked_error(group: str, plan: Sequence[Move]) -> OperationError:
     )
 
 
-async def _count_forgotten(admin: AdminClient, group: str, topic: str | None, plan: Sequence[Move]) -> WaitingCount:
+async def _count_forgotten(admin: AdminClient, group: str, topic: str | None, moves: Sequence[Move]) -> WaitingCount:
     """Return how many messages of the parked keys wait that the reset forgets."""
-    forgotten = await count_forgotten(admin, group, topic, {move.queue for move in plan})
+    forgotten = await count_forgotten(admin, group, topic, {move.queue for move in moves})
     if forgotten.failed:
         raise OperationError(
             f"nothing was changed: the waiting messages of parked keys can't be counted: {broker_reasons(forgotten.failed)}"
@@ -173,7 +175,7 @@ async def _count_forgotten(admin: AdminClient, group: str, topic: str | None, pl
     return forgotten.waiting
 
 
-async def plan_reset(
+async def planned_moves(
     admin: AdminClient, group: str, topic: str | None, selected: Collection[tuple[str, int]], target: Target
 ) -> tuple[Move, ...]:
     """Return what a reset to `target` would change: of the queues `selected`, all if that is empty.
@@ -208,65 +210,12 @@ async def read_lines(admin: AdminClient, group: str) -> Sequence[QueueLine]:
     return () if report is None else report.queues
 
 
-async def read_queues(
-    admin: AdminClient, topics: Sequence[str], selected: Collection[tuple[str, int]] = ()
-) -> tuple[list[MessageQueue], dict[str, BrokerAddress]]:
-    """Return the readable queues of topics, those `selected` or all, and their brokers by name.
-
-    Raise TopicNotExistError, and OperationError for a selected queue that no topic has.
-    """
-    queues: list[MessageQueue] = []
-    brokers: dict[str, BrokerAddress] = {}
-    for name in topics:
-        route = await admin.route(name)
-        brokers |= by_name(route.brokers)
-        queues += route.layout.read_queues
-    if selected:
-        queues = [each for each in queues if (each.broker_name, each.queue_id) in selected]
-    if missing := set(selected) - {(each.broker_name, each.queue_id) for each in queues}:
-        raise OperationError(
-            f"nothing was changed: {', '.join(topics)} has no queue {':'.join(map(str, min(missing)))}; "
-            "run `lockstep topic show TOPIC` to list the queues"
-        )
-    return queues, brokers
-
-
-async def read_by_time(
-    admin: AdminClient, brokers: Mapping[str, BrokerAddress], queues: Sequence[MessageQueue], target: Target
-) -> dict[MessageQueue, int]:
-    """Return each queue's first message that was stored at the time of `target` or later; nothing if it is no time.
-
-    Raise OperationError if a broker does not respond.
-    """
-    if target.kind != "time":
-        return {}
-    found = await gather_results(
-        {str(each): admin.offset_by_time(brokers[each.broker_name], each.topic, each.queue_id, target.value) for each in queues}
-    )
-    if found.failed:
-        raise OperationError(f"nothing was changed, {found.failure_summary()}. Run the command again")
-    return {each: found.values[str(each)] for each in queues}
-
-
-async def read_ranges(
-    admin: AdminClient, brokers: Mapping[str, BrokerAddress], queues: Sequence[MessageQueue]
-) -> dict[MessageQueue, OffsetRange]:
-    """Return the offsets that each queue holds. Raise OperationError if the address of a broker is not known."""
-    ranges = {}
-    for topic, name in dict.fromkeys((queue.topic, queue.broker_name) for queue in queues):
-        if name not in brokers:
-            raise OperationError(f"nothing was changed: no address of broker {name} is known, and it has queues of {topic}")
-        for held in await admin.offsets(brokers[name], topic):
-            ranges[MessageQueue(topic, name, held.queue_id)] = held
-    return ranges
-
-
-async def carry_out(admin: AdminClient, group: str, plan: Sequence[Move], *, drop_parked: bool) -> None:
+async def carry_out(admin: AdminClient, group: str, moves: Sequence[Move], *, drop_parked: bool) -> None:
     """Reset broker by broker; each resets all its queues of a topic or none. Raise OperationError at the first that does not."""
     brokers = by_name(await admin.brokers())
     done: list[str] = []
-    for topic, name in dict.fromkeys((move.queue.topic, move.queue.broker_name) for move in plan):
-        own = [move for move in plan if (move.queue.topic, move.queue.broker_name) == (topic, name)]
+    for topic, name in dict.fromkeys((move.queue.topic, move.queue.broker_name) for move in moves):
+        own = [move for move in moves if (move.queue.topic, move.queue.broker_name) == (topic, name)]
         body = ResetBody(group, topic, tuple(QueueOffset(move.queue.queue_id, move.after) for move in own), drop_parked)
         results = await gather_results({name: admin.reset(brokers[name], body)})
         if results.failed:

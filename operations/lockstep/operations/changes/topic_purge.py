@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from lockstep.operations.admin_client import AdminClient, broker_reasons, gather_results, without_address
-from lockstep.operations.changes.group_reset import read_by_time, read_queues
+from lockstep.operations.admin_client import AdminClient, broker_reasons, gather_results
 from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan, Table
+from lockstep.operations.changes.queue_targets import read_by_time, read_queues, read_ranges
 from lockstep.operations.changes.reset_plan import plan_moves
 from lockstep.operations.changes.topic_change import check_not_only_copy, check_not_system_topic
 from lockstep.operations.errors import OperationError
@@ -195,12 +195,7 @@ async def _plan_purge(admin: AdminClient, topic: str, selected: Collection[tuple
     """Return what a purge would do. Raise OperationError if a broker concerned does not respond: then it is not made anywhere."""
     queues, brokers = await read_queues(admin, [topic], selected)
     names = list(dict.fromkeys(queue.broker_name for queue in queues))
-    if missing := without_address(names, brokers):
-        raise OperationError(f"nothing was changed: {broker_reasons(missing)}")
-    held = await gather_results({name: admin.offsets(brokers[name], topic) for name in names})
-    if held.failed:
-        raise OperationError(f"nothing was changed: {broker_reasons(held.failed)}. Run the command again")
-    ranges = {MessageQueue(topic, name, each.queue_id): each for name, found in held.values.items() for each in found}
+    ranges = await read_ranges(admin, brokers, queues)
     moves = plan_moves(queues, (), ranges, target, await read_by_time(admin, brokers, queues, target))
     purge = _Purge(topic, brokers, {move.queue: move.after for move in moves}, {})
     results = await gather_results({name: admin.purge(brokers[name], purge.body(name, dry_run=True)) for name in names})

@@ -64,7 +64,7 @@ class LocalProgress:
         self._jobs = Tasks()
         self._job: asyncio.Task[object] | None = None
         self.tasks = Tasks()
-        self.handlers: dict[QueueOwnership, ReportedQueueWorker] = {}
+        self.workers: dict[QueueOwnership, ReportedQueueWorker] = {}
 
     async def open(self) -> None:
         """Open and read the file. Raise ConfigError if this consumer can't use it (see OffsetFile.open)."""
@@ -188,7 +188,7 @@ class LocalProgress:
     async def _write(self) -> None:
         self._urgent = False
         count = self._changes
-        written = [(ownership, ownership.token, ownership.offset, ownership.attempts) for ownership in self.handlers if ownership.holds]
+        written = [(ownership, ownership.token, ownership.offset, ownership.attempts) for ownership in self.workers if ownership.holds]
         error = await self._to_its_end(self._file.write, self._offsets.encode())
         if error is not None:
             self._urgent = True
@@ -206,10 +206,10 @@ class LocalProgress:
             self._written = count
             self._done.notify_all()
         for ownership, token, offset, attempts in written:
-            handler = self.handlers.get(ownership)
-            if handler is not None:
+            worker = self.workers.get(ownership)
+            if worker is not None:
                 ownership.stored_locally(token, offset, attempts)
-                handler.wake_waiters()
+                worker.wake_waiters()
 
     async def _to_its_end(self, call: Callable[..., T], *arguments: object) -> T | OSError | ConfigError:
         """Run a call in a thread to its end, even if the caller is cancelled. Return its result or its error."""
@@ -234,25 +234,25 @@ class LocalSession:
         self.proof_awaited = False
         self._progress = progress
         self._subscribed = subscribed
-        self._handler: ReportedQueueWorker | None = None
+        self._worker: ReportedQueueWorker | None = None
         self._loop = asyncio.get_running_loop()
 
-    def add(self, handler: ReportedQueueWorker) -> None:
-        self._handler = self._progress.handlers[handler.ownership] = handler
+    def add(self, worker: ReportedQueueWorker) -> None:
+        self._worker = self._progress.workers[worker.ownership] = worker
 
-    def remove(self, handler: ReportedQueueWorker) -> None:
-        self._progress.handlers.pop(handler.ownership, None)
-        self._handler = None
+    def remove(self, worker: ReportedQueueWorker) -> None:
+        self._progress.workers.pop(worker.ownership, None)
+        self._worker = None
 
     def trigger(self) -> None:
         """Handle that the queue is wanted and not held, or is no longer held."""
-        handler = self._handler
-        if handler is not None and handler.ownership.may_acquire and not handler.ownership.in_lock:
-            sent = handler.ownership.grant_requested()
-            self._progress.tasks.spawn(self._begin(handler, sent), f"{handler.ownership.group} {handler.ownership.queue} start")
+        worker = self._worker
+        if worker is not None and worker.ownership.may_acquire and not worker.ownership.in_lock:
+            sent = worker.ownership.grant_requested()
+            self._progress.tasks.spawn(self._begin(worker, sent), f"{worker.ownership.group} {worker.ownership.queue} start")
 
-    async def _begin(self, handler: ReportedQueueWorker, sent: SentItem) -> None:
-        ownership = handler.ownership
+    async def _begin(self, worker: ReportedQueueWorker, sent: SentItem) -> None:
+        ownership = worker.ownership
         place: SavedProgress | None = None
         while ownership.wanted and place is None:
             try:
@@ -262,17 +262,17 @@ class LocalSession:
                 await asyncio.sleep(AGAIN_MS / 1000)
         if place is None:
             ownership.in_lock = False
-            handler.wake_waiters()
+            worker.wake_waiters()
             return
         key = (ownership.group, ownership.queue.topic, ownership.queue.queue_id)
         token = self._progress.next_token()
         result = LockResult(*key, LockVerdict.OK, epoch=token, offset=place.offset, attempts=place.attempts)
         granted = ownership.handle_lock_response(sent, result)
         if granted is OwnershipEvent.GRANTED and ownership.state is OwnershipState.HELD:
-            handler.granted(result)
+            worker.granted(result)
         elif granted is OwnershipEvent.GRANTED:
             self.changed(ownership, urgent=True)
-        handler.wake_waiters()
+        worker.wake_waiters()
 
     def changed(self, ownership: QueueOwnership, *, urgent: bool = False) -> None:
         """Record progress, or handle a change of state."""
@@ -286,30 +286,30 @@ class LocalSession:
                 self._loop.call_later(max(ownership.cancel_at_ms - now_ms, 0) / 1000, self._cancel, ownership, ownership.changed)
 
     def _release(self, ownership: QueueOwnership) -> None:
-        handler = self._handler
-        if handler is not None and ownership.state is OwnershipState.RELEASING:
+        worker = self._worker
+        if worker is not None and ownership.state is OwnershipState.RELEASING:
             ownership.released_locally()
-            handler.grant_ended(fenced=False)
+            worker.grant_ended(fenced=False)
             self.trigger()
 
     def _limit(self, ownership: QueueOwnership, changed: int) -> None:
         """End a drain at its limit; the result of a call that still runs no longer counts."""
-        handler = self._handler
-        if handler is not None and ownership.changed == changed and ownership.tick(self._progress.now_ms()):
-            handler.drain_limit_passed()
+        worker = self._worker
+        if worker is not None and ownership.changed == changed and ownership.tick(self._progress.now_ms()):
+            worker.drain_limit_passed()
             self._release(ownership)
 
     def _cancel(self, ownership: QueueOwnership, changed: int) -> None:
-        if self._handler is not None and ownership.changed == changed:
-            self._handler.cancel_calls()
+        if self._worker is not None and ownership.changed == changed:
+            self._worker.cancel_calls()
 
-    def queue_truncated(self, handler: ReportedQueueWorker, first: int, end: int) -> None:
+    def queue_truncated(self, worker: ReportedQueueWorker, first: int, end: int) -> None:
         """Begin again at `first` because the queue ends before this member's offset: its broker lost messages, and new messages have their
         offsets."""
-        ownership = handler.ownership
+        ownership = worker.ownership
         log.error("queue.truncated", queue=str(ownership.queue), offset=ownership.offset, end=end, continues_at=first)
-        handler.report_gap(end, ownership.offset)
+        worker.report_gap(end, ownership.offset)
         if ownership.stale(ownership.token):
             self._progress.restart_at(ownership, first)
-            handler.grant_ended(fenced=True)
+            worker.grant_ended(fenced=True)
             self.trigger()

@@ -60,7 +60,7 @@ class BrokerSession:
         self._groups = groups
         self._clock = host.clock
         self._loop = asyncio.get_running_loop()
-        self._handlers: dict[QueueOwnership, ReportedQueueWorker] = {}
+        self._workers: dict[QueueOwnership, ReportedQueueWorker] = {}
         self._changed: dict[QueueOwnership, None] = {}
         """Queues for which SYNC may have something to send."""
         self._draining: dict[QueueOwnership, None] = {}
@@ -78,33 +78,33 @@ class BrokerSession:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<BrokerSession {self.link.name} connection {self._connection} queues {len(self._handlers)}>"
+        return f"<BrokerSession {self.link.name} connection {self._connection} queues {len(self._workers)}>"
 
     # -------------------------------------------------------------------------------------------------------------- queues
 
-    def add(self, handler: ReportedQueueWorker) -> None:
+    def add(self, worker: ReportedQueueWorker) -> None:
         """Name the queue in LOCK and SYNC from now on, as its machine requires. Adding it again has no effect."""
-        self._handlers[handler.ownership] = handler
+        self._workers[worker.ownership] = worker
 
-    def queue_truncated(self, handler: ReportedQueueWorker, first: int, end: int) -> None:
+    def queue_truncated(self, worker: ReportedQueueWorker, first: int, end: int) -> None:
         """Handle that a queue ends before this member's offset. The broker ends the grants of the messages that it has lost: STALE
         follows."""
-        log.error("queue.truncated", queue=str(handler.ownership.queue), offset=handler.ownership.offset, end=end)
-        handler.report_gap(end, handler.ownership.offset)
+        log.error("queue.truncated", queue=str(worker.ownership.queue), offset=worker.ownership.offset, end=end)
+        worker.report_gap(end, worker.ownership.offset)
 
-    def remove(self, handler: ReportedQueueWorker) -> None:
+    def remove(self, worker: ReportedQueueWorker) -> None:
         """Remove a queue after its machine is done."""
-        assert handler.ownership.done, handler.ownership
-        self._handlers.pop(handler.ownership, None)
-        self._changed.pop(handler.ownership, None)
-        self._draining.pop(handler.ownership, None)
+        assert worker.ownership.done, worker.ownership
+        self._workers.pop(worker.ownership, None)
+        self._changed.pop(worker.ownership, None)
+        self._draining.pop(worker.ownership, None)
 
     def remove_group(self, group: str) -> bool:
         """Remove a group's queues as they are: the next LOCK names none of them, and the broker frees them. Return whether some were
         held."""
-        gone = [ownership for ownership in self._handlers if ownership.group == group]
+        gone = [ownership for ownership in self._workers if ownership.group == group]
         for ownership in gone:
-            del self._handlers[ownership]
+            del self._workers[ownership]
             self._changed.pop(ownership, None)
             self._draining.pop(ownership, None)
         self.trigger()
@@ -138,7 +138,7 @@ class BrokerSession:
 
     @property
     def holding(self) -> bool:
-        return any(handler.ownership.holds for handler in self._handlers.values())
+        return any(worker.ownership.holds for worker in self._workers.values())
 
     # ---------------------------------------------------------------------------------------------------------- connection
 
@@ -162,7 +162,7 @@ class BrokerSession:
         self.proof.disconnected()
         self._sync.disconnected()
         self._silence_seen_ms = None
-        for ownership in self._handlers:
+        for ownership in self._workers:
             ownership.disconnected()
             self._changed[ownership] = None
         self.pump_soon()
@@ -222,7 +222,7 @@ class BrokerSession:
 
     def _watch(self, ownership: QueueOwnership) -> None:
         """Check the queue's drain limit from now on if its state has one."""
-        if ownership.state is OwnershipState.DRAINING and ownership in self._handlers:
+        if ownership.state is OwnershipState.DRAINING and ownership in self._workers:
             self._draining[ownership] = None
 
     def _watch_calls(self, now_ms: int) -> int:
@@ -233,22 +233,22 @@ class BrokerSession:
         if not lapsed and self.holding:
             next_ms = min(next_ms, deadline_ms)
         if lapsed and not self._lapse_reported:
-            for handler in list(self._handlers.values()):
-                if handler.ownership.exclusive:
-                    handler.cancel_calls()
+            for worker in list(self._workers.values()):
+                if worker.ownership.exclusive:
+                    worker.cancel_calls()
         for ownership in list(self._draining):
-            handler = self._handlers[ownership]
+            worker = self._workers[ownership]
             if ownership.state is not OwnershipState.DRAINING or ownership.drain_at_ms is None:
                 del self._draining[ownership]
                 continue
             if ownership.tick(now_ms):
-                handler.drain_limit_passed()
+                worker.drain_limit_passed()
                 self._changed[ownership] = None
                 self._sync.send_soon()
                 continue
             if ownership.cancel_at_ms is not None and now_ms >= ownership.cancel_at_ms:
                 ownership.cancel_at_ms = None
-                handler.cancel_calls()
+                worker.cancel_calls()
             next_ms = min(next_ms, ownership.drain_at_ms, ownership.cancel_at_ms or ownership.drain_at_ms)
         self._lapse_reported = lapsed
         return next_ms
@@ -318,14 +318,14 @@ class BrokerSession:
             self._lapse_reported = False
             if self.proof_awaited:
                 self.proof_awaited = False
-                for handler in list(self._handlers.values()):
-                    handler.wake_waiters()
+                for worker in list(self._workers.values()):
+                    worker.wake_waiters()
 
     def _pass_list_versions(self, versions: Mapping[str, ListVersion]) -> None:
         for group, version in versions.items():
-            handler = self._groups.get(group)
-            if handler is not None:
-                handler.list_version_received(self.link, version)
+            membership = self._groups.get(group)
+            if membership is not None:
+                membership.list_version_received(self.link, version)
 
     # ---------------------------------------------------------------------------------------------------------------- LOCK
 
@@ -333,14 +333,14 @@ class BrokerSession:
         items: list[LockItem] = []
         sent: list[SentItem] = []
         starts: dict[tuple[str, str], StartPolicy] = {}
-        for handler in self._handlers.values():
-            item = handler.ownership.lock_item()
+        for worker in self._workers.values():
+            item = worker.ownership.lock_item()
             if item is None:
                 continue
             items.append(item)
-            sent.append(handler.ownership.lock_sent(item))
+            sent.append(worker.ownership.lock_sent(item))
             if item.epoch is None and (item.group, item.topic) not in starts:
-                starts[item.group, item.topic] = handler.start_policy(item.topic)
+                starts[item.group, item.topic] = worker.start_policy(item.topic)
         stamp = self.proof.sent(now_ms, lock=True)
         self._lock.sent(now_ms)
         body = SessionLockBody(tuple(items), tuple(starts.values()))
@@ -370,62 +370,62 @@ class BrokerSession:
         self._proven(stamp)
         for one, result in zip(sent, reply.items, strict=True):
             self._handle_lock_result(one, result)
-        for handler in list(self._handlers.values()):
-            if not handler.ownership.exclusive:
-                handler.wake_waiters()  # no request was sent for it: it continues at the position of the connection
+        for worker in list(self._workers.values()):
+            if not worker.ownership.exclusive:
+                worker.wake_waiters()  # no request was sent for it: it continues at the position of the connection
         self._pass_list_versions(reply.versions)
-        if self._instance_closed is not None and not self._handlers:
+        if self._instance_closed is not None and not self._workers:
             self.close()
         self.pump_soon()
 
     def _handle_lock_result(self, sent: SentItem, result: LockResult) -> None:
         ownership = sent.ownership
-        handler = self._handlers.get(ownership)
+        worker = self._workers.get(ownership)
         event = ownership.handle_lock_response(sent, result)
-        if handler is None:
+        if worker is None:
             return  # removed: the next LOCK does not name it, which frees it
         self._watch(ownership)
         if event is OwnershipEvent.GRANTED and ownership.state is OwnershipState.HELD:
-            handler.granted(result)
+            worker.granted(result)
         elif event is OwnershipEvent.GRANTED or (event is OwnershipEvent.RENEWED and ownership.state is OwnershipState.RELEASING):
             self.changed(ownership, urgent=True)
         elif event is OwnershipEvent.RENEWED:
             self._changed[ownership] = None
-            handler.report_gap(result.gap_first, result.gap_end)
-            handler.replay(result.replays or ())
+            worker.report_gap(result.gap_first, result.gap_end)
+            worker.replay(result.replays or ())
         elif event is OwnershipEvent.STALE:
             log.warning(
                 "queue.fenced", group=ownership.group, queue=str(ownership.queue), **ownership.names, by="LOCK", verdict=result.verdict.name
             )
-            handler.grant_ended(fenced=True)
+            worker.grant_ended(fenced=True)
             self.trigger()
         elif result.verdict in (LockVerdict.NOT_YOURS, LockVerdict.REFUSED):
             log.info("lock.refused", group=ownership.group, queue=str(ownership.queue), verdict=result.verdict.name, remark=result.remark)
             if result.verdict is LockVerdict.NOT_YOURS and ownership.group in self._groups:
                 self._groups[ownership.group].request_list(self.link)
-        handler.wake_waiters()
+        worker.wake_waiters()
 
     # --------------------------------------------------------------------------------------------------------------- QUERY
 
     def _send_queries(self) -> None:
         """Send one query for each queue of a concurrent group that is wanted and not held."""
-        for handler in list(self._handlers.values()):
-            if handler.ownership.may_query:
-                sent, connection, header = handler.ownership.grant_requested(), self._connection, query_header(handler)
-                on_response = partial(self._handle_query_response, handler, sent, connection)
+        for worker in list(self._workers.values()):
+            if worker.ownership.may_query:
+                sent, connection, header = worker.ownership.grant_requested(), self._connection, query_header(worker)
+                on_response = partial(self._handle_query_response, worker, sent, connection)
                 self._request(RequestCode.QUERY_CONSUMER_OFFSET, None, RESPONSE_TIMEOUT_MS, on_response, header)
 
     def _handle_query_response(
-        self, handler: ReportedQueueWorker, sent: SentItem, connection: int, future: "asyncio.Future[Command]"
+        self, worker: ReportedQueueWorker, sent: SentItem, connection: int, future: "asyncio.Future[Command]"
     ) -> None:
-        ownership = handler.ownership
+        ownership = worker.ownership
         response = self._read(future, connection, "QUERY_CONSUMER_OFFSET")
         if connection != self._connection:
             return
         result = None if response is None else read_query(ownership, response)
         event = None if result is None else ownership.handle_lock_response(sent, result)
         ownership.in_lock = False
-        if ownership not in self._handlers:
+        if ownership not in self._workers:
             return
         self._watch(ownership)
         if result is None:
@@ -433,10 +433,10 @@ class BrokerSession:
                 self._groups[ownership.group].request_list(self.link)
             self._loop.call_later(QUERY_AGAIN_MS / 1000, self.trigger)
         elif event is OwnershipEvent.GRANTED and ownership.state is OwnershipState.HELD:
-            handler.granted(result)
+            worker.granted(result)
         elif event is OwnershipEvent.GRANTED:
             self.changed(ownership, urgent=True)
-        handler.wake_waiters()
+        worker.wake_waiters()
 
     # ---------------------------------------------------------------------------------------------------------------- SYNC
 
@@ -475,20 +475,20 @@ class BrokerSession:
         self._proven(stamp)
         for one, result in zip(sent, reply.items, strict=True):
             ownership = one.ownership
-            handler = self._handlers.get(ownership)
+            worker = self._workers.get(ownership)
             event = ownership.handle_sync_response(one, result)
-            if handler is None:
+            if worker is None:
                 continue
             self._watch(ownership)
             if event is OwnershipEvent.STALE:
                 facts = {"verdict": result.verdict.name, "remark": result.remark, "offset": one.offset}
                 log.warning("queue.fenced", group=ownership.group, queue=str(ownership.queue), **ownership.names, by="SYNC", **facts)
-                handler.grant_ended(fenced=True)
+                worker.grant_ended(fenced=True)
                 self.trigger()
             elif event is OwnershipEvent.CONFIRMED and one.release:
-                handler.grant_ended(fenced=False)
+                worker.grant_ended(fenced=False)
                 self.trigger()
-            handler.wake_waiters()
+            worker.wake_waiters()
         self._pass_list_versions(reply.versions)
         self.pump_soon()
 

@@ -19,8 +19,8 @@ class BrokerSessions:
         self._sessions: dict[str, BrokerSession] = {}
         self._groups: dict[str, AbstractMembership] = {}
 
-    def enter(self, group: str, handler: AbstractMembership) -> None:
-        self._groups[group] = handler
+    def enter(self, group: str, membership: AbstractMembership) -> None:
+        self._groups[group] = membership
         for session in self._sessions.values():
             session.stop_retiring()
 

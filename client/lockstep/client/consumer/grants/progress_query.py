@@ -12,10 +12,10 @@ from lockstep.runtime.logs.log import get_logger
 log = get_logger("client.consumer")
 
 
-def query_header(handler: ReportedQueueWorker) -> QueryConsumerOffsetHeader:
-    queue = handler.ownership.queue
-    policy = handler.start_policy(queue.topic)
-    return QueryConsumerOffsetHeader(handler.ownership.group, queue.topic, queue.queue_id, policy.where, policy.timestamp_ms, policy.since)
+def query_header(worker: ReportedQueueWorker) -> QueryConsumerOffsetHeader:
+    queue = worker.ownership.queue
+    policy = worker.start_policy(queue.topic)
+    return QueryConsumerOffsetHeader(worker.ownership.group, queue.topic, queue.queue_id, policy.where, policy.timestamp_ms, policy.since)
 
 
 def read_query(ownership: QueueOwnership, response: Command) -> LockResult | None:
