@@ -87,7 +87,8 @@ class ClusterClient:
         return await endpoint.request(code, fields, body, timeout_ms=timeout_ms)
 
     async def _open(self, address: str) -> Endpoint:
-        assert self._kept is not None
+        if self._kept is None:
+            raise TransportError(f"{address}: the client was closed")
         if address not in self._kept:
             dial_ms = min(self._timeout_ms, CONNECT_MS)
             self._kept[address] = KeptConnection(self._host, address, dial_ms=dial_ms, redial_ms=self._redial_ms)
@@ -153,19 +154,23 @@ class ClusterClient:
                 return await attempt(address)
             except TransportError as error:
                 failed[address] = str(error)
+                self._leave(number, drop=True)
             except RouteNotReadyError as error:
-                failed[address], known = str(error), False
-            self._leave(number)
+                failed[address], known = error.remark, False
+                self._leave(number, drop=False)
         reasons = "; ".join(failed.values())
         if not known:
             raise RouteNotReadyError(reasons)
         raise TransportError(f"no nameserver {what}: {reasons}. Check that one is running there, or pass another address")
 
-    def _leave(self, number: int) -> None:
-        """Ask the next nameserver from now on, unless another request has left this one. If it is the only one, drop its connection."""
+    def _leave(self, number: int, *, drop: bool) -> None:
+        """Ask the next nameserver from now on, unless another request has left this one. `drop`: its connection is not used again, because
+        it may be lost without notice."""
         if self._asked != number:
             return
         self._asked += 1
+        if not drop:
+            return
         connection = (self._kept or {}).get(self.nameservers[number % len(self.nameservers)])
         if connection is not None:
             connection.drop("another nameserver is asked")

@@ -26,11 +26,17 @@ class KeptConnection:
         """The last attempt to connect, for which all requests wait. Returns why it has failed."""
         self._dialled_ms = 0
         """When that attempt ended."""
+        self._left: list[Endpoint] = []
+        """Connections that were dropped while requests of others were pending on them."""
         self._tasks = Tasks()
 
     async def open(self) -> Endpoint:
-        """Return the connection, after a dial if there is none. Raise TransportError if that fails or has failed."""
-        while self._endpoint is None or self._endpoint.closed:
+        """Return the connection, after a dial if there is none. Raise TransportError if that fails or has failed.
+
+        The server may have closed it already: a request then fails, instead of a dial after the other.
+        """
+        self._close_left()
+        if self._endpoint is None or self._endpoint.closed:
             if self._dialling is None or (self._dialling.done() and self._may_dial(self._dialling)):
                 self._dialling = self._tasks.spawn(self._dial(), f"dial {self._address}")
             dialling = self._dialling
@@ -40,31 +46,44 @@ class KeptConnection:
             failed = dialling.result()
             if failed is not None:
                 raise TransportError(failed)
+            if self._endpoint is None:
+                raise TransportError(f"{self._address}: the connection was dropped")
         return self._endpoint
 
     def drop(self, reason: str) -> None:
-        """Close the connection. The next request dials."""
+        """Let the next request dial. The connection is closed, or if other requests are pending on it, once they have ended."""
         endpoint, self._endpoint = self._endpoint, None
-        if endpoint is not None:
+        if endpoint is not None and endpoint.pending_count:
+            self._left.append(endpoint)
+        elif endpoint is not None:
             endpoint.abort(reason)
+
+    def _close_left(self) -> None:
+        for endpoint in [each for each in self._left if not each.pending_count]:
+            self._left.remove(endpoint)
+            endpoint.abort("dropped before")
 
     def end(self) -> None:
         """Close the connection, or end the dial. No request may follow."""
         if self._dialling is not None:
             self._dialling.cancel()
-        if self._endpoint is not None:
-            self._endpoint.abort("done")
+        for endpoint in self._endpoints:
+            endpoint.abort("done")
 
     async def wait_ended(self) -> None:
         await self._tasks.cancel_all()
-        if self._endpoint is not None:
-            await self._endpoint.wait_closed()
+        for endpoint in self._endpoints:
+            await endpoint.wait_closed()
 
     def abandon(self) -> None:
         """Close the connection of an event loop that is closed."""
-        endpoint, self._endpoint = self._endpoint, None
-        if endpoint is not None:
+        for endpoint in self._endpoints:
             endpoint.abandon()
+        self._endpoint, self._left = None, []
+
+    @property
+    def _endpoints(self) -> list[Endpoint]:
+        return self._left if self._endpoint is None else [*self._left, self._endpoint]
 
     def _may_dial(self, last: "asyncio.Task[str | None]") -> bool:
         if last.cancelled() or last.result() is None:

@@ -9,6 +9,7 @@ from lockstep.broker.groups.unconsumed import NAMED_MAX, describe_groups, uncons
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
     LockItem,
+    LockVerdict,
     ParkAction,
     ParkControlBody,
     PurgeBody,
@@ -22,8 +23,10 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import ViewMessageHeader
+from lockstep.protocol.headers.park import ParkHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullReply
-from lockstep.protocol.names import SCHEDULE_TOPIC
+from lockstep.protocol.headers.send import SendBackHeader
+from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
 from lockstep.runtime.host import Host
 from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered
 from support.whole_broker import Client as Peer
@@ -257,3 +260,50 @@ async def test_message_is_not_found_by_its_log_offset_when_it_is_purged_or_delet
             await peer.create(made.deletion)
         response = await peer.send_request(RequestCode.VIEW_MESSAGE_BY_ID, header)
         assert f"no message begins at log offset {at}" in (response.remark or "")
+
+
+async def test_message_in_hand_is_sent_back_after_its_purge(tmp_path: Path) -> None:
+    """Otherwise its member calls it again and again, and the span limit of the queue ends the pulls of all others."""
+    async with running(settings(tmp_path)) as broker, dialled(broker) as peer, dialled(broker) as member:
+        await peer.create()
+        at = await fill(peer, 0)
+        await join(member, "a@1#0", "a" * 32)
+        await purged(peer, {0: 9}, force=True)
+        header = SendBackHeader(at, "g", 0, "", TOPIC, max_reconsume_times=16)
+        response = await member.send_request(RequestCode.CONSUMER_SEND_MSG_BACK, header)
+        assert response.code == ResponseCode.SUCCESS, response.remark
+        assert broker.running.state.topics.find_layout(retry_topic("g")) is not None
+
+
+@pytest.mark.parametrize("parked", [False, True])
+async def test_message_that_was_purged_is_not_parked_and_its_member_drops_the_queue(tmp_path: Path, parked: bool) -> None:
+    """`parked`: an earlier PARK was carried out, and its response was lost."""
+    async with running(settings(tmp_path)) as broker, dialled(broker) as peer, dialled(broker) as member:
+        await peer.create()
+        await fill(peer, 0)
+        epoch = await join(member, "a@1#0", "a" * 32)
+        state = broker.running.state.coordination.state
+        if parked:
+            state.parks.park(("g", TOPIC, 0), "k", 0, 3, "poisoned", 0)
+        await purged(peer, {0: 4}, force=True)
+        response = await member.send_request(RequestCode.PARK, ParkHeader("g", TOPIC, 0, epoch, 0, 3, "x"))
+        assert (response.code, "was removed, the queue begins at 4" in (response.remark or "")) == (ResponseCode.STALE_EPOCH, True)
+        assert [row.next for row in state.parks.rows(("g", TOPIC, 0))] == [4] * parked
+        result = await reconcile(member, LockItem("g", TOPIC, 0))
+        assert (result.verdict, result.offset) == (LockVerdict.OK, 4)
+        assert result.epoch != epoch
+
+
+@pytest.mark.parametrize(("offset", "after"), [(7, 20), (20, 20), (25, 25)])
+def test_commit_without_an_epoch_from_below_a_purge_is_no_reset(offset: int, after: int) -> None:
+    """A classic client commits at intervals what it had at hand."""
+    on = Bench()
+    committed(on, 5)
+    on.ends.queues[TOPIC, 0] = (20, 1_000)
+    on.retention_moved({(TOPIC, 0): 20})
+    before = on.c.state.progress.get((GROUP, TOPIC, 0))
+    assert before is not None
+    committed(on, offset)
+    progress = on.c.state.progress.get((GROUP, TOPIC, 0))
+    assert progress is not None
+    assert (progress.generation, progress.offset) == (before.generation, after)

@@ -466,3 +466,13 @@ def test_park_is_repeated_until_it_is_known_whether_the_key_is_parked(
 def test_a_replay_is_equal_to_itself_only() -> None:
     first, second = (Replay("k", 1, False, 1, 1) for _ in range(2))
     assert first != second
+
+
+def test_page_that_was_pulled_before_a_drop_is_not_called() -> None:
+    """The broker copies its messages to the dead letters."""
+    bench = Bench().at(ReplayStage.PULLING)
+    bench.start(ReplayKey("k", 10, drop=True))
+    bench.take()
+    bench.page_read(bench.replay, (of_key(12, 15), 30), NOW)
+    assert not [effect for effect in bench.take() if isinstance(effect, PassOn)]
+    assert bench.replay.stage is ReplayStage.ENDING

@@ -193,6 +193,8 @@ class LegacyClients:
         if not 0 <= offset <= end:
             raise LocalProtocolError(f"offset {offset} of {topic} queue {queue_id}: expected 0 to {end}, the end of the queue")
         progress = state.progress.get(key)
+        if progress is not None and progress.offset >= (first := state.bounds.bounds(topic, queue_id)[0]):
+            offset = max(offset, first)  # what is below was removed: a periodic commit from there is not a reset
         known = state.groups.get(group)
         if progress is not None and progress.unannounced and offset != progress.offset and known is not None and known.has_classic_members:
             raise NoPermissionError(

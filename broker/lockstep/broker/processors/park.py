@@ -33,6 +33,7 @@ class ParkProcessor:
         if request.endpoint.closed:
             return NO_RESPONSE
         self._check_epoch(request)
+        self._check_stored(header)
         if result.status is not ReadStatus.FOUND:
             raise BrokerSystemError(f"{header.topic} queue {header.queue_id} has no message at {header.offset}: {result.status.value}")
         data = result.parts[0]
@@ -60,6 +61,19 @@ class ParkProcessor:
         if body.action is ParkAction.DROP:
             self._copies.wake()
         return PendingResponse(request.reply(body=reply))
+
+    def _check_stored(self, header: ParkHeader) -> None:
+        """Raise StaleEpochError if the message was removed, by a purge or by retention.
+
+        Nothing is left to park, and the member calls it in vain. So its grant ends: it drops the queue and continues at its progress.
+        """
+        first, _ = self._store.bounds(header.topic, header.queue_id)
+        if header.offset < first:
+            self._coordination.state.supersede_grant((header.consumer_group, header.topic, header.queue_id))
+            raise StaleEpochError(
+                f"the message at offset {header.offset} of {header.topic} queue {header.queue_id} was removed, the queue begins at {first}: drop "
+                "the queue"
+            )
 
     def _check_epoch(self, request: Request) -> None:
         header: ParkHeader | ParkEndHeader = request.header

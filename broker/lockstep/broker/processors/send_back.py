@@ -44,7 +44,7 @@ class SendBackProcessor:
     async def send_back(self, request: Request) -> HandlerResult:
         header: SendBackHeader = request.header
         check_group(header.group)
-        data = await self._store.record_at(header.offset)
+        data = await self._store.record_at(header.offset, hidden=True)  # the member has it in hand, also after a purge
         if data is None:
             raise QueryNotFoundError(
                 f"no message begins at log offset {header.offset}: the message was removed, or the offset is another broker's"

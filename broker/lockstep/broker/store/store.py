@@ -538,9 +538,12 @@ class Store:
         """Return (log offset, size, tag hash) of the message at a queue offset, or None if there is none."""
         return await self._query.entry_at(self._queues.get((topic, queue_id)), offset)
 
-    async def record_at(self, physical_offset: int) -> bytes | None:
-        """Return the message at a log offset. None if no message begins there, it is not confirmed yet, or it is state of the broker."""
-        return await self._query.record_at(physical_offset, self.writer.confirmed)
+    async def record_at(self, physical_offset: int, *, hidden: bool = False) -> bytes | None:
+        """Return the message at a log offset. None if no message begins there, it is not confirmed yet, or it is state of the broker.
+
+        `hidden`: also a message that was purged, or whose topic was deleted, as long as the log has its record.
+        """
+        return await self._query.record_at(physical_offset, self.writer.confirmed, hidden=hidden)
 
     async def search(self, wanted: Wanted, limits: SearchLimits, cursor: int | None = None) -> Searched:
         """Return confirmed messages with a key, the newest first, that were stored before the log position `cursor`."""

@@ -271,6 +271,11 @@ class Endpoint(asyncio.Protocol):
 
     # ------------------------------------------------------------------------------------------------------------- closing
 
+    @property
+    def pending_count(self) -> int:
+        """Return the number of requests that wait for their response."""
+        return len(self._pending)
+
     def close(self, reason: str) -> None:
         """Send the unsent bytes (within `linger_ms`), then close. Pending requests fail now."""
         if self.closed:

@@ -72,10 +72,11 @@ class Retention:
         await self._host.threads.run(self._directory.save_start, going[-1].end)
         await self._host.threads.run(self._log.remove, going)
         slices = Slices(FLUSH_QUEUES_PER_SLICE)
-        for queue in moved:
+        for queue, minimum in moved:
             await slices.step()
             # The entry before it remains: it tells the next start that earlier messages were removed, not lost.
-            self._queues.files.remove_below(queue, (queue.min - 1) * ENTRY_BYTES)
+            # A purge may have moved its minimum on: it leaves the entries of records that are there (QueueTable.hide_below).
+            self._queues.files.remove_below(queue, (minimum - 1) * ENTRY_BYTES)
         facts = {"files": len(going), "bytes": going[-1].end - going[0].start, "queues": len(moved)}
         if excess > 0:
             log.warning("retention.removed", **facts, reason=reason)
@@ -84,8 +85,8 @@ class Retention:
         return self._rows(moved)
 
     @staticmethod
-    def _rows(moved: list[ConsumeQueue]) -> list[Moved]:
-        return [(queue.topic, queue.queue_id, queue.min) for queue in moved]
+    def _rows(moved: list[tuple[ConsumeQueue, int]]) -> list[Moved]:
+        return [(queue.topic, queue.queue_id, minimum) for queue, minimum in moved]
 
     def _free(self, segments: list[Segment]) -> list[Segment]:
         """Return those of `segments` without readers, up to the first one that has one."""
@@ -148,12 +149,12 @@ class Retention:
             data = await self._log.read(self._host, segment, RECORD_BYTES_MIN, 0)
         return store_time_of(data)
 
-    async def _move_minimums(self, start: int) -> tuple[list[ConsumeQueue], bool]:
-        """Return (queues whose minimum moved to the first message at or above `start`, whether every queue was checked).
+    async def _move_minimums(self, start: int) -> tuple[list[tuple[ConsumeQueue, int]], bool]:
+        """Return (queues with the new minimum, the first message at or above `start`, whether every queue was checked).
 
         Waits up to a minute for each descriptor that it needs. Without one, the rest is left to the next round.
         """
-        moved: list[ConsumeQueue] = []
+        moved: list[tuple[ConsumeQueue, int]] = []
         for queue in list(self._queues):
             if queue.min_position is None or queue.min_position >= start:
                 continue
@@ -162,7 +163,7 @@ class Retention:
                 log_limited(log, "warning", "retention.postponed", error="no file descriptor is free", then="the broker tries again")
                 return moved, False
             if queue.apply_found_min(found, start):
-                moved.append(queue)
+                moved.append((queue, queue.min))
         return moved, True
 
     async def _search(self, queue: ConsumeQueue, start: int) -> tuple[int, int | None] | None:

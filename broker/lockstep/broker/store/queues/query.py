@@ -164,9 +164,9 @@ class Query:
         index = self._damage.first_not_lost(queue.topic, queue.queue_id, queue.min)
         return await self._store_ms(queue, index) if index < queue.visible else None
 
-    async def record_at(self, position: int, confirmed: int) -> bytes | None:
-        """Return the whole record at a log offset, or None if no good record of a queue begins there, or its message is hidden: the topic
-        was deleted or purged.
+    async def record_at(self, position: int, confirmed: int, *, hidden: bool) -> bytes | None:
+        """Return the whole record at a log offset, or None if no good record of a queue begins there, or unless `hidden`, its
+        message is hidden: the topic was deleted or purged.
 
         The offset comes from the client. It may be inside a body, whose bytes are then what their sender wanted them to be.
         """
@@ -188,8 +188,8 @@ class Query:
         if record.topic == STATE_TOPIC:
             return None
         queue = self._queues.get((record.topic, record.queue_id))
-        hidden = queue is None or not queue.min <= record.queue_offset < queue.visible
-        return None if record.queued and hidden else data
+        is_hidden = queue is None or not queue.min <= record.queue_offset < queue.visible
+        return None if record.queued and is_hidden and not hidden else data
 
     async def store_time_at(self, queue: ConsumeQueue | None, offset: int) -> int | None:
         """Return the store time of the visible message at a queue offset, or None if there is none."""

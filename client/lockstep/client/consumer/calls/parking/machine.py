@@ -215,6 +215,9 @@ class ParkMachine:
         if page is None or page[1] < replay.position:
             self._pause(replay)
             return
+        if replay.drop:  # since the pull: the broker copies its messages
+            self._step(replay, now)
+            return
         found, end = page
         if found:
             replay.stage, replay.page_end, replay.unfinished = ReplayStage.CALLING, end, len(found)
