@@ -154,23 +154,20 @@ class ClusterClient:
                 return await attempt(address)
             except TransportError as error:
                 failed[address] = str(error)
-                self._leave(number, drop=True)
             except RouteNotReadyError as error:
                 failed[address], known = error.remark, False
-                self._leave(number, drop=False)
+            self._leave(number)
         reasons = "; ".join(failed.values())
         if not known:
             raise RouteNotReadyError(reasons)
         raise TransportError(f"no nameserver {what}: {reasons}. Check that one is running there, or pass another address")
 
-    def _leave(self, number: int, *, drop: bool) -> None:
-        """Ask the next nameserver from now on, unless another request has left this one. `drop`: its connection is not used again, because
-        it may be lost without notice."""
+    def _leave(self, number: int) -> None:
+        """Ask the next nameserver from now on, unless another request has left this one. If it is the only one, use a new connection: this
+        one may be lost without notice."""
         if self._asked != number:
             return
         self._asked += 1
-        if not drop:
-            return
         connection = (self._kept or {}).get(self.nameservers[number % len(self.nameservers)])
         if connection is not None:
             connection.drop("another nameserver is asked")

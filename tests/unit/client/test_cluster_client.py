@@ -360,3 +360,42 @@ async def test_requests_that_fail_are_freed_without_the_collector() -> None:
         await fail()  # what is made once
         with collector_off():
             await fail()
+
+
+@pytest.mark.parametrize(("first", "error"), [("empty", RouteNotReadyError), ("silent", TransportError)])
+async def test_nameserver_that_is_left_still_responds_to_the_requests_that_it_has(first: str, error: type[LockstepError]) -> None:
+    held: list[Callable[[], None]] = []
+    FATES["held"] = lambda command, endpoint: held.append(lambda: FATES["good"](command, endpoint))
+    async with nameservers("held") as running:
+        client = running.client()
+        client.keep(0)
+        await client.connect()
+        running.first_fates = [first]
+        leaving = asyncio.ensure_future(outcome(client))
+        await asyncio.sleep(TIMEOUT_MS / 2_000)
+        others = [asyncio.ensure_future(outcome(client)), asyncio.ensure_future(client.request(running.addresses[0], CODE))]
+        assert await leaving is error
+        await arrived() if first == "empty" else await asyncio.sleep(0)
+        for respond_now in held:
+            respond_now()
+        assert [await others[0], (await others[1]).code] == [None, ResponseCode.SUCCESS]  # type: ignore[attr-defined]
+        running.fates = ["good"]
+        assert await outcome(client) is None
+        await arrived()
+        assert running.connected == [1], "the connection that was left is closed"
+        await client.close()
+
+
+async def test_server_that_closes_each_connection_at_once_is_dialled_once_for_a_request() -> None:
+    async with nameservers("good") as running:
+        dialled: list[Endpoint] = []
+
+        def close_at_once(endpoint: Endpoint) -> None:
+            dialled.append(endpoint)
+            endpoint.abort("as the test says")
+
+        running.servers[0]._on_connect = close_at_once
+        client = running.client()
+        client.keep(None)
+        assert (await outcome(client), len(dialled)) == (TransportError, 1)
+        await client.close()

@@ -70,9 +70,9 @@ class ParkProcessor:
         first, _ = self._store.bounds(header.topic, header.queue_id)
         if header.offset < first:
             self._coordination.state.supersede_grant((header.consumer_group, header.topic, header.queue_id))
+            place = f"{header.topic} queue {header.queue_id}"
             raise StaleEpochError(
-                f"the message at offset {header.offset} of {header.topic} queue {header.queue_id} was removed, the queue begins at {first}: drop "
-                "the queue"
+                f"the message at offset {header.offset} of {place} was removed, the queue begins at {first}: drop the queue"
             )
 
     def _check_epoch(self, request: Request) -> None:
