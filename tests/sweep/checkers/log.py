@@ -41,7 +41,8 @@ def _has_every_offset(messages: Messages) -> list[Violation]:
     for (queue, _), stored in sorted(messages.stored.items()):
         by_queue.setdefault(queue, []).append(stored)
     for queue, read in messages.read.items():
-        offsets = [stored.offset for stored in by_queue.get(queue, [])]
+        # Messages before `first` were read before retention removed them.
+        offsets = [stored.offset for stored in by_queue.get(queue, []) if stored.offset >= read.first]
         if offsets != list(range(read.first, read.end)):
             missing = sorted(set(range(read.first, read.end)) - set(offsets))[:5]
             beyond = sorted(set(offsets) - set(range(read.first, read.end)))[:5]
