@@ -1,6 +1,7 @@
 """Both faces of each declared change, command and form, have its fields, and the command line of a form is read as the same change."""
 
 import shlex
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -8,13 +9,13 @@ import typer
 
 from lockstep.cli import change_command
 from lockstep.cli.app import app
-from lockstep.dashboard.changes.forms import Form, form_of
+from lockstep.dashboard.changes.forms import NUMBER_MAX, Field, Form, form_of
 from lockstep.operations.changes.broker_drain import BrokerRemove
 from lockstep.operations.changes.broker_settings import BrokerConfigSet
 from lockstep.operations.changes.catalogue import CHANGES
 from lockstep.operations.changes.group_reset import GroupReset
 from lockstep.operations.changes.group_settings import GroupUpdate
-from lockstep.operations.changes.operation import SHOWN_MAX, Operation, Option
+from lockstep.operations.changes.operation import SHOWN_MAX, Declared, Operation, Option
 from lockstep.operations.changes.park_change import DropTarget, ParkDrop, ParkReplay
 from lockstep.operations.changes.replay import DeadLetterReplay, ReplayTarget
 from lockstep.operations.changes.send import MessageSend
@@ -140,3 +141,12 @@ def test_body_that_no_command_line_can_have_is_read_from_standard_input() -> Non
         "-",
         "-",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "fits"), [("0", True), (str(NUMBER_MAX), True), (str(NUMBER_MAX + 1), False), ("9" * 20, False), ("-1", False)]
+)
+def test_number_without_a_limit_is_any_offset(text: str, fits: bool) -> None:
+    field = Field(Declared("offset", int, Option(flags=("--offset",), help="An offset.", label="Offset"), True, None))
+    with nullcontext() if fits else pytest.raises(ConfigError, match=f"from 0 to {NUMBER_MAX}"):
+        assert field.parse(text) == int(text)

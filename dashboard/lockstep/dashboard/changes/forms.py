@@ -10,6 +10,8 @@ from lockstep.protocol.errors import ConfigError
 
 Values = Mapping[str, str]
 """The values of a form, one for each of its fields."""
+NUMBER_MAX = 2**63 - 1
+"""The largest number of a field without a limit: offsets are int64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,9 @@ class Field:
         return self._number(text) if kind is int else text
 
     def _number(self, text: str) -> int:
-        least, most = self.declared.parameter.least or 0, self.declared.parameter.most or 0
-        if not (text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most):
+        least, most = self.declared.parameter.least or 0, self.declared.parameter.most
+        most = NUMBER_MAX if most is None else most
+        if not (text.isascii() and text.isdigit() and len(text) < 20 and least <= int(text) <= most):
             raise ConfigError(f"{self.name} is {text[:40]!r}: expected a whole number from {least} to {most}")
         return int(text)
 
