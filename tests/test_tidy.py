@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.runtime.extras import VERSION
+
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {"protocol": 0, "runtime": 1, "broker": 2, "nameserver": 2, "client": 2, "operations": 3}
 FLOORS |= {"cli": 4, "dashboard": 4, "testing": 4, "spark": 4, "otel": 4, "taskiq": 4, "tests": 5}
@@ -70,6 +72,7 @@ def test_pyproject_lists_exactly_the_roots_on_disk() -> None:
     hatch = project["tool"]["hatch"]["build"]
     assert sorted(hatch["targets"]["wheel"]["packages"]) == sorted([f"{root}/lockstep" for root in roots()] + BESIDE)
     assert sorted(hatch["dev-mode-dirs"]) == roots()
+    assert project["project"]["version"] == VERSION
     assert sorted(set(project["tool"]["pytest"]["ini_options"]["pythonpath"]) - {"tests", "bench"}) == roots()
 
 

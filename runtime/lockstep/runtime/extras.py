@@ -1,6 +1,9 @@
 """The extras of the distribution lockstep-mq: which optional dependency belongs to which, and the error of one that is missing."""
 
 DISTRIBUTION = "lockstep-mq"
+VERSION = "0.1.0"
+"""The version of the distribution, as in pyproject.toml. importlib.metadata has it too, but loads email and zipfile, which a server would
+hold until it ends."""
 EXTRA_OF = {
     **dict.fromkeys(("typer", "rich", "prometheus_client"), "server"),
     **dict.fromkeys(("pytest", "pytest_asyncio"), "testing"),

@@ -29,7 +29,6 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from struct import Struct
 
 from lockstep.broker.store.config import Identity, StoreConfig
@@ -48,7 +47,7 @@ from lockstep.broker.store.start.survey import (
     survey_log,
 )
 from lockstep.protocol.crc import crc32
-from lockstep.runtime.extras import DISTRIBUTION
+from lockstep.runtime.extras import VERSION
 from lockstep.runtime.files import File, Files
 from lockstep.runtime.host import Random
 
@@ -178,7 +177,7 @@ class StoreDirectory:
             segment_bytes = adopted_segment_bytes(found, self.log)
             entries = adopted_queue_entries(self._files, self.queues, entries)
             start = found[0].start
-        return StoreIdentity(version(DISTRIBUTION), wanted.cluster, wanted.broker_name, new_store_id, segment_bytes, entries, start)
+        return StoreIdentity(VERSION, wanted.cluster, wanted.broker_name, new_store_id, segment_bytes, entries, start)
 
     def snapshot_positions(self) -> list[int]:
         """Return the positions of the snapshot files, oldest first."""
@@ -443,7 +442,7 @@ def parse_identity(text: bytes, path: str) -> StoreIdentity:
         if found["format"] != FORMAT:
             raise IdentityError(
                 f"{path} has format {found['format']}, written by lockstep {found.get('version', 'of an unknown version')}; lockstep "
-                f"{version(DISTRIBUTION)} reads format {FORMAT}: start it with a version that reads its format, or restore a backup. "
+                f"{VERSION} reads format {FORMAT}: start it with a version that reads its format, or restore a backup. "
                 "Nothing was changed"
             )
         identity = StoreIdentity(**{name: found[name] for name in StoreIdentity.__slots__})
