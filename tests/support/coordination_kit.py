@@ -223,7 +223,7 @@ class Client:
 
     def pull(self, queue_id: int, epoch: int | None = None) -> bool | None:
         """Return True if served, False if STALE, None if the connection is being closed."""
-        check = self.bench.c.pulls.check(self.connection, (GROUP, TOPIC, queue_id), self.held.get(queue_id) if epoch is None else epoch)
+        check = self.bench.c.pulls.admit(self.connection, (GROUP, TOPIC, queue_id), self.held.get(queue_id) if epoch is None else epoch)
         return None if check is None else not check.stale
 
 

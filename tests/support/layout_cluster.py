@@ -102,11 +102,11 @@ class Cluster:
         self.reported += [layout for layout in [broker.layout] if layout is not None]
 
     def register(self, broker: Broker) -> int:
-        """REGISTER_BROKER: return how many layouts the response contained."""
+        """REGISTER_BROKER: return how many layouts of the nameserver the broker adopted."""
         sent = broker.topics.layouts.all()
         for layout in sent:
             self.nameserver.adopt(layout)
-        return broker.topics.adopt(self.nameserver.newer_than(sent))
+        return broker.topics.adopt(self.nameserver.all())
 
     def settle(self) -> None:
         for _ in range(4 * len(self.brokers)):

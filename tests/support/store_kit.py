@@ -75,10 +75,10 @@ class Recorded:
     frames: list[tuple[StoredRecord, FrameSequence]] = field(default_factory=list)
     on_state: Callable[[bytes], None] | None = None
 
-    def snapshot(self, plain: object) -> None:
+    def replay_snapshot(self, plain: object) -> None:
         self.snapshots.append(plain)
 
-    def state(self, body: bytes) -> None:
+    def replay_state(self, body: bytes) -> None:
         self.states.append(body)
         if self.on_state is not None:
             self.on_state(body)

@@ -103,7 +103,7 @@ class BrokerState:
 
     # ---------------------------------------------------------------------------------------------------------------- StateReplay
 
-    def snapshot(self, plain: Any) -> None:
+    def replay_snapshot(self, plain: Any) -> None:
         if not isinstance(plain, dict) or plain.get("format") != SNAPSHOT_FORMAT:
             raise StoreError(f"the snapshot is not of format {SNAPSHOT_FORMAT}: start the version that wrote it")
         self.topics.restore(plain["layouts"])
@@ -111,7 +111,7 @@ class BrokerState:
         self.delays.restore(plain["delays"])
         self.coordination.restore(plain["coordination"])
 
-    def state(self, body: bytes) -> None:
+    def replay_state(self, body: bytes) -> None:
         for change in decode_changes(body):
             if change[0] in (LAYOUT, FORGOTTEN):
                 if (topic := self.topics.apply(change)) is not None:

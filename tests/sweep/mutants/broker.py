@@ -31,13 +31,13 @@ def epochs_are_not_checked(patch: Patches) -> None:
 @mutant("net", "pause", aimed="tests/sim/test_aimed.py::test_pull_under_an_older_epoch_is_stale")
 def pulls_are_not_checked(patch: Patches) -> None:
     """The response to a pull under an invalid epoch is STALE_EPOCH."""
-    check = PullFence.check
+    check = PullFence.admit
 
     def unchecked(self: PullFence, *facts: Any) -> PullCheck | None:
         found = check(self, *facts)
         return None if found is None else replace(found, stale=False)
 
-    patch.set(PullFence, "check", unchecked)
+    patch.set(PullFence, "admit", unchecked)
 
 
 @mutant("pause", aimed="tests/sim/test_aimed.py::test_connection_of_an_evicted_client_is_closed")

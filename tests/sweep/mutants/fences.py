@@ -66,7 +66,7 @@ def a_cold_pull_is_not_checked_again(patch: Patches) -> None:
             reading.discard(id(pull))
 
     patch.set(PullProcessor, "_read_one_cold", unchecked)
-    patch.set(PullProcessor, "_check", lambda self, pull: id(pull) in reading or check(self, pull))
+    patch.set(PullProcessor, "_admit", lambda self, pull: id(pull) in reading or check(self, pull))
 
 
 @mutant("cold_reads")

@@ -44,7 +44,7 @@ def proof_of_life_waits_for_the_disk(patch: Patches) -> None:
 @mutant("churn", aimed="tests/unit/broker/test_locks.py::test_rising_epoch_ends_held_pulls")
 def held_pulls_are_not_ended_by_a_new_epoch(patch: Patches) -> None:
     """When an epoch rises, held pulls of an older one end at once."""
-    patch.set(PendingEffects, "end_held_pulls", lambda self, key, epoch: None)
+    patch.set(PendingEffects, "end_held_pulls", lambda self, key: None)
 
 
 @mutant("power", aimed="tests/unit/broker/test_coordination.py::test_end_of_the_suspension_notifies_every_member_of_free_queues")

@@ -224,7 +224,7 @@ def bench_and_client(made: Setting) -> tuple[Bench, ClassicClient]:
 )
 def test_pull_without_epoch_is_served_and_commits_unless_another_client_holds_the_queue(made: Setting, commits: bool) -> None:
     bench, me = bench_and_client(made)
-    check = bench.c.pulls.check(me.connection, (GROUP, TOPIC, 0), None)
+    check = bench.c.pulls.admit(me.connection, (GROUP, TOPIC, 0), None)
     assert check is not None
     assert (check.stale, check.may_commit) == (False, commits)
 
@@ -270,7 +270,7 @@ def test_queue_of_a_classic_client_takes_commits_on_connections_without_a_heartb
     me.connection = bench.new_connection()
     me.update(0, 60)
     assert bench.progress(0) == (60, 0)
-    check = bench.c.pulls.check(me.connection, (GROUP, TOPIC, 0), None)
+    check = bench.c.pulls.admit(me.connection, (GROUP, TOPIC, 0), None)
     assert check is not None
     assert check.may_commit
 

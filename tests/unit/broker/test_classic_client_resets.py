@@ -16,7 +16,7 @@ def reset_to(bench: Bench, offset: int, generation: int | None = None) -> None:
 
 
 def pull(client: ClassicClient, offset: int) -> PullCheck:
-    check = client.bench.c.pulls.check(client.connection, KEY, None, offset=offset)
+    check = client.bench.c.pulls.admit(client.connection, KEY, None, offset=offset)
     assert check is not None
     return check
 

@@ -45,7 +45,7 @@ def granted(client: Client, queue_id: int, where: ConsumeFromWhere = ConsumeFrom
 
 
 def pulls(client: Client, queue_id: int, generation: int) -> bool:
-    check = client.bench.c.pulls.check(client.connection, (GROUP, TOPIC, queue_id), None, generation)
+    check = client.bench.c.pulls.admit(client.connection, (GROUP, TOPIC, queue_id), None, generation)
     assert check is not None
     return not check.stale
 

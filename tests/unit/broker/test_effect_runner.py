@@ -44,7 +44,7 @@ class Pending:
 async def test_effects_reach_their_connections_and_closed_connections_are_skipped() -> None:
     pending, reported, one, two = Pending(), list[StalePulls](), Endpoint(), Endpoint()
     EffectRunner(pending, {1: one, 2: two}, reported.append)  # type: ignore[arg-type, dict-item]
-    stale = StalePulls("g", "t", 0, 7)
+    stale = StalePulls("g", "t", 0)
     free = (FreeQueue("g", "t", 0),)
     pending.effects = [
         Notify("g", (1, 9), ListVersion(3, 4)),
@@ -68,7 +68,7 @@ async def test_effects_reach_their_connections_and_closed_connections_are_skippe
 async def test_failing_effect_is_logged_and_the_others_are_executed(caplog: pytest.LogCaptureFixture) -> None:
     pending, reported, one = Pending(), list[StalePulls](), Endpoint()
     EffectRunner(pending, {1: one}, reported.append)  # type: ignore[arg-type, dict-item]
-    stale = StalePulls("g", "t", 0, 7)
+    stale = StalePulls("g", "t", 0)
     pending.effects = [Notify("g", (1,), None), stale, CloseConnection(1, "over")]  # type: ignore[arg-type]
     assert pending.on_effects is not None
     pending.on_effects()

@@ -141,7 +141,7 @@ async def test_effects_are_executed_in_slices_and_in_order_for_each_kind() -> No
         def __init__(self) -> None:
             self.on_effects: Callable[[], None] | None = None
             self.effects: list[Any] = [Notify(GROUP, tuple(peers), ListVersion(1, 1))]
-            self.effects += [StalePulls(GROUP, TOPIC, number, 1) for number in range(4 * STEPS_PER_TURN)]
+            self.effects += [StalePulls(GROUP, TOPIC, number) for number in range(4 * STEPS_PER_TURN)]
 
         def drain(self, count_max: int, *, notices: bool) -> list[Any]:
             effects, self.effects = self.effects, []

@@ -294,7 +294,7 @@ async def test_stale_epoch_is_rejected_and_a_held_pull_ends_when_the_epoch_rises
     await turn()
     assert broker.pulls.held_count == 2
     broker.coordination.checks[5] = PullCheck(stale=True)
-    broker.pulls.stale(StalePulls("g", "t", 0, 6))
+    broker.pulls.stale(StalePulls("g", "t", 0))
     response = await broker.response()
     assert (response.code, response.opaque) == (ResponseCode.STALE_EPOCH, 1)
     assert broker.pulls.held_count == 1

@@ -32,7 +32,7 @@ def expire(broker: Broker) -> None:
 
 
 def make_stale(broker: Broker) -> None:
-    broker.pulls.stale(StalePulls("g", "t", 0, 9))
+    broker.pulls.stale(StalePulls("g", "t", 0))
 
 
 def stop(broker: Broker) -> None:

@@ -207,7 +207,7 @@ def test_retention_gap_is_reported_once_per_connection_until_a_commit_passes_it(
     assert (response.verdict, response.offset, gap(response)) == (OK, 30, (5, 30))
     assert gap(a.lock()[0]) == (None, None)
     a.connect()
-    check = bench.c.pulls.check(a.connection, (GROUP, TOPIC, 0), a.held[0])
+    check = bench.c.pulls.admit(a.connection, (GROUP, TOPIC, 0), a.held[0])
     assert check is not None
     assert check.gap == (5, 30)
     assert a.commit(0, 25) is OK
@@ -227,7 +227,7 @@ def test_new_grant_reports_the_gap_again() -> None:
     epoch = a.lock(0)[0].epoch
     a.commit(0, 5)
     bench.retention_moved({(TOPIC, 0): 20})
-    check = bench.c.pulls.check(a.connection, (GROUP, TOPIC, 0), epoch)
+    check = bench.c.pulls.admit(a.connection, (GROUP, TOPIC, 0), epoch)
     assert check is not None
     assert check.gap == (5, 20)
     assert a.commit(0, 5, epoch=epoch, release=True) is OK

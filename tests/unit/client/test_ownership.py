@@ -261,7 +261,7 @@ def test_older_response_does_not_revert_a_newer_one() -> None:
     sync(own)
     own.handle_lock_response(locked, lock_result(7))
     assert own.committed_offset == 110
-    assert not own.dirty
+    assert own.sync_item() is None
 
 
 def test_draining_queue_is_released_with_its_final_offset() -> None:

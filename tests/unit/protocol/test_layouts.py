@@ -35,14 +35,6 @@ def test_deleted_topic_is_not_restored_by_an_older_layout() -> None:
     assert len(table) == 2
 
 
-def test_newer_than_returns_layouts_that_the_sender_lacks_or_has_lower() -> None:
-    table = LayoutTable([layout("x", 2), layout("y", 2), layout("z", 2)])
-    assert table.newer_than([layout("x", 1), layout("y", 2), layout("w", 1)]) == (layout("x", 2), layout("z", 2))
-    assert table.newer_than([layout("z", 3)]) == (layout("x", 2), layout("y", 2))
-    assert table.newer_than(table.all()) == ()
-    assert table.get("w") is None
-
-
 @given(MANY, MANY)
 def test_adopt_is_commutative_associative_and_idempotent(one: list[TopicLayout], other: list[TopicLayout]) -> None:
     """Commutative, associative, idempotent: the result depends on the set of layouts, not on their order or repetition."""
@@ -56,14 +48,6 @@ def test_adopt_is_commutative_associative_and_idempotent(one: list[TopicLayout],
     assert there.user_count == len(there.user_topics())
     assert LayoutTable([*LayoutTable(one).all(), *LayoutTable(other).all()]).all() == there.all()
     assert [item for item in one + other if there.adopt(item)] == []
-
-
-@given(MANY, MANY)
-def test_sender_has_every_newest_layout_after_one_exchange(mine: list[TopicLayout], theirs: list[TopicLayout]) -> None:
-    nameserver, broker = LayoutTable(theirs), LayoutTable(mine)
-    for item in nameserver.newer_than(broker.all()):
-        assert broker.adopt(item)
-    assert broker.all() == LayoutTable(mine + theirs).all()
 
 
 @given(MANY)

@@ -42,12 +42,11 @@ class CloseConnection:
 
 @dataclass(frozen=True, slots=True)
 class StalePulls:
-    """Respond STALE_EPOCH at once to held pulls of the group that carry another epoch: the epoch of this queue has risen."""
+    """Check the held pulls of the group at this queue again at once: its epoch has risen, and those that carry another one are stale."""
 
     group: str
     topic: str
     queue_id: int
-    epoch: int
 
 
 @dataclass(frozen=True, slots=True)

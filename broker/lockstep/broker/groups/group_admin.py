@@ -63,7 +63,7 @@ class GroupAdmin:
             state.check_not_parked(key)
         for key in keys:
             state.parks.clear(key)
-            state.pending.end_held_pulls(key, 0)
+            state.pending.end_held_pulls(key)
         state.locks.forget(group, topic)
         state.progress.forget(group, topic)
         state.forget_if_empty(group)

@@ -105,7 +105,7 @@ class GroupState(GroupTables):
         """Remove the topic's progress and locks, and the group for which it was created if nothing else is known of that group."""
         keys = self.locks.keys_in_topic(topic)
         for key in keys:
-            self.pending.end_held_pulls(key, 0)
+            self.pending.end_held_pulls(key)
             if (holder := self.locks.holder(key)) is not None:
                 self._add_queue_event(GroupEventKind.ENDED, key, holder, holder.epoch, "the topic was deleted")
         groups = dict.fromkeys(key[0] for key in keys)
@@ -135,7 +135,7 @@ class GroupState(GroupTables):
         epoch = self.fence.draw()
         self.locks.record_grant(key, epoch, session, client_id)
         self.events.add_queue_event(GroupEventKind.GRANTED, key, client_id, epoch)
-        self.pending.end_held_pulls(key, epoch)
+        self.pending.end_held_pulls(key)
         return epoch
 
     def hold_again(self, key: QueueKey) -> None:
@@ -160,13 +160,13 @@ class GroupState(GroupTables):
         """End the grant: the epoch rises, and no client has the new one. `why` is told to operators (GROUP_EVENTS)."""
         lock = self.locks.get(key)
         if lock is None:
-            self.pending.end_held_pulls(key, 0)  # a concurrent group's pulls carry the generation
+            self.pending.end_held_pulls(key)  # a concurrent group's pulls carry the generation
             return
         epoch = self.fence.draw()
         if lock.held:
             self._add_queue_event(GroupEventKind.ENDED, key, lock, epoch, why)
         self.locks.record_end(key, epoch)
-        self.pending.end_held_pulls(key, epoch)
+        self.pending.end_held_pulls(key)
         self.pending.notify_queue_free(key)
 
     def supersede_grant(self, key: QueueKey) -> None:
@@ -178,7 +178,7 @@ class GroupState(GroupTables):
         """
         holder = self.locks.holder(key)
         if holder is not None and holder.held_by_classic:
-            self.pending.end_held_pulls(key, 0)  # its lease gives it the queue; it is told by its next pull (12.5)
+            self.pending.end_held_pulls(key)  # its lease gives it the queue; it is told by its next pull (12.5)
             return
         if holder is None or holder.session is None or holder.client_id is None:
             self.end_grant(key, "a reset")
@@ -186,7 +186,7 @@ class GroupState(GroupTables):
         epoch = self.fence.draw()
         self.events.add_queue_event(GroupEventKind.SUPERSEDED, key, holder.client_id, epoch, "a reset")
         self.locks.record_superseded(key, epoch)
-        self.pending.end_held_pulls(key, epoch)
+        self.pending.end_held_pulls(key)
         self.pending.notify_superseded(key)
 
     def end_group_grants(self, group: str) -> None:
@@ -199,7 +199,7 @@ class GroupState(GroupTables):
                     self._add_queue_event(GroupEventKind.ENDED, key, lock, epoch, "the group's contract was changed or dropped")
             self.locks.record_group_end(group, epoch)
             for key in ended:
-                self.pending.end_held_pulls(key, epoch)
+                self.pending.end_held_pulls(key)
                 self.pending.notify_queue_free(key)
 
     def _add_queue_event(self, kind: GroupEventKind, key: QueueKey, owner: Lock, epoch: int, why: str, heard_ms: int | None = None) -> None:

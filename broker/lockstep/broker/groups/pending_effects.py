@@ -40,9 +40,9 @@ class PendingEffects:
             self._urgent_effects.append(CloseConnection(connection, reason))
             self.request_drain()
 
-    def end_held_pulls(self, key: QueueKey, epoch: int) -> None:
-        """End held pulls of the queue that carry another epoch."""
-        self._urgent_effects.append(StalePulls(*key, epoch))
+    def end_held_pulls(self, key: QueueKey) -> None:
+        """End the held pulls of the queue that do not carry its epoch."""
+        self._urgent_effects.append(StalePulls(*key))
         self.request_drain()
 
     def notify_superseded(self, key: QueueKey) -> None:

@@ -31,8 +31,8 @@ class PullFence:
         self._lock_sync = lock_sync
         self._legacy = legacy
 
-    def check(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None, offset: int = 0) -> PullCheck | None:
-        """Check a pull from `offset`. Return None if the pull carries an epoch on a connection without a session, which is being closed.
+    def admit(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None, offset: int = 0) -> PullCheck | None:
+        """Check a pull from `offset`, and take what is reported to its client with the response: a gap, a reset. Return None if the pull carries an epoch on a connection without a session, which is being closed.
 
         Raise NoPermissionError if the group may not consume.
         """

@@ -315,7 +315,7 @@ class PullProcessor:
         if not self._has_room(request.endpoint):
             self._block(pull)
             return
-        if not self._check(pull):
+        if not self._admit(pull):
             return
         header: PullHeader = request.header
         count, size = page_of(header, native=request.is_native)
@@ -338,7 +338,7 @@ class PullProcessor:
             self._turn_bytes += examining_cost(wanted, result)
             self._deliver(pull, result)
 
-    def _check(self, pull: Pull) -> bool:
+    def _admit(self, pull: Pull) -> bool:
         """Make RocketMQ's checks in RocketMQ's order, then check the epoch. Return False if the response was sent or the connection is
         being closed.
         """
@@ -350,7 +350,7 @@ class PullProcessor:
         if pull.inspects:
             return True
         key = (header.consumer_group, header.topic, header.queue_id)
-        check = self._coordination.pulls.check(request.endpoint.id, key, header.epoch, header.generation, header.queue_offset)
+        check = self._coordination.pulls.admit(request.endpoint.id, key, header.epoch, header.generation, header.queue_offset)
         if check is None:
             return False
         if check.stale:
@@ -531,7 +531,7 @@ class PullProcessor:
             raise _unreadable(pull, error) from error
         self._turn_bytes += examining_cost(wanted, result)
         # The epoch may have risen since the pull began, the connection may be closed.
-        if not pull.request.endpoint.closed and self._check(pull):
+        if not pull.request.endpoint.closed and self._admit(pull):
             self._deliver(pull, result)
 
 

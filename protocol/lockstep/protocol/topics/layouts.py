@@ -175,12 +175,6 @@ class LayoutTable:
         """Return all layouts, sorted by topic, including those of deleted topics."""
         return tuple(map(self._layouts.__getitem__, self._topics))
 
-    def newer_than(self, sent: Iterable[TopicLayout]) -> tuple[TopicLayout, ...]:
-        """Return every layout that the sender of `sent` lacks or has in a lower version, sorted by topic, for the response to a
-        registration."""
-        theirs = LayoutTable(sent)
-        return tuple(layout for layout in self.all() if theirs.adopt(layout))
-
     @property
     def user_count(self) -> int:
         """Return the number of `user_topics`."""

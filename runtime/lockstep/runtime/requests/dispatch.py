@@ -156,11 +156,6 @@ class Dispatcher:
         """Return the request codes that have a handler for native clients, sorted."""
         return tuple(sorted(self._routes))
 
-    @property
-    def classic_codes(self) -> tuple[int, ...]:
-        """Return the request codes that have a handler for RocketMQ's clients, sorted."""
-        return tuple(sorted(self._classic_routes))
-
     def __call__(self, command: Command, endpoint: Endpoint) -> None:
         """Handle one request."""
         request = Request(command, endpoint)

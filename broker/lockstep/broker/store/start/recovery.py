@@ -109,7 +109,7 @@ class Recoverer:
         queues = QueueRecovery(log, self._queues, self._directory, damage, self._known, snapshot, clean=self._clean)
         wrong = queues.restore()
         if snapshot is not None:
-            replay.snapshot(snapshot.plain)
+            replay.replay_snapshot(snapshot.plain)
         dense = snapshot is not None or log.start == 0
         sink = ReplaySink(self._queues, replay, self.state, damage, dense=dense, skips=self._config.cut_corrupt)
         scan = LogScan(log, start, sink, complete_until=max(log.synced, self._known_end), known=damage.ranges)

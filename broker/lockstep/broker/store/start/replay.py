@@ -20,14 +20,14 @@ HELD_ENTRIES_MAX = 8_000_000
 class StateReplay(Protocol):
     """Takes the state back at a start: first the snapshot, then the log after it, in log order.
 
-    `Store.drop_topic` and `Store.hide_below` may be called from `state`: the messages that the topic had up to that record stay hidden.
+    `Store.drop_topic` and `Store.hide_below` may be called from `replay_state`: the messages that the topic had up to that record stay hidden.
     """
 
-    def snapshot(self, plain: object) -> None:
+    def replay_snapshot(self, plain: object) -> None:
         """Take what `write_snapshot` was given. Called at most once, and first."""
         ...
 
-    def state(self, body: bytes) -> None:
+    def replay_state(self, body: bytes) -> None:
         """Take a state record."""
         ...
 
@@ -90,7 +90,7 @@ class ReplaySink:
             own = stamps.read_clock_record(record.position, record.body)
             stamps.record_stamp(record.position, record.store_ms)
             if not own:
-                self._replay.state(record.body)
+                self._replay.replay_state(record.body)
             return
         stamps.record_stamp(record.position, record.store_ms)
         if not record.queued:

@@ -109,7 +109,7 @@ class FailedCalls:
             await asyncio.sleep(AGAIN_MS / 1000)
         return ParkOutcome.NOT_NOW
 
-    def pause_ms(self, call: OrderedCall, attempts: int, wrong: BaseException | str | None) -> int:
+    def report_failure(self, call: OrderedCall, attempts: int, wrong: BaseException | str | None) -> int:
         """Report that the batch has failed `attempts` times, `wrong` is why (None: the listener returned SUSPEND). Return the pause before
         its next call in milliseconds."""
         ctx, retry, queue, first = self._ctx, self._ctx.config.retry, self._worker.queue, call.batch[0]

@@ -182,7 +182,7 @@ class LaneRunner(OrderedRunner[LaneCall]):
     ) -> None:
         """Call the listener again with what is `due` of a failed batch: after its pause, or after `resume` if it blocks."""
         if due:
-            pause_ms = self.failures.pause_ms(call, attempts, wrong)
+            pause_ms = self.failures.report_failure(call, attempts, wrong)
             self._errors[call.batch[0].queue_offset] = self.failures.why
             if blocks or self.ctx.config.retry.blocks(attempts):
                 self._lanes.block(call.lane, due)

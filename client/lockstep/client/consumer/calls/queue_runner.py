@@ -98,7 +98,7 @@ class QueueRunner(OrderedRunner[OrderedCall]):
         elif self.grant.alive:
             messages.put_back()
             self._blocked = self.ctx.config.retry.blocks(attempts)
-            self._pause(self.failures.pause_ms(call, attempts, wrong))
+            self._pause(self.failures.report_failure(call, attempts, wrong))
             self.ownership.error = self.failures.why
 
     def committed_by_hand(self, call: OrderedCall, step: QueueAction) -> None:

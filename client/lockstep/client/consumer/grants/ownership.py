@@ -366,11 +366,6 @@ class QueueOwnership:
 
     # --------------------------------------------------------------------------------------------------------------- SYNC
 
-    @property
-    def dirty(self) -> bool:
-        """Return whether SYNC has something to send for it."""
-        return self._has_news(self.done_ranges(self.offset))
-
     def _has_news(self, done: Ranges) -> bool:
         if self.state is OwnershipState.RELEASING:
             return True

@@ -291,7 +291,7 @@ class QueueMachine:
         if self._keyed_wait is not None and now_ms >= self._keyed_wait.until_ms:
             self._keyed_wait = None
         if self._frame is not None:
-            self._may_retry(self._frame, now_ms, may_move=may_move)  # also without a connection: its sends may move to another broker
+            self._move_or_fail(self._frame, now_ms, may_move=may_move)  # also without a connection: its sends may move to another broker
         if connection is None:
             self.stalled = True
             return False
@@ -491,7 +491,7 @@ class QueueMachine:
         frame.retry = True
         self.stalled = True
 
-    def _may_retry(self, frame: InFlightFrame, now_ms: int, *, may_move: bool) -> None:
+    def _move_or_fail(self, frame: InFlightFrame, now_ms: int, *, may_move: bool) -> None:
         """Move the frame to another broker or fail it, unless it may be written again."""
         failed_here = frame.error is not None or not self.broker.up
         if self.deletion is not None and not frame.responses_due:
