@@ -2,7 +2,7 @@
 
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.broker.tables.topic_table import TopicTable
-from lockstep.operations.changes.layout_change import alter_layout
+from lockstep.operations.changes.layouts.layout_change import alter_layout
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import TopicLayout
 

@@ -34,7 +34,7 @@ from lockstep.client import (
     SendResult,
 )
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.layout_publish import create_and_wait, publish_layout
+from lockstep.operations.changes.layouts.layout_publish import create_and_wait, publish_layout
 from lockstep.runtime.host import Host
 
 QUEUES = 8

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.operations.changes.layout_change import alter_layout
+from lockstep.operations.changes.layouts.layout_change import alter_layout
 from lockstep.protocol.topics.layouts import ENTRY_COUNT_MAX, check_layout
 from lockstep.protocol.topics.queue import WRITER_MAX, LayoutEntry, LayoutVersion, TopicLayout
 from support.layout_cluster import TOPIC, Broker, Cluster, brokers_with_queue_id_gaps

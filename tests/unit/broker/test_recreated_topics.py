@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lockstep.broker.tables.topic_table import COUNTER_STEP_MAX
 from lockstep.client.topics import first_layout
-from lockstep.operations.changes.layout_change import alter_layout
+from lockstep.operations.changes.layouts.layout_change import alter_layout
 from lockstep.protocol.topics.layouts import COUNTER_MAX
 from lockstep.protocol.topics.queue import BEGAN_FIRST_DELETIONS_MAX, WRITER_MAX, LayoutVersion, TopicLayout
 from support.layout_cluster import TOPIC, Broker, Cluster

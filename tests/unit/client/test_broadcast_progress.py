@@ -19,8 +19,8 @@ from lockstep.client import (
 from lockstep.client.consumer.grants.local_offsets import SavedProgress
 from lockstep.client.consumer.grants.offset_file import OffsetFile
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.layout_change import alter_layout
-from lockstep.operations.changes.layout_publish import publish_layout
+from lockstep.operations.changes.layouts.layout_change import alter_layout
+from lockstep.operations.changes.layouts.layout_publish import publish_layout
 from lockstep.runtime.host import Host
 from lockstep.testing import simulate
 from lockstep.testing.simulation.disk import Fault, SimFiles

@@ -23,8 +23,8 @@ from lockstep.client import (
     SubscriptionConflictError,
 )
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.layout_change import alter_layout
-from lockstep.operations.changes.layout_publish import publish_layout
+from lockstep.operations.changes.layouts.layout_change import alter_layout
+from lockstep.operations.changes.layouts.layout_publish import publish_layout
 from lockstep.protocol.bodies import QueueOffset, ResetBody
 from lockstep.protocol.errors import BrokerSystemError
 from lockstep.runtime.host import Host

@@ -21,8 +21,8 @@ from lockstep.client import (
 from lockstep.client.client import Client
 from lockstep.client.instance import Instance
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.layout_change import alter_layout
-from lockstep.operations.changes.layout_publish import publish_layout
+from lockstep.operations.changes.layouts.layout_change import alter_layout
+from lockstep.operations.changes.layouts.layout_publish import publish_layout
 from lockstep.protocol.bodies import TopicRoute
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.host import Host

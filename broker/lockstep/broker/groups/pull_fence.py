@@ -32,7 +32,9 @@ class PullFence:
         self._legacy = legacy
 
     def admit(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None, offset: int = 0) -> PullCheck | None:
-        """Check a pull from `offset`, and take what is reported to its client with the response: a gap, a reset. Return None if the pull carries an epoch on a connection without a session, which is being closed.
+        """Check a pull from `offset`, and take what is reported to its client with the response: a gap, a reset.
+
+        Return None if the pull carries an epoch on a connection without a session, which is being closed.
 
         Raise NoPermissionError if the group may not consume.
         """

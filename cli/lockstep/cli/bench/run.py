@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lockstep.cli.bench.figures import Figure
-from lockstep.operations.changes.layout_publish import create_and_wait
+from lockstep.operations.changes.layouts.layout_publish import create_and_wait
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient, by_name
-from lockstep.operations.changes.drain import (
+from lockstep.operations.changes.layouts.drain import (
     STEP_S,
     WaitReport,
     close_queues,
@@ -15,11 +15,11 @@ from lockstep.operations.changes.drain import (
     new_writer,
     registered_broker,
 )
-from lockstep.operations.changes.layout_change import alter_layout
-from lockstep.operations.changes.layout_publish import publish_layout
+from lockstep.operations.changes.layouts.layout_change import alter_layout
+from lockstep.operations.changes.layouts.layout_publish import publish_layout
+from lockstep.operations.changes.layouts.queue_move import NotConsumedError, put_in_order, waiting_count
+from lockstep.operations.changes.layouts.write_hold import NotHeldError
 from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
-from lockstep.operations.changes.queue_move import NotConsumedError, put_in_order, waiting_count
-from lockstep.operations.changes.write_hold import NotHeldError
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.names import DLQ_PREFIX, group_of_topic

@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.drain import close_queues, drop_queues, new_writer
-from lockstep.operations.changes.layout_change import alter_layout, parse_queue_counts
-from lockstep.operations.changes.layout_publish import publish_layout
+from lockstep.operations.changes.layouts.drain import close_queues, drop_queues, new_writer
+from lockstep.operations.changes.layouts.layout_change import alter_layout, parse_queue_counts
+from lockstep.operations.changes.layouts.layout_publish import publish_layout
+from lockstep.operations.changes.layouts.queue_move import put_in_order
 from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
-from lockstep.operations.changes.queue_move import put_in_order
 from lockstep.operations.changes.topic_change import check_not_system_topic, describe_queues, registered_brokers
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import ConfigError

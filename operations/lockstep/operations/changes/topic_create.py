@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.layout_publish import create_and_wait
+from lockstep.operations.changes.layouts.layout_publish import create_and_wait
 from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.changes.topic_change import describe_queues, registered_brokers
 from lockstep.operations.errors import OperationError

@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Annotated
 
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.layout_publish import publish_layout
+from lockstep.operations.changes.layouts.layout_publish import publish_layout
 from lockstep.operations.changes.operation import Argument, ChangeOutcome, Operation, Option, Plan
 from lockstep.operations.changes.topic_change import check_not_only_copy, check_not_system_topic
 from lockstep.operations.errors import OperationError

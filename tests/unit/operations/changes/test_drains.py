@@ -20,10 +20,10 @@ from lockstep.client import (
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.changes import broker_drain
 from lockstep.operations.changes.broker_drain import BrokerDrain, BrokerRemove
-from lockstep.operations.changes.drain import close_queues, drop_queues
-from lockstep.operations.changes.layout_change import alter_layout
-from lockstep.operations.changes.layout_publish import create_and_wait
-from lockstep.operations.changes.queue_move import NotConsumedError, put_in_order
+from lockstep.operations.changes.layouts.drain import close_queues, drop_queues
+from lockstep.operations.changes.layouts.layout_change import alter_layout
+from lockstep.operations.changes.layouts.layout_publish import create_and_wait
+from lockstep.operations.changes.layouts.queue_move import NotConsumedError, put_in_order
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import read_groups
 from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, TopicRoute

@@ -12,8 +12,8 @@ from lockstep.client import Message, Producer
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.changes.broker_drain import BrokerDrain
 from lockstep.operations.changes.group_forget import GroupForget
-from lockstep.operations.changes.layout_publish import create_and_wait
-from lockstep.operations.changes.write_hold import WriteHold
+from lockstep.operations.changes.layouts.layout_publish import create_and_wait
+from lockstep.operations.changes.layouts.write_hold import WriteHold
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_query import list_groups
 from lockstep.runtime.host import Host

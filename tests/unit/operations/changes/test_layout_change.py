@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockstep.operations.changes.layout_change import alter_layout, parse_queue_counts
+from lockstep.operations.changes.layouts.layout_change import alter_layout, parse_queue_counts
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.topics.layouts import check_layout

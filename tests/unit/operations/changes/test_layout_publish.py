@@ -4,9 +4,9 @@ import pytest
 
 from lockstep.client import Message, Producer
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.layout_change import alter_layout
-from lockstep.operations.changes.queue_move import put_in_order
-from lockstep.operations.changes.write_hold import NotHeldError, WriteHold
+from lockstep.operations.changes.layouts.layout_change import alter_layout
+from lockstep.operations.changes.layouts.queue_move import put_in_order
+from lockstep.operations.changes.layouts.write_hold import NotHeldError, WriteHold
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import TransportError

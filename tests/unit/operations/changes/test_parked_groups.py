@@ -11,10 +11,11 @@ import pytest
 from lockstep.cli.change_command import carry_out
 from lockstep.cli.commands.group import _show as show_group
 from lockstep.operations.admin_client import AdminClient, BrokerResults
-from lockstep.operations.changes import group_reset, queue_move
+from lockstep.operations.changes import group_reset
 from lockstep.operations.changes.broker_drain import BrokerDrain
-from lockstep.operations.changes.drain import close_queues
 from lockstep.operations.changes.group_reset import GroupReset
+from lockstep.operations.changes.layouts import queue_move
+from lockstep.operations.changes.layouts.drain import close_queues
 from lockstep.operations.changes.park_change import ParkReplay
 from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_purge import TopicPurge

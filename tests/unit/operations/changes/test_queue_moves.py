@@ -8,11 +8,11 @@ import pytest
 
 from lockstep.client import ConsumeFromWhere, Message, MessageExt, MessageQueue, OrderlyContext, Producer, PushConsumer
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.drain import close_queues, drop_queues
-from lockstep.operations.changes.layout_change import alter_layout
-from lockstep.operations.changes.layout_publish import create_and_wait, publish_layout
-from lockstep.operations.changes.queue_move import needs_of, put_in_order
-from lockstep.operations.changes.write_hold import WriteHold
+from lockstep.operations.changes.layouts.drain import close_queues, drop_queues
+from lockstep.operations.changes.layouts.layout_change import alter_layout
+from lockstep.operations.changes.layouts.layout_publish import create_and_wait, publish_layout
+from lockstep.operations.changes.layouts.queue_move import needs_of, put_in_order
+from lockstep.operations.changes.layouts.write_hold import WriteHold
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import NoPermissionError
 from lockstep.protocol.topics.layouts import check_layout

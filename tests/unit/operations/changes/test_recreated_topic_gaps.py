@@ -21,9 +21,9 @@ from lockstep.client import (
     QueueGap,
 )
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.layout_change import alter_layout
-from lockstep.operations.changes.layout_publish import create_and_wait
-from lockstep.operations.changes.queue_move import put_in_order
+from lockstep.operations.changes.layouts.layout_change import alter_layout
+from lockstep.operations.changes.layouts.layout_publish import create_and_wait
+from lockstep.operations.changes.layouts.queue_move import put_in_order
 from lockstep.operations.changes.topic_delete import TopicDelete
 from lockstep.operations.groups.group_query import list_groups, read_group
 from lockstep.runtime.host import Host

@@ -10,7 +10,7 @@ import pytest
 from lockstep.cli.change_command import carry_out
 from lockstep.client import ConsumeFromWhere, Message, MessageExt, Producer, PushConsumer, QueueGap
 from lockstep.operations.admin_client import AdminClient, by_name
-from lockstep.operations.changes.layout_publish import create_and_wait
+from lockstep.operations.changes.layouts.layout_publish import create_and_wait
 from lockstep.operations.changes.topic_purge import TopicPurge
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import ConfigError, StateError, TopicNotExistError

@@ -4,10 +4,10 @@ import pytest
 
 from lockstep.client import Message, MessageQueue, Producer
 from lockstep.operations.admin_client import AdminClient
-from lockstep.operations.changes.layout_change import alter_layout
-from lockstep.operations.changes.layout_publish import create_and_wait
-from lockstep.operations.changes.queue_move import NotConsumedError, put_in_order
-from lockstep.operations.changes.write_hold import WriteHold
+from lockstep.operations.changes.layouts.layout_change import alter_layout
+from lockstep.operations.changes.layouts.layout_publish import create_and_wait
+from lockstep.operations.changes.layouts.queue_move import NotConsumedError, put_in_order
+from lockstep.operations.changes.layouts.write_hold import WriteHold
 from lockstep.operations.groups.topic_lag import read_lag
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange
 from lockstep.protocol.names import retry_topic

@@ -20,7 +20,7 @@ HELD_ENTRIES_MAX = 8_000_000
 class StateReplay(Protocol):
     """Takes the state back at a start: first the snapshot, then the log after it, in log order.
 
-    `Store.drop_topic` and `Store.hide_below` may be called from `replay_state`: the messages that the topic had up to that record stay hidden.
+    `replay_state` may call `Store.drop_topic` and `Store.hide_below`: the messages that the topic had up to that record stay hidden.
     """
 
     def replay_snapshot(self, plain: object) -> None:

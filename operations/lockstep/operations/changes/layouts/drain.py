@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 
 from lockstep.operations.admin_client import AdminClient, by_name
-from lockstep.operations.changes.layout_change import alter_layout
-from lockstep.operations.changes.queue_move import NotConsumedError, put_in_order
-from lockstep.operations.changes.write_hold import NotHeldError
+from lockstep.operations.changes.layouts.layout_change import alter_layout
+from lockstep.operations.changes.layouts.queue_move import NotConsumedError, put_in_order
+from lockstep.operations.changes.layouts.write_hold import NotHeldError
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.topics.queue import TopicLayout

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
 from lockstep.operations.admin_client import AdminClient, broker_reasons
-from lockstep.operations.changes.write_hold import WriteHold
+from lockstep.operations.changes.layouts.write_hold import WriteHold
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import BrokerError, LockstepError, TopicNotExistError

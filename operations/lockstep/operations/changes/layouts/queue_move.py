@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from shlex import quote
 
 from lockstep.operations.admin_client import AdminClient, broker_reasons, by_name
-from lockstep.operations.changes.layout_publish import publish_layout
-from lockstep.operations.changes.write_hold import WriteHold
+from lockstep.operations.changes.layouts.layout_publish import publish_layout
+from lockstep.operations.changes.layouts.write_hold import WriteHold
 from lockstep.operations.errors import OperationError
 from lockstep.operations.groups.group_report import forget_command
 from lockstep.operations.groups.parked import list_parked
