@@ -3,7 +3,7 @@
 import inspect
 import re
 from dataclasses import Field, fields
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -23,6 +23,7 @@ from lockstep.client import (
 from lockstep.client.config import nameserver_addresses
 from lockstep.client.producer.config import check_terms
 from lockstep.client.sync import Producer as BlockingProducer
+from lockstep.protocol.bodies import ConsumerGroup
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.runtime.configuration.settings import Range
 
@@ -144,3 +145,8 @@ def declared_range(setting: "Field[Any]") -> Range | None:
 
 REQUIRED_WITH: dict[str, dict[str, object]] = {"max_ms": {"first_ms": 1}}
 """Other settings that a setting at the end of its range requires."""
+
+
+@pytest.mark.parametrize(("on_exhausted", "parks"), [("block", False), ("dlq", False), ("park", True)])
+def test_contract_says_whether_members_park_keys(on_exhausted: Literal["block", "dlq", "park"], parks: bool) -> None:
+    assert ConsumerGroup("billing", (), retry=str(OrderedRetry(3, on_exhausted=on_exhausted))).parks is parks

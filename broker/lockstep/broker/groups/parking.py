@@ -5,14 +5,12 @@ from collections.abc import Iterator
 from lockstep.broker.groups.group_state import GroupState
 from lockstep.broker.groups.tables.lock_table import Lock, QueueKey
 from lockstep.broker.groups.tables.park_table import ParkFilter
-from lockstep.protocol.bodies import ConsumerGroup, ParkAction, ParkControlBody, ParkControlReply, ParkedKey, ParkState
+from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkControlReply, ParkedKey, ParkState
 from lockstep.protocol.bodies.parks import LISTED_MAX
 from lockstep.protocol.errors import LocalProtocolError, ParkRefusedError
 from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply, ParkHeader
 from lockstep.protocol.messages.properties import one_line_reason
 
-PARKING_RETRY = "then park"
-"""How the retry policy ends in the contract of a group whose members park keys, and replay them."""
 _STATES = {ParkAction.REPLAY: ParkState.REPLAYING, ParkAction.DROP: ParkState.DROPPING}
 
 
@@ -83,7 +81,7 @@ class Parking:
         if known is None or session is None or known.members.get(session.client_id) != session.id:
             return True
         contract = known.contract_of(session.client_id)
-        return contract is None or _replays(contract)
+        return contract is None or contract.parks
 
     def filter(self, queue: QueueKey) -> ParkFilter | None:
         """Return what is hidden from pulls of the main flow, or None."""
@@ -144,7 +142,7 @@ class Parking:
         """Raise ParkRefusedError if the group's members would not replay a key."""
         known = self._state.groups.get(group)
         contract = None if known is None else known.contract
-        if contract is not None and not _replays(contract):
+        if contract is not None and not contract.parks:
             raise ParkRefusedError(
                 f'the members of group {group} do not replay keys: their retry policy is "{contract.retry}". '
                 'Start them with on_exhausted="park", or drop the keys'
@@ -168,11 +166,6 @@ class Parking:
                 and body.key in (None, row.key)
             ):
                 yield row
-
-
-def _replays(contract: ConsumerGroup) -> bool:
-    """Return whether members with this contract replay and drop keys."""
-    return contract.retry.endswith(PARKING_RETRY)
 
 
 def _first(rows: list[ParkedKey]) -> Iterator[ParkedKey]:

@@ -68,7 +68,7 @@ class ConsumerGroup:
     queues."""
     order_by: str = "queue"
     retry: str = field(default="", metadata={"wire": "retryPolicy"})
-    """The policy for failed calls, as text: brokers compare and report it, and do not parse it."""
+    """The policy for failed calls, as text. Brokers compare and report it, and read from it only whether members park keys."""
 
     contract_version: int = 0
     """A higher one than any in force announces a change while members run (ordering.md 11.5)."""
@@ -77,6 +77,11 @@ class ConsumerGroup:
     def broadcasting(self) -> bool:
         """Return whether each member consumes every queue and stores its own progress."""
         return self.message_model is MessageModel.BROADCASTING
+
+    @property
+    def parks(self) -> bool:
+        """Return whether its members park keys, and replay and drop them (ordering.md 15): the end of the policy says so."""
+        return self.retry.endswith("then park")
 
     @property
     def locks(self) -> bool:
