@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 from typer.core import TyperCommand, TyperGroup
 
 import lockstep.client
 from lockstep.broker.config import BrokerConfig
-from lockstep.cli.app import app
 from lockstep.client import Client, Message, OrderedRetry, Producer, PullConsumer, PushConsumer
 from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.names import check_group, check_topic, dlq_topic, retry_topic
 from lockstep.testing import TestCluster
 from support.command_lines import OF_THE_LOADER, check_command
+from support.commands import every_command
 from support.page_commands import blocks
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -114,7 +113,7 @@ def test_every_command_of_lockstep_is_on_the_page_for_mqadmin() -> None:
             yield path
 
     named = set(commands(MIGRATION.split("\n## mqadmin\n")[1]))
-    missing = {path for path in paths(typer.main.get_command(app)) if not any(f"{line} ".startswith(f"{path} ") for line in named)}
+    missing = {path for path in paths(every_command()) if not any(f"{line} ".startswith(f"{path} ") for line in named)}
     assert not missing
 
 
@@ -212,7 +211,7 @@ def test_every_option_on_the_page_exists(page: str) -> None:
         assert isinstance(command, TyperCommand)
         return {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
 
-    known = options_of(typer.main.get_command(app)) | {f"--{name.replace('_', '-')}" for name in inspect.signature(BrokerConfig).parameters}
+    known = options_of(every_command()) | {f"--{name.replace('_', '-')}" for name in inspect.signature(BrokerConfig).parameters}
     spans = [span for span in code_spans(PAGES[page]) if not span.startswith(("lockstep ", "kafka-"))]
     named = {word for span in spans for word in span.split() if word.startswith("--")}
     assert len(named) > 8

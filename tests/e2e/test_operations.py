@@ -9,14 +9,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.running_settings import FIXED
-from lockstep.cli.app import app
 from lockstep.operations.messages.message_track import MEANINGS
 from lockstep.runtime.configuration.settings import declared_settings
+from support.commands import every_command
 from support.page_commands import Newcomer, blocks
 from support.ports import is_free
 
@@ -111,7 +110,7 @@ def test_settings_in_operations_md_have_the_documented_defaults() -> None:
     fields = declared_settings(BrokerConfig)
     for option, default in re.findall(r"`--([a-z-]+)` \((\d+)\)", PAGE):
         assert fields[option.replace("-", "_")].default == int(default), option
-    commands = typer.main.get_command(app)
+    commands = every_command()
     for option in set(re.findall(r"`--([a-z-]+)", PAGE)) - {"config", "show-config"} - options_of(commands):
         assert option.replace("-", "_") in fields, f"no broker has --{option}"
 

@@ -3,14 +3,13 @@
 import inspect
 import shlex
 
-import typer
 from typer.core import TyperCommand, TyperGroup
 
 from lockstep.broker.config import BrokerConfig
-from lockstep.cli.app import app
 from lockstep.cli.servers import runs_server
 from lockstep.dashboard.config import DashboardConfig
 from lockstep.nameserver.config import NameserverConfig
+from support.commands import every_command
 
 SERVERS = {"broker": BrokerConfig, "nameserver": NameserverConfig, "dashboard": DashboardConfig}
 OF_THE_LOADER = {"--config", "--show-config"}
@@ -20,7 +19,7 @@ OF_THE_LOADER = {"--config", "--show-config"}
 def check_command(line: str) -> None:
     """Raise an error unless the line, `lockstep …`, is valid: the command exists and has the options. A line without any arguments is only
     looked up."""
-    below: object = typer.main.get_command(app)
+    below: object = every_command()
     words = shlex.split(line)[1:]
     if runs_server(words):
         settings = {f"--{name.replace('_', '-')}" for name in inspect.signature(SERVERS[words[0]]).parameters}

@@ -1,25 +1,35 @@
-"""The typer application: every command under its name."""
+"""The typer application: every command under its name. A module of `lockstep.cli.commands` is imported when its command is looked up:
+importing all of them takes most of the time of a short command."""
 
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
-from lockstep.cli.change_command import add_changes
-from lockstep.cli.commands import broker, dlq, group, message, park, store, topic
-from lockstep.cli.commands.bench import bench_command
-from lockstep.cli.commands.cluster import cluster_command
-from lockstep.cli.commands.delays import delays_command
-from lockstep.cli.commands.doctor import doctor_command
-from lockstep.cli.commands.tail import tail_command
-from lockstep.cli.commands.top import top_command
-from lockstep.cli.commands.up import up_command
-from lockstep.cli.commands.why import why_command
 from lockstep.cli.servers import serve
 from lockstep.cli.version import describe_version
-from lockstep.operations.changes.send import MessageSend
 
 PASS_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+COMMANDS = (
+    "up",
+    "topic",
+    "group",
+    "dlq",
+    "park",
+    "cluster",
+    "send",
+    "tail",
+    "message",
+    "bench",
+    "doctor",
+    "why",
+    "top",
+    "delays",
+    "store",
+    "broker",
+)
+"""Modules of `lockstep.cli.commands`, each of which has the command of its name as `app`, in the order of `lockstep --help`."""
 
 
 class DocumentedCommand(TyperCommand):
@@ -30,7 +40,33 @@ class DocumentedCommand(TyperCommand):
         return [piece[1:].replace("}", "").upper() if piece.startswith("{") else piece for piece in pieces]
 
 
+class ImportingGroup(TyperGroup):
+    """Imports the module of a command when the command is looked up."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [*COMMANDS, *(name for name in self.commands if name not in COMMANDS)]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name in COMMANDS and cmd_name not in self.commands:
+            below: typer.Typer = import_module(f"lockstep.cli.commands.{cmd_name}").app
+            _document(below)
+            alone = not below.registered_groups and len(below.registered_commands) == 1
+            command = typer.main.get_command(below) if alone else typer.main.get_group(below)
+            command.name = cmd_name
+            self.add_command(command, cmd_name)
+        return super().get_command(ctx, cmd_name)
+
+
+def _document(below: typer.Typer) -> None:
+    for command in below.registered_commands:
+        command.cls = DocumentedCommand
+    for group in below.registered_groups:
+        if group.typer_instance is not None:
+            _document(group.typer_instance)
+
+
 app = typer.Typer(
+    cls=ImportingGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Run and administer lockstep, a message broker with RocketMQ semantics and end-to-end fenced ordered consumption.",
@@ -53,24 +89,6 @@ def take_options(
     """Take the options of `lockstep` itself."""
 
 
-app.command("up")(up_command)
-app.add_typer(topic.app, name="topic")
-app.add_typer(group.app, name="group")
-app.add_typer(dlq.app, name="dlq")
-app.add_typer(park.app, name="park")
-app.command("cluster")(cluster_command)
-add_changes(app, (MessageSend,))
-app.command("tail")(tail_command)
-app.add_typer(message.app, name="message")
-app.command("bench")(bench_command)
-app.command("doctor")(doctor_command)
-app.command("why")(why_command)
-app.command("top")(top_command)
-app.command("delays")(delays_command)
-app.add_typer(store.app, name="store")
-app.add_typer(broker.app, name="broker")
-
-
 @app.command("nameserver", context_settings=PASS_ARGUMENTS)
 def nameserver_command(context: typer.Context) -> None:
     """Run a nameserver. `lockstep nameserver --help` lists its options."""
@@ -83,6 +101,4 @@ def dashboard_command(context: typer.Context) -> None:
     raise typer.Exit(serve("dashboard", context.args))
 
 
-for each in (app, broker.app, broker.config_app, topic.app, group.app, dlq.app, park.app, message.app, store.app):
-    for command in each.registered_commands:
-        command.cls = DocumentedCommand
+_document(app)

@@ -7,17 +7,16 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from lockstep.cli import main as cli
-from lockstep.cli.app import app
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.runtime.host import Host
+from support.commands import every_command
 from support.effort import SLOW
 from support.whole_broker import TOPIC, dialled, frame, running, settings, stored
 
@@ -103,7 +102,7 @@ def commands(below: object, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[
         yield path, below
 
 
-COMMANDS = {path: command for path, command in commands(typer.main.get_command(app)) if path not in SERVERS}
+COMMANDS = {path: command for path, command in commands(every_command()) if path not in SERVERS}
 
 
 async def serve(folder: Path, reported: "Future[tuple[str, Callable[[], object]]]") -> None:

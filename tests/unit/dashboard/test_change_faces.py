@@ -5,10 +5,8 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-import typer
 
 from lockstep.cli import change_command
-from lockstep.cli.app import app
 from lockstep.dashboard.changes.forms import NUMBER_MAX, Field, Form, form_of
 from lockstep.operations.changes.broker_drain import BrokerRemove
 from lockstep.operations.changes.broker_settings import BrokerConfigSet
@@ -25,6 +23,7 @@ from lockstep.operations.changes.topic_forget_deleted import TopicForgetDeleted
 from lockstep.operations.changes.topic_purge import TopicPurge
 from lockstep.protocol.bodies import SubscriptionPolicy
 from lockstep.protocol.errors import ConfigError
+from support.commands import every_command
 
 FILLED: list[Operation] = [
     TopicCreate(topic="-orders", queues=7, broker=("broker-a", "-b")),
@@ -53,7 +52,7 @@ def read(line: str, monkeypatch: pytest.MonkeyPatch) -> Operation:
 
     monkeypatch.setattr(change_command, "carry_out", note)
     monkeypatch.setattr(change_command, "run", lambda work: None)
-    typer.main.get_command(app)(shlex.split(line)[1:], standalone_mode=False)
+    every_command()(shlex.split(line)[1:], standalone_mode=False)
     return found[0]
 
 
@@ -64,7 +63,7 @@ def test_command_line_is_read_as_the_same_change(operation: Operation, monkeypat
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_each_change_has_a_command_with_its_fields_and_a_dry_run(change: type[Operation]) -> None:
-    below: Any = typer.main.get_command(app)
+    below: Any = every_command()
     for word in change.words:
         below = below.commands[word]
     taken = {flag for parameter in below.params for flag in (*parameter.opts, *parameter.secondary_opts)}

@@ -15,7 +15,10 @@ from lockstep.cli.options import JsonOption, print_error, run
 from lockstep.cli.render import print_json, print_table
 from lockstep.protocol.native import implementation
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command("bench")
 def bench_command(
     count: Annotated[int, typer.Option("--count", "-c", min=100, max=100_000_000, help="Number of messages per phase.")] = 100_000,
     size: Annotated[int, typer.Option("--size", "-s", min=20, max=1 << 20, help="Size of a message body in bytes.")] = 100,

@@ -2,6 +2,8 @@
 
 from collections import Counter
 
+import typer
+
 from lockstep.cli.options import JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_table
 from lockstep.cli.reporter import admin_client
@@ -9,7 +11,10 @@ from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.admin_client import gather_results
 from lockstep.protocol.bodies import BrokerAddress
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command("cluster")
 def cluster_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
     """List the brokers that the nameserver knows, and whether each can be reached from this machine at its advertised address."""
     run(_cluster(nameserver, as_json))

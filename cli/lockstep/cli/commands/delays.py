@@ -1,5 +1,7 @@
 """lockstep delays."""
 
+import typer
+
 from lockstep.cli.options import JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
@@ -10,7 +12,10 @@ from lockstep.operations.errors import raise_if_incomplete
 from lockstep.operations.text import format_short_duration
 from lockstep.protocol.delays import format_delay
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command("delays")
 def delays_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
     """Show how many messages wait for their delay or for a retry, by delay and by when they are due."""
     run(_delays(nameserver, as_json))

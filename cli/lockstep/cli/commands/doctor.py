@@ -9,7 +9,10 @@ from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.brokers.diagnosis import Finding, findings_json
 from lockstep.operations.brokers.doctor_query import examine
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command("doctor")
 def doctor_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
     """Check the cluster from this machine: nameservers, addresses, clocks, disks, broker names, group members.
 

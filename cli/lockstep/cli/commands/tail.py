@@ -21,6 +21,10 @@ END_S = 3
 OFFSET_MAX = 2**63 - 1
 
 
+app = typer.Typer(add_completion=False)
+
+
+@app.command("tail")
 def tail_command(
     topic: TopicArgument,
     from_start: Annotated[bool, typer.Option("--from-start", help="Begin with the first stored message of every queue.")] = False,

@@ -43,6 +43,10 @@ class Sort(StrEnum):
     MOVES = "moves"
 
 
+app = typer.Typer(add_completion=False)
+
+
+@app.command("top")
 def top_command(
     interval: Annotated[float, typer.Option("--interval", "-i", min=0.5, max=60, help="Seconds between two looks.")] = 2.0,
     sort: Annotated[Sort, typer.Option("--sort", help="What groups are sorted by, the highest first.")] = Sort.BEHIND,

@@ -15,6 +15,10 @@ BROKERS_MAX = 26
 """broker-a to broker-z."""
 
 
+app = typer.Typer(add_completion=False)
+
+
+@app.command("up")
 def up_command(
     store: Annotated[
         str, typer.Option("--store", metavar="DIR", help="Directory of the brokers' stores, each in a subdirectory named like the broker.")

@@ -25,7 +25,10 @@ from lockstep.operations.text import format_time, json_text, without_durations
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.logs.safe_text import printable
 
+app = typer.Typer(add_completion=False)
 
+
+@app.command("why")
 def why_command(
     group: GroupArgument,
     target: Annotated[
