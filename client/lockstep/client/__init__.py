@@ -1,60 +1,11 @@
-"""The client SDK: producers and consumers. Everything that a program needs is imported from here."""
+"""The client SDK: producers and consumers. Everything that a program needs is imported from here.
 
-from lockstep.client.client import (
-    Client,
-)
-from lockstep.client.config import (
-    ClientConfig,
-)
-from lockstep.client.consumer.calls.hooks import (
-    ConsumeHook,
-    Consuming,
-)
-from lockstep.client.consumer.calls.listener import (
-    Cancelled,
-    ConcurrentlyContext,
-    ConcurrentlyListener,
-    ConsumeConcurrentlyStatus,
-    ConsumeOrderlyStatus,
-    Fence,
-    OrderlyContext,
-    OrderlyListener,
-)
-from lockstep.client.consumer.calls.retry import (
-    Backoff,
-    OrderedRetry,
-)
-from lockstep.client.consumer.config import (
-    ConsumerConfig,
-    PullConsumerConfig,
-)
-from lockstep.client.consumer.events import (
-    ConsumerEvent,
-    KeyParked,
-    KeyResumed,
-    MessageDeadLettered,
-    QueueAssigned,
-    QueueBlocked,
-    QueueGap,
-    QueueRevoked,
-)
-from lockstep.client.consumer.health import (
-    BrokerHealth,
-    ConsumerHealth,
-    ConsumerState,
-    LaneHealth,
-    QueueHealth,
-)
-from lockstep.client.consumer.pull_consumer import (
-    PullConsumer,
-)
-from lockstep.client.consumer.push_consumer import (
-    PushConsumer,
-)
-from lockstep.client.consumer.subscription import (
-    SqlExpression,
-    sql,
-)
+A module is imported when the first of its names is asked for: a program that only sends does not wait for the code of consumers.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from lockstep.client.errors import (
     BatchSendError,
     FencedError,
@@ -65,41 +16,6 @@ from lockstep.client.errors import (
     SendError,
     SendTimeoutError,
     TooManySendsError,
-)
-from lockstep.client.producer.config import (
-    ProducerConfig,
-    Require,
-)
-from lockstep.client.producer.health import (
-    ProducerHealth,
-    ProducerState,
-)
-from lockstep.client.producer.hooks import (
-    SendHook,
-    Sending,
-)
-from lockstep.client.producer.machines.latency_fault import (
-    LatencyFaults,
-)
-from lockstep.client.producer.machines.routing import (
-    Selector,
-)
-from lockstep.client.producer.machines.sequencer import (
-    GivenId,
-)
-from lockstep.client.producer.producer import (
-    Producer,
-)
-from lockstep.client.producer.result import (
-    SendResult,
-    SendStatus,
-)
-from lockstep.client.run import (
-    run,
-)
-from lockstep.protocol.bodies import (
-    ConsumeFromWhere,
-    MessageModel,
 )
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import (
@@ -135,20 +51,102 @@ from lockstep.protocol.errors import (
     TopicNotExistError,
     TransportError,
 )
-from lockstep.protocol.messages.message import (
-    Message,
-    MessageExt,
-)
-from lockstep.protocol.sql92 import SqlError
-from lockstep.protocol.topics.allocate import (
-    ByConfig,
-    ByMachineRoom,
-    MachineRoomNearby,
-)
-from lockstep.protocol.topics.queue import (
-    MessageQueue,
-)
-from lockstep.runtime.extras import DISTRIBUTION
+from lockstep.runtime.extras import VERSION
+
+if TYPE_CHECKING:
+    from lockstep.client.client import Client
+    from lockstep.client.config import ClientConfig
+    from lockstep.client.consumer.calls.hooks import ConsumeHook, Consuming
+    from lockstep.client.consumer.calls.listener import (
+        Cancelled,
+        ConcurrentlyContext,
+        ConcurrentlyListener,
+        ConsumeConcurrentlyStatus,
+        ConsumeOrderlyStatus,
+        Fence,
+        OrderlyContext,
+        OrderlyListener,
+    )
+    from lockstep.client.consumer.calls.retry import Backoff, OrderedRetry
+    from lockstep.client.consumer.config import ConsumerConfig, PullConsumerConfig
+    from lockstep.client.consumer.events import (
+        ConsumerEvent,
+        KeyParked,
+        KeyResumed,
+        MessageDeadLettered,
+        QueueAssigned,
+        QueueBlocked,
+        QueueGap,
+        QueueRevoked,
+    )
+    from lockstep.client.consumer.health import BrokerHealth, ConsumerHealth, ConsumerState, LaneHealth, QueueHealth
+    from lockstep.client.consumer.pull_consumer import PullConsumer
+    from lockstep.client.consumer.push_consumer import PushConsumer
+    from lockstep.client.consumer.subscription import SqlExpression, sql
+    from lockstep.client.producer.config import ProducerConfig, Require
+    from lockstep.client.producer.health import ProducerHealth, ProducerState
+    from lockstep.client.producer.hooks import SendHook, Sending
+    from lockstep.client.producer.machines.latency_fault import LatencyFaults
+    from lockstep.client.producer.machines.routing import Selector
+    from lockstep.client.producer.machines.sequencer import GivenId
+    from lockstep.client.producer.producer import Producer
+    from lockstep.client.producer.result import SendResult, SendStatus
+    from lockstep.client.run import run
+    from lockstep.protocol.bodies import ConsumeFromWhere, MessageModel
+    from lockstep.protocol.messages.message import Message, MessageExt
+    from lockstep.protocol.sql92 import SqlError
+    from lockstep.protocol.topics.allocate import ByConfig, ByMachineRoom, MachineRoomNearby
+    from lockstep.protocol.topics.queue import MessageQueue
+
+__version__ = VERSION
+
+_NAMES = {
+    "lockstep.client.client": ("Client",),
+    "lockstep.client.config": ("ClientConfig",),
+    "lockstep.client.consumer.calls.hooks": ("ConsumeHook", "Consuming"),
+    "lockstep.client.consumer.calls.listener": (
+        "Cancelled",
+        "ConcurrentlyContext",
+        "ConcurrentlyListener",
+        "ConsumeConcurrentlyStatus",
+        "ConsumeOrderlyStatus",
+        "Fence",
+        "OrderlyContext",
+        "OrderlyListener",
+    ),
+    "lockstep.client.consumer.calls.retry": ("Backoff", "OrderedRetry"),
+    "lockstep.client.consumer.config": ("ConsumerConfig", "PullConsumerConfig"),
+    "lockstep.client.consumer.events": (
+        "ConsumerEvent",
+        "KeyParked",
+        "KeyResumed",
+        "MessageDeadLettered",
+        "QueueAssigned",
+        "QueueBlocked",
+        "QueueGap",
+        "QueueRevoked",
+    ),
+    "lockstep.client.consumer.health": ("BrokerHealth", "ConsumerHealth", "ConsumerState", "LaneHealth", "QueueHealth"),
+    "lockstep.client.consumer.pull_consumer": ("PullConsumer",),
+    "lockstep.client.consumer.push_consumer": ("PushConsumer",),
+    "lockstep.client.consumer.subscription": ("SqlExpression", "sql"),
+    "lockstep.client.producer.config": ("ProducerConfig", "Require"),
+    "lockstep.client.producer.health": ("ProducerHealth", "ProducerState"),
+    "lockstep.client.producer.hooks": ("SendHook", "Sending"),
+    "lockstep.client.producer.machines.latency_fault": ("LatencyFaults",),
+    "lockstep.client.producer.machines.routing": ("Selector",),
+    "lockstep.client.producer.machines.sequencer": ("GivenId",),
+    "lockstep.client.producer.producer": ("Producer",),
+    "lockstep.client.producer.result": ("SendResult", "SendStatus"),
+    "lockstep.client.run": ("run",),
+    "lockstep.protocol.bodies": ("ConsumeFromWhere", "MessageModel"),
+    "lockstep.protocol.messages.message": ("Message", "MessageExt"),
+    "lockstep.protocol.sql92": ("SqlError",),
+    "lockstep.protocol.topics.allocate": ("ByConfig", "ByMachineRoom", "MachineRoomNearby"),
+    "lockstep.protocol.topics.queue": ("MessageQueue",),
+}
+"""The names of each module, as in the imports above (tests/unit/client/test_exports.py)."""
+_MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "Backoff",
@@ -250,10 +248,13 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    """Return `__version__`, the version of the distribution lockstep-mq: the namespace package `lockstep` itself has no attributes."""
-    if name != "__version__":
+def __getattr__(name: str) -> Any:
+    """Import the module of a name. PEP 562."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib.metadata import version
+    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
+    return value
 
-    return version(DISTRIBUTION)
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

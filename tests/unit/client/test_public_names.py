@@ -1,10 +1,12 @@
 """`lockstep.client` exports every class that its own documentation names."""
 
+import ast
 import importlib
 import inspect
 import pkgutil
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import lockstep.client
 import lockstep.protocol
@@ -60,3 +62,11 @@ def test_every_exported_class_and_function_has_a_docstring() -> None:
         if (inspect.isclass(value) or inspect.isfunction(value)) and (value.__doc__ or name).startswith(name)
     }
     assert not undocumented
+
+
+def test_every_name_is_imported_from_the_module_that_type_checkers_read() -> None:
+    """The imports under TYPE_CHECKING and the table of the module are the same."""
+    tree = ast.parse(Path(lockstep.client.__file__).read_text())
+    (block,) = (each for each in tree.body if isinstance(each, ast.If))
+    checked = {name.name: each.module for each in block.body if isinstance(each, ast.ImportFrom) for name in each.names}
+    assert checked == lockstep.client._MODULES
