@@ -1,8 +1,8 @@
 """Starts programs by fork from a process that has imported them, because imports take most of a short program's time.
 
-`forking()` replaces subprocess.Popen: `python -m lockstep…` and `python -m support…` are forked by the server, other programs are executed
-as usual. The processes have their own pid, signals, descriptors and environment. They are children of the caller, which is their
-subreaper while the server forks twice. The slow run does not use this, or, in CI, a third of its files.
+`forking()` replaces subprocess.Popen: `python -m lockstep…`, `python -m support…` and `python FILE.py` are forked by the server, other
+programs are executed as usual. The processes have their own pid, signals, descriptors and environment. They are children of the caller,
+which is their subreaper while the server forks twice. The slow run does not use this, or, in CI, a third of its files.
 """
 
 import atexit
@@ -25,9 +25,11 @@ from typing import Any, NoReturn
 
 TESTS = Path(__file__).resolve().parents[1]
 PRELOADED = (
-    "lockstep.cli.app",
+    "support.commands",
     "lockstep.broker.app",
-    "lockstep.client",
+    "lockstep.client.producer.producer",
+    "lockstep.client.consumer.pull_consumer",
+    "lockstep.client.consumer.push_consumer",
     "lockstep.nameserver.app",
     "prometheus_client",
     "rich.table",
@@ -81,15 +83,19 @@ def request_of(call: dict[str, Any]) -> dict[str, Any] | None:
     if call["shell"] or call["executable"] or call["preexec_fn"] or call["pass_fds"] or not isinstance(args, list | tuple):
         return None
     words = [os.fspath(word) for word in args]
-    if not all(isinstance(word, str) for word in words) or words[:2] != [sys.executable, "-m"]:
+    if not all(isinstance(word, str) for word in words) or words[0] != sys.executable:
         return None
-    if not words[2].startswith(("lockstep.", "support.")):
+    if words[1] == "-m" and words[2].startswith(("lockstep.", "support.")):
+        words = words[2:]
+    elif words[1].endswith(".py"):
+        words = words[1:]
+    else:
         return None
     for name in {*environment, *os.environ}:
         if name.startswith(INTERPRETER) and name != "PYTHONPATH" and environment.get(name) != os.environ.get(name):
             return None
     cwd = os.fspath(call["cwd"] or os.getcwd())
-    return {"words": words[2:], "environment": dict(environment), "cwd": cwd, "session": bool(call["start_new_session"])}
+    return {"words": words, "environment": dict(environment), "cwd": cwd, "session": bool(call["start_new_session"])}
 
 
 @contextmanager
@@ -159,7 +165,7 @@ def serve(control: socket.socket) -> None:
 
 
 def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
-    """Run the program as `python -m` does, and exit."""
+    """Run the program as `python -m MODULE` or `python FILE.py` does, and exit."""
     code = 1
     try:
         if request["session"]:
@@ -176,10 +182,8 @@ def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(io.FileIO(1, "w")), sys.stdout.encoding, sys.stdout.errors)
         sys.stderr = io.TextIOWrapper(io.BufferedWriter(io.FileIO(2, "w")), sys.stderr.encoding, "backslashreplace", write_through=True)
         vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
-        module, *arguments = request["words"]
-        sys.argv = [module, *arguments]
-        sys.path.insert(0, request["cwd"])
-        code = run(module)
+        sys.argv = request["words"]
+        code = run(sys.argv[0])
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         sys.stdout.flush()
@@ -190,10 +194,15 @@ def become(request: dict[str, Any], streams: list[int]) -> NoReturn:
         os._exit(code)
 
 
-def run(module: str) -> int:
+def run(program: str) -> int:
     """Return the exit code with which Python would exit."""
+    is_file = program.endswith(".py")
+    sys.path.insert(0, str(Path(program).absolute().parent) if is_file else os.getcwd())
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if is_file:
+            runpy.run_path(program, run_name="__main__")
+        else:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         if ended.code is None or isinstance(ended.code, int):
             return ended.code or 0

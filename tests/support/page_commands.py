@@ -1,6 +1,7 @@
 """Runs the commands of a documentation page as a reader would."""
 
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -47,6 +48,8 @@ class Newcomer:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._installed_here = True
+        """Whether commands of lockstep and Python are those of an environment in the folder."""
         self.port = next(port for port in range(PORT, 60_000, 100) if all(is_free(port + after) for after in (0, *OTHERS_AFTER)))
         self.environment = clean_environment(COLUMNS="140", NO_COLOR="1")
         if self.port != PORT:
@@ -57,14 +60,27 @@ class Newcomer:
         if not (Path(sys.prefix) / "bin" / "lockstep").exists():
             pytest.skip("lockstep is not installed in this environment: run ./scripts/test")
         (self.folder / ".venv").symlink_to(sys.prefix)
+        self._installed_here = False
 
     def here(self, text: str) -> str:
         text = text.replace("/tmp/lockstep-store", str(self.folder / "store")).replace(f"127.0.0.1:{PORT}", f"127.0.0.1:{self.port}")
         return f"{text} --port {self.port}" if re.match(r"\S*lockstep up\b", text) and self.port != PORT else text
 
+    def _program(self, command: str, before: str = "") -> list[str]:
+        """Return the arguments of a program: a shell, or lockstep or Python itself, which may be forked (support/fork_server.py)."""
+        line = self.here(command)
+        if not self._installed_here and not re.search(r"[|&;<>$*`\\~#]|^\w+=", line):
+            name, *words = shlex.split(line)
+            match name.removeprefix(".venv/bin/"):
+                case "lockstep":
+                    return [sys.executable, "-m", "lockstep.cli.main", *words]
+                case "python":
+                    return [sys.executable, *words]
+        return ["bash", "-c", before + line]
+
     def types(self, command: str) -> str:
         done = subprocess.run(
-            ["bash", "-c", self.here(command)],
+            self._program(command),
             cwd=self.folder,
             env=self.environment,
             capture_output=True,
@@ -79,7 +95,7 @@ class Newcomer:
     def terminal(self, command: str) -> Iterator["subprocess.Popen[str]"]:
         """Run the command in its own terminal until Ctrl-C."""
         process = subprocess.Popen(
-            ["bash", "-c", "exec " + self.here(command)], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True
+            self._program(command, "exec "), cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True
         )
         try:
             yield process
