@@ -7,7 +7,7 @@ from typing import Any
 
 from lockstep.client import ConsumeOrderlyStatus, ConsumerEvent, OrderlyContext, PushConsumer
 from lockstep.protocol.messages.message import MessageExt
-from support.fake_broker import FakeCluster
+from support.fake_broker import FakeBroker, FakeCluster, frozen_cluster
 from support.frozen_loop import advance, settle
 
 S = ConsumeOrderlyStatus
@@ -17,10 +17,10 @@ G = "billing"
 class Handled:
     """A listener that records its calls and returns the given results."""
 
-    def __init__(self) -> None:
+    def __init__(self, responses: Sequence[Any] = (), *, blocked: bool = False) -> None:
         self.calls: list[tuple[int, list[bytes], OrderlyContext]] = []
-        self.responses: list[Any] = []
-        self.gate: asyncio.Event | None = None
+        self.responses = list(responses)
+        self.gate = asyncio.Event() if blocked else None
         """While it is set and not open, calls wait in the listener."""
 
     @property
@@ -55,6 +55,33 @@ async def consuming(
         stop = asyncio.ensure_future(consumer.stop())
         while not stop.done():
             await advance(0.05)
+
+
+@asynccontextmanager
+async def one_broker(
+    *bodies: bytes,
+    prepare: Callable[[FakeBroker], object] | None = None,
+    listener: Callable[..., Any] | None = None,
+    responses: Sequence[Any] = (),
+    blocked: bool = False,
+    **options: Any,
+) -> AsyncIterator[tuple[FakeBroker, Handled, PushConsumer]]:
+    """Run a broker with these messages in the first of its two queues, and then a consumer with a new Handled or another listener."""
+    handled = Handled(responses, blocked=blocked)
+    async with frozen_cluster() as cluster:
+        broker = cluster["a"]
+        broker.store("orders", 0, bodies)
+        if prepare is not None:
+            prepare(broker)
+        async with consuming(cluster, listener or handled, **options) as consumer:
+            yield broker, handled, consumer
+
+
+def new_consumer(cluster: FakeCluster, listener: Callable[..., Any], topic: str = "orders") -> PushConsumer:
+    """Return a consumer with a client of its own, which is not started."""
+    consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe(topic)
+    consumer.orderly(listener)
+    return consumer
 
 
 def events(consumer: PushConsumer) -> list[ConsumerEvent]:

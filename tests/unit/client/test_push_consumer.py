@@ -1,16 +1,11 @@
 """PushConsumer against a scripted broker, in virtual time: membership, calls, results, stop."""
 
-import asyncio
-
 import pytest
 
-from lockstep.client import (
-    PushConsumer,
-    QueueGap,
-)
+from lockstep.client import QueueGap
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.topics.queue import MessageQueue
-from support.consumers import G, Handled, consuming, events, stopped
+from support.consumers import G, Handled, consuming, events, new_consumer, one_broker, stopped
 from support.fake_broker import frozen_cluster, pulled
 from support.frozen_loop import advance, settle
 
@@ -21,18 +16,15 @@ pytestmark = pytest.mark.frozen_clock
 
 
 async def test_messages_are_consumed_in_order_and_committed_within_100_ms() -> None:
-    async with frozen_cluster() as cluster:
-        a, handled = cluster["a"], Handled()
-        a.store("orders", 0, [b"0", b"1", b"2"])
-        async with consuming(cluster, handled):
-            assert handled.bodies == [b"0", b"1", b"2"]
-            await advance(0.15)
-            assert a.committed(G, "orders", 0) == 3
-            a.store("orders", 0, [b"3"])
-            await settle()
-            assert handled.bodies[-1] == b"3"
-        assert a.committed(G, "orders", 0) == 4
-        assert a.locks[G, "orders", 0].holder is None
+    async with one_broker(b"0", b"1", b"2") as (a, handled, _):
+        assert handled.bodies == [b"0", b"1", b"2"]
+        await advance(0.15)
+        assert a.committed(G, "orders", 0) == 3
+        a.store("orders", 0, [b"3"])
+        await settle()
+        assert handled.bodies[-1] == b"3"
+    assert a.committed(G, "orders", 0) == 4
+    assert a.locks[G, "orders", 0].holder is None
 
 
 async def test_first_request_after_the_heartbeat_is_one_lock_with_all_wanted_queues_and_start_policies() -> None:
@@ -50,22 +42,16 @@ async def test_first_request_after_the_heartbeat_is_one_lock_with_all_wanted_que
 
 
 async def test_batch_has_at_most_batch_count_messages() -> None:
-    async with frozen_cluster() as cluster:
-        cluster["a"].store("orders", 0, [b"%d" % i for i in range(7)])
-        handled = Handled()
-        async with consuming(cluster, handled, batch_count=3):
-            assert [len(bodies) for _, bodies, _ in handled.calls] == [3, 3, 1]
+    async with one_broker(*[b"%d" % i for i in range(7)], batch_count=3) as (_, handled, _):
+        assert [len(bodies) for _, bodies, _ in handled.calls] == [3, 3, 1]
 
 
 async def test_context_has_queue_fence_and_attempt() -> None:
-    async with frozen_cluster() as cluster:
-        cluster["a"].store("orders", 1, [b"x"])
-        handled = Handled()
-        async with consuming(cluster, handled):
-            _, _, context = handled.calls[0]
-            assert context.queue == MessageQueue("orders", "a", 1)
-            assert context.fence.epoch == cluster["a"].locks[G, "orders", 1].epoch
-            assert (context.attempt, context.auto_commit, context.cancelled.is_set()) == (0, True, False)
+    async with one_broker(b"x") as (a, handled, _):
+        _, _, context = handled.calls[0]
+        assert context.queue == MessageQueue("orders", "a", 0)
+        assert context.fence.epoch == a.locks[G, "orders", 0].epoch
+        assert (context.attempt, context.auto_commit, context.cancelled.is_set()) == (0, True, False)
 
 
 async def test_queues_of_two_brokers_are_consumed() -> None:
@@ -82,8 +68,7 @@ async def test_topic_created_after_start_is_consumed() -> None:
     async with frozen_cluster(topics={"orders": 1, "later": 1}) as cluster:
         later = cluster.layouts.pop("later")
         handled = Handled()
-        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("later")
-        consumer.orderly(handled)
+        consumer = new_consumer(cluster, handled, "later")
         await consumer.start()
         cluster.layouts["later"] = later
         cluster["a"].store("later", 0, [b"x"])
@@ -122,10 +107,8 @@ async def test_offset_gap_is_reported_and_skipped() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()
         a.store("orders", 0, [b"%d" % i for i in range(5)])
-        a.pull_script.append(lambda header: pulled(ResponseCode.PULL_OFFSET_MOVED, 3) if header.queue_id == 0 else None)
-        a.pull_script.append(lambda header: pulled(ResponseCode.PULL_OFFSET_MOVED, 3) if header.queue_id == 0 else None)
-        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
-        consumer.orderly(handled)
+        a.pull_script.extend([lambda header: pulled(ResponseCode.PULL_OFFSET_MOVED, 3) if header.queue_id == 0 else None] * 2)
+        consumer = new_consumer(cluster, handled)
         reported = events(consumer)
         await consumer.start()
         await settle()
@@ -136,33 +119,27 @@ async def test_offset_gap_is_reported_and_skipped() -> None:
 
 
 async def test_at_most_queue_count_max_messages_are_fetched_while_the_listener_blocks() -> None:
-    async with frozen_cluster() as cluster:
-        a, handled = cluster["a"], Handled()
-        handled.gate = asyncio.Event()
-        a.store("orders", 0, [b"x"] * 100)
-        async with consuming(cluster, handled, queue_count_max=10) as consumer:
-            await advance(1)
-            assert consumer.health().queues[0].fetched_count == 10
-            assert all(header.max_msg_nums <= 10 for header in a.received(RequestCode.PULL_MESSAGE))
-            handled.gate.set()
-            await advance(0.1)
-            assert len(handled.bodies) == 100
+    async with one_broker(*[b"x"] * 100, blocked=True, queue_count_max=10) as (a, handled, consumer):
+        await advance(1)
+        assert consumer.health().queues[0].fetched_count == 10
+        assert all(header.max_msg_nums <= 10 for header in a.received(RequestCode.PULL_MESSAGE))
+        handled.gate.set()
+        await advance(0.1)
+        assert len(handled.bodies) == 100
 
 
 async def test_pause_stops_pulls_and_calls_but_not_locks_or_rebalance() -> None:
-    async with frozen_cluster() as cluster:
-        a, handled = cluster["a"], Handled()
-        async with consuming(cluster, handled) as consumer:
-            consumer.pause()
-            pulls = len(a.received(RequestCode.PULL_MESSAGE))
-            a.store("orders", 0, [b"0"])
-            await settle()
-            a.set_members(G, a.me(), "zz")
-            await advance(21)
-            assert handled.bodies == []
-            assert len(a.received(RequestCode.PULL_MESSAGE)) == pulls
-            assert a.locks[G, "orders", 0].holder == a.me()
-            assert a.locks[G, "orders", 1].holder is None
-            consumer.resume()
-            await settle()
-            assert handled.bodies == [b"0"]
+    async with one_broker() as (a, handled, consumer):
+        consumer.pause()
+        pulls = len(a.received(RequestCode.PULL_MESSAGE))
+        a.store("orders", 0, [b"0"])
+        await settle()
+        a.set_members(G, a.me(), "zz")
+        await advance(21)
+        assert handled.bodies == []
+        assert len(a.received(RequestCode.PULL_MESSAGE)) == pulls
+        assert a.locks[G, "orders", 0].holder == a.me()
+        assert a.locks[G, "orders", 1].holder is None
+        consumer.resume()
+        await settle()
+        assert handled.bodies == [b"0"]

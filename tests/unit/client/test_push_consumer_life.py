@@ -6,19 +6,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from lockstep.client import (
-    ConsumerEvent,
-    OrderlyContext,
-    PushConsumer,
-    QueueAssigned,
-    QueueRevoked,
-)
+from lockstep.client import ConsumerEvent, OrderlyContext, PushConsumer, QueueAssigned, QueueRevoked
 from lockstep.protocol.bodies import SyncItem
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, StateError, SubscriptionConflictError
 from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
-from support.consumers import G, Handled, S, consuming, events, stopped
+from support.consumers import G, Handled, S, events, new_consumer, one_broker, stopped
 from support.fake_broker import frozen_cluster
 from support.frozen_loop import advance, settle
 from support.loops import turns
@@ -49,8 +43,7 @@ async def test_start_while_it_runs_missing_listener_and_missing_subscription_rai
 
 async def test_consumer_is_alive_from_its_start_to_its_stop_while_a_broker_is_down_too() -> None:
     async with frozen_cluster() as cluster:
-        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
-        consumer.orderly(Handled())
+        consumer = new_consumer(cluster, Handled())
         assert not consumer.health().alive
         await consumer.start()
         await settle()
@@ -83,146 +76,130 @@ def test_tag_expression_with_a_comma_is_logged_as_suspicious(caplog: pytest.LogC
 
 
 async def test_stop_leaves_the_group_and_then_releases_each_queue_when_its_call_ends() -> None:
-    async with frozen_cluster() as cluster:
-        a, handled = cluster["a"], Handled()
-        async with consuming(cluster, handled) as consumer:
-            handled.gate = asyncio.Event()
-            a.store("orders", 0, [b"0", b"1"])
-            await settle()
-            stop = asyncio.ensure_future(consumer.stop())
-            await settle()
-            codes = [seen.code for seen in a.requests]
-            assert a.members[G] == []
-            assert [item for item in a.sync_items() if item.release] == [SyncItem(G, "orders", 1, 1, None, 0, 0, True)]
-            assert codes.index(RequestCode.UNREGISTER_CLIENT) < len(codes) - 1 - codes[::-1].index(RequestCode.SYNC)
-            handled.gate.set()
-            await settle()
-            assert stop.done()
-            assert handled.bodies == [b"0"]
-        assert a.sync_items()[-1] == SyncItem(G, "orders", 0, 1, None, 1, 0, True)
+    async with one_broker() as (a, handled, consumer):
+        handled.gate = asyncio.Event()
+        a.store("orders", 0, [b"0", b"1"])
+        await settle()
+        stop = asyncio.ensure_future(consumer.stop())
+        await settle()
+        codes = [seen.code for seen in a.requests]
+        assert a.members[G] == []
+        assert [item for item in a.sync_items() if item.release] == [SyncItem(G, "orders", 1, 1, None, 0, 0, True)]
+        assert codes.index(RequestCode.UNREGISTER_CLIENT) < len(codes) - 1 - codes[::-1].index(RequestCode.SYNC)
+        handled.gate.set()
+        await settle()
+        assert stop.done()
+        assert handled.bodies == [b"0"]
+    assert a.sync_items()[-1] == SyncItem(G, "orders", 0, 1, None, 1, 0, True)
 
 
 async def test_heartbeat_in_flight_during_a_stop_does_not_rejoin_the_group() -> None:
-    async with frozen_cluster() as cluster:
-        a, handled = cluster["a"], Handled()
-        async with consuming(cluster, handled) as consumer:
-            handled.gate = asyncio.Event()
-            a.store("orders", 0, [b"0"])
-            await settle()
-            a.mute.add(RequestCode.HEART_BEAT)
-            a.cut()
-            await advance(0.5)
-            assert a.kept, "the HEART_BEAT of the next connection waits"
-            stop = asyncio.ensure_future(consumer.stop())
-            await settle()
-            a.process_kept_requests()
-            await advance(0.1)
-            assert a.members[G] == []
-            assert not stop.done(), "and its queue still drains"
-            handled.gate.set()
-            await advance(0.2)
-            assert stop.done()
+    async with one_broker() as (a, handled, consumer):
+        handled.gate = asyncio.Event()
+        a.store("orders", 0, [b"0"])
+        await settle()
+        a.mute.add(RequestCode.HEART_BEAT)
+        a.cut()
+        await advance(0.5)
+        assert a.kept, "the HEART_BEAT of the next connection waits"
+        stop = asyncio.ensure_future(consumer.stop())
+        await settle()
+        a.process_kept_requests()
+        await advance(0.1)
+        assert a.members[G] == []
+        assert not stop.done(), "and its queue still drains"
+        handled.gate.set()
+        await advance(0.2)
+        assert stop.done()
 
 
 async def test_stop_past_the_drain_limit_cancels_the_call_and_releases_the_queue_without_an_offset() -> None:
-    async with frozen_cluster() as cluster:
-        a = cluster["a"]
-        seen: list[str] = []
+    seen: list[str] = []
 
-        async def stubborn(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
-            waiting = asyncio.ensure_future(context.cancelled.wait())
-            try:
-                await asyncio.Event().wait()
-            except asyncio.CancelledError:
-                seen.append(f"cancelled {waiting.done()}")
-                raise
-            return S.SUCCESS
+    async def stubborn(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+        waiting = asyncio.ensure_future(context.cancelled.wait())
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append(f"cancelled {waiting.done()}")
+            raise
+        return S.SUCCESS
 
-        a.store("orders", 0, [b"0"])
-        async with consuming(cluster, stubborn, stop_timeout_ms=4_000) as consumer:
-            stop = asyncio.ensure_future(consumer.stop())
-            await advance(3.9)
-            assert seen == []
-            assert a.locks[G, "orders", 0].holder is not None
-            await advance(0.2)
-            assert seen == ["cancelled True"]
-            assert SyncItem(G, "orders", 0, 1, None, None, 0, True) in a.sync_items()
-            await advance(0.1)
-            assert stop.done()
+    async with one_broker(b"0", listener=stubborn, stop_timeout_ms=4_000) as (a, _, consumer):
+        stop = asyncio.ensure_future(consumer.stop())
+        await advance(3.9)
+        assert seen == []
+        assert a.locks[G, "orders", 0].holder is not None
+        await advance(0.2)
+        assert seen == ["cancelled True"]
+        assert SyncItem(G, "orders", 0, 1, None, None, 0, True) in a.sync_items()
+        await advance(0.1)
+        assert stop.done()
 
 
 async def test_stop_does_not_wait_for_a_listener_that_ignores_cancellation() -> None:
-    async with frozen_cluster() as cluster:
-        a, let_go = cluster["a"], asyncio.Event()
+    let_go = asyncio.Event()
 
-        async def deaf(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
-            while not let_go.is_set():
-                try:
-                    await let_go.wait()
-                except asyncio.CancelledError:
-                    continue
-            return S.SUCCESS
+    async def deaf(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return S.SUCCESS
 
-        a.store("orders", 0, [b"0"])
-        async with consuming(cluster, deaf, stop_timeout_ms=1_000) as consumer:
-            stop = asyncio.ensure_future(consumer.stop())
-            await advance(1.5)
-            assert a.locks[G, "orders", 0].holder is None
-            await advance(3.5)
-            assert stop.done()
-        let_go.set()
-        await settle()
-        assert a.committed(G, "orders", 0) == 0
+    async with one_broker(b"0", listener=deaf, stop_timeout_ms=1_000) as (a, _, consumer):
+        stop = asyncio.ensure_future(consumer.stop())
+        await advance(1.5)
+        assert a.locks[G, "orders", 0].holder is None
+        await advance(3.5)
+        assert stop.done()
+    let_go.set()
+    await settle()
+    assert a.committed(G, "orders", 0) == 0
 
 
 async def test_stop_fences_a_synchronous_listener_past_the_drain_limit_and_does_not_wait_for_it() -> None:
-    async with frozen_cluster() as cluster:
-        a = cluster["a"]
-        finish = threading.Event()
-        seen: list[bool] = []
+    finish = threading.Event()
+    seen: list[bool] = []
 
-        def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
-            seen.append(context.cancelled.is_set())
-            finish.wait(60)
-            seen.append(context.cancelled.is_set())
-            return S.SUCCESS
+    def plain(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+        seen.append(context.cancelled.is_set())
+        finish.wait(60)
+        seen.append(context.cancelled.is_set())
+        return S.SUCCESS
 
-        a.store("orders", 0, [b"0"])
-        try:
-            async with consuming(cluster, plain, stop_timeout_ms=1_000) as consumer:
-                while not seen:
-                    await turns(1)
-                stop = asyncio.ensure_future(consumer.stop())
-                await advance(1.1)
-                assert SyncItem(G, "orders", 0, 1, None, None, 0, True) in a.sync_items()
-                await advance(4)
-                assert stop.done()
-        finally:
-            finish.set()
-        while len(seen) < 2:
-            await turns(1)
-        assert seen == [False, True]
-        assert a.committed(G, "orders", 0) == 0
+    try:
+        async with one_broker(b"0", listener=plain, stop_timeout_ms=1_000) as (a, _, consumer):
+            while not seen:
+                await turns(1)
+            stop = asyncio.ensure_future(consumer.stop())
+            await advance(1.1)
+            assert SyncItem(G, "orders", 0, 1, None, None, 0, True) in a.sync_items()
+            await advance(4)
+            assert stop.done()
+    finally:
+        finish.set()
+    while len(seen) < 2:
+        await turns(1)
+    assert seen == [False, True]
+    assert a.committed(G, "orders", 0) == 0
 
 
 async def test_stop_called_by_a_listener_raises() -> None:
-    async with frozen_cluster() as cluster:
-        refused: list[str] = []
+    refused: list[str] = []
 
-        async def suicidal(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
-            try:
-                await consumer.stop()
-            except StateError as error:
-                refused.append(str(error))
-            return S.SUCCESS
+    async def suicidal(messages: Sequence[MessageExt], context: OrderlyContext) -> S:
+        try:
+            await consumer.stop()
+        except StateError as error:
+            refused.append(str(error))
+        return S.SUCCESS
 
-        cluster["a"].store("orders", 0, [b"0"])
-        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
-        consumer.orderly(suicidal)
-        await consumer.start()
+    async with one_broker(listener=suicidal) as (a, _, consumer):
+        a.store("orders", 0, [b"0"])
         await settle()
         assert len(refused) == 1
-        await stopped(consumer)
 
 
 async def test_temporary_subscription_conflict_is_raised_after_the_grace_and_joined_brokers_are_left() -> None:
@@ -231,8 +208,7 @@ async def test_temporary_subscription_conflict_is_raised_after_the_grace_and_joi
         b.refuse[G] = SubscriptionConflictError(
             f'group "{G}": orders "x" here, "y" there' + SubscriptionConflictError.TEMPORARY,
         )
-        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
-        consumer.orderly(Handled())
+        consumer = new_consumer(cluster, Handled())
         start = asyncio.ensure_future(consumer.start())
         await advance(3)
         assert not start.done()
@@ -252,8 +228,7 @@ async def test_temporary_subscription_conflict_is_retried() -> None:
     async with frozen_cluster() as cluster:
         a = cluster["a"]
         a.refuse[G] = SubscriptionConflictError(f'group "{G}"' + SubscriptionConflictError.TEMPORARY)
-        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
-        consumer.orderly(Handled())
+        consumer = new_consumer(cluster, Handled())
         start = asyncio.ensure_future(consumer.start())
         await advance(2)
         a.refuse.clear()
@@ -266,8 +241,7 @@ async def test_temporary_subscription_conflict_is_retried() -> None:
 async def test_conflict_with_a_connected_member_is_raised_immediately() -> None:
     async with frozen_cluster() as cluster:
         cluster["a"].refuse[G] = SubscriptionConflictError(f'group "{G}"')
-        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
-        consumer.orderly(Handled())
+        consumer = new_consumer(cluster, Handled())
         start = asyncio.ensure_future(consumer.start())
         await advance(0.2)
         assert start.done()
@@ -276,21 +250,18 @@ async def test_conflict_with_a_connected_member_is_raised_immediately() -> None:
 
 
 async def test_wait_closed_raises_the_refusal_of_a_running_member() -> None:
-    async with frozen_cluster() as cluster:
-        a = cluster["a"]
-        async with consuming(cluster, Handled()) as consumer:
-            a.refuse[G] = SubscriptionConflictError(f'group "{G}"')
-            a.cut()
-            await advance(0.5)
-            with pytest.raises(SubscriptionConflictError):
-                await consumer.wait_closed()
-            assert consumer.health().state.value == "failed"
+    async with one_broker() as (a, _, consumer):
+        a.refuse[G] = SubscriptionConflictError(f'group "{G}"')
+        a.cut()
+        await advance(0.5)
+        with pytest.raises(SubscriptionConflictError):
+            await consumer.wait_closed()
+        assert consumer.health().state.value == "failed"
 
 
 async def test_events_and_health_report_the_held_queues() -> None:
     async with frozen_cluster() as cluster:
-        consumer = PushConsumer(G, nameserver=cluster.nameserver, host=cluster.host).subscribe("orders")
-        consumer.orderly(Handled())
+        consumer = new_consumer(cluster, Handled())
         reported = events(consumer)
 
         @consumer.on_event
