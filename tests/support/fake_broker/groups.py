@@ -75,8 +75,6 @@ class Groups(Wire):
     """Group → the reported member list, regardless of the members."""
     left: list[str] = field(default_factory=list)
     """The group of each UNREGISTER_CLIENT."""
-    on_commit: list[Callable[[QueueKey, int, int], None]] = field(default_factory=list)
-    """Called with (queue, offset before, offset after) before a commit is taken."""
 
     # ------------------------------------------------------------------------------------------------------------ for the test
 
@@ -228,8 +226,6 @@ class Groups(Wire):
 
     def _commit(self, key: QueueKey, offset: int | None, attempts: int) -> None:
         if offset is not None and (offset, attempts) > self.progress.get(key, (0, 0)):
-            for watcher in self.on_commit:
-                watcher(key, self.progress.get(key, (0, 0))[0], offset)
             self.progress[key] = (offset, attempts)
 
     def _pull(self, command: Command, endpoint: Endpoint, header: PullHeader) -> None:
