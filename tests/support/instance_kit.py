@@ -9,11 +9,9 @@ from lockstep.client.broker_link import BrokerLink
 from lockstep.client.client import Client
 from lockstep.client.instance import ConsumerHooks, Instance
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatReply, QueueFreeBody, Subscription
-from lockstep.protocol.errors import (
-    BrokerError,
-)
+from lockstep.protocol.errors import BrokerError
 from lockstep.protocol.topics.queue import TopicLayout
-from support.fake_broker import FakeCluster
+from support.fake_broker import FakeCluster, fake_cluster
 
 
 @dataclass
@@ -60,3 +58,13 @@ async def linked(instance: Instance, topic: str = "t") -> list[BrokerLink]:
     for link in instance.links():
         assert await link.wait_first_attempt()
     return instance.links()
+
+
+@asynccontextmanager
+async def registered(*brokers: str, **options: Any) -> AsyncIterator[tuple[FakeCluster, Instance, HookRecorder]]:
+    """Run brokers and an instance with links to them and a consumer of group "billing", which has not joined it."""
+    async with fake_cluster(*brokers, topics={"t": 1}) as cluster, instance_of(cluster, **options) as instance:
+        recorder = HookRecorder()
+        instance.register_consumer("billing", billing, recorder.hooks())
+        await linked(instance)
+        yield cluster, instance, recorder

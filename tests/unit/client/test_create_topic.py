@@ -4,16 +4,10 @@ import asyncio
 
 import pytest
 
-from lockstep.client import (
-    TopicNotExistError,
-    TransportError,
-)
+from lockstep.client import TopicNotExistError, TransportError
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
-from lockstep.protocol.errors import (
-    LocalProtocolError,
-    RouteNotReadyError,
-)
+from lockstep.protocol.errors import LocalProtocolError, RouteNotReadyError
 from support.fake_broker import fake_cluster, make_layout
 from support.instance_kit import instance_of
 

@@ -5,14 +5,7 @@ from functools import partial
 
 import pytest
 
-from lockstep.client import (
-    ConfigError,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-    StateError,
-    TransportError,
-)
+from lockstep.client import ConfigError, Producer, PullConsumer, PushConsumer, StateError, TransportError
 from lockstep.client.broker_link import BrokerLink
 from lockstep.client.client import Client
 from lockstep.client.instance import Instance
@@ -20,14 +13,12 @@ from lockstep.protocol.bodies import FreeQueue, QueueFreeBody
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import ONEWAY_FLAG, Command
-from lockstep.protocol.errors import (
-    RouteNotReadyError,
-)
+from lockstep.protocol.errors import RouteNotReadyError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.runtime.host import Host
 from support.fake_broker import fake_cluster, make_layout
-from support.instance_kit import HookRecorder, billing, instance_of, linked
+from support.instance_kit import HookRecorder, billing, instance_of, linked, registered
 from support.loops import until
 
 pytestmark = pytest.mark.simulated
@@ -190,10 +181,8 @@ async def test_client_polls_for_an_unknown_broker_address_until_it_is_known() ->
 
 
 async def test_link_is_up_after_the_heartbeat_response_and_connection_numbers_increase() -> None:
-    async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        recorder = HookRecorder()
-        instance.register_consumer("billing", billing, recorder.hooks())
-        (link,) = await linked(instance)
+    async with registered("a") as (cluster, instance, recorder):
+        (link,) = instance.links()
         link.reconnect("test")
         assert not link.up
         with pytest.raises(TransportError, match="broker a is not connected"):
@@ -219,11 +208,9 @@ async def test_link_rejects_a_broker_with_another_name_at_its_address() -> None:
 
 
 async def test_notifications_are_delivered_only_to_the_consumer_of_their_group() -> None:
-    async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        recorder, others = HookRecorder(), HookRecorder()
-        instance.register_consumer("billing", billing, recorder.hooks())
+    async with registered("a") as (cluster, instance, recorder):
+        others = HookRecorder()
         instance.register_consumer("audit", lambda: billing("audit"), others.hooks())
-        await linked(instance)
         (endpoint,) = cluster.brokers["a"].endpoints
         free = (FreeQueue("audit", "t", 0), FreeQueue("billing", "t", 1), FreeQueue("nobody", "t", 2), FreeQueue("billing", "t", 3))
         endpoint.oneway(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, to_plain(NotifyHeader("billing", 1, 9)))
@@ -247,10 +234,7 @@ async def test_unsupported_broker_request_is_rejected_and_an_invalid_body_closes
 
 async def test_connection_without_an_empty_sync_response_is_reopened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(BrokerLink, "grace_ms", 20)
-    async with (
-        fake_cluster("a", topics={"t": 1}) as cluster,
-        instance_of(cluster, keepalive_interval_ms=10) as instance,
-    ):
+    async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster, keepalive_interval_ms=10) as instance:
         (link,) = await linked(instance)
         await until(lambda: "a SYNC" in (cluster.brokers["a"].journal or []))
         assert link.connection == 1
@@ -259,12 +243,7 @@ async def test_connection_without_an_empty_sync_response_is_reopened(monkeypatch
 
 
 async def test_instance_sends_empty_syncs_until_a_consumer_has_joined() -> None:
-    async with (
-        fake_cluster("a", topics={"t": 1}) as cluster,
-        instance_of(cluster, keepalive_interval_ms=10) as instance,
-    ):
-        instance.register_consumer("billing", billing, HookRecorder().hooks())
-        await linked(instance)
+    async with registered("a", keepalive_interval_ms=10) as (cluster, _, _):
         journal = cluster.brokers["a"].journal
         assert journal is not None
         await until(lambda: "a SYNC" in journal)

@@ -6,29 +6,18 @@ from functools import partial
 
 import pytest
 
-from lockstep.client import (
-    StateError,
-    SubscriptionConflictError,
-)
+from lockstep.client import StateError, SubscriptionConflictError
 from lockstep.protocol.bodies import HeartbeatReply
-from lockstep.protocol.errors import (
-    BrokerError,
-    DuplicateClientIdError,
-    NoPermissionError,
-    ServiceNotAvailableError,
-)
+from lockstep.protocol.errors import BrokerError, DuplicateClientIdError, NoPermissionError, ServiceNotAvailableError
 from support.fake_broker import ANY_GROUP, fake_cluster
-from support.instance_kit import HookRecorder, billing, instance_of, linked
+from support.instance_kit import HookRecorder, billing, instance_of, linked, registered
 from support.loops import LoopWatch, turns, until
 
 pytestmark = pytest.mark.simulated
 
 
 async def test_join_asks_brokers_in_name_order_and_then_every_heartbeat_names_the_group() -> None:
-    async with fake_cluster("c", "a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        recorder = HookRecorder()
-        instance.register_consumer("billing", billing, recorder.hooks())
-        await linked(instance)
+    async with registered("c", "a", "b") as (cluster, instance, recorder):
         for broker in cluster.brokers.values():
             assert [body.consumers for body in broker.heartbeats] == [()]
         journal = cluster.brokers["a"].journal
@@ -60,9 +49,7 @@ async def test_broker_discovered_during_a_join_is_joined_too() -> None:
 
 
 async def test_join_waits_for_every_connection_attempt_before_joining_any_broker() -> None:
-    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        instance.register_consumer("billing", billing, HookRecorder().hooks())
-        await linked(instance)
+    async with registered("a", "b") as (cluster, instance, _):
         _, second = instance.links()
         tried = asyncio.Event()
         second.wait_first_attempt = tried.wait  # type: ignore[method-assign]
@@ -75,10 +62,7 @@ async def test_join_waits_for_every_connection_attempt_before_joining_any_broker
 
 
 async def test_join_refused_by_one_broker_leaves_the_joined_ones_and_raises() -> None:
-    async with fake_cluster("a", "b", "c", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        recorder = HookRecorder()
-        instance.register_consumer("billing", billing, recorder.hooks())
-        await linked(instance)
+    async with registered("a", "b", "c") as (cluster, instance, recorder):
         cluster.brokers["b"].refuse[ANY_GROUP] = SubscriptionConflictError("group billing has another contract at b: subscriptions")
         with pytest.raises(SubscriptionConflictError, match="billing"):
             await instance.join("billing")
@@ -109,10 +93,8 @@ async def test_broker_that_is_down_during_the_join_gets_the_group_when_it_connec
     "error", [SubscriptionConflictError("group billing has another contract at a"), DuplicateClientIdError("a living session has it")]
 )
 async def test_refused_running_member_is_notified_and_removed_from_heartbeats(error: BrokerError) -> None:
-    async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        recorder = HookRecorder()
-        instance.register_consumer("billing", billing, recorder.hooks())
-        (link,) = await linked(instance)
+    async with registered("a") as (cluster, instance, recorder):
+        (link,) = instance.links()
         await instance.join("billing")
         broker = cluster.brokers["a"]
         broker.refuse[ANY_GROUP] = error
@@ -152,11 +134,9 @@ async def test_broker_that_temporarily_rejects_a_group_stays_connected_and_accep
 
 @pytest.mark.parametrize("temporary", ["", SubscriptionConflictError.TEMPORARY])
 async def test_conflict_of_another_group_of_the_client_does_not_fail_a_join(temporary: str) -> None:
-    async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        recorder, others = HookRecorder(), HookRecorder()
-        instance.register_consumer("billing", billing, recorder.hooks())
+    async with registered("a") as (cluster, instance, recorder):
+        others = HookRecorder()
         instance.register_consumer("audit", lambda: billing("audit"), others.hooks())
-        await linked(instance)
         await instance.join("audit")
         broker = cluster.brokers["a"]
         broker.refuse["audit"] = SubscriptionConflictError(f"group audit has another contract at a{temporary}")
@@ -167,11 +147,9 @@ async def test_conflict_of_another_group_of_the_client_does_not_fail_a_join(temp
 
 
 async def test_conflict_refuses_only_the_group_that_it_names() -> None:
-    async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        recorder, others = HookRecorder(), HookRecorder()
-        instance.register_consumer("billing", billing, recorder.hooks())
+    async with registered("a") as (cluster, instance, recorder):
+        others = HookRecorder()
         instance.register_consumer("audit", lambda: billing("audit"), others.hooks())
-        await linked(instance)
         await instance.join("billing")
         await instance.join("audit")
         cluster.brokers["a"].refuse[ANY_GROUP] = SubscriptionConflictError("group audit has another contract at a")
@@ -183,10 +161,8 @@ async def test_conflict_refuses_only_the_group_that_it_names() -> None:
 
 
 async def test_leave_is_sent_to_every_broker_and_hooks_run_until_unregistered() -> None:
-    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        recorder = HookRecorder()
-        instance.register_consumer("billing", billing, recorder.hooks())
-        links = await linked(instance)
+    async with registered("a", "b") as (cluster, instance, recorder):
+        links = instance.links()
         await instance.join("billing")
         await instance.leave("billing")
         assert [broker.left for broker in cluster.brokers.values()] == [["billing"], ["billing"]]
@@ -202,9 +178,8 @@ async def test_leave_is_sent_to_every_broker_and_hooks_run_until_unregistered() 
 
 
 async def test_cancelled_leave_leaves_no_unretrieved_future(loop_watch: LoopWatch) -> None:
-    async with fake_cluster("a", "b", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        instance.register_consumer("billing", billing, HookRecorder().hooks())
-        links = await linked(instance)
+    async with registered("a", "b") as (cluster, instance, _):
+        links = instance.links()
         await instance.join("billing")
         for broker in cluster.brokers.values():
             broker.stop_reading()
@@ -220,7 +195,6 @@ async def test_cancelled_leave_leaves_no_unretrieved_future(loop_watch: LoopWatc
 
 
 async def test_registering_a_group_twice_raises() -> None:
-    async with fake_cluster("a", topics={"t": 1}) as cluster, instance_of(cluster) as instance:
-        instance.register_consumer("billing", billing, HookRecorder().hooks())
+    async with registered("a") as (_, instance, _):
         with pytest.raises(StateError, match="billing"):
             instance.register_consumer("billing", billing, HookRecorder().hooks())

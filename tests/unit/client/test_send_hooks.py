@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.client import (
-    LocalProtocolError,
-    Message,
-    Producer,
-    TopicNotExistError,
-)
+from lockstep.client import LocalProtocolError, Message, Producer, TopicNotExistError
 from lockstep.client.producer.hooks import Sending
 from support.fake_broker import fake_cluster, ignore
 from support.loops import until
