@@ -1,26 +1,22 @@
 """Helpers for tests of a producer against scripted brokers."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from typing import TypeVar
 
-from lockstep.client import (
-    Message,
-    Producer,
-    SendResult,
-)
+from lockstep.client import Message, Producer, SendResult
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.encoder import FrameEncoder
 from lockstep.protocol.messages.ids import UNIQUE_PREFIX_BYTES, UniqueKeys
-from support.fake_broker import (
-    FakeBroker,
-    FakeCluster,
-    fake_cluster,
-)
+from support.fake_broker import FakeBroker, FakeCluster, Step, fake_cluster, ignore, respond_later, take
 from support.loops import until
 
+T = TypeVar("T")
 QUICK = ProducerConfig(send_timeout_ms=400, keyed_send_timeout_ms=1_200, attempt_timeout_ms=40)
+IMPATIENT = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
+"""Keyed sends that the broker ignores fail soon."""
 
 
 def new_encoder() -> FrameEncoder:
@@ -49,6 +45,33 @@ async def one_queue(config: ProducerConfig = QUICK) -> AsyncIterator[tuple[FakeB
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message("first"))
         yield cluster.brokers["a"], producer
+
+
+def send(producer: Producer, body: str, key: str | None = None, timeout_ms: int | None = None) -> "asyncio.Future[SendResult]":
+    return asyncio.ensure_future(producer.send(message(body, sharding_key=key), timeout_ms=timeout_ms))
+
+
+async def hold_frame(broker: FakeBroker, then: Step = take) -> Callable[[], None]:
+    """Wait until the broker has the next frame. Return a function that takes the step `then`."""
+    held: list[Callable[[], None]] = []
+    broker.script.append(respond_later(held, then))
+    await until(lambda: len(held) == 1)
+    return held[0]
+
+
+async def held_send(
+    broker: FakeBroker, producer: Producer, body: str, key: str | None = None, *, then: Step = take
+) -> tuple["asyncio.Future[SendResult]", Callable[[], None]]:
+    """Send a message, and wait until the broker has its frame. Return the send, and a function that takes the step `then`."""
+    return send(producer, body, key), await hold_frame(broker, then)
+
+
+async def ignored(broker: FakeBroker, sending: "asyncio.Future[T]") -> "asyncio.Future[T]":
+    """Let the broker ignore all frames until its script is cleared. Return when it has the frame of this send."""
+    seen = len(broker.sends)
+    broker.script.extend([ignore] * 1_000)
+    await until(lambda: len(broker.sends) > seen)
+    return sending
 
 
 async def stop_and_wait_for_link_down(broker: FakeBroker, producer: Producer) -> None:

@@ -20,6 +20,7 @@ from support.fake_broker.sends import (
     respond_later,
     store_and_disconnect,
     store_without_response,
+    take,
 )
 from support.fake_broker.wire import ANY_GROUP, STORE_HOST, Received, stored
 
@@ -45,5 +46,6 @@ __all__ = [
     "store_and_disconnect",
     "store_without_response",
     "stored",
+    "take",
     "threaded_cluster",
 ]

@@ -48,11 +48,16 @@ def ignore(broker: "Sends", sent: Sent) -> None:
     """Ignore the request."""
 
 
-def respond_later(held: list[Callable[[], None]]) -> Step:
-    """Store and respond when the function that is added to `held` is called."""
+def take(broker: "Sends", sent: Sent) -> None:
+    """Store and respond."""
+    broker.take(sent)
+
+
+def respond_later(held: list[Callable[[], None]], then: Step = take) -> Step:
+    """Take the step `then` when the function that is added to `held` is called."""
 
     def step(broker: "Sends", sent: Sent) -> None:
-        held.append(lambda: broker.take(sent))
+        held.append(lambda: then(broker, sent))
 
     return step
 

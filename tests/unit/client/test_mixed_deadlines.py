@@ -2,8 +2,8 @@
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 
@@ -17,15 +17,11 @@ from lockstep.testing.simulation.loop import SimLoop
 from support.clocks import WorkClock
 from support.fake_broker import FakeBroker, fake_cluster, ignore, refuse, respond_later
 from support.loops import turns, until
-from support.producing import keyed, message, one_queue, producing
+from support.producing import held_send, ignored, keyed, message, one_queue, producing, send
 
 pytestmark = pytest.mark.simulated
 
 SLOW = ProducerConfig(send_timeout_ms=20_000, keyed_send_timeout_ms=20_000, attempt_timeout_ms=5_000)
-
-
-def send(producer: Producer, body: str, key: str | None = None, timeout_ms: int | None = None) -> "asyncio.Future[SendResult]":
-    return asyncio.ensure_future(producer.send(message(body, sharding_key=key), timeout_ms=timeout_ms))
 
 
 async def outcome(sending: "asyncio.Future[SendResult]") -> tuple[type[BaseException], Outcome]:
@@ -39,15 +35,13 @@ Row = tuple[str, str | None, int | None]
 
 async def in_one_frame(broker: FakeBroker, producer: Producer, *rows: Row) -> list["asyncio.Future[SendResult]"]:
     """Send `rows` while a frame is in flight, so that they leave in one frame. Return their futures."""
-    held: list[Callable[[], None]] = []
-    broker.script.appendleft(respond_later(held))
-    key = rows[0][1]
-    first = send(producer, "ahead", None if key is None else "ahead")
-    await until(lambda: len(held) == 1)
+    script, broker.script = broker.script, deque()
+    first, respond = await held_send(broker, producer, "ahead", rows[0][1] and "ahead")
+    broker.script = script
     sending = [send(producer, *row) for row in rows]
     await turns(2)
     seen = len(broker.sends)
-    held[0]()
+    respond()
     await first
     await until(lambda: len(broker.sends) > seen)
     assert broker.sends[-1].bodies == [row[0].encode() for row in rows]
@@ -55,9 +49,7 @@ async def in_one_frame(broker: FakeBroker, producer: Producer, *rows: Row) -> li
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-async def test_expiry_of_one_send_does_not_abort_the_frame_of_the_others(
-    key: str | None,
-) -> None:
+async def test_expiry_of_one_send_does_not_abort_the_frame_of_the_others(key: str | None) -> None:
     async with one_queue(SLOW) as (broker, producer):
         held: list[Callable[[], None]] = []
         broker.script.extend([respond_later(held), *[ignore] * 9])
@@ -104,7 +96,7 @@ async def test_failure_of_a_key_does_not_fail_sends_that_are_called_after_it() -
     async with one_queue(SLOW) as (broker, producer):
         held: list[Callable[[], None]] = []
         busy = refuse(ServiceNotAvailableError("full"))
-        broker.script.append(lambda broker, seen: held.append(partial(busy, broker, seen)))
+        broker.script.append(respond_later(held, busy))
         rows = [("late", "k", 300), ("later", "j", 600), ("other", "i", None)]
         late, later, other = await in_one_frame(broker, producer, *rows)
         assert await outcome(late) == (QueueUnavailableError, Outcome.UNKNOWN)
@@ -144,10 +136,7 @@ async def test_frame_ends_once_all_of_its_sends_have_ended() -> None:
 
 async def test_sends_after_a_failed_one_fail_in_order_as_turns_have_time() -> None:
     async with one_queue(SLOW) as (broker, producer):
-        broker.script.extend([ignore] * 100)
-        seen = len(broker.sends)
-        late = send(producer, "late", "k", 1_000)
-        await until(lambda: len(broker.sends) > seen)
+        late = await ignored(broker, send(producer, "late", "k", 1_000))
         behind = [send(producer, "behind", "k") for _ in range(3_000)]
         assert producer._shell is not None
         producer._shell._ends._now_us = WorkClock(100).monotonic_us
@@ -178,17 +167,14 @@ async def test_failed_part_of_a_batch_is_not_completed_again_by_the_response_of_
     async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster, SLOW) as producer:
         broker = cluster.brokers["a"]
         await asyncio.gather(*[producer.send(message(sharding_key=key)) for key in keys.values()])
-        ahead: list[Callable[[], None]] = []
-        broker.script.append(respond_later(ahead))
-        first = send(producer, "ahead", keys[0])
-        await until(lambda: len(ahead) == 1)
+        first, respond = await held_send(broker, producer, "ahead", keys[0])
         held: list[Callable[[], None]] = []
         broker.script.extend([respond_later(held), respond_later(held)])
         late = send(producer, "late", keys[0], 300)
         await turns(2)
         batch = asyncio.ensure_future(producer.send_batch(keyed(["behind", "other"], [keys[0], keys[1]])))
         await until(lambda: len(held) == 1)
-        ahead[0]()
+        respond()
         await first
         await until(lambda: len(held) == 2)
         assert await outcome(late) == (QueueUnavailableError, Outcome.UNKNOWN)

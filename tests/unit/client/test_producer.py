@@ -6,23 +6,13 @@ from typing import Any
 
 import pytest
 
-from lockstep.client import (
-    LocalProtocolError,
-    MessageQueue,
-    Producer,
-    SendStatus,
-    StateError,
-    TransportError,
-)
+from lockstep.client import LocalProtocolError, MessageQueue, Producer, SendStatus, StateError, TransportError
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.routing import queue_of_key
 from lockstep.protocol.messages.properties import SHARDING_KEY
-from support.fake_broker import (
-    fake_cluster,
-    respond_later,
-)
-from support.loops import until
-from support.producing import keyed, message, one_queue, producing, sends
+from support.fake_broker import fake_cluster, respond_later
+from support.loops import turns, until
+from support.producing import held_send, keyed, message, one_queue, producing, send, sends
 
 pytestmark = pytest.mark.simulated
 
@@ -55,15 +45,12 @@ async def test_unkeyed_sends_use_all_queues_of_all_live_brokers_round_robin() ->
 
 async def test_sends_during_a_frame_in_flight_are_combined_into_one_frame() -> None:
     async with one_queue() as (broker, producer):
-        held: list[Callable[[], None]] = []
-        broker.script.append(respond_later(held))
-        waiting = [asyncio.ensure_future(producer.send(message("0")))]
-        await until(lambda: len(held) == 1)
+        held, respond = await held_send(broker, producer, "0")
+        waiting = [held]
         for first in (1, 5):
-            waiting += [asyncio.ensure_future(producer.send(message(str(n)))) for n in range(first, first + 4)]
-            for _ in range(TURNS):
-                await asyncio.sleep(0)  # a frame leaves at the end of a loop turn: each four would be one of their own
-        held[0]()
+            waiting += [send(producer, str(n)) for n in range(first, first + 4)]
+            await turns(TURNS)  # a frame leaves at the end of a loop turn: each four would be one of their own
+        respond()
         results = await asyncio.gather(*waiting)
         assert broker.sends[2].bodies == [b"%d" % n for n in range(1, 9)]
         assert [result.queue_offset for result in results] == list(range(1, 10))
@@ -155,12 +142,9 @@ async def test_send_before_start_or_after_close_and_a_start_while_it_runs_raise(
 
 async def test_closing_a_producer_waits_for_sends_in_flight() -> None:
     async with fake_cluster("a", topics={"t": 1}) as cluster:
-        held: list[Callable[[], None]] = []
-        cluster.brokers["a"].script.append(respond_later(held))
         async with producing(cluster, ProducerConfig()) as producer:
-            sending = asyncio.ensure_future(producer.send(message()))
-            await until(lambda: len(held) == 1)
-            asyncio.get_running_loop().call_soon(held[0])
+            sending, respond = await held_send(cluster.brokers["a"], producer, "1")
+            asyncio.get_running_loop().call_soon(respond)
         assert sending.done()
         assert (await sending).queue_offset == 0
 

@@ -5,30 +5,13 @@ from collections.abc import Callable
 
 import pytest
 
-from lockstep.client import (
-    Message,
-    Outcome,
-    QueueUnavailableError,
-    SendResult,
-    SendStatus,
-    SendTimeoutError,
-    TopicNotExistError,
-)
+from lockstep.client import Message, Outcome, QueueUnavailableError, SendResult, SendStatus, SendTimeoutError, TopicNotExistError
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.routing import queue_of_key
-from lockstep.protocol.errors import (
-    LayoutStaleError,
-)
-from support.fake_broker import (
-    FakeBroker,
-    Sent,
-    fake_cluster,
-    make_layout,
-    refuse,
-    respond_later,
-)
+from lockstep.protocol.errors import LayoutStaleError
+from support.fake_broker import FakeBroker, Sent, fake_cluster, make_layout, refuse, respond_later
 from support.loops import until
-from support.producing import keyed, message, one_queue, producing, sends, stop_and_wait_for_link_down
+from support.producing import held_send, keyed, message, one_queue, producing, sends, stop_and_wait_for_link_down
 
 pytestmark = pytest.mark.simulated
 
@@ -53,17 +36,14 @@ async def test_batch_that_waited_for_the_in_flight_limit_uses_the_current_layout
     config = ProducerConfig(in_flight_count_max=1)
     async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
         await producer.send(message("first"))
-        held: list[Callable[[], None]] = []
         broker = cluster.brokers["a"]
-        broker.script.append(respond_later(held))
-        first = asyncio.ensure_future(producer.send(message("1")))
-        await until(lambda: len(held) == 1)
+        first, respond = await held_send(broker, producer, "1")
         keys = [f"k{n}" for n in range(20)]
         batch = asyncio.ensure_future(producer.send_batch(keyed(keys, keys)))
         await asyncio.sleep(0)
         layout = cluster.put(make_layout("t", "a", queues=8, counter=2))
         producer._topics.layout_changed(layout)
-        held[0]()
+        respond()
         assert [result.queue for result in await batch] == [queue_of_key(layout, key) for key in keys]
         assert {one.header.layout_counter for one in broker.sends[2:]} == {2}, "none was hashed over the old one"
         await first
@@ -71,10 +51,7 @@ async def test_batch_that_waited_for_the_in_flight_limit_uses_the_current_layout
 
 async def test_cancelled_batch_is_withdrawn_even_if_a_higher_layout_has_split_it() -> None:
     async with one_queue(ProducerConfig()) as (broker, producer):
-        held: list[Callable[[], None]] = []
-        broker.script.extend([respond_later(held)] * 2)
-        first = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
-        await until(lambda: len(held) == 1)
+        first, respond = await held_send(broker, producer, "1", "k")
         layout = make_layout("t", "a", queues=2, counter=2)
         blocking = asyncio.ensure_future(producer.send(message("2"), queue=layout.write_queues[0]))
         batch = asyncio.ensure_future(producer.send_batch([message("withdrawn", sharding_key=f"k{n}") for n in range(8)]))
@@ -86,9 +63,7 @@ async def test_cancelled_batch_is_withdrawn_even_if_a_higher_layout_has_split_it
         await asyncio.wait([batch])
         assert batch.cancelled()
         assert producer.in_flight_count == 2
-        held[0]()
-        await until(lambda: len(held) == 2)
-        held[1]()
+        respond()
         await asyncio.gather(first, blocking)
         assert b"withdrawn" not in broker.stored
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
@@ -96,16 +71,9 @@ async def test_cancelled_batch_is_withdrawn_even_if_a_higher_layout_has_split_it
 
 async def test_keyed_send_in_flight_fails_if_its_topic_was_deleted() -> None:
     async with one_queue() as (broker, producer):
-        held: list[Callable[[], None]] = []
-
-        def stale_later(broker: FakeBroker, seen: Sent) -> None:
-            held.append(lambda: refuse(LayoutStaleError("newer"))(broker, seen))
-
-        broker.script.append(stale_later)
-        sending = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
-        await until(lambda: len(held) == 1)
+        sending, respond = await held_send(broker, producer, "1", "k", then=refuse(LayoutStaleError("newer")))
         producer._topics.layout_changed(make_layout("t", counter=2))
-        held[0]()
+        respond()
         with pytest.raises(TopicNotExistError, match="was deleted"):
             await sending
 
@@ -115,16 +83,9 @@ async def test_keyed_send_in_flight_fails_if_its_topic_was_deleted() -> None:
 async def test_send_refused_because_its_topic_was_deleted_fails_immediately(learnt_first: bool, key: str | None) -> None:
     """A producer that knows of the deletion has no reason to wait until the deadline."""
     async with one_queue() as (broker, producer):
-        held: list[Callable[[], None]] = []
-
-        def missing_later(broker: FakeBroker, seen: Sent) -> None:
-            held.append(lambda: refuse(TopicNotExistError("t is not here"))(broker, seen))
-
-        broker.script.append(missing_later)
-        sending = asyncio.ensure_future(producer.send(message("1", sharding_key=key)))
-        await until(lambda: len(held) == 1)
+        sending, respond = await held_send(broker, producer, "1", key, then=refuse(TopicNotExistError("t is not here")))
         begun_s = asyncio.get_running_loop().time()
-        steps = [lambda: producer._topics.layout_changed(make_layout("t", counter=2)), held[0]]
+        steps = [lambda: producer._topics.layout_changed(make_layout("t", counter=2)), respond]
         for step in steps if learnt_first else reversed(steps):
             step()
             await asyncio.sleep(0.005)
@@ -255,11 +216,8 @@ async def test_keyed_send_waiting_for_the_higher_layout_ends_at_its_deadline_des
 async def test_sends_refused_for_a_newer_layout_are_resent_before_later_sends(repeated: bool) -> None:
     async with one_queue(ProducerConfig()) as (broker, producer):
         held: list[Callable[[], None]] = []
-
-        def stale_later(broker: FakeBroker, seen: Sent) -> None:
-            held.append(lambda: refuse(LayoutStaleError("newer"))(broker, seen))
-
-        broker.script.extend([refuse(LayoutStaleError("newer")), stale_later] if repeated else [stale_later])
+        stale = refuse(LayoutStaleError("newer"))
+        broker.script.extend([stale, respond_later(held, stale)] if repeated else [respond_later(held, stale)])
         first = asyncio.ensure_future(sends(producer, ["1", "2", "3"], sharding_key="k"))
         await until(lambda: len(held) == 1)
         second = asyncio.ensure_future(sends(producer, ["4", "5"], sharding_key="k"))

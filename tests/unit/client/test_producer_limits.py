@@ -2,25 +2,15 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
 
 import pytest
 
-from lockstep.client import (
-    Message,
-    Producer,
-    TopicNotExistError,
-)
+from lockstep.client import Message, Producer, TopicNotExistError
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
-from support.fake_broker import (
-    fake_cluster,
-    make_layout,
-    refuse,
-    respond_later,
-)
+from support.fake_broker import fake_cluster, make_layout, refuse
 from support.loops import until
-from support.producing import message, one_queue, producing, sends
+from support.producing import held_send, message, one_queue, producing, send, sends
 
 pytestmark = pytest.mark.simulated
 
@@ -58,17 +48,13 @@ async def test_sends_beyond_the_in_flight_limit_wait_and_a_peer_that_does_not_re
 
 async def test_cancelled_pending_send_is_withdrawn() -> None:
     async with one_queue() as (broker, producer):
-        held: list[Callable[[], None]] = []
-        broker.script.append(respond_later(held))
-        first = asyncio.ensure_future(producer.send(message("1")))
-        await until(lambda: len(held) == 1)
-        second = asyncio.ensure_future(producer.send(message("withdrawn")))
-        third = asyncio.ensure_future(producer.send(message("3")))
+        first, respond = await held_send(broker, producer, "1")
+        second, third = send(producer, "withdrawn"), send(producer, "3")
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.wait([second])
         assert second.cancelled()
-        held[0]()
+        respond()
         await asyncio.gather(first, third)
         assert broker.stored == [b"first", b"1", b"3"]
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
@@ -76,15 +62,12 @@ async def test_cancelled_pending_send_is_withdrawn() -> None:
 
 async def test_send_cancelled_in_flight_may_be_stored_and_does_not_block_the_next() -> None:
     async with one_queue() as (broker, producer):
-        held: list[Callable[[], None]] = []
-        broker.script.append(respond_later(held))
-        first = asyncio.ensure_future(producer.send(message("1")))
-        await until(lambda: len(held) == 1)
+        first, respond = await held_send(broker, producer, "1")
         first.cancel()
         await asyncio.wait([first])
         assert producer.in_flight_count == 1
         second = asyncio.ensure_future(producer.send(message("2")))
-        held[0]()
+        respond()
         assert (await second).queue_offset == 2
         assert broker.stored == [b"first", b"1", b"2"]
         assert producer.in_flight_count == 0
@@ -92,14 +75,11 @@ async def test_send_cancelled_in_flight_may_be_stored_and_does_not_block_the_nex
 
 async def test_send_cancelled_while_waiting_for_the_in_flight_limit_leaks_no_slot() -> None:
     async with one_queue(ProducerConfig(in_flight_count_max=1)) as (broker, producer):
-        held: list[Callable[[], None]] = []
-        broker.script.append(respond_later(held))
-        first = asyncio.ensure_future(producer.send(message("1")))
-        await until(lambda: len(held) == 1)
+        first, respond = await held_send(broker, producer, "1")
         waiting = [asyncio.ensure_future(producer.send(message(name))) for name in ("gone", "2")]
         await asyncio.sleep(0)
         waiting[0].cancel()
-        held[0]()
+        respond()
         await first
         await waiting[1]
         assert broker.stored == [b"first", b"1", b"2"]

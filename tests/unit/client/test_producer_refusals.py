@@ -1,39 +1,19 @@
 """Refusals by a broker, and the sends that wait after a refused one."""
 
 import asyncio
-from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
-from lockstep.client import (
-    BatchSendError,
-    MessageQueue,
-    NotDurableError,
-    PrecedingSendError,
-    QueueUnavailableError,
-    SendResult,
-    SendStatus,
-)
+from lockstep.client import BatchSendError, MessageQueue, NotDurableError, PrecedingSendError, QueueUnavailableError, SendResult, SendStatus
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.routing import queue_of_key
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.errors import (
-    MessageIllegalError,
-    NoPermissionError,
-    ServiceNotAvailableError,
-    SystemBusyError,
-)
+from lockstep.protocol.errors import MessageIllegalError, NoPermissionError, ServiceNotAvailableError, SystemBusyError
 from lockstep.protocol.fields import to_plain
-from support.fake_broker import (
-    FakeBroker,
-    Sent,
-    fake_cluster,
-    ignore,
-    refuse,
-    respond_later,
-)
+from support.fake_broker import FakeBroker, Sent, fake_cluster, ignore, refuse
 from support.loops import until
-from support.producing import keyed, message, one_queue, producing, sends
+from support.producing import IMPATIENT, held_send, ignored, keyed, message, one_queue, producing, send, sends
 
 pytestmark = pytest.mark.simulated
 
@@ -83,16 +63,13 @@ async def test_permanent_refusal_is_raised_immediately() -> None:
         assert broker.sends[-1].place == (0, 1), "what is certainly not stored gives its place to the next"
 
 
+def refuse_bad(broker: FakeBroker, seen: Sent) -> None:
+    refuse(MessageIllegalError("bad"))(broker, seen) if b"bad" in seen.bodies else broker.take(seen)
+
+
 async def test_illegal_message_does_not_fail_the_other_messages_of_its_frame() -> None:
     async with one_queue() as (broker, producer):
-
-        def pick(broker: FakeBroker, seen: Sent) -> None:
-            if b"bad" in seen.bodies:
-                refuse(MessageIllegalError("record 1 of the frame"))(broker, seen)
-            else:
-                broker.take(seen)
-
-        broker.script.extend([pick] * 10)
+        broker.script.extend([refuse_bad] * 10)
         results = await sends(producer, ["1", "bad", "2"])
         assert isinstance(results[1], MessageIllegalError)
         assert isinstance(results[0], SendResult)
@@ -102,33 +79,20 @@ async def test_illegal_message_does_not_fail_the_other_messages_of_its_frame() -
 
 async def test_illegal_message_of_a_batch_fails_only_later_messages_of_its_key() -> None:
     async with one_queue() as (broker, producer):
-
-        def pick(broker: FakeBroker, seen: Sent) -> None:
-            refuse(MessageIllegalError("body"))(broker, seen) if b"bad" in seen.bodies else broker.take(seen)
-
-        broker.script.extend([pick] * 10)
+        broker.script.extend([refuse_bad] * 10)
         bodies = ["1", "2", "bad", "3", "4"]
         with pytest.raises(BatchSendError) as caught:
             await producer.send_batch(keyed(bodies, "abcca"))
-        assert [type(result) for result in caught.value.results] == [
-            SendResult,
-            SendResult,
-            MessageIllegalError,
-            MessageIllegalError,
-            SendResult,
-        ]
+        stored, failed = SendResult, MessageIllegalError
+        assert [type(result) for result in caught.value.results] == [stored, stored, failed, failed, stored]
         assert broker.stored == [b"first", b"1", b"4", b"2"]
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
 async def test_sends_after_a_failed_send_of_their_key_fail_unsent_and_other_keys_continue() -> None:
-    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
-    async with one_queue(config) as (broker, producer):
-        broker.script.extend([ignore] * 20)
-        first = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
-        await until(lambda: len(broker.sends) > 1)
-        behind = asyncio.ensure_future(producer.send(message("2", sharding_key="k"), timeout_ms=5_000))
-        other = asyncio.ensure_future(producer.send(message("3", sharding_key="other"), timeout_ms=5_000))
+    async with one_queue(IMPATIENT) as (broker, producer):
+        first = await ignored(broker, send(producer, "1", "k"))
+        behind, other = send(producer, "2", "k", 5_000), send(producer, "3", "other", 5_000)
         with pytest.raises(QueueUnavailableError):
             await first
         broker.script.clear()
@@ -139,13 +103,9 @@ async def test_sends_after_a_failed_send_of_their_key_fail_unsent_and_other_keys
 
 
 async def test_send_waiting_for_the_in_flight_limit_after_a_failed_send_of_its_key_fails() -> None:
-    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=1)
-    async with one_queue(config) as (broker, producer):
-        broker.script.extend([ignore] * 20)
-        first = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
-        await until(lambda: len(broker.sends) > 1)
-        behind = asyncio.ensure_future(producer.send(message("2", sharding_key="k")))
-        other = asyncio.ensure_future(producer.send(message("3", sharding_key="other"), timeout_ms=5_000))
+    async with one_queue(replace(IMPATIENT, in_flight_count_max=1)) as (broker, producer):
+        first = await ignored(broker, send(producer, "1", "k"))
+        behind, other = send(producer, "2", "k"), send(producer, "3", "other", 5_000)
         await asyncio.wait([first])
         broker.script.clear()
         results = await asyncio.gather(first, behind, other, return_exceptions=True)
@@ -156,29 +116,22 @@ async def test_send_waiting_for_the_in_flight_limit_after_a_failed_send_of_its_k
 
 async def test_messages_of_a_batch_for_one_queue_are_one_pending_send_in_call_order() -> None:
     async with one_queue() as (broker, producer):
-        held: list[Callable[[], None]] = []
-        broker.script.append(respond_later(held))
-        waiting: list[asyncio.Future[object]] = [asyncio.ensure_future(producer.send(message("0", sharding_key="k1")))]
-        await until(lambda: len(held) == 1)
-        waiting.append(asyncio.ensure_future(producer.send(message("1", sharding_key="k2"))))
-        waiting.append(asyncio.ensure_future(producer.send_batch(keyed("2345678", "abcabck"))))
-        waiting.append(asyncio.ensure_future(producer.send(message("9", sharding_key="b"))))
+        first, respond = await held_send(broker, producer, "0", "k1")
+        one, batch = send(producer, "1", "k2"), asyncio.ensure_future(producer.send_batch(keyed("2345678", "abcabck")))
+        last = send(producer, "9", "b")
         await asyncio.sleep(0)
         sender = producer._topics.open_topics["t"].of_key("k")
         assert [pending.count for pending in sender._buffer.keyed] == [1, 7, 1]
-        held[0]()
-        await asyncio.gather(*waiting)
+        respond()
+        await asyncio.gather(first, one, batch, last)
         assert broker.sends[2].bodies == [b"%d" % n for n in range(1, 10)]
         assert [one.sharding_key for one in broker.sends[2].messages] == ["k2", *"abcabck", "b"]
 
 
 async def test_failed_batch_fails_later_sends_of_all_its_keys() -> None:
-    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
-    async with one_queue(config) as (broker, producer):
-        broker.script.extend([ignore] * 20)
-        first = asyncio.ensure_future(producer.send_batch(keyed("abc", "abc")))
-        await until(lambda: len(broker.sends) > 1)
-        behind = [asyncio.ensure_future(producer.send(message(key, sharding_key=key), timeout_ms=5_000)) for key in "abcd"]
+    async with one_queue(IMPATIENT) as (broker, producer):
+        first = await ignored(broker, asyncio.ensure_future(producer.send_batch(keyed("abc", "abc"))))
+        behind = [send(producer, key, key, 5_000) for key in "abcd"]
         with pytest.raises(BatchSendError) as caught:
             await first
         assert [type(result) for result in caught.value.results] == [QueueUnavailableError] * 3
@@ -190,38 +143,25 @@ async def test_failed_batch_fails_later_sends_of_all_its_keys() -> None:
 
 
 async def test_failed_send_fails_only_the_messages_of_its_key_in_a_later_batch() -> None:
-    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
-    async with one_queue(config) as (broker, producer):
-        broker.script.extend([ignore] * 20)
-        first = asyncio.ensure_future(producer.send(message("0", sharding_key="b")))
-        await until(lambda: len(broker.sends) > 1)
-        batch = producer.send_batch(keyed("12345", "abcab"), timeout_ms=5_000)
-        behind = asyncio.ensure_future(batch)
+    async with one_queue(IMPATIENT) as (broker, producer):
+        first = await ignored(broker, send(producer, "0", "b"))
+        behind = asyncio.ensure_future(producer.send_batch(keyed("12345", "abcab"), timeout_ms=5_000))
         with pytest.raises(QueueUnavailableError):
             await first
         broker.script.clear()
         with pytest.raises(BatchSendError, match='sharding key "b"') as caught:
             await behind
-        assert [type(result) for result in caught.value.results] == [
-            SendResult,
-            PrecedingSendError,
-            SendResult,
-            SendResult,
-            PrecedingSendError,
-        ]
+        stored, failed = SendResult, PrecedingSendError
+        assert [type(result) for result in caught.value.results] == [stored, failed, stored, stored, failed]
         assert broker.stored == [b"first", b"1", b"3", b"4"]
         assert (producer.in_flight_count, producer.in_flight_bytes) == (0, 0)
 
 
 async def test_batch_waiting_for_the_in_flight_limit_after_a_failed_key_fails_whole_with_later_sends_of_its_keys() -> None:
-    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=1)
-    async with one_queue(config) as (broker, producer):
-        broker.script.extend([ignore] * 20)
-        first = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
-        await until(lambda: len(broker.sends) > 1)
+    async with one_queue(replace(IMPATIENT, in_flight_count_max=1)) as (broker, producer):
+        first = await ignored(broker, send(producer, "1", "k"))
         behind = asyncio.ensure_future(producer.send_batch(keyed("23", "jk")))
-        second = asyncio.ensure_future(producer.send(message("4", sharding_key="j")))
-        other = asyncio.ensure_future(producer.send(message("5", sharding_key="other"), timeout_ms=5_000))
+        second, other = send(producer, "4", "j"), send(producer, "5", "other", 5_000)
         await asyncio.wait([first])
         broker.script.clear()
         results = await asyncio.gather(first, behind, second, other, return_exceptions=True)
@@ -233,14 +173,12 @@ async def test_batch_waiting_for_the_in_flight_limit_after_a_failed_key_fails_wh
 
 
 async def test_batch_refused_at_the_in_flight_limit_reports_its_stored_messages() -> None:
-    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40, in_flight_count_max=2, batch_count_max=1)
+    config = replace(IMPATIENT, in_flight_count_max=2, batch_count_max=1)
     async with fake_cluster("a", topics={"t": 2}) as cluster, producing(cluster, config) as producer:
         await producer.send(message("first"), queue=MessageQueue("t", "a", 0))
         broker = cluster.brokers["a"]
         keys = [next(f"k{n}" for n in range(99) if queue_of_key(cluster.layouts["t"], f"k{n}").queue_id == queue) for queue in (0, 1)]
-        broker.script.extend([ignore] * 40)
-        failing = asyncio.ensure_future(producer.send(message("1", sharding_key=keys[0])))
-        await until(lambda: len(broker.sends) > 1)
+        failing = await ignored(broker, send(producer, "1", keys[0]))
         batch = asyncio.ensure_future(producer.send_batch(keyed("234", [keys[1], keys[0], keys[1]]), timeout_ms=5_000))
         with pytest.raises(QueueUnavailableError):
             await failing
@@ -252,13 +190,10 @@ async def test_batch_refused_at_the_in_flight_limit_reports_its_stored_messages(
 
 
 async def test_selected_and_explicit_queue_sends_of_a_queue_count_as_one_key() -> None:
-    config = ProducerConfig(keyed_send_timeout_ms=150, attempt_timeout_ms=40)
-    async with one_queue(config) as (broker, producer):
-        broker.script.extend([ignore] * 20)
-        first = asyncio.ensure_future(producer.send(message("1"), selector=lambda queues, message: queues[0]))
-        await until(lambda: len(broker.sends) > 1)
+    async with one_queue(IMPATIENT) as (broker, producer):
+        first = await ignored(broker, asyncio.ensure_future(producer.send(message("1"), selector=lambda queues, _: queues[0])))
         behind = asyncio.ensure_future(producer.send(message("2"), queue=MessageQueue("t", "a", 0), timeout_ms=5_000))
-        keyed = asyncio.ensure_future(producer.send(message("3", sharding_key="k"), timeout_ms=5_000))
+        keyed = send(producer, "3", "k", 5_000)
         await asyncio.wait([first])
         broker.script.clear()
         results = await asyncio.gather(first, behind, keyed, return_exceptions=True)

@@ -5,21 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from lockstep.client import (
-    MessageQueue,
-    Outcome,
-    QueueUnavailableError,
-    SendResult,
-    SendStatus,
-    SendTimeoutError,
-)
+from lockstep.client import MessageQueue, Outcome, QueueUnavailableError, SendResult, SendStatus, SendTimeoutError
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines import backoff
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.errors import (
-    OutOfSequenceError,
-    ServiceNotAvailableError,
-)
+from lockstep.protocol.errors import OutOfSequenceError, ServiceNotAvailableError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.send import SendRecordsReply
 from support.fake_broker import (
@@ -29,12 +19,11 @@ from support.fake_broker import (
     fake_cluster,
     ignore,
     refuse,
-    respond_later,
     store_and_disconnect,
     store_without_response,
 )
 from support.loops import until
-from support.producing import message, one_queue, producing, sends, stop_and_wait_for_link_down
+from support.producing import held_send, ignored, message, one_queue, producing, sends, stop_and_wait_for_link_down
 
 pytestmark = pytest.mark.simulated
 
@@ -55,11 +44,9 @@ async def test_frame_without_response_is_resent_unchanged_and_stored_once(mishap
 
 async def test_late_response_to_an_earlier_attempt_completes_the_frame() -> None:
     async with one_queue() as (broker, producer):
-        held: list[Callable[[], None]] = []
-        broker.script.extend([respond_later(held), *[ignore] * 100])
-        sending = asyncio.ensure_future(producer.send(message("slow", sharding_key="k")))
-        await until(lambda: len(broker.sends) > 3)
-        held[0]()
+        sending, respond = await held_send(broker, producer, "slow", "k")
+        await ignored(broker, sending)
+        respond()
         assert (await sending).queue_offset == 1
         broker.script.clear()
         assert (await producer.send(message("next"))).queue_offset == 2

@@ -32,7 +32,7 @@ from lockstep.testing import TestCluster
 from support.counting import Steps
 from support.fake_broker import FakeCluster, fake_cluster, ignore, respond_later
 from support.loops import until
-from support.producing import keyed, message, producing, stop_and_wait_for_link_down
+from support.producing import hold_frame, ignored, keyed, message, producing, send, stop_and_wait_for_link_down
 
 pytestmark = pytest.mark.simulated
 
@@ -71,10 +71,7 @@ async def the_in_flight_limit(cluster: FakeCluster, producer: Producer) -> None:
 
 
 async def a_frame_in_flight(cluster: FakeCluster, producer: Producer) -> None:
-    cluster.brokers["a"].script.extend([ignore] * 1_000)
-    before = len(cluster.brokers["a"].sends)
-    producer_sends.append(asyncio.ensure_future(producer.send(message("first", sharding_key="other"))))
-    await until(lambda: len(cluster.brokers["a"].sends) > before)
+    producer_sends.append(await ignored(cluster.brokers["a"], send(producer, "first", "other")))
 
 
 async def the_link(cluster: FakeCluster, producer: Producer) -> None:
@@ -255,13 +252,11 @@ async def test_frame_of_a_given_id_that_expires_at_the_in_flight_limit_ends_its_
         fake_cluster("a", topics={"t": 1}) as cluster,
         Producer("g", nameserver=cluster.nameserver, given_id=GivenId("0" * 32), in_flight_count_max=1) as producer,
     ):
-        held: list[Callable[[], None]] = []
-        cluster.brokers["a"].script.append(respond_later(held))
         first = asyncio.ensure_future(producer.send_records(QUEUE, RECORD, [len(RECORD)]))
-        await until(lambda: len(held) == 1)
+        respond = await hold_frame(cluster.brokers["a"])
         with pytest.raises(QueueUnavailableError, match="in-flight limit"):
             await producer.send_records(QUEUE, RECORD, [len(RECORD)], timeout_ms=100)
-        held[0]()
+        respond()
         await first
         with pytest.raises(QueueUnavailableError, match="begin again"):
             await producer.send_records(QUEUE, RECORD, [len(RECORD)])
@@ -275,13 +270,11 @@ async def test_frame_of_a_given_id_that_fails_unsent_ends_its_queue(timeout_ms: 
         fake_cluster("a", topics={"t": 1}) as cluster,
         Producer("g", nameserver=cluster.nameserver, given_id=GivenId("0" * 32), **config) as producer,
     ):
-        held: list[Callable[[], None]] = []
-        cluster.brokers["a"].script.append(respond_later(held))
         first = asyncio.ensure_future(producer.send_records(QUEUE, RECORD, [len(RECORD)]))
-        await until(lambda: len(held) == 1)
+        respond = await hold_frame(cluster.brokers["a"])
         late = asyncio.ensure_future(producer.send_records(QUEUE, RECORD, [len(RECORD)], timeout_ms=timeout_ms))
         await asyncio.sleep(0.4)
-        held[0]()
+        respond()
         await first
         with pytest.raises(QueueUnavailableError):
             await late
