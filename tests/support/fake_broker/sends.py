@@ -1,10 +1,12 @@
-"""The fake broker's sends: stores idempotent frames once per scope; `script` responds to the next SEND_RECORDS instead."""
+"""The fake broker's sends: stores frames as the brokers' table of sequences decides; `script` responds to the next SEND_RECORDS instead."""
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from lockstep.broker.processors.send import NOT_STORED
+from lockstep.broker.tables.sequence_table import ACCEPT, Scope, SequenceTable, StoredFrame
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError
@@ -12,6 +14,7 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.messages.message import MessageExt, decode_messages
 from lockstep.protocol.messages.record import split_records
+from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.protocol.topics.queue import LayoutVersion
 from lockstep.runtime.connections.endpoint import Endpoint
 from support.fake_broker.wire import Wire
@@ -88,8 +91,7 @@ class Sends(Wire):
     sends: list[Sent] = field(default_factory=list)
     oneways: list[Sent] = field(default_factory=list)
     script: deque[Step] = field(default_factory=deque)
-    scopes: dict[tuple[str, int, str, int], tuple[int, int, int, SendRecordsReply]] = field(default_factory=dict)
-    """(producer, partition, topic, queue) → (epoch, first, next, response)."""
+    sequences: SequenceTable = field(default_factory=SequenceTable)
 
     def response(self, command: Command, endpoint: Endpoint, body: Any) -> None:
         if command.code != RequestCode.SEND_RECORDS:
@@ -107,9 +109,10 @@ class Sends(Wire):
             self.take(sent)
 
     def erase_all(self) -> None:
-        """Forget every message and scope, as if the disk had been wiped."""
-        for table in (self.scopes, self.records, self.bodies):
-            table.clear()
+        """Forget every message and sequence, as if the disk had been wiped."""
+        self.sequences = SequenceTable()
+        self.records.clear()
+        self.bodies.clear()
 
     def take(self, sent: Sent) -> None:
         """Store the frame unless it is stored, and respond."""
@@ -119,25 +122,18 @@ class Sends(Wire):
     def store_frame(self, sent: Sent) -> tuple[ResponseCode, SendRecordsReply]:
         header = sent.header
         assert header.producer_id is not None
-        scope = (header.producer_id, header.partition, header.topic, header.queue_id)
-        last = self.scopes.get(scope)
-        nowhere = SendRecordsReply(-1, -1, 0)
-        if last is not None and header.producer_epoch < last[0]:
-            return ResponseCode.STALE_EPOCH, nowhere
-        if last is not None and header.producer_epoch == last[0]:
-            if (header.first_sequence, header.first_sequence + header.count) == (last[1], last[2]):
-                return ResponseCode.SUCCESS, last[3]
-            if header.first_sequence != last[2]:
-                return ResponseCode.OUT_OF_SEQUENCE, SendRecordsReply(-1, -1, 0, next_sequence=last[2])
-        elif header.first_sequence != 0:
-            return ResponseCode.OUT_OF_SEQUENCE, SendRecordsReply(-1, -1, 0, next_sequence=0)
-        layout = self.layouts.get(header.topic)
-        counter, writer = header.layout_counter, header.layout_writer
-        if layout is not None and counter is not None and writer is not None and LayoutVersion(counter, writer) < layout.version:
-            return ResponseCode.LAYOUT_STALE, nowhere
-        first = len(self.records.get((header.topic, header.queue_id), []))
-        reply = SendRecordsReply(first, 1_000_000 * (header.queue_id + 1) + first, 1, "127.0.0.1:10911")
-        for (start, end), body in zip(split_records(sent.body), sent.bodies, strict=True):
-            self.append(header.topic, header.queue_id, sent.body[start:end], body)
-        self.scopes[scope] = (header.producer_epoch, header.first_sequence, header.first_sequence + header.count, reply)
-        return ResponseCode.SUCCESS, reply
+        scope = Scope(header.producer_id, header.partition, header.topic, header.queue_id)
+        place = header.partition, header.producer_epoch, header.first_sequence, header.count
+        frame = FrameSequence(header.producer_id, *place, header.first, header.crc, bool(header.given))
+        verdict = self.sequences.check_frame(scope, frame, now_ms=1)
+        stored = verdict.stored or NOT_STORED
+        if verdict is ACCEPT:
+            layout, (counter, writer) = self.layouts.get(header.topic), (header.layout_counter, header.layout_writer)
+            if layout is not None and counter is not None and writer is not None and LayoutVersion(counter, writer) < layout.version:
+                return ResponseCode.LAYOUT_STALE, SendRecordsReply(*NOT_STORED)
+            first = len(self.records.get((header.topic, header.queue_id), []))
+            stored = StoredFrame(first, 1_000_000 * (header.queue_id + 1) + first, 1)
+            for (start, end), body in zip(split_records(sent.body), sent.bodies, strict=True):
+                self.append(header.topic, header.queue_id, sent.body[start:end], body)
+            self.sequences.record_frame(scope, frame, stored)
+        return verdict.code, SendRecordsReply(*stored, "127.0.0.1:10911", next_sequence=verdict.next)

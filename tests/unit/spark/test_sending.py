@@ -10,12 +10,8 @@ import pytest
 
 pa = pytest.importorskip("pyarrow", reason="needs the extra [spark]")
 
-from lockstep.broker.tables.sequence_table import ACCEPT, Scope, SequenceTable, StoredFrame  # noqa: E402
 from lockstep.client import GivenId  # noqa: E402
 from lockstep.protocol.errors import NonDeterministicRetryError, OutOfSequenceError, StaleEpochError, StateError  # noqa: E402
-from lockstep.protocol.fields import to_plain  # noqa: E402
-from lockstep.protocol.headers.send import SendRecordsReply  # noqa: E402
-from lockstep.protocol.messages.sequence import FrameSequence  # noqa: E402
 from lockstep.protocol.topics.queue import MessageQueue  # noqa: E402
 from lockstep.runtime.host import Host  # noqa: E402
 from lockstep.spark.options import SinkOptions  # noqa: E402
@@ -62,36 +58,8 @@ async def test_rows_are_stored_in_order_on_their_queues(attempt: int) -> None:
         assert sum(sent.next_offsets.values()) == 30
 
 
-class SequenceChecker:
-    """Replaces a broker's script: each frame is checked by the brokers' table of producer sequences."""
-
-    def __init__(self, broker: FakeBroker) -> None:
-        self._table = SequenceTable()
-        broker.script = self  # type: ignore[assignment]
-
-    def popleft(self) -> "SequenceChecker":
-        return self
-
-    def __call__(self, broker: FakeBroker, seen: "fake_broker.Sent") -> None:
-        header = seen.header
-        assert header.producer_id is not None
-        scope = Scope(header.producer_id, header.partition, header.topic, header.queue_id)
-        place = header.partition, header.producer_epoch, header.first_sequence, header.count
-        frame = FrameSequence(header.producer_id, *place, header.first, header.crc, bool(header.given))
-        verdict = self._table.check_frame(scope, frame, now_ms=0)
-        stored = verdict.stored or StoredFrame(-1, -1, 0)
-        if verdict is ACCEPT:
-            bodies = broker.bodies.setdefault((header.topic, header.queue_id), [])
-            stored = StoredFrame(len(bodies), len(bodies), 1)
-            self._table.record_frame(scope, frame, stored)
-            bodies += seen.bodies
-        reply = SendRecordsReply(*stored, "127.0.0.1:10911", next_sequence=verdict.next)
-        seen.endpoint.send(seen.command.reply(verdict.code, verdict.remark, to_plain(reply)))
-
-
 async def test_retried_task_stores_every_row_once() -> None:
     async with fake_cluster("a", topics={"t": 2}) as cluster:
-        SequenceChecker(cluster.brokers["a"])
         one = task(cluster, failTask="0:9")
         with pytest.raises(DeliberateError):
             await send(one, rows(30))
@@ -108,7 +76,6 @@ async def test_retried_task_stores_every_row_once() -> None:
 async def test_retried_task_with_fewer_rows_fails_with_the_next_step(again: int) -> None:
     """With frames of two rows, 30 rows end with frames of 28 and 29. 27 rows leave a shorter frame in queue 0 and one fewer in queue 1."""
     async with fake_cluster("a", topics={"t": 2}) as cluster:
-        SequenceChecker(cluster.brokers["a"])
         await send(task(cluster), rows(30))
         with pytest.raises(StateError) as failed:
             await send(replace(task(cluster), attempt=1), rows(again))
@@ -122,7 +89,6 @@ async def test_retried_task_with_fewer_rows_fails_with_the_next_step(again: int)
 async def test_retried_task_with_other_frames_fails_and_names_the_options(stored: int, frame_records: str) -> None:
     """The rows are the same: all of them or a part had been stored before."""
     async with fake_cluster("a", topics={"t": 2}) as cluster:
-        SequenceChecker(cluster.brokers["a"])
         await send(task(cluster), rows(stored))
         with pytest.raises(StateError, match=r"frameRecords[\s,]"):
             await send(replace(task(cluster, frameRecords=frame_records), attempt=1), rows(30))
@@ -132,7 +98,6 @@ async def test_retry_after_queues_were_added_fails_with_the_reason() -> None:
     keys, values = pa.array([f"k{number}" for number in range(40)]), pa.array([b"%d" % number for number in range(40)])
     keyed: list[object] = [pa.RecordBatch.from_arrays([values, keys], ["value", "key"])]
     async with fake_cluster("a", topics={"t": 3}) as cluster:
-        SequenceChecker(cluster.brokers["a"])
         await send(replace(task(cluster), layout=make_layout("t", "a", queues=2)), keyed)
         with pytest.raises(StateError, match="or the topic's queues have changed"):
             await send(replace(task(cluster), attempt=1), keyed)
