@@ -101,17 +101,7 @@ class FakeStore:
         self.sent_record_bytes_max = 5 << 20
         self.damage = DamageTable()
 
-    def append_frame(
-        self,
-        topic: str,
-        queue_id: int,
-        frame: bytes | bytearray,
-        count: int,
-        *,
-        born_host: bytes,
-        trusted: bool = False,
-        sequenced: bool = False,
-    ) -> Appended:
+    def append_frame(self, topic: str, queue_id: int, frame: bytes | bytearray, count: int, *, born_host: bytes, **_: bool) -> Appended:
         if self.refuse is not None:
             raise self.refuse
         records = split_records(frame)
@@ -164,31 +154,11 @@ class FakeStore:
     def end_offset(self, topic: str, queue_id: int) -> int:
         return self.bounds(topic, queue_id)[1]
 
-    def read(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        max_count: int,
-        max_bytes: int,
-        tag_hashes: frozenset[int] | None = None,
-        keep: Keep | None = None,
-    ) -> ReadResult | None:
-        return None if self.cold else self.read_now(topic, queue_id, offset, max_count, max_bytes, tag_hashes, keep)
+    def read(self, topic: str, queue_id: int, offset: int, **page: Any) -> ReadResult | None:
+        return None if self.cold else self.read_now(topic, queue_id, offset, **page)
 
-    async def read_cold(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        *,
-        max_count: int,
-        max_bytes: int,
-        tag_hashes: frozenset[int] | None = None,
-        keep: Keep | None = None,
-    ) -> ReadResult:
-        return self.read_now(topic, queue_id, offset, max_count, max_bytes, tag_hashes, keep)
+    async def read_cold(self, topic: str, queue_id: int, offset: int, **page: Any) -> ReadResult:
+        return self.read_now(topic, queue_id, offset, **page)
 
     async def read_or_wait(self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int) -> ReadResult:
         result = self.read(topic, queue_id, offset, max_count=max_count, max_bytes=max_bytes)
@@ -201,10 +171,11 @@ class FakeStore:
         topic: str,
         queue_id: int,
         offset: int,
+        *,
         max_count: int,
         max_bytes: int,
-        tag_hashes: frozenset[int] | None,
-        keep: Keep | None,
+        tag_hashes: frozenset[int] | None = None,
+        keep: Keep | None = None,
     ) -> ReadResult:
         if (error := self.unreadable.get((topic, queue_id))) is not None:
             raise error
