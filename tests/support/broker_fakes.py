@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
+from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.store import Appended, ReadResult, ReadStatus, StoreCorruptError
 from lockstep.broker.store.health.damage import DamageTable
 from lockstep.broker.store.queues.predicates import Keep, stored_properties
@@ -15,7 +16,9 @@ from lockstep.protocol.frame import FrameBuffer
 from lockstep.protocol.messages.record import split_records
 from lockstep.protocol.tags import tags_code
 from lockstep.runtime.clock import Clock
+from lockstep.runtime.turn import TurnBudget
 from support.clocks import SetClock
+from support.coordination_kit import Bench
 
 
 class FakeRandom:
@@ -206,6 +209,11 @@ class FakeStore:
                 size += len(record)
         status = ReadStatus.FOUND if parts else ReadStatus.NO_MATCHED
         return ReadResult(status, following, 0, end, parts, len(parts), size, examined, examined_bytes)
+
+
+def client_processor(bench: Bench, *budget: TurnBudget) -> ClientProcessor:
+    """Return the processor of a bench's clients, at the bench's time. It has no topics of groups."""
+    return ClientProcessor(cast(Any, FakeHost(SetClock(bench.now_ms))), bench.c, cast(Any, None), cast(Any, None), *budget)
 
 
 def request(code: RequestCode, header: object = None, body: bytes = b"", *, opaque: int = 1) -> Command:

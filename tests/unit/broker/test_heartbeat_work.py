@@ -16,7 +16,7 @@ from lockstep.protocol.names import TOPIC_BYTES_MAX
 from lockstep.runtime.limits import HEARTBEAT_BYTES_MAX
 from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.requests.lanes import LaneLimits
-from support.broker_fakes import FakeEndpoint, FakeHost
+from support.broker_fakes import FakeEndpoint, client_processor
 from support.coordination_kit import Bench
 from support.counting import Steps
 
@@ -25,11 +25,7 @@ SESSION = "ab" * 16
 
 class HeartbeatBench:
     def __init__(self) -> None:
-        self.bench = Bench()
-        host = FakeHost()
-        host.clock.now_ms = self.bench.now_ms
-        self.processor = client.ClientProcessor(cast(Any, host), self.bench.c, cast(Any, None), cast(Any, None))
-        self.dispatcher = Dispatcher([self.processor], None, {client.QUERY_LANE: LaneLimits(1, 1)})
+        self.dispatcher = Dispatcher([client_processor(Bench())], None, {client.QUERY_LANE: LaneLimits(1, 1)})
         self.endpoint = FakeEndpoint()
         self.endpoint.on_close = []  # type: ignore[attr-defined]
 

@@ -17,7 +17,7 @@ from lockstep.broker.maintenance import MOVES_PER_SLICE, StoreMaintenance
 from lockstep.broker.processors import client
 from lockstep.broker.processors.packed_rows import PART
 from lockstep.broker.tables.sequence_table import IDLE_MS, LastFrame, Scope, SequenceTable, StoredFrame
-from lockstep.protocol.bodies import GroupStatusReply, ListVersion
+from lockstep.protocol.bodies import GroupStatus, GroupStatusReply, ListVersion
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codec.plain import PackedList
 from lockstep.protocol.codes import RequestCode
@@ -31,7 +31,7 @@ from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, LaneLimits
 from lockstep.runtime.requests.request import Request
 from lockstep.runtime.turn import TurnBudget
-from support.broker_fakes import FakeEndpoint, FakeHost
+from support.broker_fakes import FakeEndpoint, FakeHost, client_processor
 from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered
 
 QUEUES = 6 * STEPS_PER_TURN
@@ -209,15 +209,22 @@ async def test_close_stale_pull_and_free_queue_do_not_wait_for_pending_notices()
     assert max(turn for turn, _, _ in done) > begun + 5, "notices were waiting"
 
 
+async def read_status(bench: Bench, counted: TurnCounter) -> GroupStatus | None:
+    """Return the status of GROUP by a request whose turns are counted."""
+    requested = Request(Command(RequestCode.GROUP_STATUS, 1), cast(Any, None), GroupStatusHeader(GROUP), None)
+    answering = asyncio.ensure_future(client_processor(bench).group_status(requested))
+    await counted.until(answering.done)
+    return decode_body(GroupStatusReply, cast(Command, answering.result()).body).status
+
+
 async def test_queue_status_of_a_group_is_built_and_packed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a group with many topics and queues, no turn collects, computes or packs the status of more queues than a slice."""
     counted = TurnCounter()
     topics = [f"t{number:02}" for number in range(12)]
     bench = Bench(*(layout(topic, LANE_ITEMS_PER_TURN // 2) for topic in topics))
     Client(bench, "a", ordered(topics=topics)).connect()
-    coordination = bench.c
-    expected = coordination.status.read(GROUP, bench.now_ms, lambda connection: "")
-    keys: Callable[[str], Iterator[QueueKey]] = coordination.status.queue_keys_of
+    expected = bench.c.status.read(GROUP, bench.now_ms, lambda connection: "")
+    keys: Callable[[str], Iterator[QueueKey]] = bench.c.status.queue_keys_of
 
     def each_key(group: str) -> Iterator[QueueKey]:
         for key in keys(group):
@@ -226,14 +233,7 @@ async def test_queue_status_of_a_group_is_built_and_packed_in_slices(monkeypatch
 
     monkeypatch.setattr(GroupStatusReader, "queue_keys_of", lambda self, group: each_key(group))
     monkeypatch.setattr(PackedList, "append", counted.of(PackedList.append))
-    host = FakeHost()
-    host.clock.now_ms = bench.now_ms
-    processor = client.ClientProcessor(cast(Any, host), coordination, cast(Any, None), cast(Any, None))
-    requested = Request(Command(RequestCode.GROUP_STATUS, 1), cast(Any, None), GroupStatusHeader(GROUP), None)
-    answering = asyncio.ensure_future(processor.group_status(requested))
-    await counted.until(answering.done)
-    response = cast(Command, answering.result())
-    assert decode_body(GroupStatusReply, response.body).status == expected
+    assert await read_status(bench, counted) == expected
     assert max(counted.turns) <= 2 * LANE_ITEMS_PER_TURN + PART, "a key and a status each, and the keys before which the turn ends"
     assert sum(counted.turns) == 2 * 12 * (LANE_ITEMS_PER_TURN // 2) + 1, "and the member"
 
@@ -245,11 +245,8 @@ async def test_concurrent_status_requests_share_the_turns(monkeypatch: pytest.Mo
     groups = [f"g{number}" for number in range(20)]
     Client(bench, "a", *(ordered(name) for name in groups)).connect()
     monkeypatch.setattr(GroupStatusReader, "read_queue", counted.of(GroupStatusReader.read_queue))
-    host = FakeHost()
-    host.clock.now_ms = bench.now_ms
     budget = TurnBudget(LANE_ITEMS_PER_TURN)
-    processor = client.ClientProcessor(cast(Any, host), bench.c, cast(Any, None), cast(Any, None), budget)
-    dispatcher = Dispatcher([processor], None, {client.QUERY_LANE: LaneLimits(2, 100)}, None, budget)
+    dispatcher = Dispatcher([client_processor(bench, budget)], None, {client.QUERY_LANE: LaneLimits(2, 100)}, None, budget)
     endpoint = FakeEndpoint()
     for number, name in enumerate(groups):
         command = Command(RequestCode.GROUP_STATUS, number, fields=to_plain(GroupStatusHeader(name)))
@@ -268,14 +265,7 @@ async def test_member_status_of_a_group_is_built_and_packed_in_slices(monkeypatc
         Client(bench, f"c{number:04}").connect()
     expected = bench.c.status.read(GROUP, bench.now_ms, lambda connection: "")
     monkeypatch.setattr(GroupStatusReader, "read_member", counted.of(GroupStatusReader.read_member))
-    host = FakeHost()
-    host.clock.now_ms = bench.now_ms
-    processor = client.ClientProcessor(cast(Any, host), bench.c, cast(Any, None), cast(Any, None))
-    requested = Request(Command(RequestCode.GROUP_STATUS, 1), cast(Any, None), GroupStatusHeader(GROUP), None)
-    answering = asyncio.ensure_future(processor.group_status(requested))
-    await counted.until(answering.done)
-    response = cast(Command, answering.result())
-    assert decode_body(GroupStatusReply, response.body).status == expected
+    assert await read_status(bench, counted) == expected
     assert max(counted.turns) <= LANE_ITEMS_PER_TURN
     assert sum(counted.turns) == 3 * LANE_ITEMS_PER_TURN
 
