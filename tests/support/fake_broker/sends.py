@@ -91,6 +91,8 @@ class Sends(Wire):
     sends: list[Sent] = field(default_factory=list)
     oneways: list[Sent] = field(default_factory=list)
     script: deque[Step] = field(default_factory=deque)
+    otherwise: Step = take
+    """The step for a frame that the script has none for."""
     sequences: SequenceTable = field(default_factory=SequenceTable)
 
     def response(self, command: Command, endpoint: Endpoint, body: Any) -> None:
@@ -103,10 +105,8 @@ class Sends(Wire):
             self.oneways.append(sent)
             return
         self.sends.append(sent)
-        if self.script:
-            self.script.popleft()(self, sent)
-        else:
-            self.take(sent)
+        step = self.script.popleft() if self.script else self.otherwise
+        step(self, sent)
 
     def erase_all(self) -> None:
         """Forget every message and sequence, as if the disk had been wiped."""

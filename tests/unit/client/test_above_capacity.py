@@ -37,19 +37,6 @@ def store_and_respond_after(delays_ms: Callable[[int], int]) -> Step:
     return step
 
 
-class RepeatedStep:
-    """A script of one step."""
-
-    def __init__(self, step: Step) -> None:
-        self._step = step
-
-    def __bool__(self) -> bool:
-        return True
-
-    def popleft(self) -> Step:
-        return self._step
-
-
 async def flood(producer: Producer, per_second: int, keys: int) -> tuple[Counter[str], list[bytes]]:
     """Send at this rate. Return the number of sends per outcome and the bodies of the acknowledged ones."""
     ends: Counter[str] = Counter()
@@ -96,7 +83,7 @@ async def test_sends_above_a_brokers_capacity_never_end_unknown_and_are_stored_a
     async with fake_cluster(*names, topics={"t": 4}) as cluster, producing(cluster, config) as producer:
         await asyncio.gather(*[producer.send(message("first")) for _ in range(8)])
         for broker in cluster.brokers.values():
-            broker.script = RepeatedStep(store_and_respond_after(LATENCIES[latency]))  # type: ignore[assignment]
+            broker.otherwise = store_and_respond_after(LATENCIES[latency])
         ends, acknowledged = await flood(producer, 1_000, keys)
         assert ends.keys() == {"stored", Outcome.NOT_STORED.value}, ends
         stored = Counter(body for broker in cluster.brokers.values() for body in broker.stored if body != b"first")

@@ -11,7 +11,6 @@ from lockstep.client import ConfigError, LatencyFaults, Message, Producer
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.latency_fault import BrokerLatencies
 from lockstep.client.producer.machines.routing import queue_of_key
-from lockstep.protocol.fields import to_plain
 from support.fake_broker import FakeBroker, Sent, fake_cluster, ignore
 from support.loops import until
 
@@ -106,10 +105,8 @@ TABLE = LatencyFaults(latencies_ms=(100,), left_out_ms=(5_000,), failed_ms=200)
 
 
 def respond_slowly(broker: FakeBroker, seen: Sent) -> None:
-    """Store at once, respond after 150 ms."""
-    code, reply = broker.store_frame(seen)
-    response = seen.command.reply(code, None, to_plain(reply))
-    asyncio.get_running_loop().call_later(0.150, seen.endpoint.send, response)
+    """Store and respond after 150 ms."""
+    asyncio.get_running_loop().call_later(0.150, broker.take, seen)
 
 
 async def brokers_used(producer: Producer, count: int) -> Counter[str]:

@@ -24,6 +24,7 @@ from support.fake_broker import (
     refuse,
     store_and_disconnect,
     store_without_response,
+    take,
 )
 from support.producing import message, producing
 
@@ -34,18 +35,11 @@ LATE_S = 0.012
 
 
 class Faults:
-    """A script that decides about each frame when it arrives. It is False once the faults are over."""
+    """A step that decides about each frame when it arrives."""
 
     def __init__(self, random: Random, share: float) -> None:
         self._random = random
         self._share = share
-        self.on = True
-
-    def __bool__(self) -> bool:
-        return self.on
-
-    def popleft(self) -> "Faults":
-        return self
 
     def __call__(self, broker: FakeBroker, seen: Sent) -> None:
         loop, random = asyncio.get_running_loop(), self._random
@@ -190,7 +184,7 @@ async def test_every_send_ends_once_by_its_deadline_with_the_correct_outcome(see
     async with fake_cluster(*names, topics={"t": random.choice([1, 2])}) as cluster, producing(cluster, config) as producer:
         await asyncio.gather(*[producer.send(message("first")) for _ in range(8)])
         for broker in cluster.brokers.values():
-            broker.script = Faults(random, random.choice([0.0, 0.1, 0.4, 0.6]))  # type: ignore[assignment]
+            broker.otherwise = Faults(random, random.choice([0.0, 0.1, 0.4, 0.6]))
         random_sends = RandomSends(random, config)
         sending = []
         for _ in range(random.choice([40, 150, 400])):
@@ -202,7 +196,7 @@ async def test_every_send_ends_once_by_its_deadline_with_the_correct_outcome(see
         async with asyncio.timeout(20):
             await asyncio.wait(sending)
         for broker in cluster.brokers.values():
-            broker.script.on = False  # type: ignore[attr-defined]
+            broker.otherwise = take
         await asyncio.sleep(10)
         gate = producer._limit
         assert (gate.count, gate.byte_count, gate.must_wait, gate._by_place, gate._waking) == (0, 0, False, {}, 0)

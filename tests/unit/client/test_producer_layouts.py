@@ -186,14 +186,13 @@ async def test_keyed_send_waiting_for_the_higher_layout_ends_at_its_deadline_des
     """It is not written after the deadline, because then its outcome would be unknown."""
 
     def stale_or_slow(broker: FakeBroker, seen: Sent) -> None:
-        broker.script.append(stale_or_slow)
         if seen.header.layout_counter is None:
             asyncio.get_running_loop().call_later(0.02, broker.take, seen)
         else:
             refuse(LayoutStaleError("newer"))(broker, seen)
 
     async with one_queue(ProducerConfig()) as (broker, producer):
-        broker.script.append(stale_or_slow)
+        broker.otherwise = stale_or_slow
         loop, waiting = asyncio.get_running_loop(), True
 
         async def send_on() -> None:
