@@ -23,11 +23,11 @@ def frame(*bodies: bytes) -> tuple[bytes, list[int]]:
 
 
 @asynccontextmanager
-async def a_job(given_id: GivenId | None = JOB, *, attempt_timeout_ms: int = 60_000) -> AsyncIterator[tuple[FakeBroker, Producer]]:
+async def a_job(*, attempt_timeout_ms: int = 60_000) -> AsyncIterator[tuple[FakeBroker, Producer]]:
     async with (
         fake_cluster("a", topics={"t": 2}) as cluster,
         Producer(
-            "job", nameserver=cluster.nameserver, given_id=given_id, keyed_send_timeout_ms=60_000, attempt_timeout_ms=attempt_timeout_ms
+            "job", nameserver=cluster.nameserver, given_id=JOB, keyed_send_timeout_ms=60_000, attempt_timeout_ms=attempt_timeout_ms
         ) as producer,
     ):
         yield cluster.brokers["a"], producer
@@ -95,10 +95,3 @@ async def refused(send: Coroutine[Any, Any, SendResult]) -> SendResult | QueueUn
         return await send
     except QueueUnavailableError as error:
         return error
-
-
-async def test_lost_suffix_starts_a_new_epoch_without_a_given_id() -> None:
-    async with a_job(None) as (broker, producer):
-        broker.script.append(refuse(OutOfSequenceError("a suffix was lost")))
-        await producer.send_records(QUEUE, *frame(b"1"))
-        assert [one.place for one in broker.sends] == [(0, 0), (1, 0)]

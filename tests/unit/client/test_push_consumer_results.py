@@ -106,22 +106,16 @@ async def test_manual_commit_advances_only_at_commit_and_rollback_redelivers() -
     assert a.committed(G, "orders", 0) == 2  # at a drain, SUCCESSes that were not committed roll back
 
 
-async def test_listener_that_returns_none_advances_the_commit_offset() -> None:
-    async with one_broker(b"0", b"1", b"2", responses=[None] * 3) as (a, handled, consumer):
+@pytest.mark.parametrize("auto_commit", [True, False])
+async def test_listener_that_returns_none_advances_the_commit_offset_if_it_is_committed_automatically(auto_commit: bool) -> None:
+    def listen(context: OrderlyContext) -> None:
+        context.auto_commit = auto_commit
+
+    async with one_broker(b"0", b"1", b"2", responses=[listen] * 3) as (a, handled, consumer):
         await advance(1)
         assert handled.bodies == [b"0", b"1", b"2"]
-        assert a.committed(G, "orders", 0) == 3
+        assert a.committed(G, "orders", 0) == (3 if auto_commit else 0)
         assert consumer.health().ok
-
-
-async def test_listener_that_returns_none_with_manual_commit_commits_nothing() -> None:
-    def manual(context: OrderlyContext) -> None:
-        context.auto_commit = False
-
-    async with one_broker(b"0", b"1", responses=[manual] * 2) as (a, handled, _):
-        await advance(1)
-        assert handled.bodies == [b"0", b"1"]
-        assert a.committed(G, "orders", 0) == 0
 
 
 async def test_repeatedly_failing_queue_is_reported_blocked_until_it_succeeds() -> None:
