@@ -8,7 +8,6 @@ from support.fake_broker.cluster import (
     fake_cluster,
     frozen_cluster,
     make_layout,
-    threaded_cluster,
 )
 from support.fake_broker.groups import Lock, pulled
 from support.fake_broker.sends import (
@@ -47,5 +46,4 @@ __all__ = [
     "store_without_response",
     "stored",
     "take",
-    "threaded_cluster",
 ]

@@ -1,12 +1,10 @@
 """Clusters of fake brokers: on the test's loop with a fake nameserver, or in a thread with a real one, for commands."""
 
-import asyncio
 import functools
-import threading
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from lockstep.client.client import Client
 from lockstep.nameserver.app import Nameserver
@@ -23,11 +21,11 @@ from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.link import connect
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
+from lockstep.runtime.loop_thread import LoopThread
 from support.fake_broker.groups import Groups
 from support.fake_broker.reports import Reports
 from support.fake_broker.sends import Sends
 from support.frozen_loop import loop_host
-from support.processes import LIMIT_S
 
 T = TypeVar("T")
 LOOPBACK = {"internal": ("127.0.0.1", 0)}
@@ -164,15 +162,21 @@ async def frozen_cluster(*names: str, topics: dict[str, int] | None = None) -> A
 class ThreadedCluster:
     """Fake brokers and a real nameserver on a loop in a thread, because commands own the main thread."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, brokers: dict[str, FakeBroker]) -> None:
-        self.brokers = brokers
+    def __init__(self, *brokers: FakeBroker) -> None:
+        self.brokers = {broker.name: broker for broker in brokers}
         self.nameserver = ""
-        self._loop = loop
-        self._served = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), Host.real())
+        self._thread = LoopThread("fake cluster", self._serve)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._thread.close()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the cluster's loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=LIMIT_S)
+        return self._thread.call(lambda _: work)
 
     def hold(self, layout: TopicLayout) -> None:
         """Create the topic on every broker and register it."""
@@ -180,32 +184,19 @@ class ThreadedCluster:
             broker.adopt(layout)
             self.run(broker.register())
 
-    async def start(self) -> None:
-        await self._served.start()
-        self.nameserver = self._served.address
+    @asynccontextmanager
+    async def _serve(self) -> AsyncIterator[None]:
+        served = Nameserver(NameserverConfig(listen=("127.0.0.1:0",)), Host.real())
+        await served.start()
+        self.nameserver = served.address
         for broker in self.brokers.values():
             await broker.start()
             await broker.register_at(self.nameserver)
         for broker in self.brokers.values():
             await broker.register()
-
-    async def stop(self) -> None:
-        for broker in self.brokers.values():
-            await broker.stop()
-        await self._served.stop()
-
-
-@contextmanager
-def threaded_cluster(*brokers: FakeBroker) -> Iterator[ThreadedCluster]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="fake cluster")
-    thread.start()
-    cluster = ThreadedCluster(loop, {broker.name: broker for broker in brokers})
-    try:
-        cluster.run(cluster.start())
-        yield cluster
-    finally:
-        cluster.run(cluster.stop())
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+        try:
+            yield
+        finally:
+            for broker in self.brokers.values():
+                await broker.stop()
+            await served.stop()

@@ -12,12 +12,12 @@ from lockstep.cli import main as cli
 from lockstep.cli.servers import runs_server
 from lockstep.protocol.errors import NoPermissionError
 from lockstep.runtime.configuration.settings import declared_settings
-from support.fake_broker import FakeBroker, ThreadedCluster, threaded_cluster
+from support.fake_broker import FakeBroker, ThreadedCluster
 
 
 @pytest.fixture
 def cluster() -> Iterator[ThreadedCluster]:
-    with threaded_cluster(FakeBroker("broker-a"), FakeBroker("broker-b")) as made:
+    with ThreadedCluster(FakeBroker("broker-a"), FakeBroker("broker-b")) as made:
         yield made
 
 

@@ -13,7 +13,7 @@ from lockstep.protocol.errors import ServiceNotAvailableError, TopicNotExistErro
 from lockstep.protocol.messages.ids import offset_message_id
 from lockstep.protocol.messages.message import Message
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
-from support.fake_broker import STORE_HOST, FakeBroker, ThreadedCluster, stored, threaded_cluster
+from support.fake_broker import STORE_HOST, FakeBroker, ThreadedCluster, stored
 
 ORDERS = TopicLayout("orders", LayoutVersion(1, 7), (LayoutEntry("broker-a", 2, 2, 1), LayoutEntry("broker-b", 2, 2, 1)))
 SESSION = MemberStatus("10.0.0.9@77#0123456789abcdef", "89abcdef", "10.0.0.9:5555", True, 400)
@@ -34,7 +34,7 @@ def cluster() -> Iterator[ThreadedCluster]:
     b = FakeBroker("broker-b", layouts={"orders": ORDERS}, groups={"billing": status(queue(0), members=())})
     for broker in (a, b):
         broker.offsets["orders"] = [OffsetRange(0, 0, 9), OffsetRange(1, 3, 9)]
-    with threaded_cluster(a, b) as made:
+    with ThreadedCluster(a, b) as made:
         yield made
 
 

@@ -10,7 +10,7 @@ from lockstep.cli import main as cli
 from lockstep.protocol.bodies import GroupSettings, GroupStatus, ListVersion, MemberStatus
 from lockstep.protocol.errors import NoPermissionError
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
-from support.fake_broker import FakeBroker, ThreadedCluster, threaded_cluster
+from support.fake_broker import FakeBroker, ThreadedCluster
 
 SETTINGS = GroupSettings("billing", consume_enable=False)
 
@@ -22,7 +22,7 @@ def status(*members: str) -> GroupStatus:
 
 @pytest.fixture
 def cluster() -> Iterator[ThreadedCluster]:
-    with threaded_cluster(*(FakeBroker(name, groups={"billing": status()}) for name in ("broker-a", "broker-b"))) as made:
+    with ThreadedCluster(*(FakeBroker(name, groups={"billing": status()}) for name in ("broker-a", "broker-b"))) as made:
         yield made
 
 
