@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 from lockstep.broker.groups.parking import Parking
 from lockstep.broker.groups.pull_fence import PullCheck
@@ -81,6 +82,11 @@ class Broker:
         await turn()
         (response,) = self.endpoint.take()
         return response
+
+    async def pulled(self, offset: int = 0, **header: Any) -> Command:
+        """Return the response to a pull."""
+        self.pull(offset, **header)
+        return await self.response()
 
     def arrive(self, *bodies: bytes, queue_id: int = 0, tag: str | None = None) -> None:
         self.store.append("t", queue_id, list(bodies), tags=[tag] * len(bodies))

@@ -40,8 +40,7 @@ def place(response: Command) -> tuple[int, int, int]:
 async def test_pull_returns_stored_records_and_bounds() -> None:
     broker = Broker()
     broker.store.append("t", 0, [b"one", b"two", b"three"])
-    broker.pull(1)
-    response = await broker.response()
+    response = await broker.pulled(1)
     assert (response.code, response.body, place(response)) == (ResponseCode.SUCCESS, b"twothree", (3, 0, 3))
 
 
@@ -54,8 +53,7 @@ def return_results(broker: Broker, *results: ReadResult) -> None:
 async def test_messages_lost_to_damage_are_skipped_with_offset_moved() -> None:
     broker = Broker()
     return_results(broker, ReadResult(ReadStatus.LOST, 5, 0, 9))
-    broker.pull(3, **LONG)
-    response = await broker.response()
+    response = await broker.pulled(3, **LONG)
     assert (response.code, response.body, place(response)) == (ResponseCode.PULL_OFFSET_MOVED, b"", (5, 0, 9))
     assert from_plain(PullReply, response.fields).gap_first is None, "the client names the gap: from what it asked for"
 
@@ -65,13 +63,11 @@ async def test_retention_gap_and_damage_gap_are_two_responses() -> None:
     broker = Broker()
     broker.coordination.checks[4] = PullCheck(gap=(1, 3))
     return_results(broker, *[ReadResult(ReadStatus.LOST, 5, 3, 9)] * 2)
-    broker.pull(3, epoch=4)
-    response = await broker.response()
+    response = await broker.pulled(3, epoch=4)
     reply = from_plain(PullReply, response.fields)
     assert (response.code, reply.next_begin_offset, (reply.gap_first, reply.gap_end)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, 3, (1, 3))
     broker.coordination.checks[4] = PullCheck()
-    broker.pull(3, epoch=4)
-    response = await broker.response()
+    response = await broker.pulled(3, epoch=4)
     assert (response.code, place(response)) == (ResponseCode.PULL_OFFSET_MOVED, (5, 3, 9))
 
 
@@ -91,8 +87,7 @@ async def test_offset_outside_the_queue_gets_rocketmqs_code_and_next_offset(
     broker = Broker()
     if stored:
         broker.store.append("t", 0, [b"x"] * stored)
-    broker.pull(offset)
-    response = await broker.response()
+    response = await broker.pulled(offset)
     assert (response.code, place(response)) == (code, expected)
 
 
@@ -117,8 +112,7 @@ async def test_offset_outside_the_queue_gets_rocketmqs_code_and_next_offset(
 )
 async def test_invalid_pull_is_rejected(header: dict[str, object], code: ResponseCode, words: str) -> None:
     broker = Broker()
-    broker.pull(**header)  # type: ignore[arg-type]
-    response = await broker.response()
+    response = await broker.pulled(**header)
     assert response.code == code
     assert words in str(response.remark)
 
@@ -130,8 +124,7 @@ async def test_pull_without_expression_uses_the_groups_subscription_unless_older
     broker = Broker()
     broker.coordination.subscriptions["g", "t"] = Subscription("t", "a", sub_version=5)
     broker.store.append("t", 0, [b"A", b"B", b"none"], tags=["a", "b", None])
-    broker.pull(sys_flag=0, sub_version=requested)
-    response = await broker.response()
+    response = await broker.pulled(sys_flag=0, sub_version=requested)
     assert response.code == code
     assert response.body == (b"A" if code == ResponseCode.SUCCESS else b"")
 
@@ -139,8 +132,7 @@ async def test_pull_without_expression_uses_the_groups_subscription_unless_older
 async def test_page_without_a_match_returns_at_once_with_the_next_offset() -> None:
     broker = Broker()
     broker.store.append("t", 0, [b"B"] * 3, tags=["b"] * 3)
-    broker.pull(subscription="a", **LONG)
-    response = await broker.response()
+    response = await broker.pulled(subscription="a", **LONG)
     assert (response.code, place(response)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, (3, 0, 3))
 
 
@@ -180,10 +172,8 @@ def test_page_of_a_rocketmq_client_is_at_most_a_classic_one(requested: int, want
 
 async def test_pull_without_suspend_is_not_held() -> None:
     broker = Broker()
-    broker.pull()
-    assert (await broker.response()).code == ResponseCode.PULL_NOT_FOUND
-    broker.pull(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=0)
-    assert (await broker.response()).code == ResponseCode.PULL_NOT_FOUND
+    assert (await broker.pulled()).code == ResponseCode.PULL_NOT_FOUND
+    assert (await broker.pulled(sys_flag=SUBSCRIPTION | SUSPEND, suspend_timeout_millis=0)).code == ResponseCode.PULL_NOT_FOUND
 
 
 async def test_held_pull_is_served_by_the_arrival() -> None:
@@ -259,8 +249,7 @@ async def test_stop_responds_to_every_pull_and_holds_no_new_one() -> None:
     await turn()
     broker.pulls.stop()
     assert [one.code for one in broker.endpoint.take()] == [ResponseCode.PULL_NOT_FOUND] * 2
-    broker.pull(**LONG)
-    assert (await broker.response()).code == ResponseCode.PULL_NOT_FOUND
+    assert (await broker.pulled(**LONG)).code == ResponseCode.PULL_NOT_FOUND
 
 
 async def test_closed_connection_has_no_held_pull() -> None:
@@ -303,8 +292,7 @@ async def test_stale_epoch_is_rejected_and_a_held_pull_ends_when_the_epoch_rises
 async def test_gap_is_reported_at_once_even_without_messages() -> None:
     broker = Broker()
     broker.coordination.checks[5] = PullCheck(gap=(3, 9))
-    broker.pull(epoch=5, **LONG)
-    reply = from_plain(PullReply, (await broker.response()).fields)
+    reply = from_plain(PullReply, (await broker.pulled(epoch=5, **LONG)).fields)
     assert (reply.gap_first, reply.gap_end) == (3, 9)
 
 
@@ -317,8 +305,7 @@ async def test_commit_of_a_pull_is_applied_once_and_only_if_permitted() -> None:
     await broker.response()
     assert broker.coordination.commits == [("g", 0, 4)]
     broker.coordination.checks[None] = PullCheck(may_commit=False)
-    broker.pull(**flags)  # type: ignore[arg-type]
-    await broker.response()
+    await broker.pulled(**flags)
     assert len(broker.coordination.commits) == 1
 
 
@@ -334,8 +321,7 @@ async def test_rejected_commit_does_not_reject_its_pull(refusal: Exception) -> N
     broker = Broker()
     broker.coordination.refusal = refusal
     broker.store.append("t", 0, [b"x"])
-    broker.pull(sys_flag=SUBSCRIPTION | COMMIT_OFFSET, commit_offset=4)
-    assert (await broker.response()).code == ResponseCode.SUCCESS
+    assert (await broker.pulled(sys_flag=SUBSCRIPTION | COMMIT_OFFSET, commit_offset=4)).code == ResponseCode.SUCCESS
 
 
 # ------------------------------------------------------------------------------------------------------------ disk and fairness
@@ -385,8 +371,7 @@ async def test_disk_error_in_a_read_is_returned_and_not_fatal() -> None:
 
     broker.store.cold = True
     broker.store.read_cold = fail  # type: ignore[method-assign]
-    broker.pull()
-    response = await broker.response()
+    response = await broker.pulled()
     assert (response.code, "Input/output" in str(response.remark)) == (ResponseCode.SYSTEM_ERROR, True)
     assert broker.tasks.failure is None
 
@@ -398,17 +383,13 @@ def priced(amount: int) -> bytes:
 async def test_sql_expression_of_the_pull_or_of_the_group_filters_by_properties() -> None:
     broker = Broker()
     broker.store.append("t", 0, [priced(1), priced(200), priced(3), priced(400)])
-    broker.pull(subscription="amount > 100", expression_type="SQL92")
-    given = await broker.response()
+    given = await broker.pulled(subscription="amount > 100", expression_type="SQL92")
     assert (given.code, bytes(given.body), place(given)) == (ResponseCode.SUCCESS, priced(200) + priced(400), (4, 0, 4))
     broker.coordination.subscriptions["g", "t"] = Subscription("t", "amount < 100", "SQL92")
-    broker.pull(sys_flag=0)
-    assert (await broker.response()).body == priced(1) + priced(3)
-    broker.pull(sys_flag=0, expression_type="SQL92", offset=3)
-    assert (await broker.response()).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    assert (await broker.pulled(sys_flag=0)).body == priced(1) + priced(3)
+    assert (await broker.pulled(sys_flag=0, expression_type="SQL92", offset=3)).code == ResponseCode.PULL_RETRY_IMMEDIATELY
     broker.coordination.subscriptions["g", "t"] = Subscription("t", "amount >> 1", "SQL92")
-    broker.pull(sys_flag=0)
-    assert (await broker.response()).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert (await broker.pulled(sys_flag=0)).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
 async def test_held_pull_with_an_sql_expression_waits_for_a_message_that_passes() -> None:
@@ -425,12 +406,9 @@ async def test_held_pull_with_an_sql_expression_waits_for_a_message_that_passes(
 async def test_messages_that_a_subscription_does_not_match_are_counted_by_group() -> None:
     broker = Broker()
     broker.store.append("t", 0, [priced(1), priced(200), priced(3)])
-    broker.pull(subscription="amount > 100", expression_type="SQL92")
-    await broker.response()
-    broker.pull(subscription="amount > 100", expression_type="SQL92", offset=2)
-    await broker.response()
-    broker.pull(offset=3)
-    await broker.response()
+    await broker.pulled(subscription="amount > 100", expression_type="SQL92")
+    await broker.pulled(subscription="amount > 100", expression_type="SQL92", offset=2)
+    await broker.pulled(offset=3)
     (found,) = broker.pulls.delivered.values()
     assert (found.messages, found.filtered) == (1, 3), "0 and 2 beside the match, and 2 once more"
 
@@ -669,8 +647,7 @@ async def test_pull_of_parked_messages_without_an_epoch_is_an_operator_s(key: st
     broker.coordination.checks[None] = broker.coordination.checks[5] = check
     broker.coordination.parks.park(("g", "t", 0), "k3", 0, 3, "failed", 1)
     broker.store.append("t", 0, [encode_record(b"t", 0, b"x", b"__SHARDINGKEY\x01" + each, born_ms=1) for each in (b"k2", b"k3")])
-    broker.pull(0, key=key, sys_flag=SUBSCRIPTION | COMMIT_OFFSET, commit_offset=1)
-    response = await broker.response()
+    response = await broker.pulled(0, key=key, sys_flag=SUBSCRIPTION | COMMIT_OFFSET, commit_offset=1)
     assert (response.code, len(split_records(response.body))) == (ResponseCode.SUCCESS, 1)
     assert (broker.coordination.commits, broker.pulls.delivered) == ([], {})
     broker.pull(0, key=key, epoch=5)

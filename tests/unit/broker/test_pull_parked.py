@@ -83,8 +83,7 @@ def passed(broker: Broker) -> int:
 async def test_messages_of_a_parked_key_are_left_out_and_passed(state: ParkState, offset: int, expected: list[int]) -> None:
     broker = broker_with("a", "b", "a", None, "a")
     park(broker, "a", offset, state)
-    broker.pull(0)
-    response = await broker.response()
+    response = await broker.pulled(0)
     assert response.code == ResponseCode.SUCCESS
     assert read(response) == (expected, 5)
 
@@ -92,12 +91,10 @@ async def test_messages_of_a_parked_key_are_left_out_and_passed(state: ParkState
 async def test_page_of_hidden_messages_alone_is_answered_with_the_next_offset() -> None:
     broker = broker_with("a", "a", "b")
     park(broker, "a", 0)
-    broker.pull(0, max_msg_nums=32)
-    assert read(await broker.response()) == ([2], 3)
+    assert read(await broker.pulled(0, max_msg_nums=32)) == ([2], 3)
     broker = broker_with("a", "a")
     park(broker, "a", 0)
-    broker.pull(0)
-    response = await broker.response()
+    response = await broker.pulled(0)
     assert response.code == ResponseCode.PULL_RETRY_IMMEDIATELY
     assert read(response) == ([], 2)
 
@@ -105,29 +102,24 @@ async def test_page_of_hidden_messages_alone_is_answered_with_the_next_offset() 
 async def test_page_has_as_many_messages_as_it_may_have_besides_the_hidden_ones() -> None:
     broker = broker_with(*"abababab")
     park(broker, "a", 0)
-    broker.pull(0, max_msg_nums=3)
-    assert read(await broker.response()) == ([1, 3, 5], 6)
+    assert read(await broker.pulled(0, max_msg_nums=3)) == ([1, 3, 5], 6)
 
 
 async def test_other_groups_and_queues_get_every_message() -> None:
     broker = broker_with("a", "b")
     broker.store.append("t", 1, [stored(9, "a")])
     park(broker, "a", 0)
-    broker.pull(0, consumer_group="h")
-    assert read(await broker.response()) == ([0, 1], 2)
-    broker.pull(0, queue_id=1)
-    assert read(await broker.response()) == ([9], 1)
+    assert read(await broker.pulled(0, consumer_group="h")) == ([0, 1], 2)
+    assert read(await broker.pulled(0, queue_id=1)) == ([9], 1)
     assert passed(broker) == 0, "they pass nothing of this group"
 
 
 async def test_hidden_messages_are_counted_as_filtered_and_those_of_a_key_are_not() -> None:
     broker = broker_with(*"abaab")
     park(broker, "a", 0)
-    broker.pull(0)
-    await broker.response()
+    await broker.pulled(0)
     assert broker.pulls.delivered["t", "g"].filtered == 3
-    broker.pull(0, key="a", epoch=4)
-    assert read(await broker.response())[0] == [0, 2, 3]
+    assert read(await broker.pulled(0, key="a", epoch=4))[0] == [0, 2, 3]
     assert broker.pulls.delivered["t", "g"].filtered == 3
 
 
@@ -135,10 +127,8 @@ async def test_tags_and_hidden_keys_filter_together() -> None:
     broker = Broker()
     broker.store.append("t", 0, [stored(n, key) for n, key in enumerate("ababab")], tags=["x", "x", "y", "y", "x", "x"])
     park(broker, "a", 0)
-    broker.pull(0, subscription="x")
-    assert read(await broker.response()) == ([1, 5], 6)
-    broker.pull(0, subscription="x", key="a", epoch=4)
-    assert read(await broker.response()) == ([0, 4], 6)
+    assert read(await broker.pulled(0, subscription="x")) == ([1, 5], 6)
+    assert read(await broker.pulled(0, subscription="x", key="a", epoch=4)) == ([0, 4], 6)
 
 
 async def test_sql_and_hidden_keys_filter_together() -> None:
@@ -146,12 +136,9 @@ async def test_sql_and_hidden_keys_filter_together() -> None:
     broker.store.append("t", 0, [stored(n, key, size=str(n)) for n, key in enumerate("ababab")])
     broker.coordination.subscriptions["g", "t"] = Subscription("t", "size > 1", expression_type="SQL92")
     park(broker, "a", 2)
-    broker.pull(0, sys_flag=0)
-    assert read(await broker.response()) == ([3, 5], 6)
-    broker.pull(0, sys_flag=0, key="a", epoch=4)
-    assert read(await broker.response()) == ([2, 4], 6)
-    broker.pull(0, sys_flag=0, key="", epoch=4)
-    assert read(await broker.response()) == ([2, 4], 6)
+    assert read(await broker.pulled(0, sys_flag=0)) == ([3, 5], 6)
+    assert read(await broker.pulled(0, sys_flag=0, key="a", epoch=4)) == ([2, 4], 6)
+    assert read(await broker.pulled(0, sys_flag=0, key="", epoch=4)) == ([2, 4], 6)
 
 
 # ----------------------------------------------------------------------------------------------------------------- key pulls
@@ -161,27 +148,22 @@ async def test_sql_and_hidden_keys_filter_together() -> None:
 async def test_pull_of_a_key_returns_its_messages_whatever_its_row_says(state: ParkState) -> None:
     broker = broker_with("a", "b", "a", None, "ab")
     park(broker, "a", 1, state)
-    broker.pull(0, key="a", epoch=4)
-    assert read(await broker.response()) == ([0, 2], 5)
-    broker.pull(3, key="a", epoch=4)
-    response = await broker.response()
+    assert read(await broker.pulled(0, key="a", epoch=4)) == ([0, 2], 5)
+    response = await broker.pulled(3, key="a", epoch=4)
     assert (response.code, read(response)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, ([], 5))
-    broker.pull(5, key="a", epoch=4)
-    response = await broker.response()
+    response = await broker.pulled(5, key="a", epoch=4)
     assert (response.code, read(response)) == (ResponseCode.PULL_NOT_FOUND, ([], 5))
     assert passed(broker) == 0, "these pulls leave nothing out"
 
 
 async def test_pull_of_what_waits_returns_every_waiting_message() -> None:
     broker = broker_with(*"abcdabcd", None)
-    broker.pull(0, key="", epoch=4)
-    assert read(await broker.response()) == ([], 9), "nothing is parked"
+    assert read(await broker.pulled(0, key="", epoch=4)) == ([], 9), "nothing is parked"
     park(broker, "a", 0)
     park(broker, "b", 5, S.REPLAYING)
     park(broker, "c", 2, S.DROPPING)
     park(broker, "d", 3, S.ENDED)
-    broker.pull(0, key="", epoch=4)
-    assert read(await broker.response()) == ([0, 2, 4, 5, 6], 9)
+    assert read(await broker.pulled(0, key="", epoch=4)) == ([0, 2, 4, 5, 6], 9)
     assert passed(broker) == 0
 
 
