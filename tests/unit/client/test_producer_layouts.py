@@ -11,7 +11,7 @@ from lockstep.client.producer.machines.routing import queue_of_key
 from lockstep.protocol.errors import LayoutStaleError
 from support.fake_broker import FakeBroker, Sent, fake_cluster, make_layout, refuse, respond_later
 from support.loops import until
-from support.producing import held_send, keyed, message, one_queue, producing, sends, stop_and_wait_for_link_down
+from support.producing import held_send, ignored, keyed, message, one_queue, producing, send, sends, stop_and_wait_for_link_down
 
 pytestmark = pytest.mark.simulated
 
@@ -118,10 +118,9 @@ async def test_send_waiting_for_the_in_flight_limit_fails_when_its_topic_is_dele
 
 
 async def test_send_waiting_for_its_broker_fails_when_its_topic_is_deleted() -> None:
-    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
-        await producer.send(message("first", sharding_key="k"))
-        await stop_and_wait_for_link_down(cluster.brokers["a"], producer)
-        sending = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
+    async with one_queue(ProducerConfig()) as (broker, producer):
+        await stop_and_wait_for_link_down(broker, producer)
+        sending = send(producer, "1", "k")
         await asyncio.sleep(3)
         begun_s = asyncio.get_running_loop().time()
         producer._topics.layout_changed(make_layout("t", counter=2))
@@ -131,12 +130,8 @@ async def test_send_waiting_for_its_broker_fails_when_its_topic_is_deleted() -> 
 
 
 async def test_send_of_unknown_state_ends_as_unknown_when_its_topic_is_deleted() -> None:
-    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
-        await producer.send(message("first", sharding_key="k"))
-        broker = cluster.brokers["a"]
-        broker.script.append(lambda broker, seen: None)
-        sending = asyncio.ensure_future(producer.send(message("1", sharding_key="k")))
-        await until(lambda: len(broker.sends) == 2)
+    async with one_queue(ProducerConfig()) as (broker, producer):
+        sending = await ignored(broker, send(producer, "1", "k"))
         await stop_and_wait_for_link_down(broker, producer)
         begun_s = asyncio.get_running_loop().time()
         producer._topics.layout_changed(make_layout("t", counter=2))

@@ -23,7 +23,7 @@ from support.fake_broker import (
     store_without_response,
 )
 from support.loops import until
-from support.producing import held_send, ignored, message, one_queue, producing, sends, stop_and_wait_for_link_down
+from support.producing import held_send, ignored, message, one_queue, producing, send, sends, stop_and_wait_for_link_down
 
 pytestmark = pytest.mark.simulated
 
@@ -160,9 +160,7 @@ async def test_keyed_send_never_moves_and_its_error_names_the_queue() -> None:
 
 async def test_keyed_send_to_a_disconnected_broker_fails_as_not_stored() -> None:
     config = ProducerConfig(keyed_send_timeout_ms=150)
-    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
-        await producer.send(message("first", sharding_key="k"))
-        broker = cluster.brokers["a"]
+    async with one_queue(config) as (broker, producer):
         await stop_and_wait_for_link_down(broker, producer)
         with pytest.raises(QueueUnavailableError, match=r"not connected.*not stored") as caught:
             await producer.send(message("second", sharding_key="k"))
@@ -170,11 +168,9 @@ async def test_keyed_send_to_a_disconnected_broker_fails_as_not_stored() -> None
 
 
 async def test_keyed_send_waits_until_its_broker_returns_on_another_port() -> None:
-    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, ProducerConfig()) as producer:
-        await producer.send(message("first", sharding_key="k"))
-        broker = cluster.brokers["a"]
+    async with one_queue(ProducerConfig()) as (broker, producer):
         await broker.stop()
-        sending = asyncio.ensure_future(producer.send(message("second", sharding_key="k")))
+        sending = send(producer, "second", "k")
         broker.term += 1
         await broker.start()
         assert (await sending).queue_offset == 1
@@ -184,9 +180,8 @@ async def test_keyed_send_waits_until_its_broker_returns_on_another_port() -> No
 
 async def test_unkeyed_send_without_any_broker_fails_at_its_deadline() -> None:
     config = ProducerConfig(send_timeout_ms=80)
-    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, config) as producer:
-        await producer.send(message())
-        await stop_and_wait_for_link_down(cluster.brokers["a"], producer)
+    async with one_queue(config) as (broker, producer):
+        await stop_and_wait_for_link_down(broker, producer)
         with pytest.raises(SendTimeoutError, match="topic t: not acknowledged") as caught:
             await producer.send(message())
         assert caught.value.outcome is Outcome.NOT_STORED

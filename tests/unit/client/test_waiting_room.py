@@ -97,9 +97,7 @@ async def test_sends_above_the_limit_are_refused_at_once_while_the_broker_is_dow
     sharding_key: str | None,
 ) -> None:
     loop = asyncio.get_running_loop()
-    async with fake_cluster("a", topics={"t": 1}) as cluster, producing(cluster, SMALL) as producer:
-        broker = cluster.brokers["a"]
-        await producer.send(message("first"))
+    async with one_queue(SMALL) as (broker, producer):
         port = int(broker.address.rpartition(":")[2])
         await stop_and_wait_for_link_down(broker, producer)
         waiting = [asyncio.ensure_future(producer.send(message(f"{n:02}", sharding_key=sharding_key))) for n in range(30)]
