@@ -16,6 +16,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendRecordsHeader
 from lockstep.protocol.messages.message import Message, encode_message
 from lockstep.protocol.messages.record import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, STORE_HOST_AT, STORE_TIMESTAMP_AT, pack_host
+from lockstep.protocol.topics.layouts import is_higher
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.server import Server
@@ -142,9 +143,9 @@ class Wire:
             self._respond(command, endpoint, self._decode(command))
 
     def adopt(self, layout: TopicLayout) -> None:
-        """Keep the newer of this layout and the present one."""
+        """Keep the higher of this layout and the present one."""
         here = self.layouts.get(layout.topic)
-        if here is None or here.version < layout.version:
+        if here is None or is_higher(layout, here):
             self.layouts[layout.topic] = layout
 
     @property

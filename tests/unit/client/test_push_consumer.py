@@ -54,16 +54,6 @@ async def test_context_has_queue_fence_and_attempt() -> None:
         assert (context.attempt, context.auto_commit, context.cancelled.is_set()) == (0, True, False)
 
 
-async def test_queues_of_two_brokers_are_consumed() -> None:
-    async with frozen_cluster("a", "b") as cluster:
-        handled = Handled()
-        async with consuming(cluster, handled):
-            for name in ("a", "b"):
-                cluster[name].store("orders", 0, [name.encode()])
-            await settle()
-            assert sorted(handled.bodies) == [b"a", b"b"]
-
-
 async def test_topic_created_after_start_is_consumed() -> None:
     async with frozen_cluster(topics={"orders": 1, "later": 1}) as cluster:
         later = cluster.layouts.pop("later")
