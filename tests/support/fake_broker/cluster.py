@@ -124,13 +124,11 @@ class FakeCluster:
         else:
             topic = from_plain(TopicHeader, command.fields).topic
             layout = self.layouts.get(topic)
-            if layout is None:
-                endpoint.send(command.reply(ResponseCode.TOPIC_NOT_EXIST, f"no topic {topic}"))
-            elif layout.deleted:
-                body = encode_body(TopicRoute(layout, ()))
-                endpoint.send(command.reply(ResponseCode.TOPIC_NOT_EXIST, f"no topic {topic}", body=body))
-            else:
+            if layout is not None and not layout.deleted:
                 endpoint.send(command.reply(body=encode_body(TopicRoute(layout, known))))
+            else:
+                body = b"" if layout is None else encode_body(TopicRoute(layout, ()))
+                endpoint.send(command.reply(ResponseCode.TOPIC_NOT_EXIST, f"no topic {topic}", body=body))
 
 
 @asynccontextmanager
