@@ -84,6 +84,14 @@ def refuse(error: BrokerError, *, next_sequence: int | None = None) -> Step:
     return step
 
 
+def sequence_of(header: SendRecordsHeader) -> tuple[Scope, FrameSequence]:
+    """Return what the brokers' table of sequences takes."""
+    assert header.producer_id is not None
+    place = header.partition, header.producer_epoch, header.first_sequence, header.count
+    frame = FrameSequence(header.producer_id, *place, header.first, header.crc, bool(header.given))
+    return Scope(header.producer_id, header.partition, header.topic, header.queue_id), frame
+
+
 @dataclass
 class Sends(Wire):
     """Responds to SEND_RECORDS."""
@@ -121,10 +129,7 @@ class Sends(Wire):
 
     def store_frame(self, sent: Sent) -> tuple[ResponseCode, SendRecordsReply]:
         header = sent.header
-        assert header.producer_id is not None
-        scope = Scope(header.producer_id, header.partition, header.topic, header.queue_id)
-        place = header.partition, header.producer_epoch, header.first_sequence, header.count
-        frame = FrameSequence(header.producer_id, *place, header.first, header.crc, bool(header.given))
+        scope, frame = sequence_of(header)
         verdict = self.sequences.check_frame(scope, frame, now_ms=1)
         stored = verdict.stored or NOT_STORED
         if verdict is ACCEPT:

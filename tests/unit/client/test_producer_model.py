@@ -9,6 +9,7 @@ from random import Random
 
 import pytest
 
+from lockstep.broker.tables.sequence_table import ACCEPT, SequenceTable, StoredFrame
 from lockstep.client.errors import Outcome
 from lockstep.client.producer.config import ProducerConfig
 from lockstep.client.producer.machines.effects import Complete, Fail, PossibleDuplicates, Refuse, Release, Write
@@ -21,8 +22,11 @@ from lockstep.client.producer.machines.topic_machine import TopicMachine
 from lockstep.protocol.codes import ResponseCode as C
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import TransportError
+from lockstep.protocol.fields import from_plain
+from lockstep.protocol.headers.send import SendRecordsHeader
 from lockstep.protocol.messages.message import Message
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
+from support.fake_broker import sequence_of
 from support.producing import new_encoder
 
 BROKERS = ("a", "b")
@@ -83,29 +87,25 @@ class Connection:
 
 
 class Broker:
-    """A broker that stores each frame of a scope once, in sequence order."""
+    """A broker that stores frames as the table of sequences decides."""
 
     def __init__(self, layout: TopicLayout) -> None:
         self.layout = layout
         self.queues: dict[int, list[str]] = {}
-        self._scopes: dict[int, tuple[int, int, int]] = {}
+        self._sequences = SequenceTable()
 
     def take(self, written: Written) -> int:
-        get = written.fields.__getitem__
-        queue_id, epoch, first, count = (int(str(get(name))) for name in ("queueId", "producerEpoch", "firstSequence", "count"))
-        last_epoch, last_first, following = self._scopes.get(queue_id, (-1, 0, 0))
-        if epoch < last_epoch:
-            return C.STALE_EPOCH
-        if epoch == last_epoch and (first, first + count) == (last_first, following):
-            return C.DUPLICATE
-        if first != (following if epoch == last_epoch else 0):
-            return C.OUT_OF_SEQUENCE
-        if "layoutCounter" in written.fields and int(str(get("layoutCounter"))) < self.layout.version.counter:
+        header = from_plain(SendRecordsHeader, written.fields)
+        scope, frame = sequence_of(header)
+        verdict = self._sequences.check_frame(scope, frame, now_ms=1)
+        if verdict is not ACCEPT:
+            return C.DUPLICATE if verdict.stored else verdict.code
+        if header.layout_counter is not None and header.layout_counter < self.layout.version.counter:
             return C.LAYOUT_STALE
         if any(name.startswith("bad") for name in written.names):
             return C.MESSAGE_ILLEGAL
-        self.queues.setdefault(queue_id, []).extend(written.names)
-        self._scopes[queue_id] = epoch, first, first + count
+        self.queues.setdefault(header.queue_id, []).extend(written.names)
+        self._sequences.record_frame(scope, frame, StoredFrame(0, 0, 1))
         return C.SUCCESS
 
 
