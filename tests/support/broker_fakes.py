@@ -211,9 +211,9 @@ class FakeStore:
         return ReadResult(status, following, 0, end, parts, len(parts), size, examined, examined_bytes)
 
 
-def client_processor(bench: Bench, *budget: TurnBudget) -> ClientProcessor:
+def client_processor(bench: Bench, budget: TurnBudget | None = None) -> ClientProcessor:
     """Return the processor of a bench's clients, at the bench's time. It has no topics of groups."""
-    return ClientProcessor(cast(Any, FakeHost(SetClock(bench.now_ms))), bench.c, cast(Any, None), cast(Any, None), *budget)
+    return ClientProcessor(cast(Any, FakeHost(SetClock(bench.now_ms))), bench.c, cast(Any, None), cast(Any, None), budget)
 
 
 def request(code: RequestCode, header: object = None, body: bytes = b"", *, opaque: int = 1) -> Command:
