@@ -214,7 +214,7 @@ async def test_response_that_does_not_fit_its_request_closes_the_connection() ->
         a.mute.clear()
         endpoint.send(command.reply(body=b"\x81"))
         await advance(1)
-        assert [body.connection for body in a.received(RequestCode.HEART_BEAT)][-1] > 0
+        assert a.heartbeats[-1].connection == 2
         assert a.locks[G, "orders", 0].holder == a.me()
 
 
