@@ -160,11 +160,11 @@ async def _inspect_own(
     state = BrokerState(config.coordination(), _ClosedStore(identity.store_id), _NoRandom())  # type: ignore[arg-type]
     clock = StoreClock()
     if newest is not None:
-        state.snapshot(newest.plain)
+        state.replay_snapshot(newest.plain)
 
     def apply(position: int, body: bytes) -> None:
         if (newest is None or position >= newest.position) and not clock.read_clock_record(position, body):
-            state.state(body)
+            state.replay_state(body)
 
     content.start = "opens it"
     try:

@@ -55,7 +55,7 @@ def a_stale_release_frees_any_grant(patch: Patches) -> None:
 @mutant("cold_reads")
 def a_cold_pull_is_not_checked_again(patch: Patches) -> None:
     """A pull that waited for the disk is checked again before its response is sent: its epoch may be over by then."""
-    read, check = PullProcessor._read_one_cold, PullProcessor._check
+    read, check = PullProcessor._read_one_cold, PullProcessor._admit
     reading: set[int] = set()
 
     async def unchecked(self: PullProcessor, pull: Pull) -> None:
