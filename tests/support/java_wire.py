@@ -97,11 +97,11 @@ async def java_wire(address: str, kind: int) -> AsyncIterator[JavaWire]:
 
 def batch(*messages: tuple[bytes, str]) -> bytes:
     """Return the body of SEND_BATCH_MESSAGE: (body, properties) of each message."""
-    found = b""
+    found = []
     for body, properties in messages:
         text = properties.encode()
-        found += struct.pack(">iiiii", 22 + len(body) + len(text), 0, 0, 0, len(body)) + body + struct.pack(">h", len(text)) + text
-    return found
+        found += [struct.pack(">iiiii", 22 + len(body) + len(text), 0, 0, 0, len(body)), body, struct.pack(">h", len(text)), text]
+    return b"".join(found)
 
 
 def records(data: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
