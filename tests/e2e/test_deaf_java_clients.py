@@ -13,7 +13,6 @@ import pytest
 
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from support.hostile_world import World, hostile_world
-from support.java_peer import Peer
 from support.java_requests import heartbeat, pull, send
 from support.java_wire import BINARY, JSON, frame, java_wire
 from support.native import native
@@ -102,7 +101,7 @@ async def test_member_that_never_answers_holds_back_those_who_ask_it_alone(world
     """One tool waits for it until the broker gives up, the others are refused at once."""
     asked = {"consumerGroup": "silent-group", "clientId": "10.0.2.1@silent", "jstackEnable": "false"}
     async with java_wire(world.broker_address, JSON) as silent, AsyncExitStack() as connections:
-        await Peer(silent, "10.0.2.1@silent").beat("silent-group")
+        await silent.call(RequestCode.HEART_BEAT, None, heartbeat("silent-group", "10.0.2.1@silent"))
         tools = [await connections.enter_async_context(java_wire(world.broker_address, JSON)) for _ in range(TOOLS)]
         calls = [asyncio.create_task(tool.call(RequestCode.GET_CONSUMER_RUNNING_INFO, asked)) for tool in tools]
         await world.until_progress()
@@ -145,7 +144,7 @@ async def test_pool_of_connections_commits_for_its_member_alone(world: World, ki
     async with java_wire(world.broker_address, kind) as member, AsyncExitStack() as connections:
         for _ in range(POOL):
             assert (await member.call(RequestCode.SEND_MESSAGE_V2, send(), b"x")).code == ResponseCode.SUCCESS
-        await Peer(member, "10.0.4.1@m").beat("pool-group")
+        await member.call(RequestCode.HEART_BEAT, None, heartbeat("pool-group", "10.0.4.1@m"))
         locked = await member.call(RequestCode.LOCK_BATCH_MQ, None, json.dumps({**locks, "mqSet": refs}).encode())
         assert json.loads(locked.body)["lockOKMQSet"] == refs
         commit = {**queue, "commitOffset": str(POOL)}

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 JSON, BINARY = 0, 1
+LANGUAGES = {"JAVA": 0, "CPP": 1, "GO": 9, 3: 3}
+"""Numbers of languages. pyrocketmq sends its number in JSON, too."""
 
 
 @dataclass
@@ -30,8 +32,9 @@ class JavaWire:
     kind: int
     version: int = 409
     opaque: int = 0
-    pushed: list[tuple[int, Reply]] = field(default_factory=list)
-    """(code, request) of requests that the server has sent."""
+    language: str | int = "JAVA"
+    pushed: list[tuple[int, int, Reply]] = field(default_factory=list)
+    """Requests that the server has sent, as `read` returns them."""
 
     async def call(self, code: int, fields: Mapping[str, Any] | None = None, body: bytes = b"", *, version: int | None = None) -> Reply:
         """Send a request, and return its response."""
@@ -42,10 +45,24 @@ class JavaWire:
             flag, opaque, reply = await self.read()
             if flag & 1 and opaque == self.opaque:
                 return reply
-            self.pushed.append((reply.code, reply))
+            self.pushed.append((flag, opaque, reply))
+
+    async def next_request(self) -> tuple[int, int, Reply]:
+        """Return the server's next request."""
+        return self.pushed.pop(0) if self.pushed else await self.read()
+
+    def respond(self, opaque: int, code: int = 0, body: bytes = b"", remark: str | None = None) -> None:
+        """Respond to a request of the server."""
+        if self.kind == JSON:
+            plain = {"code": code, "flag": 1, "language": self.language, "opaque": opaque, "version": self.version, "remark": remark}
+            header = json.dumps(plain).encode()
+        else:
+            text = (remark or "").encode()
+            header = struct.pack(">hbhiii", code, LANGUAGES[self.language], self.version, opaque, 1, len(text)) + text + bytes(4)
+        self.writer.write(frame_of(self.kind, header, body))
 
     def _header(self, code: int, fields: Mapping[str, Any], version: int) -> bytes:
-        return header_of(self.kind, self.opaque, code, fields, version)
+        return header_of(self.kind, self.opaque, code, fields, version, self.language)
 
     async def read(self) -> tuple[int, int, Reply]:
         """Return the next frame: its flag, its opaque, and the rest."""
@@ -72,27 +89,31 @@ def frame(kind: int, opaque: int, code: int, fields: Mapping[str, Any] | None = 
     return frame_of(kind, header_of(kind, opaque, code, fields or {}, version), body)
 
 
-def header_of(kind: int, opaque: int, code: int, fields: Mapping[str, Any], version: int) -> bytes:
+def header_of(kind: int, opaque: int, code: int, fields: Mapping[str, Any], version: int, language: str | int = "JAVA") -> bytes:
     if kind == JSON:
-        plain = {"code": code, "flag": 0, "language": "JAVA", "opaque": opaque, "version": version}
+        plain = {"code": code, "flag": 0, "language": language, "opaque": opaque, "version": version}
         return json.dumps({**plain, **({"extFields": fields} if fields else {})}).encode()
     texts = [(name.encode(), str(value).encode()) for name, value in fields.items()]
     entries = b"".join(struct.pack(">h", len(name)) + name + struct.pack(">i", len(value)) + value for name, value in texts)
-    return struct.pack(">hbhiiii", code, 0, version, opaque, 0, 0, len(entries)) + entries
+    return struct.pack(">hbhiiii", code, LANGUAGES[language], version, opaque, 0, 0, len(entries)) + entries
 
 
 def frame_of(kind: int, header: bytes, body: bytes) -> bytes:
     return struct.pack(">iI", 4 + len(header) + len(body), kind << 24 | len(header)) + header + body
 
 
+async def dialled(address: str, kind: int) -> JavaWire:
+    host, port = address.rsplit(":", 1)
+    return JavaWire(*await asyncio.open_connection(host, int(port)), kind)
+
+
 @asynccontextmanager
 async def java_wire(address: str, kind: int) -> AsyncIterator[JavaWire]:
-    host, port = address.rsplit(":", 1)
-    reader, writer = await asyncio.open_connection(host, int(port))
+    wire = await dialled(address, kind)
     try:
-        yield JavaWire(reader, writer, kind)
+        yield wire
     finally:
-        writer.close()
+        wire.writer.close()
 
 
 def batch(*messages: tuple[bytes, str]) -> bytes:
@@ -107,13 +128,20 @@ def batch(*messages: tuple[bytes, str]) -> bytes:
 def records(data: bytes) -> list[tuple[int, bytes, dict[str, str]]]:
     """Return (queue offset, body, properties) of stored messages."""
     found = []
-    while data:
-        size = struct.unpack_from(">i", data)[0]
-        (queue_offset,) = struct.unpack_from(">q", data, 20)
-        (length,) = struct.unpack_from(">i", data, 84)
-        body, at = data[88 : 88 + length], 88 + length
-        at += 1 + data[at]
-        pairs = data[at + 2 : size].decode().split("\x02")
+    for each in split_records(data):
+        (queue_offset,) = struct.unpack_from(">q", each, 20)
+        (length,) = struct.unpack_from(">i", each, 84)
+        body, at = each[88 : 88 + length], 88 + length
+        pairs = each[at + 3 + each[at] :].decode().split("\x02")
         found.append((queue_offset, body, dict(pair.split("\x01") for pair in pairs if pair)))
+    return found
+
+
+def split_records(data: bytes) -> list[bytes]:
+    """Return stored messages one by one."""
+    found = []
+    while data:
+        (size,) = struct.unpack_from(">i", data)
+        found.append(data[:size])
         data = data[size:]
     return found

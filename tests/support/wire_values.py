@@ -182,7 +182,7 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.GET_SUBSCRIPTIONGROUP_CONFIG: (admin.GroupConfigHeader, None),
     R.QUERY_ASSIGNMENT: (None, None),
 }
-"""Header and body of every request. The bodies of RocketMQ's tools, which are JSON, are in tests/e2e/test_java_admin.py."""
+"""Header and body of every request. The bodies of RocketMQ's tools, which are JSON, are in tests/sim/java/topics.txt."""
 
 REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.SEND_MESSAGE: (send.SendReply, None),
