@@ -40,7 +40,7 @@ class FakeCoordination:
         self._state = self
         self.any_parked = True
 
-    def check(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None, offset: int = 0) -> PullCheck:
+    def admit(self, connection: int, key: QueueKey, epoch: int | None, generation: int | None = None, offset: int = 0) -> PullCheck:
         return self.checks.get(epoch, PullCheck(may_commit=epoch is None))
 
     def subscription(self, group: str, topic: str, connection: int | None = None) -> Subscription | None:
