@@ -6,15 +6,13 @@ import pytest
 
 from lockstep.protocol.bodies import LockVerdict, SessionLockBody
 from lockstep.testing.simulation import SimFiles
-from support.coordination_kit import GRACE, Bench, Client, replay
+from support.coordination_kit import GRACE, Bench, Client, joined, replay
 from sweep.seeds import run_one
 
 
 def pair(bench: Bench) -> tuple[Client, Client]:
     """Members a (queues 0, 2) and b (queues 1, 3), both connected."""
-    a, b = Client(bench, "a"), Client(bench, "b")
-    a.connect()
-    b.connect()
+    a, b = joined(bench, "a"), joined(bench, "b")
     bench.c.state.pending.drain()
     return a, b
 

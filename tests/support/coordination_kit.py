@@ -227,6 +227,13 @@ class Client:
         return None if check is None else not check.stale
 
 
+def joined(bench: Bench, name: str, *groups: ConsumerGroup, session: str | None = None) -> Client:
+    """Return a client that is connected."""
+    client = Client(bench, name, *groups, session=session)
+    client.connect()
+    return client
+
+
 class ClassicClient:
     """A client without a session."""
 

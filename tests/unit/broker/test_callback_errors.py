@@ -24,7 +24,7 @@ from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log_limit import EventLimit
-from support.coordination_kit import Bench, Client, layout
+from support.coordination_kit import Bench, joined, layout
 from support.until import until
 from support.whole_broker import dialled, frame, kill, running, settings
 
@@ -149,8 +149,7 @@ async def test_connection_with_a_failing_callback_is_closed_and_others_continue(
 
 def test_error_while_building_notices_loses_no_close_and_no_stale_pull(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(layout(queues=4))
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     bench.c.state.pending.drain()
     bench.c.state.pending.close_connection(a.connection, "its session is over")
     fail_once(PendingEffects, "_free_queue_effects", monkeypatch)

@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.protocol.bodies import LockBatchBody, LockVerdict, QueueRef
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, TopicNotExistError
-from support.coordination_kit import CONFIG, GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered
+from support.coordination_kit import CONFIG, GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, joined, layout, ordered
 
 LEASE = 60_000
 
@@ -130,8 +130,7 @@ def test_end_of_a_classic_lease_notifies_waiting_sessions() -> None:
     a = ClassicClient(bench, "a")
     a.connect()
     a.lock(0)
-    native = Client(bench, "n")
-    native.connect()
+    native = joined(bench, "n")
     assert native.verdicts(0) == {0: LockVerdict.HELD}
     for _ in range(6):
         bench.advance(10_000)
@@ -168,8 +167,7 @@ def test_lease_of_a_dropped_topic_frees_no_queue_of_a_session() -> None:
     bench.c.layout_changed(TOPIC)
     bench.layouts.adopt(type(live)(TOPIC, type(live.version)(3, 1), live.entries))
     bench.c.layout_changed(TOPIC)
-    native = Client(bench, "n")
-    native.connect()
+    native = joined(bench, "n")
     assert native.verdicts(0) == {0: LockVerdict.OK}
     for _ in range(7):
         bench.advance(10_000)
@@ -205,8 +203,7 @@ def held_by_another(bench: Bench, me: ClassicClient) -> None:
 
 
 def held_by_a_session(bench: Bench, me: ClassicClient) -> None:
-    native = Client(bench, "native")
-    native.connect()
+    native = joined(bench, "native")
     assert native.verdicts(0) == {0: LockVerdict.OK}
 
 
@@ -284,8 +281,7 @@ def test_queue_of_a_session_takes_no_commit_on_a_connection_without_a_heartbeat(
 
 def test_queue_of_a_classic_client_takes_no_commit_on_the_connection_of_a_session() -> None:
     bench, me = bench_and_client(held_by_me)
-    session = Client(bench, "native")
-    session.connect()
+    session = joined(bench, "native")
     me.connection = session.connection
     with pytest.raises(NoPermissionError, match="held by me"):
         me.update(0, 60)
@@ -303,8 +299,7 @@ def test_client_commits_on_any_connection_on_which_it_has_sent_a_heartbeat() -> 
 
 def test_reset_of_a_free_queue_invalidates_the_last_grant() -> None:
     bench = Bench()
-    native = Client(bench, "n")
-    native.connect()
+    native = joined(bench, "n")
     native.lock(0)
     native.commit(0, 50, release=True)
     me = ClassicClient(bench, "me")
@@ -318,8 +313,7 @@ def test_reset_of_a_free_queue_invalidates_the_last_grant() -> None:
 
 def test_higher_offset_for_a_free_queue_keeps_the_last_grant_valid() -> None:
     bench = Bench()
-    native = Client(bench, "n")
-    native.connect()
+    native = joined(bench, "n")
     native.lock(0)
     native.commit(0, 50, release=True)
     me = ClassicClient(bench, "me")
@@ -360,8 +354,7 @@ def test_session_is_granted_no_queue_of_a_group_with_classic_members_while_one_m
     a, native = ClassicClient(bench, "classic"), Client(bench, "native")
     a.connect()
     native.connect()
-    other = Client(bench, "other", ordered("mail"))
-    other.connect()
+    other = joined(bench, "other", ordered("mail"))
     bench.restart(assumed_loss=True)
     a.connect()
     native.connect()
@@ -399,8 +392,7 @@ def test_query_offset_returns_the_commit_or_0_for_a_young_queue_or_not_found() -
 
 def test_query_offset_of_a_queue_added_after_the_group_started_is_0() -> None:
     bench = Bench(layout(queues=1))
-    native = Client(bench, "n")
-    native.connect()
+    native = joined(bench, "n")
     native.lock(0)
     bench.layouts.adopt(layout(queues=2, counter=2))
     bench.c.layout_changed(TOPIC)

@@ -6,7 +6,7 @@ from lockstep.broker.groups.legacy_clients import ANNOUNCED_MAX
 from lockstep.broker.groups.pull_fence import PullCheck
 from lockstep.protocol.bodies import LockVerdict, QueueOffset, ResetBody
 from lockstep.protocol.errors import NoPermissionError
-from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client
+from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, joined
 
 KEY = (GROUP, TOPIC, 0)
 
@@ -128,8 +128,7 @@ def test_member_that_starts_after_the_reset_is_told_nothing(has_another: bool) -
 
 def test_commit_of_a_session_under_the_new_generation_ends_it() -> None:
     bench = Bench()
-    native = Client(bench, "native")
-    native.connect()
+    native = joined(bench, "native")
     native.lock(0)
     reset_to(bench, 10)
     assert native.lock(0, held={})[0].offset == 10
@@ -163,12 +162,11 @@ def test_reset_leaves_a_queue_to_the_classic_client_whose_lease_runs(native: boo
     bench, me = running()
     other = ClassicClient(bench, "other")
     other.connect()
-    joined = Client(bench, "native")
-    joined.connect()
+    member = joined(bench, "native")
     assert me.lock(0) == [0]
     epoch = bench.epoch(0)
     reset_to(bench, 10)
-    assert joined.lock(0)[0].verdict is not LockVerdict.OK if native else other.lock(0) == []
+    assert member.lock(0)[0].verdict is not LockVerdict.OK if native else other.lock(0) == []
     with pytest.raises(NoPermissionError, match="held by me"):
         other.update(0, 40)
     assert pull(me, 80).moved_to == 10

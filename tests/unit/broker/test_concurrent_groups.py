@@ -19,7 +19,7 @@ from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.names import retry_topic
 from lockstep.protocol.topics.allocate import MANUAL
-from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered
+from support.coordination_kit import GROUP, TOPIC, Bench, Client, joined, layout, ordered
 
 
 def concurrent(group: str = GROUP) -> ConsumerGroup:
@@ -27,8 +27,7 @@ def concurrent(group: str = GROUP) -> ConsumerGroup:
 
 
 def member(bench: Bench, name: str = "a") -> Client:
-    made = Client(bench, name, concurrent())
-    made.connect()
+    made = joined(bench, name, concurrent())
     return made
 
 
@@ -71,8 +70,7 @@ def test_retry_topic_of_the_group_starts_at_its_first_message_for_any_start_poli
     own, others = retry_topic(GROUP), retry_topic("shipping")
     bench = Bench(layout(own, 1), layout(others, 1))
     bench.ends.queues[own, 0] = bench.ends.queues[others, 0] = (10, 90)
-    a = Client(bench, "a", ordered(topics=(own, others), ordered=False))
-    a.connect()
+    a = joined(bench, "a", ordered(topics=(own, others), ordered=False))
     header = QueryConsumerOffsetHeader(GROUP, own, 0, where, 1_000)
     response = bench.c.lock_sync.query_start(a.connection, header, bench.now_ms, {(GROUP, own, 0): 50})
     assert response is not None
@@ -129,13 +127,11 @@ def test_progress_and_generation_survive_a_restart() -> None:
 
 def test_query_of_an_ordered_group_or_by_a_non_member_is_rejected() -> None:
     bench = Bench()
-    a = Client(bench, "a", ordered())
-    a.connect()
+    a = joined(bench, "a", ordered())
     refused = begin(a, 0)
     assert refused is not None
     assert refused.verdict is LockVerdict.REFUSED
-    b = Client(bench, "b", concurrent("other"))
-    b.connect()
+    b = joined(bench, "b", concurrent("other"))
     header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, ConsumeFromWhere.FIRST_OFFSET)
     stranger = bench.c.lock_sync.query_start(b.connection, header, bench.now_ms)
     assert stranger is not None
@@ -146,8 +142,7 @@ def test_query_of_an_ordered_group_or_by_a_non_member_is_rejected() -> None:
 
 def test_dead_letter_needs_the_current_epoch_and_happens_once() -> None:
     bench = Bench()
-    a = Client(bench, "a", ordered())
-    a.connect()
+    a = joined(bench, "a", ordered())
     epoch = a.lock(0)[0].epoch
     assert bench.c.lock_sync.is_dead_lettered(a.connection, (GROUP, TOPIC, 0), epoch, 4) is False
     bench.c.lock_sync.commit_dead_letter((GROUP, TOPIC, 0), 4, bench.now_ms)
@@ -176,8 +171,7 @@ def test_manual_members_start_in_any_queue_and_commit_under_its_generation() -> 
 @pytest.mark.parametrize("ordered_too", [True, False])
 def test_broadcast_group_has_no_progress_at_the_broker(ordered_too: bool) -> None:
     bench = Bench()
-    a = Client(bench, "a", ordered(GROUP, ordered=ordered_too, message_model=MessageModel.BROADCASTING))
-    a.connect()
+    a = joined(bench, "a", ordered(GROUP, ordered=ordered_too, message_model=MessageModel.BROADCASTING))
     response = begin(a, 0)
     assert response is not None
     assert response.verdict is LockVerdict.REFUSED

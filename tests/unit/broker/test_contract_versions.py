@@ -25,7 +25,7 @@ from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.errors import LocalProtocolError, SubscriptionConflictError
 from lockstep.protocol.names import retry_topic
 from lockstep.protocol.topics.allocate import MANUAL
-from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered
+from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, joined, layout, ordered
 
 RETRY = retry_topic(GROUP)
 
@@ -365,8 +365,7 @@ def test_list_of_a_large_group_names_each_set_of_members_once(members: int, topi
     running(bench, "old", declared(0))
     contract = declared(1, {TOPIC: "*", **added})
     for number in range(members):
-        last = Client(bench, f"10.200.0.{number}@1#{number:016x}", contract, session=f"{number:032x}")
-        last.connect()
+        last = joined(bench, f"10.200.0.{number}@1#{number:016x}", contract, session=f"{number:032x}")
     raw = encode_body(last.beat())
     reply = decode_body(HeartbeatReply, raw)
     assert len(raw) < 4 * members * 40 + topics * 40

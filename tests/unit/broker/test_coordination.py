@@ -11,7 +11,21 @@ from lockstep.protocol.bodies import LockVerdict, MemberStatus, QueueStatus, Syn
 from lockstep.protocol.errors import ConfigError, StoreError
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
-from support.coordination_kit import BROKER, CONFIG, GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
+from support.coordination_kit import (
+    BROKER,
+    CONFIG,
+    GRACE,
+    GROUP,
+    TIMEOUT,
+    TOPIC,
+    Bench,
+    ClassicClient,
+    Client,
+    joined,
+    layout,
+    ordered,
+    replay,
+)
 
 OK, STALE, NOT_YOURS, HELD, REFUSED, WAIT = LockVerdict
 
@@ -29,8 +43,7 @@ def test_term_is_above_the_last_one_and_at_least_the_seconds_since_2020(last: in
 
 def test_epochs_rise_over_a_restart_and_over_a_lost_store() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     first = a.lock(0)[0].epoch
     bench.restart()
     a.connect()
@@ -47,8 +60,7 @@ def test_epochs_rise_over_a_restart_and_over_a_lost_store() -> None:
 
 def test_owner_keeps_its_epoch_over_a_restart() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0, 1)
     a.commit(0, 5, attempts=2)
     epoch = bench.epoch(0)
@@ -61,9 +73,7 @@ def test_owner_keeps_its_epoch_over_a_restart() -> None:
 
 def test_grace_of_recorded_sessions_starts_when_the_port_opens() -> None:
     bench = Bench()
-    a, b = Client(bench, "a"), Client(bench, "b")
-    a.connect()
-    b.connect()
+    a, b = joined(bench, "a"), joined(bench, "b")
     a.lock(0)
     b.lock(1)
     bench.restart(opened=False)
@@ -83,11 +93,9 @@ def test_grace_of_recorded_sessions_starts_when_the_port_opens() -> None:
 
 def test_member_list_after_a_start_has_recorded_and_connected_members() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    joined(bench, "a")
     bench.restart()
-    b = Client(bench, "b")
-    b.connect()
+    b = joined(bench, "b")
     assert bench.lists() == ("a", "b")
     assert b.verdicts(0, 1) == {0: NOT_YOURS, 1: OK}
 
@@ -109,8 +117,7 @@ def test_recorded_draining_session_has_the_same_grace_as_a_member() -> None:
 
 def test_restart_keeps_every_generation() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     before = a.lock(0)[0].generation
     bench.restart()
     a.connect()
@@ -122,9 +129,7 @@ def test_restart_keeps_every_generation() -> None:
 
 def bench_after_assumed_loss() -> tuple[Bench, Client, Client]:
     bench = Bench()
-    a, b = Client(bench, "a"), Client(bench, "b")
-    a.connect()
-    b.connect()
+    a, b = joined(bench, "a"), joined(bench, "b")
     a.lock(0, 2)
     b.lock(1)
     a.commit(0, 5)
@@ -208,15 +213,13 @@ def test_completed_suspension_is_not_repeated_at_the_next_start() -> None:
 
 def test_start_with_a_shorter_grace_honors_the_longer_announced_one() -> None:
     bench = Bench(config=replace(CONFIG, disconnect_grace_ms=10_000))
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     bench.config = CONFIG
     bench.restart()
     bench.advance(GRACE - 1)
     bench.restart()
-    b = Client(bench, "b")
-    b.connect()
+    b = joined(bench, "b")
     bench.advance(9_500)
     assert bench.lists() == ("a", "b")
     assert b.verdicts(0) == {0: NOT_YOURS}
@@ -230,8 +233,7 @@ def test_start_with_a_shorter_grace_honors_the_longer_announced_one() -> None:
 
 def test_suspension_lasts_as_long_as_the_longest_announced_grace() -> None:
     bench = Bench(config=replace(CONFIG, disconnect_grace_ms=10_000))
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     bench.config = CONFIG
     bench.restart(assumed_loss=True)
     a.connect()
@@ -249,8 +251,7 @@ def test_members_and_progress_survive_an_assumed_loss() -> None:
 
 def test_progress_beyond_the_end_of_a_cut_queue_is_lowered_and_its_grant_ended() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     before = a.lock(0, 1)[0].generation
     a.commit(0, 500)
     a.commit(1, 400)
@@ -270,8 +271,7 @@ def test_progress_beyond_the_end_of_a_cut_queue_is_lowered_and_its_grant_ended()
 def test_tick_is_due_at_the_next_expiry_and_at_least_every_second() -> None:
     bench = Bench()
     assert bench.c.tick(bench.now_ms) == bench.now_ms + TICK_MS_MAX
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.close()
     bench.advance(GRACE - 300)
     assert bench.c.tick(bench.now_ms) == bench.now_ms + 300
@@ -303,8 +303,7 @@ def test_effects_callback_is_called_once_until_the_effects_are_drained() -> None
     assert woken == [1]
     assert bench.c.state.pending.drain() != []
     assert bench.c.state.pending.drain() == []
-    c = Client(bench, "c")
-    c.connect()
+    c = joined(bench, "c")
     assert woken == [1, 1]
     bench.c.state.pending.drain()
     c.leave()
@@ -320,8 +319,7 @@ def deleted_layout(counter: int = 2) -> TopicLayout:
 
 def test_topic_deletion_removes_progress_and_locks_and_ends_held_pulls() -> None:
     bench = Bench(layout(), layout("other"))
-    a = Client(bench, "a", ordered(topics=(TOPIC, "other")))
-    a.connect()
+    a = joined(bench, "a", ordered(topics=(TOPIC, "other")))
     a.lock(0)
     a.commit(0, 5)
     bench.c.state.pending.drain()
@@ -335,9 +333,7 @@ def test_topic_deletion_removes_progress_and_locks_and_ends_held_pulls() -> None
 
 def test_added_queues_are_offered_to_their_owners_by_the_member_list() -> None:
     bench = Bench(layout(queues=1))
-    a, b = Client(bench, "a"), Client(bench, "b")
-    a.connect()
-    b.connect()
+    a, b = joined(bench, "a"), joined(bench, "b")
     bench.c.state.pending.drain()
     bench.layouts.adopt(layout(queues=2, counter=2))
     bench.c.layout_changed(TOPIC)
@@ -368,8 +364,7 @@ def test_subscribers_receive_a_layout_before_the_notice_of_its_free_queues() -> 
 
 def test_contract_of_a_draining_member_is_dropped_with_its_last_topic() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     a.leave()
     bench.layouts.adopt(deleted_layout())
@@ -379,8 +374,7 @@ def test_contract_of_a_draining_member_is_dropped_with_its_last_topic() -> None:
 
 def test_recreated_topic_starts_with_a_higher_epoch_and_generation() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     old = a.lock(0)[0]
     a.commit(0, 5)
     for again in (deleted_layout(), layout(counter=3)):
@@ -441,8 +435,7 @@ def test_member_in_its_grace_is_reported_as_not_connected() -> None:
 
 def test_commits_of_a_turn_are_one_state_record() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0, 1, 2)
     bench.flush()
     count = len(bench.records)
@@ -453,8 +446,7 @@ def test_commits_of_a_turn_are_one_state_record() -> None:
 
 def test_requests_without_a_change_write_nothing() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     a.commit(0, 3)
     bench.flush()
@@ -478,9 +470,8 @@ def test_unknown_change_in_the_log_fails_the_start(change: tuple[object, ...]) -
 
 def test_only_queues_of_this_broker_can_be_locked() -> None:
     bench = Bench(layout(queues=2, others=2))
-    a, b = Client(bench, "a"), Client(bench, "b")
-    a.connect()
-    b.connect()
+    a = joined(bench, "a")
+    joined(bench, "b")
     assert bench.c.starts.own_queue_ids(TOPIC) == [0, 1]
     assert bench.c.starts.own_queue_ids("none") == []
     assert a.verdicts(0, 1, 2) == {0: OK, 1: NOT_YOURS, 2: REFUSED}

@@ -16,7 +16,7 @@ from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.protocol.topics.layouts import ENTRY_COUNT_MAX
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.testing.simulation.disk import SimFiles
-from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
+from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, Bench, ClassicClient, Client, joined, layout, ordered
 from support.counting import Steps
 from support.store_kit import append, open_store
 
@@ -25,8 +25,7 @@ def test_layout_change_visits_only_groups_that_subscribe_to_it(monkeypatch: pyte
     bench = Bench(layout(), layout("other"))
     for number in range(50):
         Client(bench, f"m{number}", ordered(f"g{number}", ("other",))).connect()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     bench.c.state.pending.drain()
     bench.layouts.adopt(layout(queues=5, counter=2))
     monkeypatch.setattr(GroupTable, "__iter__", None)
@@ -37,8 +36,7 @@ def test_layout_change_visits_only_groups_that_subscribe_to_it(monkeypatch: pyte
 def lines_to_delete(others: int) -> int:
     """Return the lines of the tables that run to delete a topic of four queues in addition to another one of `others` queues."""
     bench = Bench(layout(), layout("other", others))
-    a = Client(bench, "a", ordered(topics=(TOPIC, "other")))
-    a.connect()
+    a = joined(bench, "a", ordered(topics=(TOPIC, "other")))
     for topic, count in ((TOPIC, 4), ("other", others)):
         for queue_id in range(count):
             bench.c.state.progress.set_progress((GROUP, topic, queue_id), Progress(1, 0))
@@ -119,8 +117,7 @@ def test_free_queues_are_found_without_scanning_all_layout_entries() -> None:
 def test_start_in_a_topic_visits_each_layout_entry_once() -> None:
     entries = tuple(LayoutEntry(BROKER, 4, 4, number + 1) for number in range(ENTRY_COUNT_MAX))
     bench = Bench(TopicLayout(TOPIC, LayoutVersion(ENTRY_COUNT_MAX, 7), entries))
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     with Steps("lockstep/protocol/topics/queue.py") as steps:
         assert a.verdicts(0) == {0: LockVerdict.OK}
     assert len(bench.c.state.progress) == 4 * ENTRY_COUNT_MAX
@@ -148,8 +145,7 @@ def test_tick_visits_only_expired_leases_and_frees_a_limited_number() -> None:
 
 def test_tick_frees_a_limited_number_of_locks_of_expired_sessions() -> None:
     bench = Bench(layout(queues=2 * FREES_PER_TICK + 1))
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(*range(2 * FREES_PER_TICK + 1))
     a.close()
     bench.advance(CONFIG.disconnect_grace_ms - 1)
@@ -163,8 +159,7 @@ def test_tick_frees_a_limited_number_of_locks_of_expired_sessions() -> None:
 
 def test_session_that_reconnects_during_the_release_keeps_its_remaining_locks() -> None:
     bench = Bench(layout(queues=FREES_PER_TICK + 1))
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(*range(FREES_PER_TICK + 1))
     a.close()
     bench.advance(CONFIG.disconnect_grace_ms - 1)

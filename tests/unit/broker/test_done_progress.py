@@ -10,7 +10,7 @@ from lockstep.broker.journal import Journal
 from lockstep.protocol.bodies import LockItem, LockVerdict, QueueOffset, ResetBody, SyncBody, SyncItem
 from lockstep.protocol.done_ranges import RANGES_MAX, Ranges
 from lockstep.protocol.headers.tools import ResetOffsetHeader
-from support.coordination_kit import GROUP, TOPIC, Bench, Client
+from support.coordination_kit import GROUP, TOPIC, Bench, Client, joined
 
 KEY = (GROUP, TOPIC, 0)
 
@@ -18,8 +18,7 @@ KEY = (GROUP, TOPIC, 0)
 def holding() -> tuple[Bench, Client, int]:
     """Return a broker and a member that holds queue 0, whose offsets are 0 … 999, and its epoch."""
     bench = Bench()
-    member = Client(bench, "a")
-    member.connect()
+    member = joined(bench, "a")
     return bench, member, member.lock(0)[0].epoch
 
 

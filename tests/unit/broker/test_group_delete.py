@@ -14,7 +14,7 @@ from lockstep.protocol.errors import LocalProtocolError, NoPermissionError
 from lockstep.protocol.headers.clients import DeleteGroupHeader
 from lockstep.runtime.requests.dispatch import Dispatcher
 from support.broker_fakes import FakeEndpoint, FakeStore, request
-from support.coordination_kit import CONFIG, GRACE, GROUP, TOPIC, Bench, ClassicClient, Client, layout, replay
+from support.coordination_kit import CONFIG, GRACE, GROUP, TOPIC, Bench, ClassicClient, Client, joined, layout, replay
 
 SILENT = GroupSettings(GROUP, consume_enable=False)
 
@@ -33,8 +33,7 @@ def bench_with_group() -> Bench:
     on.c.admin.set_settings(SILENT)
     commit(on, queue_id=0)
     commit(on, queue_id=1)
-    a = Client(on, "a")
-    a.connect()
+    a = joined(on, "a")
     a.lock(0)
     a.leave()
     a.close()
@@ -55,8 +54,7 @@ def test_deletion_removes_all_state_of_a_group_in_one_durable_change() -> None:
     on.restart()
     assert on.c.status.groups() == ("other",)
     assert on.c.status.read(GROUP, on.now_ms, str) is None
-    a = Client(on, "a")
-    a.connect()
+    a = joined(on, "a")
     assert a.lock(0)[0].verdict is LockVerdict.OK
     assert a.pull(0) is True, "its settings are gone: it may consume"
 
@@ -99,8 +97,7 @@ def test_group_with_members_is_not_deleted_and_they_are_named() -> None:
 
 def test_group_with_a_disconnected_member_is_in_use_for_the_grace() -> None:
     on = Bench()
-    a = Client(on, "a")
-    a.connect()
+    a = joined(on, "a")
     a.close()
     with pytest.raises(NoPermissionError, match="has 1 members"):
         delete(on)
@@ -124,8 +121,7 @@ def test_group_with_queues_held_by_a_non_member_is_not_deleted_until_they_are_fr
 
 def test_rejection_states_how_long_a_silent_session_keeps_its_queues() -> None:
     on = Bench(config=replace(CONFIG, session_timeout_ms=600_000))
-    a = Client(on, "a")
-    a.connect()
+    a = joined(on, "a")
     a.lock(0)
     a.leave()
     on.advance(599_999, step_ms=1_000)
@@ -139,8 +135,7 @@ def test_rejection_states_how_long_a_silent_session_keeps_its_queues() -> None:
 
 def test_group_with_a_draining_member_is_in_use() -> None:
     on = Bench()
-    a = Client(on, "a")
-    a.connect()
+    a = joined(on, "a")
     a.lock(0)
     a.leave()
     with pytest.raises(NoPermissionError, match="not members"):

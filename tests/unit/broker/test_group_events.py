@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from lockstep.broker.groups.group_events import GroupEventLog
 from lockstep.protocol.bodies import GroupEvent, GroupEventKind, QueueOffset, ResetBody
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
-from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, ordered
+from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, joined, ordered
 
 K = GroupEventKind
 DATE_MS = 1_700_000_000_000
@@ -29,8 +29,7 @@ def lines(events: list[GroupEvent]) -> list[tuple[object, ...]]:
 
 
 def connected(bench: Bench, name: str) -> Client:
-    client = Client(bench, name)
-    client.connect()
+    client = joined(bench, name)
     return client
 
 

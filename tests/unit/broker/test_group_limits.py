@@ -26,7 +26,7 @@ from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 from lockstep.runtime.metrics import SLICE_ITEMS
 from lockstep.runtime.requests.dispatch import Dispatcher
 from support.broker_fakes import FakeEndpoint, FakeHost, request
-from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered, replay
+from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, Bench, ClassicClient, Client, joined, layout, ordered, replay
 
 
 def bench(**limits: int) -> Bench:
@@ -139,8 +139,7 @@ def test_progress_of_all_groups_is_limited() -> None:
     commit(on, "g", 2, 9)
     with pytest.raises(NoPermissionError):
         on.c.admin.reset_progress(ResetBody("h", TOPIC, (QueueOffset(0, 5),)))
-    a = Client(on, "a")
-    a.connect()
+    a = joined(on, "a")
     response = a.lock(0)[0]
     assert (response.verdict, "--progress-max" in (response.remark or "")) == (LockVerdict.REFUSED, True)
     assert len(on.c.state.progress) == 3
@@ -151,8 +150,7 @@ def test_group_with_one_commit_starts_in_no_other_queue_above_the_limit(ordered_
     """The start policy is resolved for all queues of the topic at once, regardless of the queue that the member names."""
     on = Bench(layout(queues=1_000), config=replace(CONFIG, progress_max=3))
     commit(on, GROUP, 0)
-    a = Client(on, "a", ordered(ordered=ordered_group))
-    a.connect()
+    a = joined(on, "a", ordered(ordered=ordered_group))
     if ordered_group:
         response = a.lock(0)[0]
     else:
@@ -167,8 +165,7 @@ def test_group_with_one_commit_starts_in_no_other_queue_above_the_limit(ordered_
 def test_group_with_one_commit_starts_in_no_other_queue_on_a_nearly_full_disk() -> None:
     on = Bench(layout(queues=1_000))
     commit(on, GROUP, 0)
-    a = Client(on, "a")
-    a.connect()
+    a = joined(on, "a")
     fill_disk(on)
     assert a.lock(0)[0].verdict is LockVerdict.REFUSED
     assert len(on.c.state.progress) == 1
@@ -178,8 +175,7 @@ def test_group_with_progress_in_all_queues_starts_even_at_the_limit() -> None:
     on = bench(progress_max=4)
     for queue_id in range(4):
         commit(on, GROUP, queue_id)
-    a = Client(on, "a")
-    a.connect()
+    a = joined(on, "a")
     assert [response.verdict for response in a.lock(0, 1, 2, 3).values()] == [LockVerdict.OK] * 4
     assert len(on.c.state.progress) == 4
 
@@ -195,8 +191,7 @@ def test_reset_counts_queues_without_progress_for_the_limit() -> None:
 def test_member_starts_in_all_queues_of_its_topic_or_in_none() -> None:
     on = bench(progress_max=4)
     commit(on, "g")
-    a = Client(on, "a")
-    a.connect()
+    a = joined(on, "a")
     assert a.lock(0)[0].verdict is LockVerdict.REFUSED
     assert len(on.c.state.progress) == 1
 
@@ -205,8 +200,7 @@ def test_rejection_in_a_topic_of_many_queues_builds_no_queue_list(monkeypatch: p
     """Otherwise each of n rejected queues would build n: 2,000 took two seconds of one loop turn."""
     on = bench(progress_max=1)
     commit(on, "g")
-    a = Client(on, "a")
-    a.connect()
+    a = joined(on, "a")
     built: list[str] = []
     queues_of = TopicLayout.queues_of
 
@@ -239,8 +233,7 @@ def test_lock_request_above_the_limit_locks_none_of_its_queues() -> None:
 @pytest.mark.parametrize("how", BEGINNINGS)
 def test_nearly_full_disk_rejects_new_state_and_continues_existing_state(how: str) -> None:
     on = bench()
-    a = Client(on, "a", ordered(GROUP))
-    a.connect()
+    a = joined(on, "a", ordered(GROUP))
     a.lock(0)
     commit(on, "first")
     before = on.c.snapshot()
@@ -359,8 +352,7 @@ def test_clock_jump_makes_no_group_idle(jumps: tuple[int, ...]) -> None:
 def test_idle_days_count_from_the_departure_of_the_last_member() -> None:
     on = bench(group_idle_days=30)
     commit(on, GROUP)
-    a = Client(on, "a")
-    a.connect()
+    a = joined(on, "a")
     next_day(on, 100)
     a.leave()
     a.close()
@@ -495,8 +487,7 @@ def test_group_without_members_counts_while_the_broker_has_its_topic(prefix: str
     """Otherwise clients that join, send a message back and leave, each in a group of its own, would create topics beyond the limit."""
     on = bench(groups_max=1, group_idle_days=30)
     on.layouts.adopt(layout(f"{prefix}first", 1))
-    a = Client(on, "a", ordered("first"))
-    a.connect()
+    a = joined(on, "a", ordered("first"))
     a.leave("first")
     assert on.c.status.groups() == ("first",)
     with pytest.raises(NoPermissionError, match="group second is refused"):
@@ -510,8 +501,7 @@ def test_group_without_members_counts_while_the_broker_has_its_topic(prefix: str
 def test_group_with_a_topic_at_another_broker_only_does_not_count() -> None:
     on = bench()
     on.layouts.adopt(layout("%RETRY%first", 0, others=1))
-    a = Client(on, "a", ordered("first"))
-    a.connect()
+    a = joined(on, "a", ordered("first"))
     a.leave("first")
     assert len(on.c.state.activity) == 0
 

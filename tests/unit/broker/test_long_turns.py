@@ -32,7 +32,7 @@ from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, LaneLimits
 from lockstep.runtime.requests.request import Request
 from lockstep.runtime.turn import TurnBudget
 from support.broker_fakes import FakeEndpoint, FakeHost, client_processor
-from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered
+from support.coordination_kit import GROUP, TOPIC, Bench, Client, joined, layout, ordered
 
 QUEUES = 6 * STEPS_PER_TURN
 
@@ -78,8 +78,7 @@ async def test_free_queues_of_a_new_member_are_computed_in_slices(monkeypatch: p
     drain = bench.c.state.pending.drain
     bench.c.state.pending.drain = lambda count_max=None, **named: [drained.append(effect) or effect for effect in drain(count_max, **named)]  # type: ignore[method-assign, func-returns-value]
     EffectRunner(bench.c.state.pending, {}, cast(Any, None))
-    a = Client(bench, "a")
-    a.connect()
+    joined(bench, "a")
     await counted.until(lambda: sum(len(each.queues) for each in drained if isinstance(each, PushQueueFree)) == QUEUES)
     assert max(counted.turns) <= STEPS_PER_TURN
     reported = [queue.queue_id for each in drained if isinstance(each, PushQueueFree) for queue in each.queues]
@@ -91,8 +90,7 @@ def test_group_with_a_changing_list_leaves_slices_to_others_and_gets_all_its_que
     bench = Bench(layout(queues=40))
     Client(bench, "a").connect()
     Client(bench, "other", replace(ordered(), group="other")).connect()
-    flapping = Client(bench, "b")
-    flapping.connect()
+    flapping = joined(bench, "b")
     reported: dict[str, set[int]] = {GROUP: set(), "other": set()}
     slices = 0
     while (len(reported[GROUP]), len(reported["other"])) != (40, 40):
@@ -123,8 +121,7 @@ def test_slice_counts_each_notified_connection() -> None:
 
 def test_queue_granted_between_two_slices_is_not_reported_as_free() -> None:
     bench = Bench(layout(queues=10))
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     first = [queue.queue_id for each in bench.c.state.pending.drain(4) if isinstance(each, PushQueueFree) for queue in each.queues]
     a.lock(*range(2, 6))
     rest = [queue.queue_id for each in bench.c.state.pending.drain() if isinstance(each, PushQueueFree) for queue in each.queues]
@@ -186,9 +183,7 @@ async def test_close_stale_pull_and_free_queue_do_not_wait_for_pending_notices()
         done.append((len(counted.turns), effect.queue_id, "stale"))
 
     bench = Bench(layout(queues=4))
-    a, b = Client(bench, "a"), Client(bench, "b")
-    a.connect()
-    b.connect()
+    a, b = joined(bench, "a"), joined(bench, "b")
     bench.c.state.pending.drain()
     a.lock(0, 1, 2, 3)
     bench.c.state.pending.drain()

@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.protocol.bodies import LockVerdict
 from lockstep.protocol.errors import DuplicateClientIdError
-from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, ClassicClient, Client, ordered, versions
+from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, ClassicClient, Client, joined, ordered, versions
 
 # ---------------------------------------------------------------------------------------------------------------------- lists
 
@@ -72,8 +72,7 @@ def test_member_leaves_the_list_before_it_drains() -> None:
 
 def test_heartbeat_without_a_group_leaves_that_group() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     a.groups = ()
     a.beat()
@@ -83,9 +82,8 @@ def test_heartbeat_without_a_group_leaves_that_group() -> None:
 
 def test_repeated_leave_or_leave_for_another_client_changes_nothing() -> None:
     bench = Bench()
-    a, b = Client(bench, "a"), Client(bench, "b")
-    a.connect()
-    b.connect()
+    a = joined(bench, "a")
+    joined(bench, "b")
     assert bench.c.membership.unregister(a.connection, "b", GROUP, bench.now_ms)
     assert bench.lists() == ("a", "b")
     a.leave()
@@ -95,8 +93,7 @@ def test_repeated_leave_or_leave_for_another_client_changes_nothing() -> None:
 
 def test_member_that_has_left_is_granted_no_queue() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     a.leave()
     assert a.verdicts(1) == {0: LockVerdict.OK, 1: LockVerdict.NOT_YOURS}
@@ -167,8 +164,7 @@ def test_classic_subscription_changes_with_a_newer_version_and_absent_topics_are
 
 def test_classic_client_with_the_id_of_a_live_session_is_rejected() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    joined(bench, "a")
     with pytest.raises(DuplicateClientIdError):
         ClassicClient(bench, "a").connect()
     assert bench.lists() == ("a",)
@@ -178,8 +174,7 @@ def test_session_that_replaced_a_classic_client_stays_when_that_disconnects() ->
     bench = Bench()
     old = ClassicClient(bench, "a")
     old.connect()
-    a = Client(bench, "a")
-    a.connect()
+    joined(bench, "a")
     old.close()
     assert bench.lists() == ("a",)
     members = bench.c.membership.member_list(GROUP)

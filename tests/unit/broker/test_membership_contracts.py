@@ -6,7 +6,7 @@ import pytest
 
 from lockstep.protocol.bodies import ConsumeFromWhere, LockVerdict
 from lockstep.protocol.errors import SubscriptionConflictError
-from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, Client, ordered
+from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, Client, joined, ordered
 
 
 def conflict_of(client: Client) -> SubscriptionConflictError:
@@ -79,8 +79,7 @@ def test_contract_holds_while_a_former_member_drains_and_its_commit_counts() -> 
 
 def test_dropped_contract_ends_its_grants() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     epoch = bench.epoch(0)
     a.close()
@@ -109,8 +108,7 @@ def test_freed_epoch_stays_valid_while_another_member_keeps_the_contract() -> No
 
 def test_only_member_may_change_the_contract_and_its_grants_end() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     a.groups = (ordered(expression="x"),)
     bench.c.state.pending.drain()

@@ -8,15 +8,14 @@ from lockstep.broker.groups.heartbeats import Heartbeat
 from lockstep.broker.groups.tables.lock_table import LockTable
 from lockstep.protocol.bodies import HeartbeatBody, LockVerdict, SyncBody
 from lockstep.protocol.errors import DuplicateClientIdError, LocalProtocolError
-from support.coordination_kit import GRACE, GROUP, TIMEOUT, Bench, Client, layout, ordered, versions
+from support.coordination_kit import GRACE, GROUP, TIMEOUT, Bench, Client, joined, layout, ordered, versions
 
 # ------------------------------------------------------------------------------------------------------------------- sessions
 
 
 def test_end_of_a_session_does_not_scan_all_locks_for_each_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(layout(queues=300))
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(*range(300))
     a.close()
     looks: list[str] = []
@@ -38,8 +37,7 @@ def test_heartbeat_response_has_grace_timeout_term_and_member_list() -> None:
 
 def test_newer_connection_closes_the_older_one_whose_close_is_ignored() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     old = a.connection
     a.connect()
     assert bench.closed() == [old]
@@ -52,8 +50,7 @@ def test_newer_connection_closes_the_older_one_whose_close_is_ignored() -> None:
 @pytest.mark.parametrize("what", ["lock", "sync", "pull"])
 def test_connection_not_bound_to_its_session_is_closed_for_anything_but_heartbeat(what: str) -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     old = a.connection
     a.connect()
@@ -66,8 +63,7 @@ def test_connection_not_bound_to_its_session_is_closed_for_anything_but_heartbea
 
 def test_unregister_on_a_connection_not_bound_to_its_session_closes_it() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     old = a.connection
     a.connect()
     assert not bench.c.membership.unregister(old, "a", GROUP, bench.now_ms)
@@ -77,8 +73,7 @@ def test_unregister_on_a_connection_not_bound_to_its_session_closes_it() -> None
 
 def test_connection_being_closed_binds_no_session() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     bench.advance(TIMEOUT)
     assert bench.closed() == [a.connection]
     assert a.beat() is None
@@ -89,8 +84,7 @@ def test_connection_being_closed_binds_no_session() -> None:
 
 def test_late_heartbeat_of_an_older_connection_closes_it_without_a_response() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     late, body = bench.new_connection(), replace(a.body(), connection=1)
     a.connect()
     bench.c.state.pending.drain()
@@ -100,8 +94,7 @@ def test_late_heartbeat_of_an_older_connection_closes_it_without_a_response() ->
 
 def test_heartbeat_without_a_session_on_a_bound_connection_closes_it() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     assert bench.c.membership.heartbeat(a.connection, Heartbeat.from_body(HeartbeatBody("a", a.groups)), bench.now_ms) is None
     assert bench.closed() == [a.connection]
 
@@ -109,8 +102,7 @@ def test_heartbeat_without_a_session_on_a_bound_connection_closes_it() -> None:
 @pytest.mark.parametrize(("after", "member"), [(GRACE - 1, True), (GRACE, False)])
 def test_closed_session_keeps_locks_and_membership_for_the_grace(after: int, member: bool) -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     a.close()
     bench.advance(after)
@@ -121,8 +113,7 @@ def test_closed_session_keeps_locks_and_membership_for_the_grace(after: int, mem
 @pytest.mark.parametrize(("after", "member"), [(TIMEOUT - 1, True), (TIMEOUT, False)])
 def test_silent_session_and_its_connection_end_in_the_same_tick(after: int, member: bool) -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     bench.c.state.pending.drain()
     bench.advance(after)
@@ -135,8 +126,7 @@ def test_silent_session_and_its_connection_end_in_the_same_tick(after: int, memb
 
 def test_any_request_keeps_a_session_alive() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     for _ in range(4):
         bench.advance(TIMEOUT - 1)
         assert a.send_sync() == ()
@@ -147,8 +137,7 @@ def test_any_request_keeps_a_session_alive() -> None:
 
 def test_suspension_of_the_broker_does_not_count_as_silence() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    joined(bench, "a")
     bench.now_ms += 65_000
     bench.c.tick(bench.now_ms)
     assert bench.lists() == ("a",)

@@ -25,7 +25,7 @@ from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply, ParkHead
 from lockstep.protocol.headers.tools import CloneOffsetHeader, ResetOffsetHeader
 from lockstep.protocol.messages.properties import REASON_LENGTH_MAX
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
-from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, layout, ordered
+from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, joined, layout, ordered
 
 S, A = ParkState, ParkAction
 KEY = (GROUP, TOPIC, 0)
@@ -36,8 +36,7 @@ BLOCKS = "3 attempts, pause 1000 ms x2 up to 30000 ms, then block"
 def holding(retry: str = PARKS, queues: tuple[int, ...] = (0,)) -> tuple[Bench, Client]:
     """Return a broker and a member that holds queues, whose offsets are 0 … 999."""
     bench = Bench()
-    member = Client(bench, "a", ordered(retry=retry))
-    member.connect()
+    member = joined(bench, "a", ordered(retry=retry))
     member.lock(*queues)
     bench.drain(object)  # type: ignore[type-var]
     return bench, member
@@ -99,8 +98,7 @@ def test_only_the_session_that_holds_the_queue_under_this_epoch_parks_and_replay
     bench, member = holding()
     epoch, accepts = member.held[0], bench.c.state.accepts_epoch
     assert accepts(member.connection, KEY, epoch)
-    other = Client(bench, "b", ordered(retry=PARKS))
-    other.connect()
+    other = joined(bench, "b", ordered(retry=PARKS))
     assert not accepts(other.connection, KEY, epoch)
     assert not accepts(member.connection, KEY, epoch + 1)
     assert not accepts(member.connection, (GROUP, TOPIC, 1), epoch)
@@ -294,8 +292,7 @@ def test_group_whose_members_do_not_park_replays_nothing_but_may_drop() -> None:
 
 def test_holder_of_a_queue_is_made_to_ask_for_its_replays_and_nobody_else() -> None:
     bench, member = holding()
-    other = Client(bench, "b", ordered(retry=PARKS))
-    other.connect()
+    joined(bench, "b", ordered(retry=PARKS))
     bench.drain(object)  # type: ignore[type-var]
     park(bench)
     assert bench.pushed() == {}, "an owner that parks a key has nothing to learn"
@@ -385,8 +382,7 @@ def test_drop_without_an_owner_goes_on_until_it_has_come_so_far(reached: int, st
 def test_member_cannot_renew_an_epoch_from_before_its_key_was_dropped_without_it() -> None:
     """It would go on leaving the key out. Another member keeps the contract alive, and is away as well, so that the queue remains free."""
     bench, member = holding()
-    other = Client(bench, "b", ordered(retry=PARKS))
-    other.connect()
+    other = joined(bench, "b", ordered(retry=PARKS))
     owner = member if bench.c.state.owner(bench.c.state.groups.get(GROUP), TOPIC, 0) == "a" else other  # type: ignore[arg-type]
     if owner is other:
         member.lock(held={})

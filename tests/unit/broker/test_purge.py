@@ -28,7 +28,7 @@ from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullReply
 from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
 from lockstep.runtime.host import Host
-from support.coordination_kit import GROUP, TOPIC, Bench, Client, layout, ordered
+from support.coordination_kit import GROUP, TOPIC, Bench, Client, joined, layout, ordered
 from support.whole_broker import Client as Peer
 from support.whole_broker import dialled, frame, heartbeat, join, kill, place, reconcile, running, settings, stored
 
@@ -64,8 +64,7 @@ def test_messages_that_are_removed_already_do_not_count() -> None:
 @pytest.mark.parametrize(("minimum", "messages"), [(10, 0), (11, 1), (13, 3), (14, 3), (15, 3), (16, 4), (21, 8), (22, 8), (25, 8)])
 def test_messages_that_were_finished_out_of_order_do_not_count(minimum: int, messages: int) -> None:
     on = Bench()
-    member = Client(on, "a")
-    member.connect()
+    member = joined(on, "a")
     member.lock(0)
     on.c.state.progress.record_commit((GROUP, TOPIC, 0), 10, 0, on.now_ms, done=(13, 15, 20, 30))
     assert unconsumed(on, {0: minimum}) == ([(GROUP, messages, 0)] if messages else [])
@@ -79,8 +78,7 @@ def test_group_that_begins_at_the_first_message_of_a_queue_counts() -> None:
     on.c.topic_created(TOPIC)
     on.ends.queues[TOPIC, 1] = (7, 100)
     assert unconsumed(on, {0: 20, 1: 30}) == [(GROUP, 20 + 23, 0)]
-    member = Client(on, "b", ordered(consume_from_where=LAST))
-    member.connect()
+    joined(on, "b", ordered(consume_from_where=LAST))
     committed(on, 15)
     assert unconsumed(on, {0: 20, 1: 30}) == [(GROUP, 5 + 23, 0)]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, LockVerdict, QueueOffset, ResetBody, SyncItem
 from lockstep.protocol.errors import LocalProtocolError, LockstepError, StaleEpochError, TopicNotExistError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
-from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, Client, layout, ordered, replay
+from support.coordination_kit import GRACE, GROUP, TOPIC, Bench, Client, joined, layout, ordered, replay
 
 
 def reset(bench: Bench, offsets: dict[int, int], group: str = GROUP, topic: str = TOPIC) -> list[tuple[int, int]]:
@@ -17,8 +17,7 @@ def reset(bench: Bench, offsets: dict[int, int], group: str = GROUP, topic: str 
 
 
 def holder(bench: Bench, *queue_ids: int) -> Client:
-    client = Client(bench, "a")
-    client.connect()
+    client = joined(bench, "a")
     client.lock(*queue_ids)
     return client
 
@@ -56,8 +55,7 @@ def test_reset_queue_is_not_granted_to_others_before_its_holder_knows() -> None:
     """The queue may be draining while the list gives it to another member: both would process it concurrently."""
     bench = Bench()
     a = holder(bench, 0, 1)
-    b = Client(bench, "b")
-    b.connect()
+    b = joined(bench, "b")
     old = a.held[1]
     reset(bench, {1: 0})
     assert b.verdicts(1) == {1: LockVerdict.HELD}
@@ -71,8 +69,7 @@ def test_reset_queue_is_not_granted_to_others_before_its_holder_knows() -> None:
 def test_restart_grants_a_reset_queue_to_no_member_before_its_holder_knows(restarts: str) -> None:
     bench = Bench()
     a = holder(bench, 0, 1)
-    b = Client(bench, "b")
-    b.connect()
+    b = joined(bench, "b")
     old = dict(a.held)
     reset(bench, {1: 0})
 
@@ -101,8 +98,7 @@ def test_restart_grants_a_reset_queue_to_no_member_before_its_holder_knows(resta
 def test_lost_stale_response_grants_a_reset_queue_to_no_member() -> None:
     bench = Bench()
     a = holder(bench, 0, 1)
-    b = Client(bench, "b")
-    b.connect()
+    b = joined(bench, "b")
     old = dict(a.held)
     reset(bench, {1: 0})
     for _ in range(3):
@@ -117,8 +113,7 @@ def test_lost_stale_response_grants_a_reset_queue_to_no_member() -> None:
 def test_holder_that_releases_after_a_reset_frees_the_queue(how: str) -> None:
     bench = Bench()
     a = holder(bench, 0)
-    b = Client(bench, "b")
-    b.connect()
+    joined(bench, "b")
     reset(bench, {0: 0})
     if how == "release":
         assert a.commit(0, 5, release=True) is LockVerdict.STALE
@@ -171,8 +166,7 @@ def test_reset_of_a_stopped_group_is_durable_and_its_next_start_offset() -> None
     assert reset(bench, {0: 20}) == [(0, 500)]
     bench.restart()
     assert bench.progress(0) == (20, 0)
-    b = Client(bench, "b")
-    b.connect()
+    b = joined(bench, "b")
     assert b.lock(0)[0].offset == 20
 
 
@@ -180,16 +174,14 @@ def test_group_may_be_reset_before_its_first_start() -> None:
     """The start policy then applies to the other queues only."""
     bench = Bench()
     assert reset(bench, {0: 77}) == [(0, -1)]
-    a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
-    a.connect()
+    a = joined(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
     responses = a.lock(0, 1)
     assert (responses[0].offset, responses[1].offset) == (77, 1_000)
 
 
 def test_reset_makes_earlier_concurrent_commits_and_pulls_stale() -> None:
     bench = Bench()
-    a = Client(bench, "a", ConsumerGroup(GROUP, ordered().subscriptions, consume_from_where=ConsumeFromWhere.FIRST_OFFSET))
-    a.connect()
+    a = joined(bench, "a", ConsumerGroup(GROUP, ordered().subscriptions, consume_from_where=ConsumeFromWhere.FIRST_OFFSET))
     header = QueryConsumerOffsetHeader(GROUP, TOPIC, 0, ConsumeFromWhere.FIRST_OFFSET)
     begun = bench.c.lock_sync.query_start(a.connection, header, bench.now_ms)
     assert begun is not None

@@ -10,7 +10,7 @@ from lockstep.broker.groups.tables.settings_table import SettingsTable
 from lockstep.broker.journal import Journal, decode_changes
 from lockstep.protocol.bodies import ConsumerGroup, GroupSettings, Subscription, SubscriptionPolicy
 from lockstep.protocol.errors import LocalProtocolError, NoPermissionError, StoreError, SubscriptionConflictError
-from support.coordination_kit import GROUP, TOPIC, Bench, Client, ordered
+from support.coordination_kit import GROUP, TOPIC, Bench, Client, joined, ordered
 
 CLASSIC = GroupSettings(GROUP, SubscriptionPolicy.CLASSIC)
 SILENT = GroupSettings(GROUP, consume_enable=False)
@@ -21,8 +21,7 @@ def tagged(expression: str, **changes: object) -> ConsumerGroup:
 
 
 def join(bench: Bench, name: str, group: ConsumerGroup) -> Client:
-    client = Client(bench, name, group)
-    client.connect()
+    client = joined(bench, name, group)
     return client
 
 

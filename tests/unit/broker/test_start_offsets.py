@@ -4,7 +4,7 @@ import pytest
 
 from lockstep.protocol.bodies import ConsumeFromWhere, LockItem, LockVerdict, MessageModel, SessionLockBody, StartPolicy
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
-from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, layout, ordered
+from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, joined, layout, ordered
 
 OK = LockVerdict.OK
 
@@ -19,8 +19,7 @@ OK = LockVerdict.OK
 def test_start_policy_is_resolved_once_for_all_queues_of_the_topic(where: ConsumeFromWhere, begins: list[int]) -> None:
     bench = Bench(layout(queues=2, counter=5))
     bench.ends.queues = {(TOPIC, 0): (10, 50), (TOPIC, 1): (20, 60)}
-    a = Client(bench, "a", ordered(consume_from_where=where, consume_timestamp_ms=1_000))
-    a.connect()
+    a = joined(bench, "a", ordered(consume_from_where=where, consume_timestamp_ms=1_000))
     body = SessionLockBody((LockItem(GROUP, TOPIC, 0),))
     needed = bench.c.starts.policies_to_look_up(a.connection, body)
     assert [(start.topic, start.timestamp_ms) for start in needed] == ([(TOPIC, 1_000)] if where is ConsumeFromWhere.TIMESTAMP else [])
@@ -38,8 +37,7 @@ def test_start_policy_is_resolved_once_for_all_queues_of_the_topic(where: Consum
 
 def test_start_policy_of_the_lock_overrides_the_contracts() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     reply = a.send_lock(LockItem(GROUP, TOPIC, 0), starts=(StartPolicy(GROUP, TOPIC, ConsumeFromWhere.LAST_OFFSET),))
     assert reply is not None
     assert reply.items[0].offset == 1_000
@@ -48,8 +46,7 @@ def test_start_policy_of_the_lock_overrides_the_contracts() -> None:
 def test_start_by_time_without_a_time_is_the_first_message() -> None:
     bench = Bench()
     bench.ends.queues[TOPIC, 0] = (12, 50)
-    a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP))
-    a.connect()
+    a = joined(bench, "a", ordered(consume_from_where=ConsumeFromWhere.TIMESTAMP))
     assert bench.c.starts.policies_to_look_up(a.connection, SessionLockBody((LockItem(GROUP, TOPIC, 0),))) == ()
     assert a.lock(0)[0].offset == 12
 
@@ -57,8 +54,7 @@ def test_start_by_time_without_a_time_is_the_first_message() -> None:
 def test_queue_added_by_a_later_layout_starts_at_0() -> None:
     bench = Bench(layout(queues=2))
     last = ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET)
-    a = Client(bench, "a", last)
-    a.connect()
+    a = joined(bench, "a", last)
     assert a.lock(0)[0].offset == 1_000
     wider = layout(queues=2)
     bench.layouts.adopt(type(wider)(TOPIC, type(wider.version)(2, 7), (*wider.entries, type(wider.entries[0])("broker-a", 1, 1, 2))))
@@ -71,8 +67,7 @@ def test_queue_added_by_a_later_layout_starts_at_0() -> None:
 
 def test_queue_of_a_broker_added_later_starts_at_0() -> None:
     bench = Bench(layout(counter=5))
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     start = StartPolicy(GROUP, TOPIC, ConsumeFromWhere.LAST_OFFSET, since=3)
     reply = a.send_lock(LockItem(GROUP, TOPIC, 0), starts=(start,))
     assert reply is not None
@@ -84,8 +79,7 @@ def test_queue_of_a_broker_added_later_starts_at_0() -> None:
 def test_queue_added_again_after_its_removal_starts_where_it_ended_then(restarts: bool, knows_the_broker: bool) -> None:
     """Its older messages came before those that the group has consumed elsewhere meanwhile."""
     bench = Bench(layout(queues=1, counter=5))
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     if knows_the_broker:
         assert a.lock(0)[0].offset == 0
     bench.c.queues_added(TOPIC, {1: True})
@@ -93,8 +87,7 @@ def test_queue_added_again_after_its_removal_starts_where_it_ended_then(restarts
     bench.c.layout_changed(TOPIC)
     if restarts:
         bench.restart()
-        a = Client(bench, "b")
-        a.connect()
+        a = joined(bench, "b")
     bench.ends.queues[TOPIC, 1] = (0, 1_500)
     reply = a.send_lock(LockItem(GROUP, TOPIC, 1), starts=(StartPolicy(GROUP, TOPIC, ConsumeFromWhere.FIRST_OFFSET, since=3),))
     assert reply is not None
@@ -104,8 +97,7 @@ def test_queue_added_again_after_its_removal_starts_where_it_ended_then(restarts
 def test_group_that_subscribes_to_a_topic_before_its_creation_begins_at_its_first_message() -> None:
     """Also after restarts, after its members have left, and of a topic that had messages before it was deleted."""
     bench = Bench(layout("other"))
-    a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
-    a.connect()
+    a = joined(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
     bench.restart()
     bench.layouts.adopt(layout(queues=2, counter=3))
     bench.ends.queues = {(TOPIC, 0): (7, 7), (TOPIC, 1): (0, 0)}
@@ -117,8 +109,7 @@ def test_group_that_subscribes_to_a_topic_before_its_creation_begins_at_its_firs
     a.connect()
     a.leave()
     bench.restart()
-    b = Client(bench, "b", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
-    b.connect()
+    b = joined(bench, "b", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
     assert [(each.offset, each.since) for each in b.lock(0, 1).values()] == [(7, 3), (0, 3)]
 
 
@@ -135,8 +126,7 @@ def test_group_that_subscribes_after_the_creation_begins_at_the_end() -> None:
     bench = Bench(layout("other"))
     bench.layouts.adopt(layout())
     bench.c.topic_created(TOPIC)
-    a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
-    a.connect()
+    a = joined(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
     assert a.lock(0)[0].offset == 1_000
 
 
@@ -159,8 +149,7 @@ def test_start_in_a_queue_that_was_added_again_is_set_back_if_the_log_lost_its_e
 
 def test_queue_of_a_deleted_topic_starts_at_its_first_offset_and_what_retention_removes_then_is_lost() -> None:
     bench = Bench(layout(queues=1, counter=5))
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     assert a.lock(0)[0].offset == 0
     bench.ends.queues[TOPIC, 1] = (11, 11)
     bench.layouts.adopt(TopicLayout(TOPIC, LayoutVersion(6, 7), (LayoutEntry("broker-a", 1, 1, 1), LayoutEntry("broker-a", 1, 1, 6))))
@@ -181,8 +170,7 @@ def test_start_policy_applies_only_to_queues_without_an_offset() -> None:
     tool = ClassicClient(bench, "tool")
     tool.connection = bench.new_connection()
     tool.update(0, 77)
-    a = Client(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
-    a.connect()
+    a = joined(bench, "a", ordered(consume_from_where=ConsumeFromWhere.LAST_OFFSET))
     responses = a.lock(0, 1)
     assert (responses[0].offset, responses[1].offset) == (77, 1_000)
 
@@ -196,8 +184,7 @@ def gap(response: object) -> tuple[int | None, int | None]:
 
 def test_retention_gap_is_reported_once_per_connection_until_a_commit_passes_it() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     a.commit(0, 5, attempts=2)
     bench.retention_moved({(TOPIC, 0): 20})
@@ -222,8 +209,7 @@ def test_retention_gap_is_reported_once_per_connection_until_a_commit_passes_it(
 def test_new_grant_reports_the_gap_again() -> None:
     """An earlier pull response was sent after its queue had been released, so the gap reached no consumer."""
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     epoch = a.lock(0)[0].epoch
     a.commit(0, 5)
     bench.retention_moved({(TOPIC, 0): 20})
@@ -237,8 +223,7 @@ def test_new_grant_reports_the_gap_again() -> None:
 def test_start_moves_groups_below_the_minimum_offset() -> None:
     """Old files are removed durably one by one, and the record that moves the groups may be lost in a crash."""
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0, 1)
     a.commit(0, 5, attempts=2)
     a.commit(1, 20)
@@ -252,8 +237,7 @@ def test_start_moves_groups_below_the_minimum_offset() -> None:
 
 def test_grown_gap_is_reported_again() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     bench.retention_moved({(TOPIC, 0): 20})
     assert gap(a.lock()[0]) == (0, 20)
@@ -263,8 +247,7 @@ def test_grown_gap_is_reported_again() -> None:
 
 def test_retention_below_the_committed_offset_changes_nothing() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     a.commit(0, 5)
     before = bench.c.snapshot()

@@ -3,15 +3,14 @@
 import pytest
 
 from lockstep.protocol.bodies import LockVerdict, SyncBody, SyncItem
-from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, ordered
+from support.coordination_kit import GROUP, TOPIC, Bench, ClassicClient, Client, joined, ordered
 
 OK, STALE, REFUSED = LockVerdict.OK, LockVerdict.STALE, LockVerdict.REFUSED
 
 
 def test_offset_never_falls_within_a_generation_and_a_repeated_commit_is_ok() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     assert [a.commit(0, offset) for offset in (5, 3, 5)] == [OK, OK, OK]
     assert bench.progress(0) == (5, 0)
@@ -19,8 +18,7 @@ def test_offset_never_falls_within_a_generation_and_a_repeated_commit_is_ok() ->
 
 def test_attempts_belong_to_the_committed_offset() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     seen = []
     for offset, attempts in [(0, 1), (0, 2), (0, 1), (4, 0), (3, 9), (4, 1)]:
@@ -32,8 +30,7 @@ def test_attempts_belong_to_the_committed_offset() -> None:
 @pytest.mark.parametrize(("offset", "verdict"), [(999, OK), (1_000, OK), (1_001, REFUSED), (-1, REFUSED)])
 def test_commit_beyond_the_end_is_rejected_and_changes_nothing(offset: int, verdict: LockVerdict) -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     assert a.commit(0, offset, release=True) is verdict
     assert bench.owner(0) == (None if verdict is OK else "a")
@@ -42,8 +39,7 @@ def test_commit_beyond_the_end_is_rejected_and_changes_nothing(offset: int, verd
 
 def test_negative_attempts_are_rejected() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     assert a.commit(0, 1, attempts=-1) is REFUSED
     assert bench.progress(0) == (0, 0)
@@ -51,8 +47,7 @@ def test_negative_attempts_are_rejected() -> None:
 
 def test_release_without_an_offset_only_frees_the_queue() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     a.lock(0)
     a.commit(0, 5)
     epoch = bench.epoch(0)
@@ -62,11 +57,9 @@ def test_release_without_an_offset_only_frees_the_queue() -> None:
 
 def test_superseded_epoch_is_stale_for_every_request_and_named_in_the_response() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     old = a.lock(1)[1].epoch
-    b = Client(bench, "b")
-    b.connect()
+    b = joined(bench, "b")
     a.commit(1, 2, release=True)
     new = b.lock(1)[1].epoch
     responses = a.send_sync(SyncItem(GROUP, TOPIC, 1, old, offset=9), SyncItem(GROUP, TOPIC, 1, old, release=True))
@@ -78,8 +71,7 @@ def test_superseded_epoch_is_stale_for_every_request_and_named_in_the_response()
 
 def test_response_to_an_empty_sync_has_the_list_versions() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     Client(bench, "b").connect()
     beaten = a.beat()
     assert beaten is not None
@@ -90,8 +82,7 @@ def test_response_to_an_empty_sync_has_the_list_versions() -> None:
 
 def test_concurrent_group_commits_under_its_generation_and_never_lowers_the_offset() -> None:
     bench = Bench()
-    a = Client(bench, "a", ordered(ordered=False))
-    a.connect()
+    a = joined(bench, "a", ordered(ordered=False))
     classic = ClassicClient(bench, "tool")
     classic.connection = bench.new_connection()
     classic.update(0, 5)
@@ -116,8 +107,7 @@ def test_concurrent_group_commits_under_its_generation_and_never_lowers_the_offs
 
 def test_ordered_group_never_commits_without_the_epoch() -> None:
     bench = Bench()
-    a = Client(bench, "a")
-    a.connect()
+    a = joined(bench, "a")
     generation = a.lock(0)[0].generation
     for _ in range(2):
         responses = a.send_sync(SyncItem(GROUP, TOPIC, 0, generation=generation, offset=7), SyncItem(GROUP, TOPIC, 0, offset=7))

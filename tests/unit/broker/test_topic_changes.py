@@ -9,7 +9,7 @@ from lockstep.protocol.bodies import MessageModel, ParkState
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, MessageIllegalError, NoPermissionError
 from lockstep.protocol.topics.layouts import QUEUES_PER_BROKER_MAX
 from lockstep.protocol.topics.queue import TopicLayout
-from support.coordination_kit import BROKER, GROUP, TOPIC, Bench, Client, layout, ordered
+from support.coordination_kit import BROKER, GROUP, TOPIC, Bench, Client, joined, layout, ordered
 
 
 class World:
@@ -93,8 +93,7 @@ def test_queues_of_a_broadcasting_group_are_not_removed() -> None:
 @pytest.mark.parametrize("counts", [(4, 2), (6, 6)], ids=["closed", "added"])
 def test_keys_move_when_the_ordered_group_has_consumed_the_topic(counts: tuple[int, int]) -> None:
     world = World()
-    a = Client(world.bench, "a")
-    a.connect()
+    a = joined(world.bench, "a")
     a.lock(0, 1, 2, 3)
     with pytest.raises(NoPermissionError, match=f"group {GROUP} consumes topic {TOPIC} in order"):
         world.put(*counts)
@@ -106,8 +105,7 @@ def test_keys_move_when_the_ordered_group_has_consumed_the_topic(counts: tuple[i
 @pytest.mark.parametrize("counts", [(4, 2), (6, 6)], ids=["closed", "added"])
 def test_keys_do_not_move_between_brokers_under_an_ordered_group(counts: tuple[int, int]) -> None:
     world = World(layout(others=2))
-    a = Client(world.bench, "a")
-    a.connect()
+    a = joined(world.bench, "a")
     a.lock(0, 1, 2, 3)
     for queue_id in range(4):
         a.commit(queue_id, 1_000)
