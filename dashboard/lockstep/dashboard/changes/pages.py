@@ -72,44 +72,44 @@ class Changes:
         return self._page(request, "changes.html", values, status)
 
     async def _form(self, request: Request) -> Response:
-        change = self._forms.get(request.path_params["change"])
-        if change is None:
+        form = self._forms.get(request.path_params["change"])
+        if form is None:
             return self._page(request, "missing.html", {}, 404)
-        return self._shown(request, change, change.filled(request.query_params))
+        return self._shown(request, form, form.filled(request.query_params))
 
     async def _post(self, request: Request) -> Response:
-        change = self._forms.get(request.path_params["change"])
-        if change is None:
+        form = self._forms.get(request.path_params["change"])
+        if form is None:
             return self._page(request, "missing.html", {}, 404)
         try:
-            form = await self._read(request)
+            sent = await self._read(request)
         except FormError as error:
-            return self._shown(request, change, change.filled({}), error=str(error), status=400)
-        values = change.filled(form)
-        if not self._has_token(form):
-            return self._shown(request, change, values, error=OLD_FORM, status=403)
-        nonce = form.get("nonce", "")
+            return self._shown(request, form, form.filled({}), error=str(error), status=400)
+        values = form.filled(sent)
+        if not self._has_token(sent):
+            return self._shown(request, form, values, error=OLD_FORM, status=403)
+        nonce = sent.get("nonce", "")
         if nonce in self._outcomes:
-            return _to_outcome(request, change, nonce)
+            return _to_outcome(request, form, nonce)
         try:
-            planned = await self._plan(change, values)
+            planned = await self._plan(form, values)
         except FAILURES as error:
-            return self._shown(request, change, values, error=str(error), status=409)
+            return self._shown(request, form, values, error=str(error), status=409)
         values |= planned.fixed
-        if form.get("step") != "do":
-            return self._shown(request, change, values, planned=planned)
-        if form.get("digest") != planned.digest or not NONCE.fullmatch(nonce):
-            return self._shown(request, change, values, planned=planned, error=ANOTHER_PLAN, status=409)
-        if change.confirmed is not None and form.get("typed", "").strip() != values[change.confirmed].strip():
-            wrong = f"type the {change.confirmed}'s name to confirm it: nothing was done"
-            return self._shown(request, change, values, planned=planned, error=wrong, status=409)
+        if sent.get("step") != "do":
+            return self._shown(request, form, values, planned=planned)
+        if sent.get("digest") != planned.digest or not NONCE.fullmatch(nonce):
+            return self._shown(request, form, values, planned=planned, error=ANOTHER_PLAN, status=409)
+        if form.confirmed is not None and sent.get("typed", "").strip() != values[form.confirmed].strip():
+            wrong = f"type the {form.confirmed}'s name to confirm it: nothing was done"
+            return self._shown(request, form, values, planned=planned, error=wrong, status=409)
         if nonce in self._outcomes:  # the form came a second time while its plan was made
-            return _to_outcome(request, change, nonce)
-        return await self._do(request, change, values, planned, nonce)
+            return _to_outcome(request, form, nonce)
+        return await self._do(request, form, values, planned, nonce)
 
-    async def _plan(self, change: Form, values: Mapping[str, str]) -> Planned:
+    async def _plan(self, form: Form, values: Mapping[str, str]) -> Planned:
         """Return what the change would do with these values. Raise LockstepError if there is nothing to do, or not all of it is known."""
-        operation = change.operation(values)
+        operation = form.operation(values)
         if isinstance(operation, DeadLetterReplay):  # it goes on after the response
             plan = await self.replays.plan(self._admin, operation)
         else:
@@ -117,8 +117,8 @@ class Changes:
         plan.check_complete()
         return Planned.of(operation, plan)
 
-    async def _do(self, request: Request, change: Form, values: Mapping[str, str], planned: Planned, nonce: str) -> Response:
-        target = values[change.fields[0].name]
+    async def _do(self, request: Request, form: Form, values: Mapping[str, str], planned: Planned, nonce: str) -> Response:
+        target = values[form.fields[0].name]
         self._outcomes.begin(nonce)
         try:
             outcome = await planned.plan.carry_out()
@@ -127,19 +127,19 @@ class Changes:
             self._outcomes.end(nonce, PlanOutcome(sentences(outcome.lines, outcome.undo)))
         except FAILURES as error:
             self._outcomes.end(nonce, PlanOutcome(error=str(error)))
-            log.warning("change.failed", change=change.name, target=target, peer=_peer(request), error=str(error))
-            return self._shown(request, change, values, planned=planned, error=str(error), status=409)
+            log.warning("change.failed", change=form.name, target=target, peer=_peer(request), error=str(error))
+            return self._shown(request, form, values, planned=planned, error=str(error), status=409)
         finally:
             self._outcomes.end(nonce, PlanOutcome(error=UNEXPECTED))
-        log.info("change.made", change=change.name, target=target, peer=_peer(request))
-        return _to_outcome(request, change, nonce)
+        log.info("change.made", change=form.name, target=target, peer=_peer(request))
+        return _to_outcome(request, form, nonce)
 
     async def _outcome(self, request: Request) -> Response:
         """Return the page that says what a plan has done, or that it is still carried out."""
-        change, nonce = self._forms.get(request.path_params["change"]), request.path_params["nonce"]
-        if change is None or nonce not in self._outcomes:
+        form, nonce = self._forms.get(request.path_params["change"]), request.path_params["nonce"]
+        if form is None or nonce not in self._outcomes:
             return self._page(request, "missing.html", {}, 404)
-        return self._page(request, "outcome.html", {"change": change, "outcome": self._outcomes.of(nonce)}, 200)
+        return self._page(request, "outcome.html", {"change": form, "outcome": self._outcomes.of(nonce)}, 200)
 
     async def _stop_replay(self, request: Request) -> Response:
         """Stop a replay, and lead to the list, where a browser reloads and refreshes it."""
@@ -147,19 +147,19 @@ class Changes:
         if request.method != "POST":
             return to_list
         try:
-            form = await self._read(request)
+            sent = await self._read(request)
         except FormError as error:
             return self._list(request, error=str(error), status=400)
-        if not self._has_token(form):
+        if not self._has_token(sent):
             return self._list(request, error=OLD_FORM, status=403)
-        if self.replays.stop(form.get("group", "")):
-            log.info("change.made", change="stop-replay", target=form["group"], peer=_peer(request))
+        if self.replays.stop(sent.get("group", "")):
+            log.info("change.made", change="stop-replay", target=sent["group"], peer=_peer(request))
         return to_list
 
     def _shown(
         self,
         request: Request,
-        change: Form,
+        form: Form,
         values: Mapping[str, str],
         *,
         planned: Planned | None = None,
@@ -167,11 +167,11 @@ class Changes:
         status: int = 200,
     ) -> Response:
         nonce = self._admin.host.random.token(16).hex()
-        shown = {"change": change, "values": values, "planned": planned, "error": error, "token": self._token, "nonce": nonce}
+        shown = {"change": form, "values": values, "planned": planned, "error": error, "token": self._token, "nonce": nonce}
         return self._page(request, "change.html", shown, status)
 
-    def _has_token(self, form: Mapping[str, str]) -> bool:
-        return compare_digest(form.get("token", "").encode(), self._token.encode())
+    def _has_token(self, sent: Mapping[str, str]) -> bool:
+        return compare_digest(sent.get("token", "").encode(), self._token.encode())
 
     async def _read(self, request: Request) -> dict[str, str]:
         """Return the fields of the form in the request's body. Raise FormError for another body."""
@@ -194,9 +194,9 @@ class Changes:
         return dict(pairs)
 
 
-def _to_outcome(request: Request, change: Form, nonce: str) -> Response:
+def _to_outcome(request: Request, form: Form, nonce: str) -> Response:
     """Lead to the outcome of a plan, which a browser can reload."""
-    return RedirectResponse(f"{request.scope.get('root_path', '')}/changes/{change.name}/done/{nonce}", 303)
+    return RedirectResponse(f"{request.scope.get('root_path', '')}/changes/{form.name}/done/{nonce}", 303)
 
 
 def _peer(request: Request) -> str | None:
