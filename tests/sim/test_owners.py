@@ -15,7 +15,8 @@ from lockstep.testing.simulation.process import EPOCH_S
 from sweep import owners
 from sweep.__main__ import main
 from sweep.checkers.violation import Violation
-from sweep.events import BrokerOpened, LockGranted, ProcessEnded, ProcessStarted, SessionBound
+from sweep.events.locks import LockGranted, SessionBound
+from sweep.events.universe import BrokerOpened, ProcessEnded, ProcessStarted
 from sweep.faults import every_fault
 from sweep.history import History, QueueKey
 from sweep.mutants import switched_off

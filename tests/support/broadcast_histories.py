@@ -2,20 +2,9 @@
 
 from lockstep.protocol.codes import ResponseCode
 from support.histories import C1, HistoryBuilder
-from sweep.events import (
-    CalmBegan,
-    Fault,
-    MemberAssigned,
-    MemberCallBegan,
-    MemberCallEnded,
-    MemberStarted,
-    MemberStopBegan,
-    MemberStopped,
-    PauseBegan,
-    PauseEnded,
-    ProcessEnded,
-    PullReceived,
-)
+from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberStarted, MemberStopBegan, MemberStopped
+from sweep.events.progress import PullReceived
+from sweep.events.universe import CalmBegan, Fault, PauseBegan, PauseEnded, ProcessEnded
 from sweep.history import CallResult, QueueKey
 
 N = QueueKey("news", "broker-a", "orders", 0)

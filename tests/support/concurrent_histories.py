@@ -3,22 +3,18 @@
 from typing import Any
 
 from support.histories import C1, LOG, B, HistoryBuilder, P, Q, epoch
-from sweep.events import (
-    ConcurrentCallBegan,
-    ConcurrentCallEnded,
-    ConsumerStarted,
-    CopyStored,
+from sweep.events.consumers import ConcurrentCallBegan, ConcurrentCallEnded, ConsumerStarted, ReceivedMessage
+from sweep.events.producers import DelayedSendAcked, SendBegan
+from sweep.events.progress import ProgressResponded
+from sweep.events.sends import (
     DeadLetterResponded,
     DeadLetterSent,
-    DelayedSendAcked,
     DelayedSendResponded,
     DelayedSendWritten,
-    ProgressResponded,
-    ReceivedMessage,
     SendBackResponded,
     SendBackSent,
-    SendBegan,
 )
+from sweep.events.universe import CopyStored
 from sweep.history import CallResult, QueueKey
 
 M = QueueKey("mailing", "broker-a", "orders", 0)

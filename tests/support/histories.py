@@ -9,24 +9,12 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from sweep.checkers.violation import Violation
-from sweep.events import (
-    BrokerOpened,
-    CallBegan,
-    CallEnded,
-    CommitReceived,
-    CommitResponded,
-    CommitSent,
-    FrameResponded,
-    FrameWritten,
-    GrantReceived,
-    LockGranted,
-    LockSent,
-    MessageStored,
-    ProofReceived,
-    ReadingEnded,
-    SendAcked,
-    SendBegan,
-)
+from sweep.events.consumers import CallBegan, CallEnded
+from sweep.events.locks import GrantReceived, LockGranted, LockSent, ProofReceived
+from sweep.events.producers import SendAcked, SendBegan
+from sweep.events.progress import CommitReceived, CommitResponded, CommitSent
+from sweep.events.sends import FrameResponded, FrameWritten
+from sweep.events.universe import BrokerOpened, MessageStored, ReadingEnded
 from sweep.history import CallResult, Event, History, ItemVerdict, QueueKey, SendOutcome
 
 TERM = 100

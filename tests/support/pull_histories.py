@@ -4,12 +4,10 @@ from typing import Any
 
 from lockstep.protocol.codes import ResponseCode
 from support.histories import C1, C2, B, HistoryBuilder
-from sweep.events import (
+from sweep.events.progress import ProgressReset, ProgressResponded, PullReceived, ResetSent
+from sweep.events.readers import (
     PolledMessagesDone,
     PollReturned,
-    ProgressReset,
-    ProgressResponded,
-    PullReceived,
     ReaderCommitFailed,
     ReaderCommitted,
     ReaderQueueAssigned,
@@ -18,7 +16,6 @@ from sweep.events import (
     ReaderQueueRevoked,
     ReaderQueueUnassigned,
     ReaderStarted,
-    ResetSent,
     SeekReturned,
 )
 from sweep.history import QueueKey

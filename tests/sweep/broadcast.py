@@ -20,14 +20,7 @@ from lockstep.client import (
 )
 from lockstep.protocol.bodies import ConsumeFromWhere
 from sweep.consumers import GroupRunner, ListenerError, call_takes_s
-from sweep.events import (
-    MemberAssigned,
-    MemberCallBegan,
-    MemberCallEnded,
-    MemberStarted,
-    MemberStopBegan,
-    MemberStopped,
-)
+from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberStarted, MemberStopBegan, MemberStopped
 from sweep.history import CallResult, QueueKey
 from sweep.settings import TOPIC
 

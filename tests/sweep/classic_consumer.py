@@ -27,7 +27,7 @@ from lockstep.runtime.connections.link import connect
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.testing.simulated import BROKER_PORT
-from sweep.events import CallBegan, CallEnded, ConsumerStarted
+from sweep.events.consumers import CallBegan, CallEnded, ConsumerStarted
 from sweep.history import CallResult, QueueKey
 from sweep.universe import Main, Universe
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, MessageExt, PushConsumer
 from sweep.consumers import GroupRunner, ListenerError, call_takes_s
-from sweep.events import ConcurrentCallBegan, ConcurrentCallEnded, ReceivedMessage
+from sweep.events.consumers import ConcurrentCallBegan, ConcurrentCallEnded, ReceivedMessage
 from sweep.history import CallResult
 from sweep.settings import TOPIC
 

@@ -23,7 +23,7 @@ from lockstep.client import (
 )
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation import Process
-from sweep.events import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ConsumerStopped, QueueGapSeen
+from sweep.events.consumers import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ConsumerStopped, QueueGapSeen
 from sweep.history import CallResult
 from sweep.parking import key_fails
 from sweep.runner import Runner

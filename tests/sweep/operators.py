@@ -22,7 +22,7 @@ from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.link import call, connect
 from lockstep.runtime.host import Host
 from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT
-from sweep.events import FirstSendAcked
+from sweep.events.producers import FirstSendAcked
 from sweep.history import QueueKey
 from sweep.universe import Main, Universe
 

@@ -11,18 +11,9 @@ from dataclasses import dataclass, replace
 from lockstep.operations.groups.ownership import OwnershipLane, Span
 from lockstep.operations.pictures.owners import owners_picture
 from sweep.checkers.violation import Violation
-from sweep.events import (
-    ClassicLocked,
-    ClassicUnlockSent,
-    CommitResponded,
-    Fault,
-    LockGranted,
-    LockRefused,
-    LockSent,
-    ProcessEnded,
-    ProcessStarted,
-    ProofReceived,
-)
+from sweep.events.locks import ClassicLocked, ClassicUnlockSent, LockGranted, LockRefused, LockSent, ProofReceived
+from sweep.events.progress import CommitResponded
+from sweep.events.universe import Fault, ProcessEnded, ProcessStarted
 from sweep.history import History, ItemVerdict, QueueKey
 
 OVER = (ItemVerdict.STALE, ItemVerdict.NOT_YOURS)

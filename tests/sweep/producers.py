@@ -9,7 +9,7 @@ from lockstep.client.producer.config import Require
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from sweep.compressed import make_large_body
-from sweep.events import DelayedSendAcked, SendAcked, SendBegan, SendFailed
+from sweep.events.producers import DelayedSendAcked, SendAcked, SendBegan, SendFailed
 from sweep.history import QueueKey, SendOutcome
 from sweep.settings import TOPIC
 from sweep.universe import Main, Universe

@@ -23,10 +23,10 @@ from lockstep.client import (
 )
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation import Process
-from sweep.events import (
+from sweep.events.consumers import QueueGapSeen
+from sweep.events.readers import (
     PolledMessagesDone,
     PollReturned,
-    QueueGapSeen,
     ReaderCommitFailed,
     ReaderCommitted,
     ReaderQueueAssigned,

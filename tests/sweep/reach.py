@@ -11,54 +11,31 @@ from sweep.checkers.facts import Deletions
 from sweep.checkers.messages import Messages
 from sweep.checkers.pulls import went_back
 from sweep.compressed import LARGE_BYTES
-from sweep.events import (
-    BrokerOpened,
+from sweep.events.consumers import (
     CallBegan,
     CallEnded,
-    ClassicLocked,
-    ClassicUnlocked,
-    CommitResponded,
-    CommitSent,
     ConcurrentCallBegan,
     ConcurrentCallEnded,
     ConsumerStarted,
     ConsumerStopped,
-    CopyStored,
-    DeadLetterResponded,
-    DelayedSendWritten,
-    Fault,
-    FrameResponded,
-    LeaveSent,
-    LockGranted,
-    MemberAssigned,
-    MemberCallBegan,
-    MemberCallEnded,
-    MemberStarted,
-    MemberStopped,
-    MessageStored,
-    ParkControlSent,
-    ParkEndResponded,
-    ParkResponded,
-    PauseBegan,
-    PollReturned,
-    ProcessEnded,
-    ProgressReset,
-    ProgressResponded,
-    PullReceived,
-    QueueFreeSent,
     QueueGapSeen,
+)
+from sweep.events.locks import ClassicLocked, ClassicUnlocked, LeaveSent, LockGranted, QueueFreeSent, SessionBound
+from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberStarted, MemberStopped
+from sweep.events.parks import ParkControlSent, ParkEndResponded, ParkResponded
+from sweep.events.progress import CommitResponded, CommitSent, ProgressReset, ProgressResponded, PullReceived, ResetSent
+from sweep.events.readers import (
+    PollReturned,
     ReaderCommitFailed,
     ReaderCommitted,
     ReaderQueueAssigned,
     ReaderQueuePaused,
     ReaderQueueRevoked,
     ReaderStarted,
-    ResetSent,
     SeekReturned,
-    SendBackResponded,
-    ServerFailed,
-    SessionBound,
 )
+from sweep.events.sends import DeadLetterResponded, DelayedSendWritten, FrameResponded, SendBackResponded
+from sweep.events.universe import BrokerOpened, CopyStored, Fault, MessageStored, PauseBegan, ProcessEnded, ServerFailed
 from sweep.history import CallResult, E, History, ItemVerdict, PlaceReached, QueueKey
 from sweep.journal import LogRecorder
 

@@ -18,7 +18,7 @@ from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host
 from lockstep.testing.simulated import BROKER_PORT
 from lockstep.testing.simulation.process import EPOCH_S
-from sweep.events import CopyStored, LayoutInForce, LayoutsRead, MessageStored, ReadingEnded
+from sweep.events.universe import CopyStored, LayoutInForce, LayoutsRead, MessageStored, ReadingEnded
 from sweep.history import Event, QueueKey
 from sweep.settings import MAILING
 from sweep.universe import Universe

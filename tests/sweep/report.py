@@ -4,7 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from sweep.events import CallBegan, Fault, ProcessEnded, SendAcked
+from sweep.events.consumers import CallBegan
+from sweep.events.producers import SendAcked
+from sweep.events.universe import Fault, ProcessEnded
 from sweep.reach import COUNTED_SEEDS_MIN, count_places, unreached
 from sweep.run import RunResult
 from sweep.worlds import WORLDS

@@ -17,7 +17,7 @@ from sweep.checkers import CHECKERS
 from sweep.checkers.violation import Violation
 from sweep.classic_consumer import classic_main
 from sweep.consumer_process import consumer_main
-from sweep.events import CalmBegan, QueuesConsumed
+from sweep.events.universe import CalmBegan, QueuesConsumed
 from sweep.faults import FAULTS
 from sweep.history import History
 from sweep.journal import LogRecorder

@@ -17,7 +17,7 @@ from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayo
 from lockstep.runtime.connections.link import call
 from lockstep.runtime.host import Host
 from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT, SimServer, nameserver_at
-from sweep.events import BrokerOpened, Fault
+from sweep.events.universe import BrokerOpened, Fault
 from sweep.settings import TOPIC, Setting
 from sweep.universe import Main, Universe
 

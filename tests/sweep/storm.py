@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from random import Random
 
 from lockstep.testing.simulation import Process
-from sweep.events import Fault
+from sweep.events.universe import Fault
 from sweep.history import PlaceReached
 from sweep.universe import Universe
 

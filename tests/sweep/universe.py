@@ -14,7 +14,7 @@ from lockstep.runtime.daemon import exit_code_of
 from lockstep.testing.simulated import NAMESERVER_PORT, SimMember
 from lockstep.testing.simulation import Machine, Process, SimLoop
 from sweep.checkers.violation import Violation
-from sweep.events import BrokerOpened, ClockSet, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ProcessStarted, ServerFailed
+from sweep.events.universe import BrokerOpened, ClockSet, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ProcessStarted, ServerFailed
 from sweep.history import Event, History, PlaceReached
 from sweep.journal import LogRecorder
 from sweep.settings import MAILING, NEWS, READERS, Setting

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from lockstep.broker.app import Broker
 from lockstep.protocol.delays import format_delay, queue_delay_ms
 from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
-from sweep.events import DelayedSendAcked, SendAcked, SendBegan, SendFailed
+from sweep.events.producers import DelayedSendAcked, SendAcked, SendBegan, SendFailed
 from sweep.settings import MAILING, NEWS, READERS, TOPIC
 from sweep.universe import Universe
 

@@ -18,26 +18,22 @@ from lockstep.protocol.messages.properties import DELAY, split_properties
 from lockstep.protocol.responses import PULLED
 from sweep.compressed import decompress_body, record_bodies
 from sweep.connections import Item, Link, Pending
-from sweep.events import (
+from sweep.events.locks import (
     ClassicLocked,
     ClassicUnlocked,
     ClassicUnlockSent,
-    CommitReceived,
-    CommitResponded,
-    CommitSent,
     ConnectionCut,
-    DeadLetterResponded,
-    DeadLetterSent,
-    DelayedSendResponded,
-    DelayedSendWritten,
-    FrameResponded,
-    FrameWritten,
     GrantReceived,
-    LayoutSent,
     LeaveSent,
     LockGranted,
     LockRefused,
     LockSent,
+    ProofReceived,
+    QueueFreeSent,
+    SessionBound,
+    StaleReceived,
+)
+from sweep.events.parks import (
     ParkControlSent,
     ParkedListed,
     ParkedRow,
@@ -47,16 +43,18 @@ from sweep.events import (
     ParkReceived,
     ParkResponded,
     ParkSent,
-    ProgressReset,
-    ProgressResponded,
-    ProofReceived,
-    PullReceived,
-    QueueFreeSent,
-    ResetSent,
+)
+from sweep.events.progress import CommitReceived, CommitResponded, CommitSent, ProgressReset, ProgressResponded, PullReceived, ResetSent
+from sweep.events.sends import (
+    DeadLetterResponded,
+    DeadLetterSent,
+    DelayedSendResponded,
+    DelayedSendWritten,
+    FrameResponded,
+    FrameWritten,
+    LayoutSent,
     SendBackResponded,
     SendBackSent,
-    SessionBound,
-    StaleReceived,
 )
 from sweep.history import Event, ItemVerdict, PlaceReached, QueueKey
 

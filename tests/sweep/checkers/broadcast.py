@@ -19,24 +19,12 @@ from sweep.checkers.members import Repeats
 from sweep.checkers.messages import Messages
 from sweep.checkers.pulls import went_back
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import (
-    CalmBegan,
-    CommitSent,
-    DeadLetterSent,
-    FrameWritten,
-    LockSent,
-    MemberAssigned,
-    MemberCallBegan,
-    MemberCallEnded,
-    MemberStarted,
-    MemberStopBegan,
-    MessageStored,
-    ProcessEnded,
-    ProgressResponded,
-    PullReceived,
-    QueueGapSeen,
-    SendBackSent,
-)
+from sweep.events.consumers import QueueGapSeen
+from sweep.events.locks import LockSent
+from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberStarted, MemberStopBegan
+from sweep.events.progress import CommitSent, ProgressResponded, PullReceived
+from sweep.events.sends import DeadLetterSent, FrameWritten, SendBackSent
+from sweep.events.universe import CalmBegan, MessageStored, ProcessEnded
 from sweep.history import CallResult, Event, History, QueueKey
 
 DROPPED_SHARE = 0.95

@@ -16,21 +16,10 @@ from math import inf
 
 from sweep.checkers.facts import Clocks, Deletions, Leases, QueueEpoch, holders
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import (
-    CallBegan,
-    CallEnded,
-    CommitSent,
-    ConsumerStarted,
-    ConsumerStopBegan,
-    LeaveSent,
-    LockGranted,
-    LockSent,
-    PauseBegan,
-    PauseEnded,
-    ProcessEnded,
-    ProofReceived,
-    StaleReceived,
-)
+from sweep.events.consumers import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan
+from sweep.events.locks import LeaveSent, LockGranted, LockSent, ProofReceived, StaleReceived
+from sweep.events.progress import CommitSent
+from sweep.events.universe import PauseBegan, PauseEnded, ProcessEnded
 from sweep.history import History, QueueKey
 
 DRIFT = 0.05

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from sweep.checkers.facts import Brokers, Clocks
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import ClassicLocked, ClassicUnlocked, ClassicUnlockSent, CommitResponded, LockGranted
+from sweep.events.locks import ClassicLocked, ClassicUnlocked, ClassicUnlockSent, LockGranted
+from sweep.events.progress import CommitResponded
 from sweep.history import History, ItemVerdict, QueueKey
 
 LEASE_MS = 60_000

@@ -14,20 +14,10 @@ from sweep.checkers.concurrent_facts import StoredCopies
 from sweep.checkers.facts import Brokers, RisingMax
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import (
-    CalmBegan,
-    CommitResponded,
-    CommitSent,
-    ConcurrentCallBegan,
-    ConcurrentCallEnded,
-    ConsumerStarted,
-    MessageStored,
-    ProgressReset,
-    ProgressResponded,
-    ResetSent,
-    SendBackResponded,
-    SendBackSent,
-)
+from sweep.events.consumers import ConcurrentCallBegan, ConcurrentCallEnded, ConsumerStarted
+from sweep.events.progress import CommitResponded, CommitSent, ProgressReset, ProgressResponded, ResetSent
+from sweep.events.sends import SendBackResponded, SendBackSent
+from sweep.events.universe import CalmBegan, MessageStored
 from sweep.history import History, ItemVerdict, QueueKey
 
 

@@ -5,7 +5,9 @@ from collections.abc import Iterable
 from math import inf
 
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX
-from sweep.events import ConcurrentCallBegan, CopyStored, ReceivedMessage, SendBackSent, WallClockJumped
+from sweep.events.consumers import ConcurrentCallBegan, ReceivedMessage
+from sweep.events.sends import SendBackSent
+from sweep.events.universe import CopyStored, WallClockJumped
 from sweep.history import History
 
 Try = tuple[str, str, bytes, int]

@@ -12,7 +12,9 @@ from lockstep.protocol.names import RETRY_PREFIX
 from sweep.checkers.concurrent_facts import SendBacks, StoredCopies, Try
 from sweep.checkers.facts import Brokers
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import ConcurrentCallBegan, ConsumerStarted, CopyStored, SendBackSent
+from sweep.events.consumers import ConcurrentCallBegan, ConsumerStarted
+from sweep.events.sends import SendBackSent
+from sweep.events.universe import CopyStored
 from sweep.history import History
 
 

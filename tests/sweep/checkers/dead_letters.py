@@ -12,17 +12,10 @@ from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.concurrent_facts import StoredCopies
 from sweep.checkers.facts import Brokers
 from sweep.checkers.violation import Violation
-from sweep.events import (
-    CallBegan,
-    CallEnded,
-    ConnectionCut,
-    ConsumerStarted,
-    CopyStored,
-    DeadLetterResponded,
-    DeadLetterSent,
-    LockGranted,
-    SessionBound,
-)
+from sweep.events.consumers import CallBegan, CallEnded, ConsumerStarted
+from sweep.events.locks import ConnectionCut, LockGranted, SessionBound
+from sweep.events.sends import DeadLetterResponded, DeadLetterSent
+from sweep.events.universe import CopyStored
 from sweep.history import History, QueueKey
 
 TORN_S = 1.0

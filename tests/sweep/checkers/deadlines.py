@@ -1,7 +1,8 @@
 """R9: a send ends by its deadline, which counts from the call, in whatever state it is pending."""
 
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import DelayedSendAcked, PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
+from sweep.events.producers import DelayedSendAcked, SendAcked, SendBegan, SendFailed
+from sweep.events.universe import PauseBegan, PauseEnded
 from sweep.history import History
 
 UNKEYED_S, KEYED_S = 3.0, 30.0

@@ -11,15 +11,10 @@ from sweep.checkers.concurrent_facts import SendBacks, Walls
 from sweep.checkers.facts import Brokers, Clocks
 from sweep.checkers.messages import Messages
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import (
-    CallBegan,
-    ConcurrentCallBegan,
-    DelayedSendAcked,
-    DelayedSendResponded,
-    DelayedSendWritten,
-    MessageStored,
-    SendBackSent,
-)
+from sweep.events.consumers import CallBegan, ConcurrentCallBegan
+from sweep.events.producers import DelayedSendAcked
+from sweep.events.sends import DelayedSendResponded, DelayedSendWritten, SendBackSent
+from sweep.events.universe import MessageStored
 from sweep.history import Event, History, QueueKey
 
 LATE_S = 20.0

@@ -9,7 +9,11 @@ from collections.abc import Iterator
 from sweep.checkers.facts import Brokers, Deletions
 from sweep.checkers.messages import Messages, Passes, StoredPlace, first_offsets
 from sweep.checkers.violation import Violation
-from sweep.events import CallBegan, CallEnded, CalmBegan, CommitResponded, LockGranted, MessageStored, QueueGapSeen, SendAcked
+from sweep.events.consumers import CallBegan, CallEnded, QueueGapSeen
+from sweep.events.locks import LockGranted
+from sweep.events.producers import SendAcked
+from sweep.events.progress import CommitResponded
+from sweep.events.universe import CalmBegan, MessageStored
 from sweep.history import CallResult, History, ItemVerdict, QueueKey
 
 RECOVERY_S = 90.0

@@ -5,19 +5,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf
 
-from sweep.events import (
-    BrokerOpened,
-    ClockSet,
-    Fault,
-    GrantReceived,
-    LayoutSent,
-    PauseBegan,
-    PauseEnded,
-    PowerCut,
-    ProcessEnded,
-    ProcessStarted,
-    ProofReceived,
-)
+from sweep.events.locks import GrantReceived, ProofReceived
+from sweep.events.sends import LayoutSent
+from sweep.events.universe import BrokerOpened, ClockSet, Fault, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ProcessStarted
 from sweep.history import Event, History, QueueKey
 
 MARGIN_MS = 500

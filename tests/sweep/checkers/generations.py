@@ -13,20 +13,11 @@ from math import inf
 from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.facts import Brokers
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import (
-    BrokerOpened,
-    CommitResponded,
-    CommitSent,
-    DeadLetterSent,
-    Fault,
-    LayoutSent,
-    LockGranted,
-    ProgressReset,
-    PullReceived,
-    QueueGapSeen,
-    ReadingEnded,
-    ResetSent,
-)
+from sweep.events.consumers import QueueGapSeen
+from sweep.events.locks import LockGranted
+from sweep.events.progress import CommitResponded, CommitSent, ProgressReset, PullReceived, ResetSent
+from sweep.events.sends import DeadLetterSent, LayoutSent
+from sweep.events.universe import BrokerOpened, Fault, ReadingEnded
 from sweep.history import History, ItemVerdict, QueueKey
 
 

@@ -19,23 +19,10 @@ from math import inf
 
 from sweep.checkers.messages import Messages
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import (
-    BrokerOpened,
-    CallBegan,
-    CallEnded,
-    CommitSent,
-    ConsumerStarted,
-    ConsumerStopBegan,
-    ConsumerStopped,
-    Fault,
-    GrantReceived,
-    LeaveSent,
-    PauseBegan,
-    PauseEnded,
-    PowerCut,
-    ProcessEnded,
-    ProcessStarted,
-)
+from sweep.events.consumers import CallBegan, CallEnded, ConsumerStarted, ConsumerStopBegan, ConsumerStopped
+from sweep.events.locks import GrantReceived, LeaveSent
+from sweep.events.progress import CommitSent
+from sweep.events.universe import BrokerOpened, Fault, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ProcessStarted
 from sweep.history import Event, History, QueueKey
 
 CLEAN_S = 0.5

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from lockstep.protocol.order import overtakings
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import CallBegan, CallEnded, CommitSent, FrameResponded, FrameWritten, MessageStored, SendAcked, SendBegan
+from sweep.events.consumers import CallBegan, CallEnded
+from sweep.events.producers import SendAcked, SendBegan
+from sweep.events.progress import CommitSent
+from sweep.events.sends import FrameResponded, FrameWritten
+from sweep.events.universe import MessageStored
 from sweep.history import CallResult, History, QueueKey
 
 Layout = tuple[int, int]

@@ -15,18 +15,11 @@ from lockstep.protocol.done_ranges import RANGES_MAX, Ranges, contains, joined
 from sweep.checkers.facts import Brokers, Deletions, QueueEpoch, holders
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import (
-    CallBegan,
-    CallEnded,
-    CommitResponded,
-    CommitSent,
-    ConsumerStarted,
-    DeadLetterSent,
-    LockGranted,
-    ProcessEnded,
-    ProgressReset,
-    ResetSent,
-)
+from sweep.events.consumers import CallBegan, CallEnded, ConsumerStarted
+from sweep.events.locks import LockGranted
+from sweep.events.progress import CommitResponded, CommitSent, ProgressReset, ResetSent
+from sweep.events.sends import DeadLetterSent
+from sweep.events.universe import ProcessEnded
 from sweep.history import CallResult, History, ItemVerdict, QueueKey
 
 NEARLY_FULL = 2 * RANGES_MAX - 32

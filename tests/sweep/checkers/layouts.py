@@ -10,7 +10,8 @@ the limit is low only in a world with one broker.
 
 from sweep.checkers.facts import Brokers, Deletions
 from sweep.checkers.violation import Violation
-from sweep.events import FirstSendAcked, LayoutInForce, LayoutsRead, SendAcked
+from sweep.events.producers import FirstSendAcked, SendAcked
+from sweep.events.universe import LayoutInForce, LayoutsRead
 from sweep.history import History
 
 

@@ -11,7 +11,11 @@ from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.facts import Brokers, Deletions
 from sweep.checkers.messages import Messages
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import BrokerOpened, CallBegan, FrameResponded, FrameWritten, LayoutSent, LockGranted, MessageStored, SendAcked, SendBegan
+from sweep.events.consumers import CallBegan
+from sweep.events.locks import LockGranted
+from sweep.events.producers import SendAcked, SendBegan
+from sweep.events.sends import FrameResponded, FrameWritten, LayoutSent
+from sweep.events.universe import BrokerOpened, MessageStored
 from sweep.history import History, QueueKey
 
 _STORED = (ResponseCode.SUCCESS, ResponseCode.DUPLICATE)

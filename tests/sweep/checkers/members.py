@@ -6,20 +6,9 @@ from dataclasses import dataclass, field
 from sweep.checkers.facts import Brokers
 from sweep.checkers.pulls import went_back
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import (
-    CalmBegan,
-    Fault,
-    MemberAssigned,
-    MemberCallBegan,
-    MemberCallEnded,
-    MemberStarted,
-    MemberStopBegan,
-    MemberStopped,
-    PauseBegan,
-    PauseEnded,
-    ProcessEnded,
-    PullReceived,
-)
+from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberStarted, MemberStopBegan, MemberStopped
+from sweep.events.progress import PullReceived
+from sweep.events.universe import CalmBegan, Fault, PauseBegan, PauseEnded, ProcessEnded
 from sweep.history import CallResult, History, QueueKey
 
 WRITTEN_S = 1.1

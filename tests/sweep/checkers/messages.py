@@ -7,30 +7,13 @@ from math import inf
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.names import DLQ_PREFIX
 from sweep.checkers.facts import Brokers
-from sweep.events import (
-    CallBegan,
-    ClassicLocked,
-    ConcurrentCallBegan,
-    ConsumerStarted,
-    CopyStored,
-    DeadLetterResponded,
-    DeadLetterSent,
-    DelayedSendAcked,
-    FrameResponded,
-    FrameWritten,
-    LockGranted,
-    LockRefused,
-    MessageStored,
-    PollReturned,
-    ProgressReset,
-    PullReceived,
-    QueueGapSeen,
-    ReaderStarted,
-    ReadingEnded,
-    ResetSent,
-    SendAcked,
-    SendBegan,
-)
+from sweep.events.consumers import CallBegan, ConcurrentCallBegan, ConsumerStarted, QueueGapSeen
+from sweep.events.locks import ClassicLocked, LockGranted, LockRefused
+from sweep.events.producers import DelayedSendAcked, SendAcked, SendBegan
+from sweep.events.progress import ProgressReset, PullReceived, ResetSent
+from sweep.events.readers import PollReturned, ReaderStarted
+from sweep.events.sends import DeadLetterResponded, DeadLetterSent, FrameResponded, FrameWritten
+from sweep.events.universe import CopyStored, MessageStored, ReadingEnded
 from sweep.history import History, ItemVerdict, QueueKey
 
 _POSITION_CODES = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)

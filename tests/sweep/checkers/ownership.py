@@ -12,21 +12,9 @@ from math import inf
 from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.facts import Brokers, Clocks, Deletions, Leases, QueueEpoch
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import (
-    BrokerOpened,
-    ClassicLocked,
-    CommitResponded,
-    CommitSent,
-    Fault,
-    GrantReceived,
-    LockGranted,
-    LockRefused,
-    LockSent,
-    ProcessEnded,
-    ProofReceived,
-    PullReceived,
-    StaleReceived,
-)
+from sweep.events.locks import ClassicLocked, GrantReceived, LockGranted, LockRefused, LockSent, ProofReceived, StaleReceived
+from sweep.events.progress import CommitResponded, CommitSent, PullReceived
+from sweep.events.universe import BrokerOpened, Fault, ProcessEnded
 from sweep.history import History, ItemVerdict, QueueKey
 
 SURELY = 0.9

@@ -24,24 +24,11 @@ from lockstep.protocol.names import DLQ_PREFIX
 from sweep.checkers.facts import Brokers, QueueEpoch, RisingMax, holders
 from sweep.checkers.messages import Messages, Passes, StoredPlace, first_offsets
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import (
-    CallBegan,
-    CallEnded,
-    CommitSent,
-    ConsumerStarted,
-    CopyStored,
-    GrantReceived,
-    LockGranted,
-    MessageStored,
-    ParkControlSent,
-    ParkedListed,
-    ParkEndReceived,
-    ParkEndResponded,
-    ParkReceived,
-    ParkSent,
-    PauseBegan,
-    QueuesConsumed,
-)
+from sweep.events.consumers import CallBegan, CallEnded, ConsumerStarted
+from sweep.events.locks import GrantReceived, LockGranted
+from sweep.events.parks import ParkControlSent, ParkedListed, ParkEndReceived, ParkEndResponded, ParkReceived, ParkSent
+from sweep.events.progress import CommitSent
+from sweep.events.universe import CopyStored, MessageStored, PauseBegan, QueuesConsumed
 from sweep.history import CallResult, History, QueueKey
 
 Key = str | None

@@ -6,7 +6,9 @@ reflect only commits that were confirmed before it was written.
 
 from sweep.checkers.facts import Brokers, Deletions, QueueEpoch, RisingMax, falls
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import BrokerOpened, CommitResponded, LockGranted, ProgressReset, ProgressResponded, ResetSent
+from sweep.events.locks import LockGranted
+from sweep.events.progress import CommitResponded, ProgressReset, ProgressResponded, ResetSent
+from sweep.events.universe import BrokerOpened
 from sweep.history import Event, History, ItemVerdict, QueueKey
 
 

@@ -1,7 +1,7 @@
 """Facts about the response to a pull."""
 
 from lockstep.protocol.codes import ResponseCode
-from sweep.events import PullReceived
+from sweep.events.progress import PullReceived
 
 
 def went_back(pull: PullReceived) -> bool:

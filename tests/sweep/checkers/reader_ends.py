@@ -6,7 +6,9 @@ from math import inf
 from sweep.checkers.delivery import RECOVERY_S, messages_removed_by_retention
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation
-from sweep.events import CalmBegan, CommitResponded, MessageStored, ProgressResponded, QueueGapSeen
+from sweep.events.consumers import QueueGapSeen
+from sweep.events.progress import CommitResponded, ProgressResponded
+from sweep.events.universe import CalmBegan, MessageStored
 from sweep.history import History, ItemVerdict, QueueKey
 
 

@@ -23,15 +23,10 @@ from sweep.checkers.account import Account
 from sweep.checkers.messages import Messages, Passes, tags_of
 from sweep.checkers.reader_ends import lies_in, recovered, skipped
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import (
-    CommitReceived,
-    CommitResponded,
-    CommitSent,
+from sweep.events.progress import CommitReceived, CommitResponded, CommitSent, ProgressReset, ProgressResponded, PullReceived, ResetSent
+from sweep.events.readers import (
     PolledMessagesDone,
     PollReturned,
-    ProgressReset,
-    ProgressResponded,
-    PullReceived,
     ReaderCommitFailed,
     ReaderCommitted,
     ReaderQueueAssigned,
@@ -40,7 +35,6 @@ from sweep.events import (
     ReaderQueueRevoked,
     ReaderQueueUnassigned,
     ReaderStarted,
-    ResetSent,
     SeekReturned,
 )
 from sweep.history import Event, History, ItemVerdict, QueueKey

@@ -4,7 +4,7 @@ R9 checks that no wrong body is served, R1 that only an unsynced tail is cut.
 """
 
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import BrokerOpened, Fault
+from sweep.events.universe import BrokerOpened, Fault
 from sweep.history import History
 
 

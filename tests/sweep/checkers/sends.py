@@ -5,7 +5,10 @@ from collections import Counter
 from sweep.checkers.facts import Brokers, Deletions
 from sweep.checkers.messages import Messages
 from sweep.checkers.violation import Violation
-from sweep.events import CallBegan, FrameWritten, MessageStored, SendBegan, SendFailed
+from sweep.events.consumers import CallBegan
+from sweep.events.producers import SendBegan, SendFailed
+from sweep.events.sends import FrameWritten
+from sweep.events.universe import MessageStored
 from sweep.history import History, QueueKey, SendOutcome
 
 

@@ -7,7 +7,7 @@ exit 4   it was started on a copy of a store whose original runs; it must exit w
 
 from sweep.checkers.facts import DISK_FAILS
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import BrokerOpened, Fault, ServerFailed
+from sweep.events.universe import BrokerOpened, Fault, ServerFailed
 from sweep.history import History
 
 LAW = "a server exits only for a known cause"

@@ -18,20 +18,12 @@ from lockstep.runtime.steady_clock import STEP_MS
 from sweep.checkers.facts import Brokers
 from sweep.checkers.messages import Messages
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import (
-    CommitSent,
-    ConsumerStarted,
-    FrameResponded,
-    FrameWritten,
-    LayoutSent,
-    LockGranted,
-    LockRefused,
-    LockSent,
-    MessageStored,
-    ProgressResponded,
-    ReaderStarted,
-    ResetSent,
-)
+from sweep.events.consumers import ConsumerStarted
+from sweep.events.locks import LockGranted, LockRefused, LockSent
+from sweep.events.progress import CommitSent, ProgressResponded, ResetSent
+from sweep.events.readers import ReaderStarted
+from sweep.events.sends import FrameResponded, FrameWritten, LayoutSent
+from sweep.events.universe import MessageStored
 from sweep.history import History, ItemVerdict, QueueKey
 
 JOINED_S = 2.0

@@ -12,7 +12,8 @@ from sweep.checkers.account import Account
 from sweep.checkers.facts import QueueEpoch, holders
 from sweep.checkers.messages import Messages, Passes
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import CallBegan, CallEnded, CommitReceived, CommitSent, ConsumerStarted
+from sweep.events.consumers import CallBegan, CallEnded, ConsumerStarted
+from sweep.events.progress import CommitReceived, CommitSent
 from sweep.history import CallResult, History, ItemVerdict, QueueKey
 
 _DONE = (CallResult.SUCCESS, CallResult.COUNTED)

@@ -2,7 +2,8 @@
 
 from sweep.checkers.messages import tags_of
 from sweep.checkers.violation import Violation, process_name
-from sweep.events import CallBegan, ConsumerStarted, SendBegan
+from sweep.events.consumers import CallBegan, ConsumerStarted
+from sweep.events.producers import SendBegan
 from sweep.history import History
 
 

@@ -1,17 +1,10 @@
 """Faults of the network, and of clocks."""
 
-from sweep.events import (
-    CommitResponded,
-    DeadLetterResponded,
-    DelayedSendResponded,
-    FrameResponded,
-    LockGranted,
-    ParkEndResponded,
-    ParkResponded,
-    ProgressResponded,
-    SendBackResponded,
-    WallClockJumped,
-)
+from sweep.events.locks import LockGranted
+from sweep.events.parks import ParkEndResponded, ParkResponded
+from sweep.events.progress import CommitResponded, ProgressResponded
+from sweep.events.sends import DeadLetterResponded, DelayedSendResponded, FrameResponded, SendBackResponded
+from sweep.events.universe import WallClockJumped
 from sweep.history import Event
 from sweep.storm import Storm
 

@@ -2,7 +2,7 @@
 
 from lockstep.testing.simulation import Process
 from sweep.consumer_process import consumer_main
-from sweep.events import SessionBound
+from sweep.events.locks import SessionBound
 from sweep.settings import AUDIT, GROUP, MAILING, NEWS
 from sweep.storm import Storm
 

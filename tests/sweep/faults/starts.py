@@ -1,7 +1,8 @@
 """Several faults at once around the start of a broker, which separate faults seldom cause together."""
 
 from lockstep.testing.simulation import SimFiles
-from sweep.events import CommitResponded, WallClockJumped
+from sweep.events.progress import CommitResponded
+from sweep.events.universe import WallClockJumped
 from sweep.faults.brokers import ADMIN
 from sweep.history import Event, ItemVerdict
 from sweep.operators import OPERATOR, reset_twice_main

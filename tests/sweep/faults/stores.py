@@ -1,6 +1,6 @@
 """Faults at one operation on the files of a store, or that lose files which can be rebuilt."""
 
-from sweep.events import FrameResponded
+from sweep.events.sends import FrameResponded
 from sweep.faults.brokers import cut_at_operation
 from sweep.history import Event
 from sweep.services import STORE

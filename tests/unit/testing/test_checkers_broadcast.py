@@ -5,7 +5,10 @@ import pytest
 from support.broadcast_histories import AGAIN, BroadcastHistoryBuilder, N
 from support.histories import C1, C2, B, Q
 from sweep.checkers.broadcast import check
-from sweep.events import CalmBegan, LockSent, PowerCut, ProcessEnded, QueueGapSeen, SendBackSent
+from sweep.events.consumers import QueueGapSeen
+from sweep.events.locks import LockSent
+from sweep.events.sends import SendBackSent
+from sweep.events.universe import CalmBegan, PowerCut, ProcessEnded
 from sweep.history import CallResult
 
 ERROR, CANCELLED = CallResult.ERROR, CallResult.CANCELLED

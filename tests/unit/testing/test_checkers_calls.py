@@ -4,18 +4,9 @@ import pytest
 
 from support.histories import C1, C2, HistoryBuilder, Q, epoch
 from sweep.checkers.calls import check, overlaps
-from sweep.events import (
-    ClockSet,
-    ConsumerStarted,
-    ConsumerStopBegan,
-    LeaveSent,
-    LockGranted,
-    LockSent,
-    PauseBegan,
-    PauseEnded,
-    ProcessEnded,
-    StaleReceived,
-)
+from sweep.events.consumers import ConsumerStarted, ConsumerStopBegan
+from sweep.events.locks import LeaveSent, LockGranted, LockSent, StaleReceived
+from sweep.events.universe import ClockSet, PauseBegan, PauseEnded, ProcessEnded
 
 
 def two(c2_calls_at: float) -> HistoryBuilder:

@@ -6,16 +6,9 @@ from support.histories import B, HistoryBuilder, Q, epoch
 from sweep.checkers import ownership
 from sweep.checkers.classic import check
 from sweep.checkers.messages import first_offsets
-from sweep.events import (
-    BrokerOpened,
-    ClassicLocked,
-    ClassicUnlocked,
-    ClassicUnlockSent,
-    CommitResponded,
-    LockGranted,
-    PowerCut,
-    ProcessEnded,
-)
+from sweep.events.locks import ClassicLocked, ClassicUnlocked, ClassicUnlockSent, LockGranted
+from sweep.events.progress import CommitResponded
+from sweep.events.universe import BrokerOpened, PowerCut, ProcessEnded
 from sweep.history import ItemVerdict
 
 

@@ -6,7 +6,8 @@ from support.concurrent_histories import C1, B, ConcurrentHistoryBuilder, M, R
 from support.histories import C2
 from sweep.checkers.concurrent import check
 from sweep.checkers.progress import check as check_progress
-from sweep.events import CalmBegan, PowerCut, ProcessEnded, QueueGapSeen
+from sweep.events.consumers import QueueGapSeen
+from sweep.events.universe import CalmBegan, PowerCut, ProcessEnded
 from sweep.history import CallResult
 
 

@@ -5,7 +5,7 @@ import pytest
 from support.concurrent_histories import DEAD, B, ConcurrentHistoryBuilder, R
 from support.histories import C2, TERM
 from sweep.checkers.copies import check, possible_duplicates
-from sweep.events import BrokerOpened
+from sweep.events.universe import BrokerOpened
 
 RETRY = R._replace(group="")
 

@@ -7,7 +7,8 @@ from support.histories import C1, C2, B
 from sweep.checkers.dead_letters import check
 from sweep.checkers.delivery import check as check_delivery
 from sweep.checkers.steps import check as check_steps
-from sweep.events import CalmBegan, ConnectionCut, ProcessEnded, SessionBound
+from sweep.events.locks import ConnectionCut, SessionBound
+from sweep.events.universe import CalmBegan, ProcessEnded
 from sweep.history import CallResult
 
 

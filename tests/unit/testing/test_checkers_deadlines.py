@@ -4,7 +4,8 @@ import pytest
 
 from support.histories import HistoryBuilder, P
 from sweep.checkers.deadlines import check
-from sweep.events import PauseBegan, PauseEnded, SendAcked, SendBegan, SendFailed
+from sweep.events.producers import SendAcked, SendBegan, SendFailed
+from sweep.events.universe import PauseBegan, PauseEnded
 from sweep.history import SendOutcome
 
 

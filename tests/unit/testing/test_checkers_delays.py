@@ -7,7 +7,9 @@ from support.histories import C1, C2, LOG, TERM, B, P
 from sweep.checkers.delays import check, possible_duplicates
 from sweep.checkers.delivery import check as check_delivery
 from sweep.checkers.sends import check as check_sends
-from sweep.events import BrokerOpened, CalmBegan, ClockSet, ConsumerStarted, DelayedSendWritten, ProcessEnded, WallClockJumped
+from sweep.events.consumers import ConsumerStarted
+from sweep.events.sends import DelayedSendWritten
+from sweep.events.universe import BrokerOpened, CalmBegan, ClockSet, ProcessEnded, WallClockJumped
 
 
 def builder(flush: str = "async") -> ConcurrentHistoryBuilder:

@@ -5,7 +5,7 @@ import pytest
 from support.histories import C2, HistoryBuilder
 from sweep.checkers import calls, log, ownership, progress
 from sweep.checkers.facts import Deletions
-from sweep.events import LayoutSent
+from sweep.events.sends import LayoutSent
 
 ADMIN = ("A", 31)
 

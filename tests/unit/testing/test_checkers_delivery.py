@@ -4,18 +4,11 @@ import pytest
 
 from support.histories import C1, B, HistoryBuilder, Q, epoch
 from sweep.checkers.delivery import check, recovery_s
-from sweep.events import (
-    BrokerOpened,
-    CalmBegan,
-    CommitResponded,
-    ConsumerStarted,
-    CopyStored,
-    DeadLetterSent,
-    LockGranted,
-    PowerCut,
-    ProcessEnded,
-    QueueGapSeen,
-)
+from sweep.events.consumers import ConsumerStarted, QueueGapSeen
+from sweep.events.locks import LockGranted
+from sweep.events.progress import CommitResponded
+from sweep.events.sends import DeadLetterSent
+from sweep.events.universe import BrokerOpened, CalmBegan, CopyStored, PowerCut, ProcessEnded
 from sweep.history import CallResult, QueueKey
 
 

@@ -5,19 +5,10 @@ import pytest
 from support.histories import C1, C2, B, HistoryBuilder, epoch
 from sweep.checkers import delivery, keys, progress
 from sweep.checkers.generations import check
-from sweep.events import (
-    BrokerOpened,
-    CalmBegan,
-    CommitSent,
-    ConsumerStarted,
-    LayoutSent,
-    PowerCut,
-    ProcessEnded,
-    ProgressReset,
-    PullReceived,
-    QueueGapSeen,
-    ResetSent,
-)
+from sweep.events.consumers import ConsumerStarted, QueueGapSeen
+from sweep.events.progress import CommitSent, ProgressReset, PullReceived, ResetSent
+from sweep.events.sends import LayoutSent
+from sweep.events.universe import BrokerOpened, CalmBegan, PowerCut, ProcessEnded
 
 ADMIN = ("A", 31)
 

@@ -4,19 +4,10 @@ import pytest
 
 from support.histories import C1, C2, B, HistoryBuilder, P, Q
 from sweep.checkers.handover import check, handovers
-from sweep.events import (
-    BrokerOpened,
-    ConsumerStarted,
-    ConsumerStopBegan,
-    ConsumerStopped,
-    Fault,
-    LeaveSent,
-    PauseBegan,
-    PowerCut,
-    ProcessEnded,
-    SendAcked,
-    SendBegan,
-)
+from sweep.events.consumers import ConsumerStarted, ConsumerStopBegan, ConsumerStopped
+from sweep.events.locks import LeaveSent
+from sweep.events.producers import SendAcked, SendBegan
+from sweep.events.universe import BrokerOpened, Fault, PauseBegan, PowerCut, ProcessEnded
 
 
 def ready() -> HistoryBuilder:

@@ -4,7 +4,7 @@ import pytest
 
 from support.histories import C1, C2, LOG, HistoryBuilder
 from sweep.checkers.keys import check
-from sweep.events import ConsumerStarted
+from sweep.events.consumers import ConsumerStarted
 from sweep.history import CallResult, QueueKey
 
 OTHER = QueueKey("", "broker-b", "orders", 0)

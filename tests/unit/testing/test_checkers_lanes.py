@@ -4,7 +4,9 @@ import pytest
 
 from support.histories import C1, C2, B, HistoryBuilder
 from sweep.checkers.lanes import check
-from sweep.events import BrokerOpened, CallEnded, CommitSent, ConsumerStarted, PowerCut, ProcessEnded, ProgressReset
+from sweep.events.consumers import CallEnded, ConsumerStarted
+from sweep.events.progress import CommitSent, ProgressReset
+from sweep.events.universe import BrokerOpened, PowerCut, ProcessEnded
 
 RESTARTED = ("B", 2)
 

@@ -4,7 +4,9 @@ import pytest
 
 from support.histories import HistoryBuilder
 from sweep.checkers import layouts
-from sweep.events import FirstSendAcked, LayoutInForce, LayoutSent, LayoutsRead
+from sweep.events.producers import FirstSendAcked
+from sweep.events.sends import LayoutSent
+from sweep.events.universe import LayoutInForce, LayoutsRead
 from sweep.history import QueueKey
 
 ADMIN = ("A", 31)

@@ -4,20 +4,9 @@ import pytest
 
 from support.histories import C2, LOG, B, HistoryBuilder, P
 from sweep.checkers.log import check
-from sweep.events import (
-    BrokerOpened,
-    Fault,
-    FrameResponded,
-    FrameWritten,
-    MessageStored,
-    PauseBegan,
-    PauseEnded,
-    PowerCut,
-    ProcessEnded,
-    ReadingEnded,
-    SendAcked,
-    SendBegan,
-)
+from sweep.events.producers import SendAcked, SendBegan
+from sweep.events.sends import FrameResponded, FrameWritten
+from sweep.events.universe import BrokerOpened, Fault, MessageStored, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ReadingEnded
 
 B2 = ("B", 2)
 OTHER = LOG._replace(queue=1)

@@ -5,19 +5,9 @@ import pytest
 from lockstep.protocol.codes import ResponseCode
 from support.histories import C1, C2, TERM, B, HistoryBuilder, Q, epoch
 from sweep.checkers.ownership import check
-from sweep.events import (
-    BrokerOpened,
-    CommitSent,
-    Fault,
-    GrantReceived,
-    LockRefused,
-    LockSent,
-    PowerCut,
-    ProcessEnded,
-    ProgressReset,
-    PullReceived,
-    StaleReceived,
-)
+from sweep.events.locks import GrantReceived, LockRefused, LockSent, StaleReceived
+from sweep.events.progress import CommitSent, ProgressReset, PullReceived
+from sweep.events.universe import BrokerOpened, Fault, PowerCut, ProcessEnded
 from sweep.history import ItemVerdict
 
 B2 = ("B", 2)

@@ -5,13 +5,9 @@ import pytest
 from lockstep.protocol.codes import ResponseCode
 from support.histories import C1, C2, LOG, B, HistoryBuilder, P, Q, epoch
 from sweep.checkers.parks import check
-from sweep.events import (
-    BrokerOpened,
-    ConsumerStarted,
-    CopyStored,
-    GrantReceived,
-    LockGranted,
-    MessageStored,
+from sweep.events.consumers import ConsumerStarted
+from sweep.events.locks import GrantReceived, LockGranted
+from sweep.events.parks import (
     ParkControlSent,
     ParkedListed,
     ParkedRow,
@@ -20,11 +16,8 @@ from sweep.events import (
     ParkReceived,
     ParkResponded,
     ParkSent,
-    PauseBegan,
-    PowerCut,
-    ProcessEnded,
-    QueuesConsumed,
 )
+from sweep.events.universe import BrokerOpened, CopyStored, MessageStored, PauseBegan, PowerCut, ProcessEnded, QueuesConsumed
 from sweep.history import CallResult
 
 DLQ = LOG._replace(topic="%DLQ%billing")

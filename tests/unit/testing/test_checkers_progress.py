@@ -4,7 +4,9 @@ import pytest
 
 from support.histories import C1, C2, B, HistoryBuilder, epoch
 from sweep.checkers.progress import check
-from sweep.events import BrokerOpened, LockGranted, PowerCut, ProcessEnded, ProgressReset
+from sweep.events.locks import LockGranted
+from sweep.events.progress import ProgressReset
+from sweep.events.universe import BrokerOpened, PowerCut, ProcessEnded
 from sweep.history import ItemVerdict
 
 B2 = ("B", 2)

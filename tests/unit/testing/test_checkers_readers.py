@@ -8,7 +8,9 @@ from support.pull_histories import PullHistoryBuilder, R
 from sweep.checkers.concurrent import check as check_generations
 from sweep.checkers.progress import check as check_progress
 from sweep.checkers.readers import check
-from sweep.events import CalmBegan, CommitReceived, CommitResponded, PowerCut, ProcessEnded, ProgressResponded, PullReceived, QueueGapSeen
+from sweep.events.consumers import QueueGapSeen
+from sweep.events.progress import CommitReceived, CommitResponded, ProgressResponded, PullReceived
+from sweep.events.universe import CalmBegan, PowerCut, ProcessEnded
 from sweep.history import ItemVerdict
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from support.histories import HistoryBuilder
 from sweep.checkers.rot import check
-from sweep.events import BrokerOpened, Fault
+from sweep.events.universe import BrokerOpened, Fault
 
 
 def opened(t: float, machine: str = "B", *, mended_t: float | None = None) -> HistoryBuilder:

@@ -4,7 +4,9 @@ import pytest
 
 from support.histories import C2, LOG, HistoryBuilder, P, Q
 from sweep.checkers.sends import check
-from sweep.events import BrokerOpened, FrameWritten, LayoutSent, PowerCut, SendAcked, SendBegan, SendFailed
+from sweep.events.producers import SendAcked, SendBegan, SendFailed
+from sweep.events.sends import FrameWritten, LayoutSent
+from sweep.events.universe import BrokerOpened, PowerCut
 from sweep.history import SendOutcome
 
 OTHER = LOG._replace(queue=1)

@@ -4,7 +4,7 @@ import pytest
 
 from support.histories import B, HistoryBuilder
 from sweep.checkers.services import check
-from sweep.events import Fault, ServerFailed
+from sweep.events.universe import Fault, ServerFailed
 
 
 def failed(code: int, t: float = 5, *, builder: HistoryBuilder | None = None) -> HistoryBuilder:

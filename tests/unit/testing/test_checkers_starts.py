@@ -5,7 +5,11 @@ import pytest
 from support.histories import C1, C2, LOG, B, HistoryBuilder, Q
 from support.pull_histories import PullHistoryBuilder
 from sweep.checkers.starts import check
-from sweep.events import BrokerOpened, ConsumerStarted, LayoutSent, LockRefused, PowerCut, ProcessEnded, ReaderStarted
+from sweep.events.consumers import ConsumerStarted
+from sweep.events.locks import LockRefused
+from sweep.events.readers import ReaderStarted
+from sweep.events.sends import LayoutSent
+from sweep.events.universe import BrokerOpened, PowerCut, ProcessEnded
 from sweep.history import ItemVerdict
 
 

@@ -5,7 +5,9 @@ import pytest
 from support.histories import C1, C2, HistoryBuilder, P, epoch
 from sweep.checkers import subscriptions
 from sweep.checkers.steps import check
-from sweep.events import CommitSent, ConcurrentCallBegan, ConsumerStarted, PullReceived, QueueGapSeen, ReceivedMessage, SendBegan
+from sweep.events.consumers import ConcurrentCallBegan, ConsumerStarted, QueueGapSeen, ReceivedMessage
+from sweep.events.producers import SendBegan
+from sweep.events.progress import CommitSent, PullReceived
 from sweep.history import CallResult, QueueKey
 
 

@@ -9,7 +9,7 @@ from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.messages.message import Message, encode_message
 from lockstep.protocol.messages.record import RecordView
 from sweep.compressed import LARGE_BYTES, LARGEST_BYTES, decompress_body, make_large_body, record_bodies
-from sweep.events import DelayedSendWritten, FrameWritten
+from sweep.events.sends import DelayedSendWritten, FrameWritten
 from sweep.history import PlaceReached
 from unit.testing.test_wire_recorder import Wire
 

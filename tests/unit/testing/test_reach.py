@@ -7,7 +7,10 @@ import pytest
 from support.broadcast_histories import AGAIN, BroadcastHistoryBuilder
 from support.histories import C1, HistoryBuilder, Q
 from support.pull_histories import PullHistoryBuilder, R
-from sweep.events import BrokerOpened, ConsumerStarted, Fault, LeaveSent, QueueGapSeen, ReaderStarted, SessionBound
+from sweep.events.consumers import ConsumerStarted, QueueGapSeen
+from sweep.events.locks import LeaveSent, SessionBound
+from sweep.events.readers import ReaderStarted
+from sweep.events.universe import BrokerOpened, Fault
 from sweep.journal import LogRecorder
 from sweep.reach import REACH
 

@@ -4,14 +4,14 @@ from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader
 from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader, SendMessageHeader, SendReply
-from sweep.events import (
+from sweep.events.progress import ProgressResponded
+from sweep.events.sends import (
     DeadLetterResponded,
     DeadLetterSent,
     DelayedSendResponded,
     DelayedSendWritten,
     FrameResponded,
     FrameWritten,
-    ProgressResponded,
     SendBackResponded,
     SendBackSent,
 )

@@ -9,9 +9,8 @@ from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply, ParkHeader
 from lockstep.protocol.headers.pull import PullHeader, PullReply
-from sweep.events import (
-    GrantReceived,
-    LockGranted,
+from sweep.events.locks import GrantReceived, LockGranted, StaleReceived
+from sweep.events.parks import (
     ParkControlSent,
     ParkedListed,
     ParkedRow,
@@ -21,9 +20,8 @@ from sweep.events import (
     ParkReceived,
     ParkResponded,
     ParkSent,
-    PullReceived,
-    StaleReceived,
 )
+from sweep.events.progress import PullReceived
 from sweep.history import PlaceReached
 from unit.testing.test_wire_recorder import GRANT, Q0, Wire, lock, locked
 

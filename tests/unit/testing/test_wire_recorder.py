@@ -30,24 +30,20 @@ from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.pull import PullHeader, PullReply
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.messages.record import encode_record
-from sweep.events import (
-    CommitReceived,
-    CommitResponded,
-    CommitSent,
+from sweep.events.locks import (
     ConnectionCut,
-    FrameResponded,
-    FrameWritten,
     GrantReceived,
     LeaveSent,
     LockGranted,
     LockRefused,
     LockSent,
     ProofReceived,
-    PullReceived,
     QueueFreeSent,
     SessionBound,
     StaleReceived,
 )
+from sweep.events.progress import CommitReceived, CommitResponded, CommitSent, PullReceived
+from sweep.events.sends import FrameResponded, FrameWritten
 from sweep.history import Event, History, ItemVerdict, PlaceReached, QueueKey
 from sweep.wire_recorder import WireRecorder
 

@@ -1,0 +1,55 @@
+"""The calls of producers, which the workload writes."""
+
+from dataclasses import dataclass
+
+from sweep.history import Event, QueueKey, SendOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class SendBegan(Event):
+    """`send` was called. `body` is unique in the run, whatever the number of tries."""
+
+    body: bytes
+    key: str | None
+    """Sharding key; None: an unkeyed send."""
+    topic: str = ""
+    tags: str = ""
+    delay_level: int = 0
+    """Above 0: it is stored for delayed delivery. Its result is DelayedSendAcked, and it has no order."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendAcked(Event):
+    body: bytes
+    queue: QueueKey
+    """Group empty."""
+    offset: int
+    """−1: the broker responded DUPLICATE and does not know the place any more."""
+    status: str = "SEND_OK"
+    written: bool = False
+    """`require="written"`: a power cut may take it, whatever the broker's flush."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendFailed(Event):
+    body: bytes
+    outcome: SendOutcome
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSendAcked(Event):
+    """A SEND_MESSAGE of a topic that did not exist was acknowledged: the broker had created the topic."""
+
+    queue: QueueKey
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedSendAcked(Event):
+    """A delayed send returned: the message is stored at this broker until its time."""
+
+    body: bytes
+    queue: QueueKey
+    """The queue to which it will be delivered. Group empty."""
+    status: str = "SEND_OK"
