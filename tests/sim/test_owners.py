@@ -117,8 +117,8 @@ def test_lanes_cover_the_universe() -> None:
 
 
 def granted(t: float, epoch: int, client: int, *, renewal: bool = False, request_t: float | None = None) -> LockGranted:
-    facts = (QUEUE, epoch, 0, 0, 0, f"session {client}", client, renewal, 3_000)
-    return LockGranted(t, "10.0.0.11", 1, *facts, t if request_t is None else request_t)
+    request = (QUEUE, f"session {client}", client, 1, t if request_t is None else request_t)
+    return LockGranted(t, "10.0.0.11", 1, *request, epoch, 0, 0, 0, renewal, 3_000, (), ())
 
 
 def history(*events: object) -> History:

@@ -3,17 +3,10 @@
 from typing import Any
 
 from support.histories import C1, LOG, B, HistoryBuilder, P, Q, epoch
+from sweep.events import sends
 from sweep.events.consumers import ConcurrentCallBegan, ConcurrentCallEnded, ConsumerStarted, ReceivedMessage
 from sweep.events.producers import DelayedSendAcked, SendBegan
 from sweep.events.progress import ProgressResponded
-from sweep.events.sends import (
-    DeadLetterResponded,
-    DeadLetterSent,
-    DelayedSendResponded,
-    DelayedSendWritten,
-    SendBackResponded,
-    SendBackSent,
-)
 from sweep.events.universe import CopyStored
 from sweep.history import CallResult, QueueKey
 
@@ -77,12 +70,12 @@ class ConcurrentHistoryBuilder(HistoryBuilder):
         where: Where = C1,
     ) -> "ConcurrentHistoryBuilder":
         """Add a send back at t, with the response `code` 1 ms later (None: no response)."""
-        request = 1_000 + sum(isinstance(event, SendBackSent) for event in self._events)
+        request = 1_000 + sum(isinstance(event, sends.SendBackSent) for event in self._events)
         position = place_in_log(queue, offset)
         facts: dict[str, Any] = {"group": "mailing", "request": request}
-        self.add(SendBackSent, t, where, position=position, level=level, retries_max=retries_max, **facts)
+        self.add(sends.SendBackSent, t, where, position=position, level=level, retries_max=retries_max, **facts)
         if code is not None:
-            self.add(SendBackResponded, t + 0.001, B, code=code, client=where[1], **facts)
+            self.add(sends.SendBackResponded, t + 0.001, B, code=code, client=where[1], **facts)
         return self
 
     def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "ConcurrentHistoryBuilder":
@@ -99,10 +92,10 @@ class ConcurrentHistoryBuilder(HistoryBuilder):
         """Add a delayed send at t, written `writes` times, with a response and an acknowledgement 2 ms after the last write."""
         self.add(SendBegan, t, P, body=body, key=None, delay_level=level)
         for number in range(writes):
-            request = 2_000 + sum(isinstance(event, DelayedSendWritten) for event in self._events)
-            self.add(DelayedSendWritten, t + number, P, queue=LOG, body=body, level=level, request=request)
+            request = 2_000 + sum(isinstance(event, sends.DelayedSendWritten) for event in self._events)
+            self.add(sends.DelayedSendWritten, t + number, P, queue=LOG, body=body, level=level, request=request)
         at = t + writes - 1 + 0.002 if acked is None else acked
-        self.add(DelayedSendResponded, at, B, queue=LOG, code=0, request=request)
+        self.add(sends.DelayedSendResponded, at, B, queue=LOG, code=0, request=request)
         self.add(DelayedSendAcked, at, P, queue=LOG, body=body)
         return self
 
@@ -110,9 +103,9 @@ class ConcurrentHistoryBuilder(HistoryBuilder):
         self, t: float, number: int, offset: int, *, attempts: int = 2, advance: bool = True, code: int | None = 0, where: Where = C1
     ) -> "ConcurrentHistoryBuilder":
         """Add a DEAD_LETTER under epoch(number) at t, with the response `code` 1 ms later (None: no response)."""
-        request = 3_000 + sum(isinstance(event, DeadLetterSent) for event in self._events)
+        request = 3_000 + sum(isinstance(event, sends.DeadLetterSent) for event in self._events)
         facts: dict[str, Any] = {"queue": Q, "epoch": epoch(number), "offset": offset, "advance": advance, "request": request}
-        self.add(DeadLetterSent, t, where, attempts=attempts, **facts)
+        self.add(sends.DeadLetterSent, t, where, attempts=attempts, **facts)
         if code is not None:
-            self.add(DeadLetterResponded, t + 0.001, B, code=code, client=where[1], **facts)
+            self.add(sends.DeadLetterResponded, t + 0.001, B, code=code, client=where[1], **facts)
         return self

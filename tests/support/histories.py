@@ -80,6 +80,10 @@ class HistoryBuilder:
             "expressions": (("orders", "*"),),
             "first": 0,
             "next_offset": 0,
+            "done": (),
+            "replays": (),
+            "level": 0,
+            "retries_max": None,
         }
         given = {}
         for field in fields(kind)[3:]:

@@ -4,20 +4,8 @@ from typing import Any
 
 from lockstep.protocol.codes import ResponseCode
 from support.histories import C1, C2, B, HistoryBuilder
+from sweep.events import readers
 from sweep.events.progress import ProgressReset, ProgressResponded, PullReceived, ResetSent
-from sweep.events.readers import (
-    PolledMessagesDone,
-    PollReturned,
-    ReaderCommitFailed,
-    ReaderCommitted,
-    ReaderQueueAssigned,
-    ReaderQueuePaused,
-    ReaderQueueResumed,
-    ReaderQueueRevoked,
-    ReaderQueueUnassigned,
-    ReaderStarted,
-    SeekReturned,
-)
 from sweep.history import QueueKey
 
 R = QueueKey("readers", "broker-a", "orders", 0)
@@ -30,7 +18,7 @@ class PullHistoryBuilder(HistoryBuilder):
 
     def reader(self, t: float = 0.5, where: Where = C1, *, auto: bool = False, expression: str = "*") -> "PullHistoryBuilder":
         facts: dict[str, Any] = {"reader": NUMBERS[where], "group": "readers", "topic": "orders", "expression": expression}
-        self.add(ReaderStarted, t, where, by_hand=False, auto=auto, **facts)
+        self.add(readers.ReaderStarted, t, where, by_hand=False, auto=auto, **facts)
         return self
 
     def given(
@@ -39,20 +27,20 @@ class PullHistoryBuilder(HistoryBuilder):
         """Add a grant. The broker responded 1 ms before, with the offset `responded` if given."""
         at = offset if responded is None else responded
         self.add(ProgressResponded, t - 0.001, B, queue=R, generation=generation, offset=at, client=where[1], session="s1")
-        self.add(ReaderQueueAssigned, t, where, reader=NUMBERS[where], queue=R, generation=generation, offset=offset)
+        self.add(readers.ReaderQueueAssigned, t, where, reader=NUMBERS[where], queue=R, generation=generation, offset=offset)
         return self
 
     def taken(self, t: float, generation: int = 1, where: Where = C1) -> "PullHistoryBuilder":
-        self.add(ReaderQueueRevoked, t, where, reader=NUMBERS[where], queue=R, generation=generation)
+        self.add(readers.ReaderQueueRevoked, t, where, reader=NUMBERS[where], queue=R, generation=generation)
         return self
 
     def polled(self, t: float, *offsets: int, where: Where = C1, assigned: bool = True) -> "PullHistoryBuilder":
         messages = tuple((offset, b"m%d" % offset) for offset in offsets)
-        self.add(PollReturned, t, where, reader=NUMBERS[where], queue=R, messages=messages, assigned=assigned)
+        self.add(readers.PollReturned, t, where, reader=NUMBERS[where], queue=R, messages=messages, assigned=assigned)
         return self
 
     def done(self, t: float, by: str = "commit", where: Where = C1) -> "PullHistoryBuilder":
-        self.add(PolledMessagesDone, t, where, reader=NUMBERS[where], by=by)
+        self.add(readers.PolledMessagesDone, t, where, reader=NUMBERS[where], by=by)
         return self
 
     def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, **facts: Any) -> "PullHistoryBuilder":
@@ -62,19 +50,19 @@ class PullHistoryBuilder(HistoryBuilder):
 
     def returned(self, t: float, where: Where = C1) -> "PullHistoryBuilder":
         """Add the return of commit()."""
-        self.add(ReaderCommitted, t, where, reader=NUMBERS[where])
+        self.add(readers.ReaderCommitted, t, where, reader=NUMBERS[where])
         return self
 
     def failed(self, t: float, where: Where = C1, *, stale: bool = True) -> "PullHistoryBuilder":
-        self.add(ReaderCommitFailed, t, where, reader=NUMBERS[where], stale=stale)
+        self.add(readers.ReaderCommitFailed, t, where, reader=NUMBERS[where], stale=stale)
         return self
 
     def sought(self, t: float, offset: int, where: Where = C1) -> "PullHistoryBuilder":
-        self.add(SeekReturned, t, where, reader=NUMBERS[where], queue=R, offset=offset)
+        self.add(readers.SeekReturned, t, where, reader=NUMBERS[where], queue=R, offset=offset)
         return self
 
     def unassigned(self, t: float, where: Where = C1) -> "PullHistoryBuilder":
-        self.add(ReaderQueueUnassigned, t, where, reader=NUMBERS[where], queue=R)
+        self.add(readers.ReaderQueueUnassigned, t, where, reader=NUMBERS[where], queue=R)
         return self
 
     def pulled(self, t: float, offset: int, next_offset: int, gap: tuple[int, int] | None, where: Where = C1) -> "PullHistoryBuilder":
@@ -84,8 +72,8 @@ class PullHistoryBuilder(HistoryBuilder):
         return self
 
     def paused(self, t: float, until: float, where: Where = C1) -> "PullHistoryBuilder":
-        self.add(ReaderQueuePaused, t, where, reader=NUMBERS[where], queue=R)
-        self.add(ReaderQueueResumed, until, where, reader=NUMBERS[where], queue=R)
+        self.add(readers.ReaderQueuePaused, t, where, reader=NUMBERS[where], queue=R)
+        self.add(readers.ReaderQueueResumed, until, where, reader=NUMBERS[where], queue=R)
         return self
 
     def reset(self, t: float, offset: int, where: Where = ("O", 99), *, before: int = -1, responded: bool = True) -> "PullHistoryBuilder":

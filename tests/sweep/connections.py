@@ -1,71 +1,19 @@
 """The state of each recorded connection: both its directions, and the requests that are pending."""
 
 from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
+from lockstep.protocol.codec.plain import unpack_plain
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.command import Command
 from lockstep.protocol.frame import FrameBuffer
-from sweep.history import Event, QueueKey
+from lockstep.testing.simulation import Process
+from sweep.history import E, Event, QueueKey
 
-
-class _Clock(Protocol):
-    def boot_ms(self) -> int: ...
-
-
-class _Host(Protocol):
-    @property
-    def clock(self) -> _Clock: ...
-
-
-class _Machine(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-class Peer(Protocol):
-    """A process, as the recorder uses it; a simulated Process has all of this."""
-
-    @property
-    def number(self) -> int: ...
-    @property
-    def machine(self) -> _Machine: ...
-    @property
-    def host(self) -> _Host: ...
-
-
-@dataclass(slots=True)
-class Item:
-    """One queue of a request, and the offset that the request commits there."""
-
-    key: QueueKey
-    epoch: int | None = None
-    generation: int | None = None
-    offset: int | None = None
-    """None if it commits nothing."""
-    attempts: int = 0
-    released: bool = False
-    done: tuple[int, ...] = ()
-
-
-@dataclass(slots=True)
-class Pending:
-    """A request whose response has not been written yet."""
-
-    code: int
-    t: float
-    boot_ms: int
-    request: int
-    """Unique in the run."""
-    items: list[Item] = field(default_factory=list)
-    client_id: str = ""
-    number: int = 0
-    """The number of messages of a send, or the number that a HEART_BEAT's session gives to the connection."""
-    sharding_key: str | None = None
-    """That of a replay."""
-    listing: bool = False
-    """PARK_CONTROL lists keys."""
-    lost: str = ""
-    """The name by which the loss of the response is counted; empty if it is not counted."""
+Origin = tuple[float, str, int]
+"""The first three facts of an event: when, and in which process."""
 
 
 class Direction:
@@ -85,15 +33,84 @@ class Direction:
 class Link:
     """One connection to a broker."""
 
-    __slots__ = ("broker", "client", "connection", "down", "pending", "server", "session", "up")
+    __slots__ = ("broker", "client", "connection", "down", "groups", "pending", "server", "session", "up")
 
-    def __init__(self, connection: int, client: Peer, server: Peer, broker: str) -> None:
+    def __init__(self, connection: int, client: Process, server: Process, broker: str, groups: dict[tuple[str, str], list[str]]) -> None:
         self.connection = connection
         self.client = client
         self.server = server
         self.broker = broker
+        self.groups = groups
+        """(session, broker) → the groups that its last HEART_BEAT named, over all connections."""
         self.session: str | None = None
         self.up = Direction()
         self.down = Direction()
-        self.pending: dict[int, Pending] = {}
-        """By opaque."""
+        self.pending: dict[int, Frame] = {}
+        """The requests without a response yet, by opaque."""
+
+
+@dataclass(slots=True)
+class Frame:
+    """One frame that was written on a connection: a request, or the response to it."""
+
+    link: Link
+    command: Command
+    t: float
+    request: int = 0
+    """Unique in the run."""
+    boot_ms: int = 0
+    """The client's boot clock."""
+    read_response: "ReadResponse | None" = None
+    lost: str = ""
+    """The name by which the loss of the response is counted; empty if it is not counted. The response's reader sets it in its request."""
+    kept: list[Any] = field(default_factory=list)
+    """What the reader of the request keeps for the reader of its response."""
+
+    @property
+    def client(self) -> Origin:
+        return self.t, self.link.client.machine.name, self.link.client.number
+
+    @property
+    def server(self) -> Origin:
+        return self.t, self.link.server.machine.name, self.link.server.number
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        return self.command.fields
+
+    @property
+    def ok(self) -> bool:
+        return self.command.code == ResponseCode.SUCCESS
+
+    def body(self) -> Any:
+        return unpack_plain(self.command.body)
+
+    def key(self, group: str, topic: str, queue: int) -> QueueKey:
+        return QueueKey(group, self.link.broker, topic, queue)
+
+    def field_key(self, group: str = "consumerGroup") -> QueueKey:
+        """Return the queue that the header names; `group` names the header's field of the group."""
+        fields = self.fields
+        return self.key(fields[group] if group else "", fields["topic"], fields["queueId"])
+
+    def item_key(self, item: dict[str, Any]) -> QueueKey:
+        return self.key(item["group"], item["topic"], item["queueId"])
+
+    def sent(self, kind: Callable[..., E], queue: QueueKey, *facts: object) -> E:
+        """Return an event of this request, which its client has written."""
+        return kind(*self.client, *self._of(queue), *facts)
+
+    def responded(self, kind: Callable[..., E], request: "Frame", queue: QueueKey, *facts: object) -> E:
+        """Return an event of this response to `request`, which the broker has written."""
+        return kind(*self.server, *request._of(queue), *facts)
+
+    def received(self, kind: Callable[..., E], request: "Frame", queue: QueueKey, *facts: object) -> E:
+        """Return an event of this response to `request` when it reaches the client."""
+        return kind(*self.client, *request._of(queue), *facts)
+
+    def _of(self, queue: QueueKey) -> tuple[QueueKey, str | None, int, int, float]:
+        return queue, self.link.session, self.link.client.number, self.request, self.t
+
+
+ReadResponse = Callable[[Frame, Frame], Iterator[Event]]
+"""Reads a response, and the request to which it belongs."""

@@ -15,8 +15,6 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
-WORLD = 0
-"""`process` of events that belong to no process."""
 SHOWN_BYTES = 80
 """The part of a body that is printed."""
 

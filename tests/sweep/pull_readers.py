@@ -23,21 +23,8 @@ from lockstep.client import (
 )
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation import Process
+from sweep.events import readers
 from sweep.events.consumers import QueueGapSeen
-from sweep.events.readers import (
-    PolledMessagesDone,
-    PollReturned,
-    ReaderCommitFailed,
-    ReaderCommitted,
-    ReaderQueueAssigned,
-    ReaderQueuePaused,
-    ReaderQueueResumed,
-    ReaderQueueRevoked,
-    ReaderQueueUnassigned,
-    ReaderStarted,
-    ReaderStopped,
-    SeekReturned,
-)
 from sweep.runner import Runner
 from sweep.settings import READERS, TOPIC
 from sweep.universe import Universe
@@ -113,7 +100,7 @@ class PullRunner(Runner[PullConsumer]):
                 universe = self._universe
                 if queue in consumer.assignment():
                     universe.record_violation("seeks and pauses count while their queue is assigned", f"{self._process}: {queue}")
-                universe.history.append(ReaderQueueUnassigned(*universe.origin(self._process), reader, self._key(queue)))
+                universe.history.append(readers.ReaderQueueUnassigned(*universe.origin(self._process), reader, self._key(queue)))
                 forget(queue)
 
             polls.unassigned = unassigned  # type: ignore[method-assign]
@@ -122,7 +109,7 @@ class PullRunner(Runner[PullConsumer]):
 
     async def _start(self, consumer: PullConsumer) -> bool:
         universe, setting, begin = self._universe, self._universe.setting, self._universe.start_policies[READERS]
-        started = ReaderStarted(*universe.origin(), self._reader, READERS, TOPIC, setting.by_hand, self._auto)
+        started = readers.ReaderStarted(*universe.origin(), self._reader, READERS, TOPIC, setting.by_hand, self._auto)
         tags = "*" if setting.by_hand else setting.reader_expression
         universe.history.append(replace(started, expression=tags, each=self._each, where=begin.where.name, since_t=begin.t))
         try:
@@ -131,7 +118,6 @@ class PullRunner(Runner[PullConsumer]):
             await consumer.start()
         except LockstepError as error:
             universe.record_reached(f"reader's start refused: {type(error).__name__}")
-            universe.history.append(ReaderStopped(*universe.origin(), self._reader))
             return False
         return True
 
@@ -151,7 +137,6 @@ class PullRunner(Runner[PullConsumer]):
             universe.consumer_died(consumer.failure)
         elif consumer.failure is not None:
             universe.record_violation("a consumer does not fail", f"{self._process}: {consumer.failure!r}")
-        universe.history.append(ReaderStopped(*universe.origin(), self._reader))
 
     def _event(self, event: ConsumerEvent) -> None:
         universe = self._universe
@@ -159,9 +144,9 @@ class PullRunner(Runner[PullConsumer]):
             return
         place, queue = universe.origin(self._process), self._key(event.queue)
         if isinstance(event, QueueAssigned):
-            universe.history.append(ReaderQueueAssigned(*place, self._reader, queue, event.generation or 0, event.offset))
+            universe.history.append(readers.ReaderQueueAssigned(*place, self._reader, queue, event.generation or 0, event.offset))
         elif isinstance(event, QueueRevoked):
-            universe.history.append(ReaderQueueRevoked(*place, self._reader, queue, event.generation or 0))
+            universe.history.append(readers.ReaderQueueRevoked(*place, self._reader, queue, event.generation or 0))
         elif isinstance(event, QueueGap):
             universe.history.append(QueueGapSeen(*place, queue, event.first, event.end))
 
@@ -227,7 +212,7 @@ class PullRunner(Runner[PullConsumer]):
     def _record_done(self) -> None:
         """Record that with auto-commit the messages before the next poll are done."""
         if self._auto:
-            self._universe.history.append(PolledMessagesDone(*self._universe.origin(), self._reader, "poll"))
+            self._universe.history.append(readers.PolledMessagesDone(*self._universe.origin(), self._reader, "poll"))
 
     def _record_poll(self, consumer: PullConsumer, batch: list[MessageExt]) -> None:
         universe = self._universe
@@ -237,17 +222,19 @@ class PullRunner(Runner[PullConsumer]):
                 universe.record_violation("a poll returns messages of one queue", f"{self._process}: {queues}")
             assigned = consumer.state is not ConsumerState.RUNNING or queues[0] in consumer.assignment()
             given = tuple((each.queue_offset, each.body) for each in batch)
-            universe.history.append(PollReturned(*universe.origin(), self._reader, self._key(queues[0]), given, assigned))
+            universe.history.append(readers.PollReturned(*universe.origin(), self._reader, self._key(queues[0]), given, assigned))
 
     async def _commit(self, consumer: PullConsumer) -> None:
         universe = self._universe
-        universe.history.append(PolledMessagesDone(*universe.origin(), self._reader, "commit"))
+        universe.history.append(readers.PolledMessagesDone(*universe.origin(), self._reader, "commit"))
         try:
             await consumer.commit()
         except LockstepError as error:
-            universe.history.append(ReaderCommitFailed(*universe.origin(), self._reader, isinstance(error, StaleEpochError), str(error)))
+            universe.history.append(
+                readers.ReaderCommitFailed(*universe.origin(), self._reader, isinstance(error, StaleEpochError), str(error))
+            )
         else:
-            universe.history.append(ReaderCommitted(*universe.origin(), self._reader))
+            universe.history.append(readers.ReaderCommitted(*universe.origin(), self._reader))
 
     # ------------------------------------------------------------------------------------------------- queues, seeks, pauses
 
@@ -269,7 +256,7 @@ class PullRunner(Runner[PullConsumer]):
         """Record that queues are not paused any more."""
         for queue in queues:
             del self._paused[queue]
-            self._universe.history.append(ReaderQueueResumed(*self._universe.origin(), self._reader, self._key(queue)))
+            self._universe.history.append(readers.ReaderQueueResumed(*self._universe.origin(), self._reader, self._key(queue)))
 
     async def _pause_or_seek(self, consumer: PullConsumer) -> None:
         universe, random = self._universe, self._random
@@ -283,7 +270,7 @@ class PullRunner(Runner[PullConsumer]):
             queue = random.choice(queues)
             consumer.pause(queue)
             self._paused[queue] = None
-            universe.history.append(ReaderQueuePaused(*universe.origin(), self._reader, self._key(queue)))
+            universe.history.append(readers.ReaderQueuePaused(*universe.origin(), self._reader, self._key(queue)))
         if random.random() < SEEK_SHARE:
             await self._seek(consumer, random.choice(queues))
 
@@ -302,7 +289,7 @@ class PullRunner(Runner[PullConsumer]):
             await consumer.seek(queue, max(0, at - step) if how == "back" else at + step)
         offset = consumer.position(queue)
         assert offset is not None
-        self._universe.history.append(SeekReturned(*self._universe.origin(), self._reader, self._key(queue), offset))
+        self._universe.history.append(readers.SeekReturned(*self._universe.origin(), self._reader, self._key(queue), offset))
 
 
 def in_sql(tags: str) -> SqlExpression | str:

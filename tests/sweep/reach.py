@@ -20,7 +20,7 @@ from sweep.events.consumers import (
     ConsumerStopped,
     QueueGapSeen,
 )
-from sweep.events.locks import ClassicLocked, ClassicUnlocked, LeaveSent, LockGranted, QueueFreeSent, SessionBound
+from sweep.events.locks import ClassicLocked, ClassicUnlocked, LeaveSent, LockGranted, SessionBound
 from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberStarted, MemberStopped
 from sweep.events.parks import ParkControlSent, ParkEndResponded, ParkResponded
 from sweep.events.progress import CommitResponded, CommitSent, ProgressReset, ProgressResponded, PullReceived, ResetSent
@@ -75,7 +75,7 @@ def _logged(event: str, fact: str | None = None) -> Count:
 
 def _grace_used(history: History) -> int:
     """Count sessions that came back to a broker on another connection and renewed a lock, each counted once for each connection."""
-    bound: dict[tuple[str, str], int] = {}
+    bound: dict[tuple[str | None, str], int] = {}
     came: set[tuple[str, str, int]] = set()
     for event in history:
         if isinstance(event, SessionBound):
@@ -373,7 +373,7 @@ REACH: dict[str, Count] = {
     "late result accepted, queue owned by another client": _events(
         CommitResponded, lambda one: one.by == "LOCK" and one.verdict is ItemVerdict.NOT_YOURS
     ),
-    "QUEUE_FREE pushed": _events(QueueFreeSent),
+    "QUEUE_FREE pushed": _named("QUEUE_FREE pushed"),
     "NOT_YOURS returned": _named("LOCK returned not yours"),
     "STALE returned to LOCK or SYNC": _named("LOCK returned stale", "SYNC returned stale"),
     "PULL returned STALE_EPOCH": _named("STALE_EPOCH returned"),

@@ -9,9 +9,11 @@ from collections.abc import Callable, Mapping
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
-from sweep.connections import Link, Peer, Pending
+from lockstep.testing.simulation import Process
+from sweep.connections import Frame, Link
+from sweep.events.locks import ConnectionCut
 from sweep.history import Event, History, PlaceReached
-from sweep.wire_readers import PUSHES, REQUESTS, RESPONSES, Frame
+from sweep.wire_readers import PUSHES, REQUESTS
 
 _RARE = {int(code): code.name for code in ResponseCode if code >= ResponseCode.STALE_EPOCH}
 
@@ -25,15 +27,14 @@ class WireRecorder:
         self._brokers = brokers
         self._links: dict[int, Link] = {}
         self._groups: dict[tuple[str, str], list[str]] = {}
-        """(session, broker) → the groups that its last HEART_BEAT named."""
         self._requests = 0
 
     # ---------------------------------------------------------------------------------------------------------- the network
 
-    def opened(self, connection: int, client: Peer, server: Peer, port: int) -> None:
+    def opened(self, connection: int, client: Process, server: Process, port: int) -> None:
         broker = self._brokers.get(server.machine.name)
         if broker is not None:
-            self._links[connection] = Link(connection, client, server, broker)
+            self._links[connection] = Link(connection, client, server, broker, self._groups)
 
     def sent(self, connection: int, upstream: bool, data: bytes) -> None:
         link = self._links.get(connection)
@@ -68,9 +69,8 @@ class WireRecorder:
         link = self._links.pop(connection, None)
         if link is None:
             return
-        now = self._now()
-        frame = Frame(link, Command(0, 0), now, self._groups)
-        self._history.append(frame.connection_cut())
+        frame = Frame(link, Command(0), self._now())
+        self._history.append(ConnectionCut(*frame.client, link.broker, link.session, connection))
         for _, name, events in link.down.waiting:
             if name:
                 facts = f"{link.broker} → {link.client.machine.name}: {events[0] if events else ''}"
@@ -79,26 +79,23 @@ class WireRecorder:
     # --------------------------------------------------------------------------------------------------------------- frames
 
     def _request(self, link: Link, command: Command) -> None:
-        read = REQUESTS.get(command.code)
-        if read is None or command.is_response:
+        if command.is_response or command.code not in REQUESTS:
             return
-        frame = Frame(link, command, self._now(), self._groups)
+        self._requests += 1
+        read, read_response = REQUESTS[command.code]
+        frame = Frame(link, command, self._now(), self._requests, link.client.host.clock.boot_ms(), read_response)
         try:
-            for event in read(frame, lambda: self._pend(link, command)):
+            for event in read(frame):
                 self._history.append(event)
         except (RemoteProtocolError, KeyError, TypeError, AttributeError) as error:
             facts = f"code {command.code} to {link.broker}: {error!r}"
             self._history.append(PlaceReached(*frame.client, "unreadable request", facts))
-
-    def _pend(self, link: Link, command: Command) -> Pending:
-        self._requests += 1
-        pending = Pending(command.code, self._now(), link.client.host.clock.boot_ms(), self._requests)
-        if not command.is_oneway:
-            link.pending[command.opaque] = pending
-        return pending
+        else:
+            if not command.is_oneway:
+                link.pending[command.opaque] = frame
 
     def _from_broker(self, link: Link, command: Command) -> None:
-        frame = Frame(link, command, self._now(), self._groups)
+        frame = Frame(link, command, self._now())
         if not command.is_response:
             if (push := PUSHES.get(command.code)) is not None:
                 for event in push(frame):
@@ -107,12 +104,12 @@ class WireRecorder:
         rare = _RARE.get(command.code)
         if rare is not None:
             self._history.append(PlaceReached(*frame.server, f"{rare} returned", command.remark or ""))
-        pending = link.pending.pop(command.opaque, None)
-        if pending is None:
+        request = link.pending.pop(command.opaque, None)
+        if request is None or request.read_response is None:
             return
         arriving: list[Event] = []
-        for event in RESPONSES[pending.code](frame, pending):
+        for event in request.read_response(frame, request):
             (arriving if event.process == link.client.number else self._history).append(event)
-        if arriving or pending.lost:
+        if arriving or request.lost:
             down = link.down
-            down.waiting.append((down.written - down.buffer.pending_bytes, pending.lost, arriving))
+            down.waiting.append((down.written - down.buffer.pending_bytes, request.lost, arriving))

@@ -46,6 +46,15 @@ class ConsumerStopped(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class QueueGapSeen(Event):
+    """A consumer was notified that [first, end) was removed before its group consumed it."""
+
+    queue: QueueKey
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class CallBegan(Event):
     """The listener was called; written by its first statement."""
 
@@ -77,15 +86,6 @@ class CallEnded(Event):
     call: int
     result: CallResult
     boot_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueueGapSeen(Event):
-    """A consumer was notified that [first, end) was removed before its group consumed it."""
-
-    queue: QueueKey
-    first: int
-    end: int
 
 
 @dataclass(frozen=True, slots=True)

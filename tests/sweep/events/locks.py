@@ -1,16 +1,15 @@
-"""Sessions and locks of queues, on the connections to brokers."""
+"""Sessions and locks of queues, on the connections to brokers (wire.py)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from sweep.history import Event, ItemVerdict, QueueKey
+from sweep.events.wire import AtBroker, OfRequest
+from sweep.history import ItemVerdict, QueueKey
 
 
 @dataclass(frozen=True, slots=True)
-class SessionBound(Event):
+class SessionBound(AtBroker):
     """A client received the response to a HEART_BEAT with a session: this connection carries its locks."""
 
-    broker: str
-    session: str
     client_id: str
     connection: int
     """The number of the connection, unique in the run."""
@@ -19,38 +18,30 @@ class SessionBound(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionCut(Event):
+class ConnectionCut(AtBroker):
     """A connection to a broker is gone. `machine`, `process`: the client's."""
 
-    broker: str
     connection: int
-    session: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class LeaveSent(Event):
+class LeaveSent(AtBroker):
     """A client wrote UNREGISTER_CLIENT of a consumer group, or a HEART_BEAT that does not name the group any more."""
 
     group: str
-    broker: str
-    session: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class LockSent(Event):
+class LockSent(AtBroker):
     """A client wrote LOCK with all queues that it holds (with the epoch) or requests (None) at this broker."""
 
-    broker: str
-    session: str | None
     items: tuple[tuple[QueueKey, int | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ProofReceived(Event):
+class ProofReceived(AtBroker):
     """A response (SUCCESS) to SYNC or LOCK reached the client."""
 
-    broker: str
-    session: str | None
     connection: int
     request_boot_ms: int
     """The client's boot clock when the request was written."""
@@ -61,94 +52,67 @@ class ProofReceived(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class _Grant(Event):
+class _Grant(OfRequest):
     """OK for one queue of a LOCK."""
 
-    queue: QueueKey
     epoch: int
     offset: int
     generation: int
     attempts: int
-    session: str | None
-    done: tuple[int, ...] = field(default=(), kw_only=True)
+    renewal: bool
+    grace_ms: int
+    done: tuple[int, ...]
     """Finished offsets above `offset`, as bounds of ranges."""
-    replays: tuple[tuple[str, int, bool], ...] = field(default=(), kw_only=True)
+    replays: tuple[tuple[str, int, bool], ...]
     """(key, offset, drop) of the parked keys that the owner has to replay from there on, or to drop."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockGranted(_Grant):
-    """The broker wrote OK for one queue of a LOCK."""
-
-    client: int
-    """Process of the client."""
-    renewal: bool
-    grace_ms: int
-    request_t: float
-    """When the LOCK was written."""
+    """The broker wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
 class GrantReceived(_Grant):
-    """The same response reached the client."""
-
-    renewal: bool
-    grace_ms: int
+    """It reached the client."""
 
 
 @dataclass(frozen=True, slots=True)
-class LockRefused(Event):
+class LockRefused(OfRequest):
     """The broker wrote anything but OK for one queue of a LOCK."""
 
-    queue: QueueKey
     epoch: int | None
     """The epoch of the request; None if the queue was wanted, not held."""
     verdict: ItemVerdict
-    session: str | None
-    client: int
 
 
 @dataclass(frozen=True, slots=True)
-class StaleReceived(Event):
-    """A client received that an epoch is over: STALE or NOT_YOURS to LOCK, STALE to SYNC, STALE_EPOCH to PULL."""
+class StaleReceived(OfRequest):
+    """A client received that an epoch is over: STALE or NOT_YOURS to LOCK, STALE to SYNC, STALE_EPOCH to PULL or PARK_END."""
 
-    queue: QueueKey
     epoch: int
     by: str
-    session: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class QueueFreeSent(Event):
-    """The broker pushed QUEUE_FREE."""
+class _Classic(OfRequest):
+    """One queue of a classic client's LOCK_BATCH_MQ or UNLOCK_BATCH_MQ."""
 
-    queue: QueueKey
-    session: str | None
-    client: int
-
-
-@dataclass(frozen=True, slots=True)
-class ClassicLocked(Event):
-    """The broker responded to one queue of a classic client's LOCK_BATCH_MQ."""
-
-    queue: QueueKey
     client_id: str
-    client: int
-    """Process of the client."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassicLocked(_Classic):
+    """The broker responded to LOCK_BATCH_MQ."""
+
     granted: bool
-    request_t: float
 
 
 @dataclass(frozen=True, slots=True)
-class ClassicUnlockSent(Event):
-    queue: QueueKey
-    client_id: str
+class ClassicUnlockSent(_Classic):
+    pass
 
 
 @dataclass(frozen=True, slots=True)
-class ClassicUnlocked(Event):
+class ClassicUnlocked(_Classic):
     """The broker responded to UNLOCK_BATCH_MQ."""
-
-    queue: QueueKey
-    client_id: str
-    request_t: float

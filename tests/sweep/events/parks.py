@@ -1,66 +1,45 @@
-"""Parked keys, on the connections to brokers."""
+"""Parked keys, on the connections to brokers (wire.py)."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from sweep.events.wire import OfRequest
 from sweep.history import Event, QueueKey
 
 
-class ParkedRow(NamedTuple):
-    """One parked key, as the response to PARK_CONTROL has it."""
-
-    queue: QueueKey
-    key: str
-    next: int
-    state: str
-
-
 @dataclass(frozen=True, slots=True)
-class _Park(Event):
+class _Park(OfRequest):
     """PARK: the message at `offset` has failed for the last time, and its key is set aside."""
 
-    queue: QueueKey
     epoch: int
     offset: int
-    request: int
+    attempts: int
 
 
 @dataclass(frozen=True, slots=True)
 class ParkSent(_Park):
-    attempts: int
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class ParkResponded(_Park):
     code: int
-    client: int
 
 
 @dataclass(frozen=True, slots=True)
 class ParkReceived(_Park):
     code: int
-    request_t: float
 
 
 @dataclass(frozen=True, slots=True)
-class _ParkEnd(Event):
-    """PARK_END: a replay has accepted all messages of the key below `next`."""
+class _ParkEnded(OfRequest):
+    """The response to PARK_END, by which a replay has accepted all messages of the key below `next`."""
 
-    queue: QueueKey
     epoch: int
     key: str
     next: int
     ends: bool
     """The replay is to end there."""
-
-
-@dataclass(frozen=True, slots=True)
-class ParkEndSent(_ParkEnd):
-    pass
-
-
-@dataclass(frozen=True, slots=True)
-class _ParkEnded(_ParkEnd):
     code: int
     until: int | None
     """The replay has not ended, and has to reach this offset."""
@@ -70,12 +49,12 @@ class _ParkEnded(_ParkEnd):
 
 @dataclass(frozen=True, slots=True)
 class ParkEndResponded(_ParkEnded):
-    client: int
+    pass
 
 
 @dataclass(frozen=True, slots=True)
 class ParkEndReceived(_ParkEnded):
-    request_t: float
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +66,15 @@ class ParkControlSent(Event):
     group: str
     key: str | None
     """None: every key."""
+
+
+class ParkedRow(NamedTuple):
+    """One parked key, as the response to PARK_CONTROL has it."""
+
+    queue: QueueKey
+    key: str
+    next: int
+    state: str
 
 
 @dataclass(frozen=True, slots=True)

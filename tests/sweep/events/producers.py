@@ -31,6 +31,16 @@ class SendAcked(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class DelayedSendAcked(Event):
+    """A delayed send returned: the message is stored at this broker until its time."""
+
+    body: bytes
+    queue: QueueKey
+    """The queue to which it will be delivered. Group empty."""
+    status: str = "SEND_OK"
+
+
+@dataclass(frozen=True, slots=True)
 class SendFailed(Event):
     body: bytes
     outcome: SendOutcome
@@ -43,13 +53,3 @@ class FirstSendAcked(Event):
 
     queue: QueueKey
     body: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class DelayedSendAcked(Event):
-    """A delayed send returned: the message is stored at this broker until its time."""
-
-    body: bytes
-    queue: QueueKey
-    """The queue to which it will be delivered. Group empty."""
-    status: str = "SEND_OK"

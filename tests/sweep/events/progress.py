@@ -1,15 +1,39 @@
-"""Pulls, and commits and resets of progress, on the connections to brokers."""
+"""Pulls, and commits and resets of progress, on the connections to brokers (wire.py)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from sweep.history import Event, ItemVerdict, QueueKey
+from sweep.events.wire import OfRequest
+from sweep.history import ItemVerdict
 
 
 @dataclass(frozen=True, slots=True)
-class _Commit(Event):
+class PullReceived(OfRequest):
+    """A response to PULL reached a client. Records are not decoded."""
+
+    epoch: int | None
+    code: int
+    offset: int
+    """The offset of the request."""
+    next_offset: int | None
+    gap: tuple[int, int] | None = None
+    response_t: float = 0.0
+    """When the broker wrote it."""
+    key: str | None = None
+    """The pull was for the messages of this key only."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressResponded(OfRequest):
+    """The broker responded to QUERY_CONSUMER_OFFSET of a member of a concurrent group."""
+
+    generation: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Commit(OfRequest):
     """One item of SYNC, or of LOCK with an offset, or UPDATE_CONSUMER_OFFSET."""
 
-    queue: QueueKey
     epoch: int | None
     generation: int | None
     """Concurrent groups commit under it."""
@@ -19,84 +43,36 @@ class _Commit(Event):
     released: bool
     by: str
     """"SYNC", "LOCK" or "UPDATE"."""
-    session: str | None
-    done: tuple[int, ...] = field(default=(), kw_only=True)
+    done: tuple[int, ...]
     """Finished offsets above `offset`, as bounds of ranges."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitSent(_Commit):
-    """The item was written by a client."""
-
     boot_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResponded(_Commit):
-    """The broker wrote the item's response."""
-
-    client: int
     verdict: ItemVerdict
-    request_t: float
-    """When the request was written."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommitReceived(_Commit):
-    """The item's response reached the client."""
-
     verdict: ItemVerdict
-    request_t: float
 
 
 @dataclass(frozen=True, slots=True)
-class PullReceived(Event):
-    """A response to PULL reached a client. Records are not decoded."""
+class ResetSent(OfRequest):
+    """RESET_OFFSETS was written: from now on it may be executed for all its queues, or none, whether or not its response arrives."""
 
-    queue: QueueKey
-    epoch: int | None
-    code: int
     offset: int
-    """The offset of the request."""
-    next_offset: int | None
-    request_t: float
-    gap: tuple[int, int] | None = None
-    response_t: float = 0.0
-    """When the broker wrote it."""
-    key: str | None = None
-    """The pull was for the messages of this key only."""
 
 
 @dataclass(frozen=True, slots=True)
-class ProgressResponded(Event):
-    """The broker responded to QUERY_CONSUMER_OFFSET of a member of a concurrent group."""
+class ProgressReset(OfRequest):
+    """The broker confirmed the reset of the group's progress: its generation has risen."""
 
-    queue: QueueKey
-    generation: int
-    offset: int
-    session: str | None
-    client: int
-    """Process of the client."""
-    request_t: float
-
-
-@dataclass(frozen=True, slots=True)
-class ResetSent(Event):
-    """RESET_OFFSETS was written: from now on it may be executed, whether or not its response arrives. ProgressReset is its response."""
-
-    queue: QueueKey
-    offset: int
-    request: int
-    """The request of the whole frame, which resets all its queues, or none."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgressReset(Event):
-    """A broker confirmed a reset of the group's progress: its generation has risen."""
-
-    queue: QueueKey
     offset: int
     before: int = -1
     """The group's progress before; −1 if it had none."""
-    request: int = 0
-    """The request of ResetSent."""

@@ -9,11 +9,20 @@ from sweep.history import Event, QueueKey
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderStarted(Event):
-    """`start()` is about to be called."""
-
+class _OfReader(Event):
     reader: int
     """Unique in the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class _OfQueue(_OfReader):
+    queue: QueueKey
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderStarted(_OfReader):
+    """`start()` is about to be called."""
+
     group: str
     topic: str
     by_hand: bool
@@ -30,46 +39,29 @@ class ReaderStarted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderStopped(Event):
-    """`stop()` returned, or the start was refused."""
-
-    reader: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderQueueAssigned(Event):
+class ReaderQueueAssigned(_OfQueue):
     """The reader was notified of a queue that was assigned to it, and of its first offset there."""
 
-    reader: int
-    queue: QueueKey
     generation: int
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderQueueRevoked(Event):
+class ReaderQueueRevoked(_OfQueue):
     """The reader was notified that it has lost the queue."""
 
-    reader: int
-    queue: QueueKey
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderQueueUnassigned(Event):
+class ReaderQueueUnassigned(_OfQueue):
     """The queue is not in assignment() any more, so its seeks and pauses are dropped."""
-
-    reader: int
-    queue: QueueKey
 
 
 @dataclass(frozen=True, slots=True)
-class PollReturned(Event):
-    """A poll returned messages, or an `async for` returned one."""
+class PollReturned(_OfQueue):
+    """A poll returned messages, or an `async for` returned one. `queue`: that of the first message."""
 
-    reader: int
-    queue: QueueKey
-    """The queue of the first message."""
     messages: tuple[tuple[int, bytes], ...]
     """(queue offset, body), as received."""
     assigned: bool
@@ -77,50 +69,38 @@ class PollReturned(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class PolledMessagesDone(Event):
+class PolledMessagesDone(_OfReader):
     """The reader is about to poll or to continue an `async for` with auto-commit, or to call commit(): all messages at hand are done."""
 
-    reader: int
     by: str
     """"poll" or "commit"."""
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderCommitted(Event):
+class ReaderCommitted(_OfReader):
     """commit() returned."""
-
-    reader: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderCommitFailed(Event):
+class ReaderCommitFailed(_OfReader):
     """commit() raised. `stale`: it was StaleEpochError."""
 
-    reader: int
     stale: bool
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class SeekReturned(Event):
+class SeekReturned(_OfQueue):
     """A seek returned: the next poll of the queue begins at `offset`; if the queue is not held, the first poll after it is."""
 
-    reader: int
-    queue: QueueKey
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderQueuePaused(Event):
+class ReaderQueuePaused(_OfQueue):
     """pause() of the queue returned."""
-
-    reader: int
-    queue: QueueKey
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderQueueResumed(Event):
+class ReaderQueueResumed(_OfQueue):
     """resume() of the queue is about to be called."""
-
-    reader: int
-    queue: QueueKey

@@ -22,6 +22,14 @@ class ProcessEnded(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ServerFailed(Event):
+    """A nameserver or broker exited with an error; a service manager will start it again."""
+
+    exit_code: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class PowerCut(Event):
     """The machine lost its power and its unsynced bytes, whether or not a process ran on it. Each process has its ProcessEnded too."""
 
@@ -42,6 +50,13 @@ class ClockSet(Event):
 
     boot_ms: float = 0.0
     rate: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WallClockJumped(Event):
+    """A machine's wall clock was moved by `jump_s`."""
+
+    jump_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +146,3 @@ class LayoutInForce(Event):
 
     topic: str
     counts: tuple[tuple[str, int], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ServerFailed(Event):
-    """A nameserver or broker exited with an error; a service manager will start it again."""
-
-    exit_code: int
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class WallClockJumped(Event):
-    """A machine's wall clock was moved by `jump_s`."""
-
-    jump_s: float

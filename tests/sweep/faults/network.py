@@ -56,10 +56,10 @@ def _cut_at(storm: Storm, kind: type[Event], *, reset_connection: bool, skip: in
 
 
 def _lose_response(storm: Storm, event: Event, *, reset_connection: bool) -> None:
-    """Lose the pending bytes from this broker to the client; to a random client for a send, which does not name one."""
+    """Lose the pending bytes from this broker to the client; to a random client for a send."""
     network = storm.universe.loop.network
     open_ = [one for one in network.connections.values() if one.server.process.number == event.process]
-    client = getattr(event, "client", None)
+    client = None if isinstance(event, FrameResponded | DelayedSendResponded) else getattr(event, "client", None)
     mine = [one for one in open_ if client is None or one.client.process.number == client]
     if mine:
         one = mine[-1] if client is not None else storm.random.choice(mine)

@@ -4,17 +4,8 @@ from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader
 from lockstep.protocol.headers.send import DeadLetterHeader, SendBackHeader, SendMessageHeader, SendReply
+from sweep.events import sends
 from sweep.events.progress import ProgressResponded
-from sweep.events.sends import (
-    DeadLetterResponded,
-    DeadLetterSent,
-    DelayedSendResponded,
-    DelayedSendWritten,
-    FrameResponded,
-    FrameWritten,
-    SendBackResponded,
-    SendBackSent,
-)
 from sweep.history import PlaceReached, QueueKey
 from unit.testing.test_wire_recorder import SESSION, Wire
 
@@ -31,17 +22,17 @@ def test_delayed_send_is_recorded_as_delayed_and_not_as_a_frame() -> None:
     opaque = wire.send_request(RequestCode.SEND_MESSAGE, sent("TAGS\x01A\x02DELAY\x013\x02"), b"m0")
     wire.now = 1.5
     wire.response(opaque, 0, SendReply("id", 1, 17))
-    (written,), (responded,) = wire.history.of(DelayedSendWritten), wire.history.of(DelayedSendResponded)
+    (written,), (responded,) = wire.history.of(sends.DelayedSendWritten), wire.history.of(sends.DelayedSendResponded)
     assert (written.t, written.machine, written.queue, written.body, written.level) == (1.0, "C", STORED, b"m0", 3)
     assert (responded.t, responded.machine, responded.queue, responded.code, responded.request) == (1.5, "B", STORED, 0, written.request)
-    assert not wire.history.of(FrameWritten) + wire.history.of(FrameResponded)
+    assert not wire.history.of(sends.FrameWritten) + wire.history.of(sends.FrameResponded)
 
 
 def test_plain_send_is_recorded_as_a_frame() -> None:
     wire = Wire()
     wire.response(wire.send_request(RequestCode.SEND_MESSAGE, sent("TAGS\x01DELAY\x02"), b"m0"), 0, SendReply("id", 1, 17))
-    assert not wire.history.of(DelayedSendWritten)
-    assert [frame.bodies for frame in wire.history.of(FrameWritten)] == [(b"m0",)]
+    assert not wire.history.of(sends.DelayedSendWritten)
+    assert [frame.bodies for frame in wire.history.of(sends.FrameWritten)] == [(b"m0",)]
 
 
 def test_send_back_is_recorded_with_its_position_and_its_response_with_the_request() -> None:
@@ -50,17 +41,17 @@ def test_send_back_is_recorded_with_its_position_and_its_response_with_the_reque
     other = wire.send_request(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(5_000, "mailing"))
     wire.response(other, ResponseCode.SYSTEM_ERROR)
     wire.response(one)
-    first, second = wire.history.of(SendBackSent)
+    first, second = wire.history.of(sends.SendBackSent)
     assert (first.group, first.broker, first.position, first.level, first.retries_max) == ("mailing", "broker-a", 4_711, -1, 2)
     assert (second.position, second.level, second.retries_max) == (5_000, 0, None)
-    responses = [(response.request, response.code, response.client) for response in wire.history.of(SendBackResponded)]
+    responses = [(response.request, response.code, response.client) for response in wire.history.of(sends.SendBackResponded)]
     assert responses == [(second.request, ResponseCode.SYSTEM_ERROR, 9), (first.request, 0, 9)]
 
 
 def test_dead_letter_is_recorded_with_queue_epoch_and_offset() -> None:
     wire = Wire()
     wire.response(wire.send_request(RequestCode.DEAD_LETTER, DeadLetterHeader("mailing", "orders", 1, 5, 8, attempts=3, advance=False)))
-    (requested,), (responded,) = wire.history.of(DeadLetterSent), wire.history.of(DeadLetterResponded)
+    (requested,), (responded,) = wire.history.of(sends.DeadLetterSent), wire.history.of(sends.DeadLetterResponded)
     assert (requested.queue, requested.epoch, requested.offset, requested.attempts, requested.advance) == (SHARED, 5, 8, 3, False)
     assert (responded.queue, responded.epoch, responded.offset, responded.advance, responded.code) == (SHARED, 5, 8, False, 0)
     assert responded.request == requested.request

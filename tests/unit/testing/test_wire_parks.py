@@ -9,21 +9,11 @@ from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply, ParkHeader
 from lockstep.protocol.headers.pull import PullHeader, PullReply
+from sweep.events import parks
 from sweep.events.locks import GrantReceived, LockGranted, StaleReceived
-from sweep.events.parks import (
-    ParkControlSent,
-    ParkedListed,
-    ParkedRow,
-    ParkEndReceived,
-    ParkEndResponded,
-    ParkEndSent,
-    ParkReceived,
-    ParkResponded,
-    ParkSent,
-)
 from sweep.events.progress import PullReceived
 from sweep.history import PlaceReached
-from unit.testing.test_wire_recorder import GRANT, Q0, Wire, lock, locked
+from unit.testing.test_wire_recorder import GRANT, Q0, Wire, about, lock, locked
 
 
 @pytest.mark.parametrize("code", [0, ResponseCode.PARK_REFUSED, ResponseCode.STALE_EPOCH])
@@ -32,10 +22,10 @@ def test_park_is_recorded_when_sent_answered_and_received(code: int) -> None:
     opaque = wire.send_request(RequestCode.PARK, ParkHeader("billing", "orders", 0, 17, 8, 3, "poisoned"))
     wire.now = 1.5
     wire.response(opaque, code, arrives=0.5)
-    assert wire.reported(ParkSent, ParkResponded, ParkReceived) == [
-        ParkSent(1.0, "C", 9, Q0, 17, 8, 1, 3),
-        ParkResponded(1.5, "B", 2, Q0, 17, 8, 1, code, 9),
-        ParkReceived(2.0, "C", 9, Q0, 17, 8, 1, code, 1.0),
+    assert wire.reported(parks.ParkSent, parks.ParkResponded, parks.ParkReceived) == [
+        parks.ParkSent(1.0, "C", 9, *about(Q0, 1, 1.0, None), 17, 8, 3),
+        parks.ParkResponded(1.5, "B", 2, *about(Q0, 1, 1.0, None), 17, 8, 3, code),
+        parks.ParkReceived(2.0, "C", 9, *about(Q0, 1, 1.0, None), 17, 8, 3, code),
     ]
     assert not wire.reported(StaleReceived), "the member does not end the grant for this"
 
@@ -49,12 +39,8 @@ def test_progress_and_end_of_a_replay_are_recorded(pulled: int | None, reply: Pa
     opaque = wire.send_request(RequestCode.PARK_END, ParkEndHeader("billing", "orders", 0, 17, "k", 25, pulled))
     wire.now = 1.5
     wire.response(opaque, 0, reply, arrives=0.5)
-    ends = pulled is not None
-    assert wire.reported() == [
-        ParkEndSent(1.0, "C", 9, Q0, 17, "k", 25, ends),
-        ParkEndResponded(1.5, "B", 2, Q0, 17, "k", 25, ends, 0, until, upto, 9),
-        ParkEndReceived(2.0, "C", 9, Q0, 17, "k", 25, ends, 0, until, upto, 1.0),
-    ]
+    facts = (*about(Q0, 1, 1.0, None), 17, "k", 25, pulled is not None, 0, until, upto)
+    assert wire.reported() == [parks.ParkEndResponded(1.5, "B", 2, *facts), parks.ParkEndReceived(2.0, "C", 9, *facts)]
 
 
 def test_stale_commit_of_a_replay_ends_the_grant() -> None:
@@ -72,9 +58,9 @@ def test_what_an_operator_requests_is_recorded_and_the_keys_that_are_listed() ->
         opaque = wire.send_request(RequestCode.PARK_CONTROL, body=encode_body(ParkControlBody(action, "billing", None, key)))
         wire.response(opaque, body=encode_body(ParkControlReply((row,))))
     assert wire.reported() == [
-        ParkControlSent(1.0, "C", 9, "broker-a", "drop", "billing", "k"),
-        ParkControlSent(1.0, "C", 9, "broker-a", "list", "billing", None),
-        ParkedListed(1.0, "B", 2, "broker-a", (ParkedRow(Q0, "k", 8, "replaying"),)),
+        parks.ParkControlSent(1.0, "C", 9, "broker-a", "drop", "billing", "k"),
+        parks.ParkControlSent(1.0, "C", 9, "broker-a", "list", "billing", None),
+        parks.ParkedListed(1.0, "B", 2, "broker-a", (parks.ParkedRow(Q0, "k", 8, "replaying"),)),
     ]
 
 

@@ -30,18 +30,7 @@ from lockstep.protocol.headers.offsets import UpdateConsumerOffsetHeader
 from lockstep.protocol.headers.pull import PullHeader, PullReply
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.messages.record import encode_record
-from sweep.events.locks import (
-    ConnectionCut,
-    GrantReceived,
-    LeaveSent,
-    LockGranted,
-    LockRefused,
-    LockSent,
-    ProofReceived,
-    QueueFreeSent,
-    SessionBound,
-    StaleReceived,
-)
+from sweep.events import locks
 from sweep.events.progress import CommitReceived, CommitResponded, CommitSent, PullReceived
 from sweep.events.sends import FrameResponded, FrameWritten
 from sweep.history import Event, History, ItemVerdict, PlaceReached, QueueKey
@@ -122,6 +111,11 @@ class Wire:
         return [event for event in self.history if not kinds or type(event) in kinds]
 
 
+def about(queue: QueueKey, request: int, request_t: float, session: str | None = SESSION) -> tuple[QueueKey, str | None, int, int, float]:
+    """Return the facts that all events of a request have."""
+    return queue, session, 9, request, request_t
+
+
 def lock(wire: Wire, *items: LockItem) -> int:
     return wire.send_request(RequestCode.LOCK_BATCH_MQ, body=encode_body(SessionLockBody(items)))
 
@@ -141,48 +135,48 @@ def test_session_bound_is_recorded_when_the_heartbeat_response_arrives() -> None
     assert wire.reported() == []
     wire.now = 2.0
     wire.read()
-    assert wire.reported() == [SessionBound(2.0, "C", 9, "broker-a", SESSION, "C@9#1", 1, 3)]
+    assert wire.reported() == [locks.SessionBound(2.0, "C", 9, "broker-a", SESSION, "C@9#1", 1, 3)]
 
 
 def test_refused_heartbeat_binds_no_session_and_is_counted() -> None:
     wire = Wire()
     wire.response(wire.heartbeat("billing"), ResponseCode.DUPLICATE_CLIENT_ID, arrives=0.001)
     assert [event.name for event in wire.history.of(PlaceReached)] == ["DUPLICATE_CLIENT_ID returned"]
-    assert wire.reported(SessionBound) == []
+    assert wire.reported(locks.SessionBound) == []
 
 
 def test_lock_is_recorded_when_sent_answered_and_received() -> None:
     wire = Wire().bound()
     opaque = lock(wire, LockItem("billing", "orders", 0), LockItem("billing", "orders", 1, 11, 8, 1))
-    commit = (Q1, 11, None, 8, 1, False, "LOCK", SESSION)
+    commit = (*about(Q1, 2, 1.001), 11, None, 8, 1, False, "LOCK", ())
     assert wire.reported() == [
-        LockSent(1.001, "C", 9, "broker-a", SESSION, ((Q0, None), (Q1, 11))),
+        locks.LockSent(1.001, "C", 9, "broker-a", SESSION, ((Q0, None), (Q1, 11))),
         CommitSent(1.001, "C", 9, *commit, 8_001),
     ]
     wire.history.events.clear()
     wire.now = 1.5
     wire.response(opaque, body=locked(GRANT, NOT_YOURS))
     assert wire.reported() == [
-        LockGranted(1.5, "B", 2, Q0, 17, 5, 4, 2, SESSION, 9, False, 3_000, 1.001),
-        CommitResponded(1.5, "B", 2, *commit, 9, ItemVerdict.NOT_YOURS, 1.001),
-        LockRefused(1.5, "B", 2, Q1, 11, ItemVerdict.NOT_YOURS, SESSION, 9),
+        locks.LockGranted(1.5, "B", 2, *about(Q0, 2, 1.001), 17, 5, 4, 2, False, 3_000, (), ()),
+        CommitResponded(1.5, "B", 2, *commit, ItemVerdict.NOT_YOURS),
+        locks.LockRefused(1.5, "B", 2, *about(Q1, 2, 1.001), 11, ItemVerdict.NOT_YOURS),
         PlaceReached(1.5, "B", 2, "LOCK returned not yours", str(Q1)),
     ]
     wire.history.events.clear()
     wire.now = 2.0
     wire.read()
     assert wire.reported() == [
-        ProofReceived(2.0, "C", 9, "broker-a", SESSION, 1, 8_001, 1.001, True, 3_000),
-        GrantReceived(2.0, "C", 9, Q0, 17, 5, 4, 2, SESSION, False, 3_000),
-        CommitReceived(2.0, "C", 9, *commit, ItemVerdict.NOT_YOURS, 1.001),
-        StaleReceived(2.0, "C", 9, Q1, 11, "LOCK", SESSION),
+        locks.ProofReceived(2.0, "C", 9, "broker-a", SESSION, 1, 8_001, 1.001, True, 3_000),
+        locks.GrantReceived(2.0, "C", 9, *about(Q0, 2, 1.001), 17, 5, 4, 2, False, 3_000, (), ()),
+        CommitReceived(2.0, "C", 9, *commit, ItemVerdict.NOT_YOURS),
+        locks.StaleReceived(2.0, "C", 9, *about(Q1, 2, 1.001), 11, "LOCK"),
     ]
 
 
 def test_grant_requested_with_its_epoch_is_recorded_as_a_renewal() -> None:
     wire = Wire().bound()
     wire.response(lock(wire, LockItem("billing", "orders", 0, 17)), body=locked(GRANT), arrives=0.1)
-    assert [event.renewal for event in wire.history.of(GrantReceived)] == [True]
+    assert [event.renewal for event in wire.history.of(locks.GrantReceived)] == [True]
 
 
 def test_sync_is_recorded_as_commits_and_releases_and_an_empty_one_as_proof() -> None:
@@ -191,15 +185,15 @@ def test_sync_is_recorded_as_commits_and_releases_and_an_empty_one_as_proof() ->
     opaque = wire.send_request(RequestCode.SYNC, body=encode_body(SyncBody(items)))
     empty = wire.send_request(RequestCode.SYNC, body=encode_body(SyncBody()))
     wire.response(empty, body=encode_body(SyncReply((), {})), arrives=0.1)
-    assert len(wire.reported(ProofReceived)) == 1
+    assert len(wire.reported(locks.ProofReceived)) == 1
     responses = (SyncResult(LockVerdict.STALE, 17), SyncResult(LockVerdict.OK, 11))
     wire.response(opaque, body=encode_body(SyncReply(responses, {})), arrives=0.1)
     assert [(event.offset, event.released, event.verdict) for event in wire.history.of(CommitReceived)] == [
         (6, False, ItemVerdict.STALE),
         (None, True, ItemVerdict.OK),
     ]
-    assert [(event.queue, event.epoch, event.by) for event in wire.history.of(StaleReceived)] == [(Q0, 17, "SYNC")]
-    assert [proof.lock for proof in wire.history.of(ProofReceived)] == [False, False]
+    assert [(event.queue, event.epoch, event.by) for event in wire.history.of(locks.StaleReceived)] == [(Q0, 17, "SYNC")]
+    assert [proof.lock for proof in wire.history.of(locks.ProofReceived)] == [False, False]
 
 
 def test_undelivered_response_is_recorded_as_lost_when_the_connection_is_cut() -> None:
@@ -207,8 +201,8 @@ def test_undelivered_response_is_recorded_as_lost_when_the_connection_is_cut() -
     wire.response(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT))
     wire.now = 3.0
     wire.recorder.cut(1)
-    assert wire.reported(GrantReceived, ProofReceived) == []
-    assert wire.reported(ConnectionCut) == [ConnectionCut(3.0, "C", 9, "broker-a", 1, SESSION)]
+    assert wire.reported(locks.GrantReceived, locks.ProofReceived) == []
+    assert wire.reported(locks.ConnectionCut) == [locks.ConnectionCut(3.0, "C", 9, "broker-a", SESSION, 1)]
     assert [event.name for event in wire.reported(PlaceReached)] == ["response to LOCK with a grant lost"]
     wire.recorder.sent(1, True, b"late")
     wire.recorder.delivered(1, False, 4)
@@ -231,12 +225,12 @@ def test_any_split_of_the_bytes_yields_the_same_events_at_the_last_byte(piece: i
             for at in range(0, len(data), size):
                 wire.recorder.sent(1, upstream, data[at : at + size])
         for count in [size] * (len(reply) // size) + [len(reply) % size]:
-            assert wire.reported(GrantReceived) == []
+            assert wire.reported(locks.GrantReceived) == []
             wire.recorder.delivered(1, False, count) if count else None
-            if wire.reported(GrantReceived):
+            if wire.reported(locks.GrantReceived):
                 break
     assert split.reported() == whole.reported()
-    assert len(split.reported(GrantReceived)) == 1
+    assert len(split.reported(locks.GrantReceived)) == 1
 
 
 def test_pull_is_recorded_when_its_response_arrives() -> None:
@@ -247,7 +241,7 @@ def test_pull_is_recorded_when_its_response_arrives() -> None:
     first, second = wire.history.of(PullReceived)
     assert (first.epoch, first.code, first.offset, first.next_offset, first.gap, first.request_t) == (17, 0, 5, 7, (5, 6), 1.001)
     assert (second.code, second.next_offset) == (ResponseCode.STALE_EPOCH, None)
-    assert [(event.epoch, event.by) for event in wire.history.of(StaleReceived)] == [(17, "PULL")]
+    assert [(event.epoch, event.by) for event in wire.history.of(locks.StaleReceived)] == [(17, "PULL")]
 
 
 def record(body: bytes) -> bytes:
@@ -262,8 +256,8 @@ def test_send_is_recorded_with_bodies_layout_and_offset() -> None:
     wire.response(opaque, 0, SendRecordsReply(8, 900, 1), arrives=0.1)
     queue = QueueKey("", "broker-a", "orders", 0)
     assert wire.reported() == [
-        FrameWritten(1.0, "C", 9, queue, (b"one", b"two"), (4, 77), "p" * 32, (1, 2, 3), 1),
-        FrameResponded(1.5, "B", 2, queue, 0, 8, 900, 2, 1, 1.0),
+        FrameWritten(1.0, "C", 9, *about(queue, 1, 1.0, None), (b"one", b"two"), (4, 77), "p" * 32, (1, 2, 3)),
+        FrameResponded(1.5, "B", 2, *about(queue, 1, 1.0, None), 0, 8, 900, 2),
     ]
 
 
@@ -282,9 +276,9 @@ def test_queue_free_leave_and_classic_commit_are_recorded() -> None:
     wire = Wire().bound()
     body = encode_body(QueueFreeBody((FreeQueue("billing", "orders", 0), FreeQueue("billing", "orders", 1))))
     wire.recorder.sent(1, False, encode_frame(Command(RequestCode.QUEUE_FREE, 5, ONEWAY_FLAG, body=body)))
-    assert wire.reported() == [QueueFreeSent(1.001, "B", 2, queue, SESSION, 9) for queue in (Q0, Q1)]
+    assert wire.reported() == [PlaceReached(1.001, "B", 2, "QUEUE_FREE pushed", f"{queue} → C") for queue in (Q0, Q1)]
     wire.send_request(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader("c", consumer_group="billing"))
-    assert wire.reported(LeaveSent) == [LeaveSent(1.001, "C", 9, "billing", "broker-a", SESSION)]
+    assert wire.reported(locks.LeaveSent) == [locks.LeaveSent(1.001, "C", 9, "broker-a", SESSION, "billing")]
     opaque = wire.send_request(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("billing", "orders", 0, 4))
     wire.response(opaque, ResponseCode.NO_PERMISSION)
     assert [(event.by, event.offset, event.verdict) for event in wire.history.of(CommitResponded)] == [("UPDATE", 4, ItemVerdict.REFUSED)]
@@ -293,11 +287,11 @@ def test_queue_free_leave_and_classic_commit_are_recorded() -> None:
 def test_heartbeat_that_omits_a_group_is_recorded_as_a_leave() -> None:
     wire = Wire().bound()
     wire.heartbeat("billing", "audit")
-    assert wire.reported(LeaveSent) == []
+    assert wire.reported(locks.LeaveSent) == []
     wire.heartbeat("audit")
-    assert [event.group for event in wire.history.of(LeaveSent)] == ["billing"]
+    assert [event.group for event in wire.history.of(locks.LeaveSent)] == ["billing"]
     wire.heartbeat("audit")
-    assert len(wire.history.of(LeaveSent)) == 1
+    assert len(wire.history.of(locks.LeaveSent)) == 1
 
 
 def test_connections_to_other_servers_than_brokers_are_not_recorded() -> None:
@@ -313,7 +307,7 @@ def test_unreadable_bytes_are_recorded_and_do_not_stop_the_recorder() -> None:
     wire.send_request(RequestCode.PULL_MESSAGE)
     assert [event.name for event in wire.history.of(PlaceReached)] == ["unreadable request"] * 2
     wire.response(lock(wire, LockItem("billing", "orders", 0)), body=locked(GRANT), arrives=0.1)
-    assert len(wire.reported(GrantReceived)) == 1
+    assert len(wire.reported(locks.GrantReceived)) == 1
     wire.recorder.sent(1, True, b"\xff" * 64)
     wire.heartbeat()
     assert [event.name for event in wire.history.of(PlaceReached)][2:] == ["unreadable bytes sent"]
