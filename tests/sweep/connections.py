@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from lockstep.protocol.codec.plain import unpack_plain
 from lockstep.protocol.codes import ResponseCode
@@ -12,8 +12,11 @@ from lockstep.protocol.frame import FrameBuffer
 from lockstep.testing.simulation import Process
 from sweep.history import E, Event, QueueKey
 
+P = ParamSpec("P")
 Origin = tuple[float, str, int]
 """The first three facts of an event: when, and in which process."""
+Kind = Callable[Concatenate[float, str, int, QueueKey, str | None, int, int, float, P], E]
+"""A class of events about a queue (events/wire.py): its constructor takes the facts of the request, and P."""
 
 
 class Direction:
@@ -96,20 +99,20 @@ class Frame:
     def item_key(self, item: dict[str, Any]) -> QueueKey:
         return self.key(item["group"], item["topic"], item["queueId"])
 
-    def sent(self, kind: Callable[..., E], queue: QueueKey, *facts: object) -> E:
+    def sent(self, kind: Kind[P, E], queue: QueueKey, *facts: P.args, **named: P.kwargs) -> E:
         """Return an event of this request, which its client has written."""
-        return kind(*self.client, *self._of(queue), *facts)
+        return kind(*self._about(self.client, queue), *facts, **named)
 
-    def responded(self, kind: Callable[..., E], request: "Frame", queue: QueueKey, *facts: object) -> E:
+    def responded(self, kind: Kind[P, E], request: "Frame", queue: QueueKey, *facts: P.args, **named: P.kwargs) -> E:
         """Return an event of this response to `request`, which the broker has written."""
-        return kind(*self.server, *request._of(queue), *facts)
+        return kind(*request._about(self.server, queue), *facts, **named)
 
-    def received(self, kind: Callable[..., E], request: "Frame", queue: QueueKey, *facts: object) -> E:
+    def received(self, kind: Kind[P, E], request: "Frame", queue: QueueKey, *facts: P.args, **named: P.kwargs) -> E:
         """Return an event of this response to `request` when it reaches the client."""
-        return kind(*self.client, *request._of(queue), *facts)
+        return kind(*request._about(self.client, queue), *facts, **named)
 
-    def _of(self, queue: QueueKey) -> tuple[QueueKey, str | None, int, int, float]:
-        return queue, self.link.session, self.link.client.number, self.request, self.t
+    def _about(self, origin: Origin, queue: QueueKey) -> tuple[float, str, int, QueueKey, str | None, int, int, float]:
+        return *origin, queue, self.link.session, self.link.client.number, self.request, self.t
 
 
 ReadResponse = Callable[[Frame, Frame], Iterator[Event]]
