@@ -73,7 +73,6 @@ class HistoryBuilder:
             "producer": "p",
             "sequence": (0, 0, 0),
             "request": 1,
-            "count": 1,
             "code": 0,
             "position": 0,
             "outcome": SendOutcome.UNKNOWN,

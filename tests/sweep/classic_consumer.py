@@ -259,7 +259,7 @@ class ClassicConsumer:
             call, given = universe.next_call(), ((message.queue_offset, message.body),)
             universe.history.append(CallBegan(*universe.origin(process), key, 0, given, call, self._host.clock.boot_ms()))
             await asyncio.sleep(max(self._random.uniform(0.001, 0.02), universe.apply_call_fault(process)))
-            universe.history.append(CallEnded(*universe.origin(process), key, 0, call, CallResult.SUCCESS, self._host.clock.boot_ms()))
+            universe.history.append(CallEnded(*universe.origin(process), key, 0, call, CallResult.SUCCESS))
             held.offset = message.queue_offset + 1
         held.offset = max(next_offset, held.offset or 0) if messages else next_offset
 

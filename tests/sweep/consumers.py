@@ -225,8 +225,7 @@ class GroupRunner(Runner[PushConsumer]):
     def _record_ordered_end(self, began: CallBegan, result: CallResult) -> None:
         universe, process = self._universe, self._process
         if not universe.is_over:
-            boot_ms = process.host.clock.boot_ms()
-            universe.history.append(CallEnded(*universe.origin(process), began.queue, began.epoch, began.call, result, boot_ms))
+            universe.history.append(CallEnded(*universe.origin(process), began.queue, began.epoch, began.call, result))
 
     async def _listen_ordered(self, messages: Sequence[MessageExt], context: OrderlyContext) -> ConsumeOrderlyStatus:
         plan, began = self._plan(messages, context), self._record_ordered_call(messages, context)

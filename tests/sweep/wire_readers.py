@@ -258,7 +258,7 @@ def _send_response(frame: Frame, request: Frame) -> Events:
         queue = queue._replace(queue=fields["queueId"])
     request.lost = "a send" if frame.ok else ""
     offset, position = (fields.get("queueOffset", -1), fields.get("physicalOffset", -1)) if frame.ok else (-1, -1)
-    yield frame.responded(sends.FrameResponded, request, queue, frame.command.code, offset, position, len(sent.bodies))
+    yield frame.responded(sends.FrameResponded, request, queue, frame.command.code, offset, position)
 
 
 def _send_back(frame: Frame) -> Events:

@@ -85,7 +85,6 @@ class CallEnded(Event):
     epoch: int
     call: int
     result: CallResult
-    boot_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,6 @@ class FrameResponded(OfRequest):
     """The offset of the first record; −1 if it was not stored now or its place is not known."""
     position: int
     """The log offset of the first record; −1 in the same cases."""
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
