@@ -11,6 +11,7 @@ from sweep.checkers.facts import Deletions
 from sweep.checkers.messages import Messages
 from sweep.checkers.pulls import went_back
 from sweep.compressed import LARGE_BYTES
+from sweep.events import readers
 from sweep.events.consumers import (
     CallBegan,
     CallEnded,
@@ -24,16 +25,6 @@ from sweep.events.locks import ClassicLocked, ClassicUnlocked, LeaveSent, LockGr
 from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberStarted, MemberStopped
 from sweep.events.parks import ParkControlSent, ParkEndResponded, ParkResponded
 from sweep.events.progress import CommitResponded, CommitSent, ProgressReset, ProgressResponded, PullReceived, ResetSent
-from sweep.events.readers import (
-    PollReturned,
-    ReaderCommitFailed,
-    ReaderCommitted,
-    ReaderQueueAssigned,
-    ReaderQueuePaused,
-    ReaderQueueRevoked,
-    ReaderStarted,
-    SeekReturned,
-)
 from sweep.events.sends import DeadLetterResponded, DelayedSendWritten, FrameResponded, SendBackResponded
 from sweep.events.universe import BrokerOpened, CopyStored, Fault, MessageStored, PauseBegan, ProcessEnded, ServerFailed
 from sweep.history import CallResult, E, History, ItemVerdict, PlaceReached, QueueKey
@@ -242,7 +233,7 @@ def _moved(history: History) -> int:
     """Count queues that were assigned to a reader of another process than before."""
     last: dict[QueueKey, int] = {}
     found = 0
-    for event in history.of(ReaderQueueAssigned):
+    for event in history.of(readers.ReaderQueueAssigned):
         found += last.get(event.queue, event.process) != event.process
         last[event.queue] = event.process
     return found
@@ -256,7 +247,7 @@ def _polled_again(history: History, *, after_a_crash: bool) -> int:
     for event in history:
         if isinstance(event, ProcessEnded) and event.how != "exit":
             dead.add(event.process)
-        elif isinstance(event, PollReturned):
+        elif isinstance(event, readers.PollReturned):
             for offset, body in event.messages:
                 before = first.setdefault((event.queue, offset, body), event.process)
                 found += before != event.process and (before in dead) == after_a_crash
@@ -265,8 +256,8 @@ def _polled_again(history: History, *, after_a_crash: bool) -> int:
 
 def _reset_by_readers(history: History) -> int:
     """Count resets of the group by a reader's own commit."""
-    readers = {event.process for event in history.of(ReaderStarted)}
-    requested = {event.request for event in history.of(ResetSent) if event.process in readers}
+    processes = {event.process for event in history.of(readers.ReaderStarted)}
+    requested = {event.request for event in history.of(ResetSent) if event.process in processes}
     return sum(event.request in requested for event in history.of(ProgressReset))
 
 
@@ -275,42 +266,42 @@ def _sought(history: History, *, held: bool) -> int:
     having: set[tuple[int, QueueKey]] = set()
     found = 0
     for event in history:
-        if isinstance(event, ReaderQueueAssigned):
+        if isinstance(event, readers.ReaderQueueAssigned):
             having.add((event.reader, event.queue))
-        elif isinstance(event, ReaderQueueRevoked):
+        elif isinstance(event, readers.ReaderQueueRevoked):
             having.discard((event.reader, event.queue))
-        elif isinstance(event, SeekReturned):
+        elif isinstance(event, readers.SeekReturned):
             found += ((event.reader, event.queue) in having) == held
     return found
 
 
 def _filtered(history: History) -> int:
     """Count polls that passed over messages which the group's tags filter."""
-    filtered = {event.reader for event in history.of(ReaderStarted) if event.expression != "*"}
+    filtered = {event.reader for event in history.of(readers.ReaderStarted) if event.expression != "*"}
     due: dict[tuple[int, QueueKey], int] = {}
     found = 0
     for event in history:
-        if isinstance(event, ReaderQueueAssigned | SeekReturned):
+        if isinstance(event, readers.ReaderQueueAssigned | readers.SeekReturned):
             due[event.reader, event.queue] = event.offset
-        elif isinstance(event, PollReturned) and event.reader in filtered:
+        elif isinstance(event, readers.PollReturned) and event.reader in filtered:
             for offset, _body in event.messages:
                 found += offset > due.get((event.reader, event.queue), offset)
                 due[event.reader, event.queue] = offset + 1
     return found
 
 
-def _by_readers(kind: type[PollReturned] | type[ReaderQueueAssigned], which: Callable[[ReaderStarted], bool]) -> Count:
+def _by_readers(kind: type[readers.PollReturned | readers.ReaderQueueAssigned], which: Callable[[readers.ReaderStarted], bool]) -> Count:
     """Count the events of the readers that `which` selects."""
 
     def count(history: History) -> int:
-        readers = {started.reader for started in history.of(ReaderStarted) if which(started)}
-        return sum(event.reader in readers for event in history.of(kind))
+        numbers = {started.reader for started in history.of(readers.ReaderStarted) if which(started)}
+        return sum(event.reader in numbers for event in history.of(kind))
 
     return _computed(count)
 
 
 def _gaps_of_readers(history: History) -> int:
-    groups = {started.group for started in history.of(ReaderStarted)}
+    groups = {started.group for started in history.of(readers.ReaderStarted)}
     return sum(gap.queue.group in groups for gap in history.of(QueueGapSeen))
 
 
@@ -318,7 +309,7 @@ def _large(history: History) -> int:
     """Count large bodies that were given to a consumer of any kind."""
     found = sum(len(body) >= LARGE_BYTES for call in history.of(CallBegan) for _, body in call.messages)
     found += sum(len(each.body) >= LARGE_BYTES for call in history.of(ConcurrentCallBegan) for each in call.given)
-    return found + sum(len(body) >= LARGE_BYTES for poll in history.of(PollReturned) for _, body in poll.messages)
+    return found + sum(len(body) >= LARGE_BYTES for poll in history.of(readers.PollReturned) for _, body in poll.messages)
 
 
 # ---------------------------------------------------------------------------------------------------------- broadcasting groups
@@ -457,19 +448,19 @@ REACH: dict[str, Count] = {
     "pull: queue moved between members": _computed(_moved),
     "pull: polled again after a crash": _computed(partial(_polled_again, after_a_crash=True)),
     "pull: polled again by another member": _computed(partial(_polled_again, after_a_crash=False)),
-    "pull: commit() returned": _events(ReaderCommitted),
-    "pull: commit() raised StaleEpochError": _events(ReaderCommitFailed, lambda failed: failed.stale),
-    "pull: commit() raised another error": _events(ReaderCommitFailed, lambda failed: not failed.stale),
+    "pull: commit() returned": _events(readers.ReaderCommitted),
+    "pull: commit() raised StaleEpochError": _events(readers.ReaderCommitFailed, lambda failed: failed.stale),
+    "pull: commit() raised another error": _events(readers.ReaderCommitFailed, lambda failed: not failed.stale),
     "pull: a commit went back": _computed(_reset_by_readers),
     "pull: seek of a queue that is held": _computed(partial(_sought, held=True)),
     "pull: seek of a queue that is not held yet": _computed(partial(_sought, held=False)),
-    "pull: queue paused": _events(ReaderQueuePaused),
-    "pull: queues by assign()": _events(ReaderStarted, lambda reader: reader.by_hand),
-    "pull: read by async for": _by_readers(PollReturned, lambda reader: reader.each),
+    "pull: queue paused": _events(readers.ReaderQueuePaused),
+    "pull: queues by assign()": _events(readers.ReaderStarted, lambda reader: reader.by_hand),
+    "pull: read by async for": _by_readers(readers.PollReturned, lambda reader: reader.each),
     "pull: async for ended by a stop": _named("async for ended by a stop"),
     "pull: filtered by tags": _computed(_filtered),
     "pull: gap reported": _computed(_gaps_of_readers),
-    "pull: queue of a group that began late": _by_readers(ReaderQueueAssigned, lambda reader: reader.where != "FIRST_OFFSET"),
+    "pull: queue of a group that began late": _by_readers(readers.ReaderQueueAssigned, lambda reader: reader.where != "FIRST_OFFSET"),
     "compressed bodies sent": _named("compressed bodies sent"),
     "compressed message given": _computed(_large),
     "compressed message copied": _events(CopyStored, lambda copy: len(copy.body) >= LARGE_BYTES),
