@@ -1,6 +1,7 @@
 """The recorder of connections: bytes in, events of the history out."""
 
-from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -8,10 +9,16 @@ from lockstep.protocol.bodies import (
     ConsumerGroup,
     FreeQueue,
     HeartbeatBody,
+    LockBatchBody,
+    LockBatchReply,
     LockItem,
     LockResult,
     LockVerdict,
     QueueFreeBody,
+    QueueOffset,
+    QueueRef,
+    ResetBody,
+    ResetReply,
     SessionLockBody,
     SessionLockReply,
     Subscription,
@@ -31,7 +38,7 @@ from lockstep.protocol.headers.pull import PullHeader, PullReply
 from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.messages.record import encode_record
 from sweep.events import locks
-from sweep.events.progress import CommitReceived, CommitResponded, CommitSent, PullReceived
+from sweep.events.progress import CommitReceived, CommitResponded, CommitSent, ProgressReset, PullReceived, ResetSent
 from sweep.events.sends import FrameResponded, FrameWritten
 from sweep.history import Event, History, ItemVerdict, PlaceReached, QueueKey
 from sweep.wire_recorder import WireRecorder
@@ -41,30 +48,10 @@ Q1 = QueueKey("billing", "broker-a", "orders", 1)
 SESSION = "5" * 32
 
 
-class Clock:
-    def __init__(self, wire: "Wire") -> None:
-        self._wire = wire
-
-    def boot_ms(self) -> int:
-        """Return the boot time, which is 7 s ahead of the simulation's time."""
-        return round(self._wire.now * 1000) + 7_000
-
-
-@dataclass
-class Named:
-    name: str
-
-
-@dataclass
-class Clocked:
-    clock: Clock
-
-
-class Peer:
-    def __init__(self, wire: "Wire", name: str, number: int) -> None:
-        self.number = number
-        self.machine = Named(name)
-        self.host = Clocked(Clock(wire))
+def process(wire: "Wire", machine: str, number: int) -> Any:
+    """Return what the recorder reads of a process. Its boot time is 7 s ahead of the simulation's time."""
+    clock = SimpleNamespace(boot_ms=lambda: round(wire.now * 1000) + 7_000)
+    return SimpleNamespace(number=number, machine=SimpleNamespace(name=machine), host=SimpleNamespace(clock=clock))
 
 
 class Wire:
@@ -74,7 +61,7 @@ class Wire:
         self.now = 1.0
         self.history = History()
         self.recorder = WireRecorder(self.history, lambda: self.now, {"B": "broker-a"})
-        self.recorder.opened(1, Peer(self, "C", 9), Peer(self, server, 2), 10911)
+        self.recorder.opened(1, process(self, "C", 9), process(self, server, 2), 10911)
         self._opaque = 0
         self._unread = 0
 
@@ -282,6 +269,30 @@ def test_queue_free_leave_and_classic_commit_are_recorded() -> None:
     opaque = wire.send_request(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader("billing", "orders", 0, 4))
     wire.response(opaque, ResponseCode.NO_PERMISSION)
     assert [(event.by, event.offset, event.verdict) for event in wire.history.of(CommitResponded)] == [("UPDATE", 4, ItemVerdict.REFUSED)]
+
+
+def test_lock_and_unlock_of_a_classic_client_are_recorded_for_each_queue() -> None:
+    wire = Wire()
+    refs = tuple(QueueRef("orders", "broker-a", queue) for queue in (0, 1))
+    body = encode_body(LockBatchBody("classic", "billing", refs))
+    wire.response(wire.send_request(RequestCode.LOCK_BATCH_MQ, body=body), body=encode_body(LockBatchReply(refs[:1])), arrives=0.5)
+    wire.response(wire.send_request(RequestCode.UNLOCK_BATCH_MQ, body=body), arrives=0.5)
+    assert wire.reported() == [
+        locks.ClassicLocked(1.0, "B", 2, *about(Q0, 1, 1.0, None), "classic", True),
+        locks.ClassicLocked(1.0, "B", 2, *about(Q1, 1, 1.0, None), "classic", False),
+        *(locks.ClassicUnlockSent(1.5, "C", 9, *about(queue, 2, 1.5, None), "classic") for queue in (Q0, Q1)),
+        *(locks.ClassicUnlocked(1.5, "B", 2, *about(queue, 2, 1.5, None), "classic") for queue in (Q0, Q1)),
+    ]
+
+
+def test_reset_is_recorded_when_sent_and_when_it_is_confirmed() -> None:
+    wire = Wire()
+    body = encode_body(ResetBody("billing", "orders", (QueueOffset(0, 5), QueueOffset(1, 6))))
+    opaque = wire.send_request(RequestCode.RESET_OFFSETS, body=body)
+    facts = [(*about(queue, 1, 1.0, None), offset) for queue, offset in ((Q0, 5), (Q1, 6))]
+    assert wire.reported() == [ResetSent(1.0, "C", 9, *each) for each in facts]
+    wire.response(opaque, body=encode_body(ResetReply((QueueOffset(0, 2), QueueOffset(1, -1)))))
+    assert wire.reported(ProgressReset) == [ProgressReset(1.0, "B", 2, *facts[0], 2), ProgressReset(1.0, "B", 2, *facts[1], -1)]
 
 
 def test_heartbeat_that_omits_a_group_is_recorded_as_a_leave() -> None:
