@@ -1,12 +1,19 @@
 """Histories of concurrent groups, delayed sends and dead letters: the groups mailing and billing."""
 
-from typing import Any
+from typing import Any, Self
 
-from support.histories import C1, LOG, B, HistoryBuilder, P, Q, epoch
-from sweep.events import sends
+from support.histories import C1, LOG, B, HistoryBuilder, P, Q, Where, epoch
 from sweep.events.consumers import ConcurrentCallBegan, ConcurrentCallEnded, ConsumerStarted, ReceivedMessage
 from sweep.events.producers import DelayedSendAcked, SendBegan
 from sweep.events.progress import ProgressResponded
+from sweep.events.sends import (
+    DeadLetterResponded,
+    DeadLetterSent,
+    DelayedSendResponded,
+    DelayedSendWritten,
+    SendBackResponded,
+    SendBackSent,
+)
 from sweep.events.universe import CopyStored
 from sweep.history import CallResult, QueueKey
 
@@ -14,7 +21,6 @@ M = QueueKey("mailing", "broker-a", "orders", 0)
 R = QueueKey("mailing", "broker-a", "%RETRY%mailing", 0)
 DEAD = QueueKey("", "broker-a", "%DLQ%mailing", 0)
 BILLING_DEAD = QueueKey("", "broker-a", "%DLQ%billing", 0)
-Where = tuple[str, int]
 
 
 def place_in_log(queue: QueueKey, offset: int) -> int:
@@ -24,16 +30,13 @@ def place_in_log(queue: QueueKey, offset: int) -> int:
 class ConcurrentHistoryBuilder(HistoryBuilder):
     """A history in which mailing allows 2 retries and billing, if present, 2 attempts."""
 
-    def joined(self, t: float = 0.5, where: Where = C1, *, attempts_max: int | None = None) -> "ConcurrentHistoryBuilder":
-        self.add(ConsumerStarted, t, where, group="mailing", ordered=False)
-        if attempts_max is not None:
-            self.add(ConsumerStarted, t, where, attempts_max=attempts_max)
-        return self
+    def joined(self, t: float = 0.5, where: Where = C1, *, attempts_max: int | None = None) -> Self:
+        joined = self.add(ConsumerStarted, t, where, group="mailing", ordered=False)
+        return joined if attempts_max is None else joined.add(ConsumerStarted, t, where, attempts_max=attempts_max)
 
-    def begun(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "ConcurrentHistoryBuilder":
+    def begun(self, t: float, offset: int = 0, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> Self:
         """Add a QUERY_CONSUMER_OFFSET, requested 2 ms before, with a response at t."""
-        self.add(ProgressResponded, t, B, queue=queue, generation=generation, offset=offset, client=where[1], session="s1")
-        return self
+        return self.add(ProgressResponded, t, B, queue=queue, generation=generation, offset=offset, client=where[1], session="s1")
 
     def shared(
         self,
@@ -45,67 +48,45 @@ class ConcurrentHistoryBuilder(HistoryBuilder):
         bodies: tuple[bytes, ...] = (),
         done: int | None = None,
         where: Where = C1,
-    ) -> "ConcurrentHistoryBuilder":
+    ) -> Self:
         """Add a call that handles the first `done` messages (default: all). Without an `end` it is still running."""
         call = 1 + sum(isinstance(event, ConcurrentCallBegan) for event in self._events)
         bodies = bodies or tuple(b"m%d" % offset for offset in offsets)
         given = tuple(
             ReceivedMessage(offset, body, place_in_log(queue, offset), retries) for offset, body in zip(offsets, bodies, strict=True)
         )
-        self.add(ConcurrentCallBegan, begin, where, queue=queue, given=given, call=call)
-        if end is not None:
-            done = len(offsets) if done is None else done
-            self.add(ConcurrentCallEnded, end, where, queue=queue, call=call, done=done, result=CallResult.SUCCESS)
-        return self
+        began = self.add(ConcurrentCallBegan, begin, where, queue=queue, given=given, call=call)
+        ends = {"queue": queue, "call": call, "done": len(offsets) if done is None else done, "result": CallResult.SUCCESS}
+        return began if end is None else began.add(ConcurrentCallEnded, end, where, **ends)
 
-    def back(
-        self,
-        t: float,
-        offset: int,
-        *,
-        queue: QueueKey = M,
-        code: int | None = 0,
-        level: int = 0,
-        retries_max: int = 2,
-        where: Where = C1,
-    ) -> "ConcurrentHistoryBuilder":
+    def back(self, t: float, offset: int, *, queue: QueueKey = M, code: int | None = 0, level: int = 0, where: Where = C1) -> Self:
         """Add a send back at t, with the response `code` 1 ms later (None: no response)."""
-        request = 1_000 + sum(isinstance(event, sends.SendBackSent) for event in self._events)
+        request = 1_000 + sum(isinstance(event, SendBackSent) for event in self._events)
         position = place_in_log(queue, offset)
         facts: dict[str, Any] = {"group": "mailing", "request": request}
-        self.add(sends.SendBackSent, t, where, position=position, level=level, retries_max=retries_max, **facts)
-        if code is not None:
-            self.add(sends.SendBackResponded, t + 0.001, B, code=code, client=where[1], **facts)
-        return self
+        sent = self.add(SendBackSent, t, where, position=position, level=level, retries_max=2, **facts)
+        return sent if code is None else sent.add(SendBackResponded, t + 0.001, B, code=code, client=where[1], **facts)
 
-    def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> "ConcurrentHistoryBuilder":
+    def moved(self, t: float, offset: int, generation: int = 1, where: Where = C1, queue: QueueKey = M) -> Self:
         """Add a commit under the generation, sent 2 ms before, with a response 1 ms before."""
-        self.committed(t, 0, offset, where, epoch=None, generation=generation, queue=queue)
-        return self
+        return self.committed(t, 0, offset, where, epoch=None, generation=generation, queue=queue)
 
-    def copy(self, body: bytes, retries: int, *, queue: QueueKey = DEAD, offset: int = 0, t: float = 500) -> "ConcurrentHistoryBuilder":
+    def copy(self, body: bytes, retries: int, *, queue: QueueKey = DEAD, offset: int = 0) -> Self:
         """Add a copy found by the final reading."""
-        self.add(CopyStored, t, ("", 0), queue=queue, offset=offset, body=body, retries=retries, origin="o")
-        return self
+        return self.add(CopyStored, 500, ("", 0), queue=queue, offset=offset, body=body, retries=retries, origin="o")
 
-    def delayed(self, t: float, body: bytes, level: int = 1, *, acked: float | None = None, writes: int = 1) -> "ConcurrentHistoryBuilder":
+    def delayed(self, t: float, body: bytes, level: int = 1, *, writes: int = 1) -> Self:
         """Add a delayed send at t, written `writes` times, with a response and an acknowledgement 2 ms after the last write."""
-        self.add(SendBegan, t, P, body=body, key=None, delay_level=level)
+        sent = self.add(SendBegan, t, P, body=body, key=None, delay_level=level)
         for number in range(writes):
-            request = 2_000 + sum(isinstance(event, sends.DelayedSendWritten) for event in self._events)
-            self.add(sends.DelayedSendWritten, t + number, P, queue=LOG, body=body, level=level, request=request)
-        at = t + writes - 1 + 0.002 if acked is None else acked
-        self.add(sends.DelayedSendResponded, at, B, queue=LOG, code=0, request=request)
-        self.add(DelayedSendAcked, at, P, queue=LOG, body=body)
-        return self
+            sent = sent.add(DelayedSendWritten, t + number, P, queue=LOG, body=body, level=level, request=2_000 + number)
+        at = t + writes - 1 + 0.002
+        responded = sent.add(DelayedSendResponded, at, B, queue=LOG, code=0, request=1_999 + writes)
+        return responded.add(DelayedSendAcked, at, P, queue=LOG, body=body)
 
-    def letter(
-        self, t: float, number: int, offset: int, *, attempts: int = 2, advance: bool = True, code: int | None = 0, where: Where = C1
-    ) -> "ConcurrentHistoryBuilder":
+    def letter(self, t: float, number: int, offset: int, *, attempts: int = 2, advance: bool = True, code: int | None = 0) -> Self:
         """Add a DEAD_LETTER under epoch(number) at t, with the response `code` 1 ms later (None: no response)."""
-        request = 3_000 + sum(isinstance(event, sends.DeadLetterSent) for event in self._events)
+        request = 3_000 + sum(isinstance(event, DeadLetterSent) for event in self._events)
         facts: dict[str, Any] = {"queue": Q, "epoch": epoch(number), "offset": offset, "advance": advance, "request": request}
-        self.add(sends.DeadLetterSent, t, where, attempts=attempts, **facts)
-        if code is not None:
-            self.add(sends.DeadLetterResponded, t + 0.001, B, code=code, client=where[1], **facts)
-        return self
+        sent = self.add(DeadLetterSent, t, C1, attempts=attempts, **facts)
+        return sent if code is None else sent.add(DeadLetterResponded, t + 0.001, B, code=code, client=C1[1], **facts)

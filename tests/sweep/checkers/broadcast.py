@@ -166,10 +166,11 @@ class _End:
         if not calms or not self.messages.read:
             return []
         excuses = _Excuses(self.history)
-        topics = {key.topic for _, key in self.begins}
+        topics = sorted({key.topic for _, key in self.begins})
+        logs = [log for topic in topics for log in self.messages.by_queue(topic).items()]
         found: list[Violation] = []
         for group, machine in dict.fromkeys((started.group, started.machine) for started in self.history.of(MemberStarted)):
-            for queue, stored in self._queues(topics).items():
+            for queue, stored in logs:
                 place = (machine, queue._replace(group=group))
                 begin = self.begins.get(place)
                 if begin is None:
@@ -180,13 +181,6 @@ class _End:
                 found += self._begun_wrong(place, begin, stored, excuses)
                 found += self._missed(place, begin, stored, excuses)
                 found += self._late(place, stored[-1], calms[-1].t)
-        return found
-
-    def _queues(self, topics: set[str]) -> dict[QueueKey, list[MessageStored]]:
-        found: dict[QueueKey, list[MessageStored]] = {}
-        for (queue, _), stored in sorted(self.messages.stored.items()):
-            if queue.topic in topics:
-                found.setdefault(queue, []).append(stored)
         return found
 
     def _begun_wrong(self, place: MemberQueue, begin: MemberAssigned, stored: list[MessageStored], excuses: "_Excuses") -> list[Violation]:
@@ -208,7 +202,7 @@ class _End:
         machine, key = place
         found = []
         for one in stored:
-            known = self.messages.acked.get(one.body) or self.messages.delayed.get(one.body)
+            known = self.messages.acknowledged(one.body)
             if one.offset < begin.offset or known is None or (place, one.offset, one.body) in self.handled:
                 continue
             if excuses.unseen(place, one.offset):
@@ -218,8 +212,7 @@ class _End:
         return found
 
     def _late(self, place: MemberQueue, last: MessageStored, calm_t: float) -> list[Violation]:
-        acked = self.messages.acked.get(last.body)
-        since = calm_t if acked is None else max(calm_t, acked.t)
+        since = self.messages.due_since(last, calm_t)
         t = self.handled.get((place, last.offset, last.body), since)
         if t - since <= RECOVERY_S:
             return []

@@ -7,13 +7,13 @@ Accepted: the group's committed offset has passed it.
 from collections.abc import Iterator
 
 from sweep.checkers.facts import Brokers, Deletions
-from sweep.checkers.messages import Messages, Passes, StoredPlace, first_offsets
+from sweep.checkers.messages import Messages, Passes, StoredPlace, first_offsets, lies_in, reported_gaps
 from sweep.checkers.violation import Violation
-from sweep.events.consumers import CallBegan, CallEnded, QueueGapSeen
+from sweep.events.consumers import CallBegan, CallEnded
 from sweep.events.locks import LockGranted
 from sweep.events.producers import SendAcked
 from sweep.events.progress import CommitResponded
-from sweep.events.universe import CalmBegan, MessageStored
+from sweep.events.universe import CalmBegan
 from sweep.history import CallResult, History, ItemVerdict, QueueKey
 
 RECOVERY_S = 90.0
@@ -32,14 +32,14 @@ def check(history: History) -> list[Violation]:
     found += _removed_messages_are_reported(history, messages, passes, done, begins)
     reached = _reached(history)
     for (group, topic), processes in passes.groups().items():
-        for queue, stored in _by_queue(messages, topic).items():
+        for queue, stored in messages.by_queue(topic).items():
             key = queue._replace(group=group)
             begin = begins.get(key)
             if begin is None:
                 found.append(Violation("R5", calms[-1].t, f"{key} was never granted to a client: {len(stored)} messages are pending in it"))
                 continue
             for one in stored:
-                known = messages.acked.get(one.body) or messages.delayed.get(one.body)
+                known = messages.acknowledged(one.body)
                 if one.offset >= begin and known is not None and (group, (queue, one.offset), one.body) not in done:
                     if passes.some_may_pass(key, one.offset, processes):
                         continue
@@ -53,16 +53,13 @@ def _removed_messages_are_reported(
     history: History, messages: Messages, passes: Passes, done: set[tuple[str, StoredPlace, bytes]], begins: dict[QueueKey, int]
 ) -> list[Violation]:
     """Check O5: the group was notified of messages that retention removed before it had them as a gap."""
-    gaps: dict[QueueKey, list[QueueGapSeen]] = {}
-    for gap in history.of(QueueGapSeen):
-        gaps.setdefault(gap.queue, []).append(gap)
-    found = []
+    gaps, found = reported_gaps(history), []
     for acked in messages_removed_by_retention(history, messages):
         for (group, topic), processes in passes.groups().items():
             key = acked.queue._replace(group=group)
             begin = begins.get(key)
             known = begin is None or topic != key.topic or acked.offset < begin or (group, (acked.queue, acked.offset), acked.body) in done
-            if known or any(gap.first <= acked.offset < gap.end for gap in gaps.get(key, ())):
+            if known or lies_in(acked.offset, gaps.get(key, ())):
                 continue
             if not passes.some_may_pass(key, acked.offset, processes):
                 where = f"{key} offset {acked.offset}, {acked.body!r:.60}: removed (the log begins at {messages.read[acked.queue].first})"
@@ -92,7 +89,7 @@ def recovery_s(history: History) -> float | None:
         return None
     slowest = 0.0
     for group, topic in Passes(history, messages).groups():
-        for queue, stored in _by_queue(messages, topic).items():
+        for queue, stored in messages.by_queue(topic).items():
             end = stored[-1].offset + 1
             times = [t for t, offset in reached.get(queue._replace(group=group), []) if offset >= end]
             if not times:
@@ -103,8 +100,7 @@ def recovery_s(history: History) -> float | None:
 
 def _recovered(key: QueueKey, end: int, reached: list[tuple[float, int]], calm_t: float, messages: Messages) -> list[Violation]:
     last = messages.stored[key.stored, end - 1]
-    acked = messages.acked.get(last.body)
-    since = calm_t if acked is None else max(calm_t, acked.t)
+    since = messages.due_since(last, calm_t)
     top = max((offset for _, offset in reached), default=0)
     times = [t for t, offset in reached if offset >= end]
     if not times:
@@ -129,14 +125,6 @@ def _handled_messages(history: History) -> set[tuple[str, StoredPlace, bytes]]:
         if call is not None and end.result in (CallResult.SUCCESS, CallResult.COUNTED, CallResult.CANCEL_IGNORED):
             queue = call.queue.stored
             found.update((call.queue.group, (queue, offset), body) for offset, body in call.messages)
-    return found
-
-
-def _by_queue(messages: Messages, topic: str) -> dict[QueueKey, list[MessageStored]]:
-    found: dict[QueueKey, list[MessageStored]] = {}
-    for (queue, _), stored in sorted(messages.stored.items()):
-        if queue.topic == topic:
-            found.setdefault(queue, []).append(stored)
     return found
 
 

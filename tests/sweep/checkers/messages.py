@@ -1,7 +1,7 @@
 """Facts about messages for several checkers: their places, the consumers that may pass over them, and their acknowledgements."""
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import inf
 
 from lockstep.protocol.codes import ResponseCode
@@ -62,6 +62,22 @@ class Messages:
         bodies += [body for began, body in self._unacknowledged.get(place, ()) if began <= t < inf]
         return {self.began[body].tags for body in bodies if body in self.began}
 
+    def acknowledged(self, body: bytes) -> SendAcked | DelayedSendAcked | None:
+        return self.acked.get(body) or self.delayed.get(body)
+
+    def by_queue(self, topic: str) -> dict[QueueKey, list[MessageStored]]:
+        """Return the final logs of a topic, each in order."""
+        found: dict[QueueKey, list[MessageStored]] = {}
+        for (queue, _), stored in sorted(self.stored.items()):
+            if queue.topic == topic:
+                found.setdefault(queue, []).append(stored)
+        return found
+
+    def due_since(self, last: MessageStored, calm_t: float) -> float:
+        """Return the time from which on a group has to reach the end of a log: the calm, or the last message's acknowledgement."""
+        acked = self.acked.get(last.body)
+        return calm_t if acked is None else max(calm_t, acked.t)
+
 
 def _delivered(history: History) -> Iterator[tuple[StoredPlace, bytes]]:
     """Yield the messages that were delivered to listeners and polls."""
@@ -79,7 +95,7 @@ class Passes:
         self.messages = messages
         self._expressions: dict[tuple[int, str, str], set[str]] = {}
         """(process, group, topic) → tags; empty: everything is wanted."""
-        self._gaps: dict[QueueKey, list[tuple[int, int]]] = {}
+        self._gaps = reported_gaps(history)
         self._ordered: dict[tuple[str, str], list[int]] = {}
         for consumer in history.of(ConsumerStarted):
             for topic, expression in consumer.expressions:
@@ -88,8 +104,6 @@ class Passes:
                 self._expressions[consumer.process, consumer.group, topic] = tags_of(expression)
         for reader in history.of(ReaderStarted):
             self._expressions[reader.process, reader.group, reader.topic] = tags_of(reader.expression)
-        for gap in history.of(QueueGapSeen):
-            self._gaps.setdefault(gap.queue, []).append((gap.first, gap.end))
         self._dead_letters: dict[tuple[QueueKey, int], float] = {}
         for confirmed in history.of(DeadLetterResponded):
             if confirmed.code == ResponseCode.SUCCESS:
@@ -128,7 +142,7 @@ class Passes:
         dead_t = self._dead_letters.get((queue, offset))
         if dead_t is not None and dead_t <= t:
             return True
-        return any(first <= offset < end for first, end in self._gaps.get(queue, ()))
+        return lies_in(offset, self._gaps.get(queue, ()))
 
     def _last_pull_t(self, process: int, queue: QueueKey, t: float) -> float:
         """Return the time of the last pull response: a message that got the offset since, after a power cut, was not passed over."""
@@ -138,7 +152,7 @@ class Passes:
 
     def skipped(self, queue: QueueKey, offset: int) -> bool:
         """Return whether a reset moved the group's progress forward over it."""
-        return any(first <= offset < end for first, end in self._skipped.get(queue, ()))
+        return lies_in(offset, self._skipped.get(queue, ()))
 
     def groups(self) -> dict[tuple[str, str], list[int]]:
         """Return the processes that subscribed, by (group, topic) of ordered groups."""
@@ -162,6 +176,18 @@ def _skipped(history: History) -> dict[QueueKey, list[tuple[int, int]]]:
     for (queue, _), offset in requested.items():
         found.setdefault(queue, []).append((0, offset))
     return found
+
+
+def reported_gaps(history: History) -> dict[QueueKey, list[tuple[int, int]]]:
+    """Return the gaps of each queue that its consumers were notified of: (first offset, end)."""
+    found: dict[QueueKey, list[tuple[int, int]]] = {}
+    for gap in history.of(QueueGapSeen):
+        found.setdefault(gap.queue, []).append((gap.first, gap.end))
+    return found
+
+
+def lies_in(offset: int, spans: Iterable[tuple[int, int]]) -> bool:
+    return any(first <= offset < end for first, end in spans)
 
 
 def tags_of(expression: str) -> set[str]:

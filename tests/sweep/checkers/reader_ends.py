@@ -1,12 +1,11 @@
 """O5 and R5 of pull consumers, at the end: d and e of readers.py."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from math import inf
 
 from sweep.checkers.delivery import RECOVERY_S, messages_removed_by_retention
-from sweep.checkers.messages import Messages, Passes
+from sweep.checkers.messages import Messages, Passes, lies_in, reported_gaps
 from sweep.checkers.violation import Violation
-from sweep.events.consumers import QueueGapSeen
 from sweep.events.progress import CommitResponded, ProgressResponded
 from sweep.events.universe import CalmBegan, MessageStored
 from sweep.history import History, ItemVerdict, QueueKey
@@ -25,14 +24,11 @@ def skipped(
     messages, begins = passes.messages, dict[QueueKey, int]()
     for response in history.of(ProgressResponded):
         begins[response.queue] = min(response.offset, begins.get(response.queue, response.offset))
-    gaps: dict[QueueKey, list[tuple[int, int]]] = {}
-    for gap in history.of(QueueGapSeen):
-        gaps.setdefault(gap.queue, []).append((gap.first, gap.end))
-    found = []
+    gaps, found = reported_gaps(history), []
     for group, topic in groups.items():
         for stored in history.of(MessageStored):
             queue, at = stored.queue._replace(group=group), stored.offset
-            known = messages.acked.get(stored.body) or messages.delayed.get(stored.body)
+            known = messages.acknowledged(stored.body)
             if queue.topic != topic or known is None or at < begins.get(queue, 0) or (stored.queue, at, stored.body) in polled:
                 continue
             if not (passes.may_pass(queue, at, 0) or left_out(queue, at, stored.body)):
@@ -46,10 +42,6 @@ def skipped(
                 text = f"{queue} offset {at}, {acked.body!r:.60}: removed, returned by no poll and in no reported gap"
                 found.append(Violation("O5", acked.t, text))
     return found
-
-
-def lies_in(offset: int, spans: Iterable[tuple[int, int]]) -> bool:
-    return any(first <= offset < end for first, end in spans)
 
 
 def recovered(history: History, groups: dict[str, str]) -> list[Violation]:
@@ -71,8 +63,7 @@ def recovered(history: History, groups: dict[str, str]) -> list[Violation]:
             queue, end = last.queue._replace(group=group), last.offset + 1
             responses = reached.get(queue, [])
             newest = max((generation for _, generation, _ in responses), default=0)
-            acked = messages.acked.get(last.body)
-            since = calms[-1].t if acked is None else max(calms[-1].t, acked.t)
+            since = messages.due_since(last, calms[-1].t)
             first_t = next((t for t, generation, offset in responses if generation == newest and offset >= end), None)
             if first_t is None or first_t - since > RECOVERY_S:
                 when = "never" if first_t is None else f"{first_t - since:.1f} s after the calm"

@@ -20,8 +20,8 @@ from functools import partial
 
 from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.account import Account
-from sweep.checkers.messages import Messages, Passes, tags_of
-from sweep.checkers.reader_ends import lies_in, recovered, skipped
+from sweep.checkers.messages import Messages, Passes, lies_in, tags_of
+from sweep.checkers.reader_ends import recovered, skipped
 from sweep.checkers.violation import Violation, process_name
 from sweep.events.progress import CommitReceived, CommitResponded, CommitSent, ProgressReset, ProgressResponded, PullReceived, ResetSent
 from sweep.events.readers import (

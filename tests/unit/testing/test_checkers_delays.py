@@ -1,147 +1,135 @@
 """D1 and R9 of delayed messages."""
 
-import pytest
-
-from support.concurrent_histories import ConcurrentHistoryBuilder, R
-from support.histories import C1, C2, LOG, TERM, B, P
+from support.concurrent_histories import ConcurrentHistoryBuilder, M, R
+from support.histories import C2, LOG, P, assert_faults
 from sweep.checkers.delays import check, possible_duplicates
 from sweep.checkers.delivery import check as check_delivery
 from sweep.checkers.sends import check as check_sends
 from sweep.events.consumers import ConsumerStarted
 from sweep.events.sends import DelayedSendWritten
-from sweep.events.universe import BrokerOpened, CalmBegan, ClockSet, ProcessEnded, WallClockJumped
+from sweep.events.universe import ClockSet, WallClockJumped
+
+BROKER = ("B", 0)
+Builder = ConcurrentHistoryBuilder
+BEGUN = Builder().joined().begun(1)
 
 
-def builder(flush: str = "async") -> ConcurrentHistoryBuilder:
+def delayed(flush: str = "async", *, writes: int = 1) -> Builder:
     """m0 is sent at 2 with delay level 1 (1 s)."""
-    reported = ConcurrentHistoryBuilder(flush=flush).joined()
-    return reported.begun(1).delayed(2, b"m0", 1)
+    return Builder(flush=flush).joined().begun(1).delayed(2, b"m0", 1, writes=writes)
 
 
-@pytest.mark.parametrize(("t", "laws"), [(2.997, ["D1"]), (2.999, []), (3.5, [])])
-def test_early_delayed_message_is_a_violation(t: float, laws: list[str]) -> None:
-    reported = builder().shared(t, t + 0.1, 0)
-    assert reported.read(500, b"m0").broken(check) == laws
-    ordered = builder().granted(1, 1).call(t, t + 0.1, 1, 0)
-    assert ordered.read(500, b"m0").broken(check) == laws
+def jumped(builder: Builder, t: float, jump_s: float, until: float | None = None) -> Builder:
+    """Set the broker's wall clock, and set it back at `until`."""
+    builder = builder.add(WallClockJumped, t, BROKER, jump_s=jump_s)
+    return builder if until is None else builder.add(WallClockJumped, until, BROKER, jump_s=-jump_s)
 
 
-@pytest.mark.parametrize("rate", [0.98, 1.02])
-@pytest.mark.parametrize(("more_s", "laws"), [(-0.01, ["D1"]), (0.01, [])])
-def test_delay_is_measured_by_the_boot_clock_of_the_broker(rate: float, more_s: float, laws: list[str]) -> None:
-    """60 s of its clock are 61.2 s or 58.8 s of true time."""
-    reported = ConcurrentHistoryBuilder().joined().begun(1).add(ClockSet, 1.5, ("B", 0), boot_ms=7_000.0, rate=rate).delayed(2, b"m0", 5)
-    due = 2 + 60 / rate + more_s
-    assert reported.shared(due, due + 1, 0).read(500, b"m0").broken(check) == laws
+def called(builder: Builder, t: float) -> Builder:
+    return builder.shared(t, t + 0.1, 0).read(5_000, b"m0")
 
 
-@pytest.mark.parametrize(("t", "laws"), [(61.9, ["D1"]), (62.1, [])])
-def test_reboot_before_delivery_does_not_change_the_measured_delay(t: float, laws: list[str]) -> None:
-    """The broker has not opened its port again: the message was delivered before the reboot."""
-    reported = ConcurrentHistoryBuilder().joined().begun(1).add(ClockSet, 1.5, ("B", 0), boot_ms=90_000.0, rate=1.0).delayed(2, b"m0", 5)
-    reported.add(ProcessEnded, 61.5, B, how="power").add(ClockSet, 61.6, ("B", 0), boot_ms=10_000.0, rate=1.0)
-    assert reported.shared(t, t + 1, 0).read(500, b"m0").broken(check) == laws
+def test_early_delayed_message_is_a_violation() -> None:
+    ordered = delayed().granted(1, 1).read(500, b"m0")
+
+    def retried(t: float, level: int) -> Builder:
+        """Sent back at 3. By its retry count the first retry has level 3 (10 s)."""
+        builder = BEGUN.shared(2, 2.5, 0, done=0).back(3, 0, level=level).begun(3.5, queue=R)
+        return builder.shared(t, t + 0.1, 0, queue=R, retries=1, bodies=(b"m0",))
+
+    assert_faults(check, {
+        "before": (called(delayed(), 2.997), "D1"), "after": (called(delayed(), 2.999), ""), "later": (called(delayed(), 3.5), ""),
+        "ordered, before": (ordered.call(2.997, 3, 1, 0), "D1"), "ordered, after": (ordered.call(2.999, 3, 1, 0), ""),
+        "retry by its count, before": (retried(12.9, 0), "D1"), "retry by its count, after": (retried(13.0, 0), ""),
+        "retry by its level, before": (retried(3.9, 1), "D1"), "retry by its level, after": (retried(4.0, 1), ""),
+        "retry by another level": (retried(7.9, 2), "D1"),
+    })  # fmt: skip
 
 
-@pytest.mark.parametrize("jump_s", [5.0, -5.0])
-def test_recent_wall_clock_jump_does_not_excuse_an_early_message(jump_s: float) -> None:
-    reported = builder().shared(2.2, 2.3, 0).add(WallClockJumped, 2.1, ("B", 0), jump_s=jump_s)
-    assert reported.read(500, b"m0").broken(check) == ["D1"]
+def test_delay_is_measured_by_the_boot_clock_of_the_broker() -> None:
+    """60 s of its clock are 61.2 s or 58.8 s of true time. A reboot changes nothing before the broker has opened its port again."""
+
+    def ran(rate: float, more_s: float) -> Builder:
+        return called(BEGUN.add(ClockSet, 1.5, BROKER, boot_ms=7_000.0, rate=rate).delayed(2, b"m0", 5), 2 + 60 / rate + more_s)
+
+    rebooted = BEGUN.add(ClockSet, 1.5, BROKER, boot_ms=90_000.0, rate=1.0).delayed(2, b"m0", 5).killed(61.5, how="power")
+    rebooted = rebooted.add(ClockSet, 61.6, BROKER, boot_ms=10_000.0, rate=1.0)
+    rows = {f"{rate}, {more_s} s": (ran(rate, more_s), laws) for rate in (0.98, 1.02) for more_s, laws in ((-0.01, "D1"), (0.01, ""))}
+    assert_faults(check, {**rows, "reboot, before": (called(rebooted, 61.9), "D1"), "reboot, after": (called(rebooted, 62.1), "")})
 
 
-@pytest.mark.parametrize("at", [500.0, 800.0])
-@pytest.mark.parametrize("jump_s", [5_000.0, -5_000.0, 0.1])
-def test_permanent_wall_clock_jump_does_not_excuse_an_early_message(at: float, jump_s: float) -> None:
-    """A running broker adopts the new wall clock after five minutes."""
-    reported = ConcurrentHistoryBuilder().joined().begun(1).delayed(200, b"m0", 16)
-    reported.shared(1_000, 1_000.1, 0).add(WallClockJumped, at, ("B", 0), jump_s=jump_s)
-    assert reported.read(5_000, b"m0").broken(check) == ["D1"]
+def test_only_a_start_after_a_power_cut_with_a_wrong_wall_clock_excuses_an_early_message() -> None:
+    """Of a permanent jump a running broker adopts the new wall clock after five minutes."""
+
+    def started(t: float, how: str) -> Builder:
+        return called(jumped(delayed(), 2.1, 5.0).killed(2.02, how=how).opened(t), 2.2)
+
+    permanent = called(BEGUN.delayed(200, b"m0", 16), 1_000)
+    assert_faults(check, {
+        "forward": (called(jumped(delayed(), 2.1, 5.0), 2.2), "D1"), "back": (called(jumped(delayed(), 2.1, -5.0), 2.2), "D1"),
+        "another machine": (called(delayed().add(WallClockJumped, 2.1, ("P", 0), jump_s=5.0), 2.2), "D1"),
+        "power cut": (started(2.15, "power"), ""), "opened before the jump": (started(2.05, "power"), "D1"),
+        "kill": (started(2.15, "kill"), "D1"), "permanent": (jumped(permanent, 500, 5_000.0), "D1"),
+    })  # fmt: skip
 
 
-@pytest.mark.parametrize(("started", "how", "laws"), [(2.15, "power", []), (2.05, "power", ["D1"]), (2.15, "kill", ["D1"])])
-def test_start_after_a_power_cut_with_a_wrong_wall_clock_excuses_an_early_message(started: float, how: str, laws: list[str]) -> None:
-    reported = builder().shared(2.2, 2.3, 0).add(WallClockJumped, 2.1, ("B", 0), jump_s=5.0)
-    reported.add(ProcessEnded, 2.02, B, how=how).add(BrokerOpened, started, (B[0], 2), term=TERM + 1)
-    assert reported.read(500, b"m0").broken(check) == laws
+def test_temporary_wall_clock_jump_does_not_excuse_a_late_message() -> None:
+    """Only a boot with a clock that is wrong for longer does."""
 
+    def stored(t: float) -> Builder:
+        return jumped(delayed(), 1.9, 3_600.0, 4.0).read(5_000, b"m0", stored_t=t)
 
-@pytest.mark.parametrize(("stored_t", "laws"), [(3.0, []), (22.9, []), (23.1, ["D1"]), (3_603.0, ["D1"])])
-def test_temporary_wall_clock_jump_does_not_excuse_a_late_message(stored_t: float, laws: list[str]) -> None:
-    reported = builder().add(WallClockJumped, 1.9, ("B", 0), jump_s=3_600.0).add(WallClockJumped, 4.0, ("B", 0), jump_s=-3_600.0)
-    assert reported.read(5_000, b"m0", stored_t=stored_t).broken(check) == laws
+    def wrong(until: float, how: str = "", opened: float = 3.0) -> Builder:
+        builder = jumped(delayed(), 1.9, 3_600.0, until)
+        return (builder.killed(2.5, how=how).opened(opened) if how else builder).read(5_000, b"m0", stored_t=101.0)
 
-
-@pytest.mark.parametrize(
-    ("how", "wrong_until", "laws"),
-    [("", 60.0, ["D1"]), ("kill", 4.0, ["D1"]), ("kill", 60.0, ["D1"]), ("power", 2.6, ["D1"]), ("power", 4.0, []), ("power", 60.0, [])],
-)
-def test_only_a_boot_with_a_wrong_wall_clock_excuses_a_late_message(how: str, wrong_until: float, laws: list[str]) -> None:
-    reported = builder().add(WallClockJumped, 1.9, ("B", 0), jump_s=3_600.0).add(WallClockJumped, wrong_until, ("B", 0), jump_s=-3_600.0)
-    if how:
-        opened = 40.0 if wrong_until == 2.6 else 3.0
-        reported.add(ProcessEnded, 2.5, B, how=how).add(BrokerOpened, opened, (B[0], 2), term=TERM + 1)
-    assert reported.read(5_000, b"m0", stored_t=101.0).broken(check) == laws
-
-
-@pytest.mark.parametrize(("stored_t", "laws"), [(26.9, ["D1"]), (27.0, []), (46.9, []), (47.1, ["D1"])])
-def test_lateness_of_a_repeated_send_counts_from_the_last_write_that_can_have_stored_it(stored_t: float, laws: list[str]) -> None:
-    """m0 has a delay of 1 s. It was written at 2, to a disconnected broker, and at 26. A message before 27 is from the first write."""
-    reported = builder().add(DelayedSendWritten, 26, P, queue=LOG, body=b"m0", level=1, request=9_000)
-    assert reported.read(500, b"m0", stored_t=stored_t).broken(check) == laws
+    assert_faults(check, {
+        "in time": (stored(3.0), ""), "at the limit": (stored(22.9), ""), "after it": (stored(23.1), "D1"),
+        "an hour": (stored(3_603.0), "D1"),
+        "no start": (wrong(60.0), "D1"), "kill": (wrong(4.0, "kill"), "D1"), "kill, long": (wrong(60.0, "kill"), "D1"),
+        "right at the boot": (wrong(2.6, "power", 40.0), "D1"), "power": (wrong(4.0, "power"), ""), "long": (wrong(60.0, "power"), ""),
+    })  # fmt: skip
 
 
 def test_time_without_a_running_broker_does_not_count_as_late() -> None:
-    reported = builder().add(ProcessEnded, 2.5, B, how="kill").add(BrokerOpened, 100, (B[0], 2), term=TERM + 1)
-    assert reported.read(5_000, b"m0", stored_t=101.0).broken(check) == []
+    """The lateness of a repeated send counts from the last write that can have stored it: at 2, to a disconnected broker, and at 26."""
 
+    def repeated(stored_t: float) -> Builder:
+        builder = delayed().add(DelayedSendWritten, 26, P, queue=LOG, body=b"m0", level=1, request=9_000)
+        return builder.read(500, b"m0", stored_t=stored_t)
 
-@pytest.mark.parametrize("stored_t", [99.9, 101.0])
-def test_reset_boot_clock_excuses_lateness_from_before_the_reboot(stored_t: float) -> None:
-    reported = builder().add(ClockSet, 1.5, ("B", 0), boot_ms=7_000.0, rate=1.0)
-    reported.add(ProcessEnded, 2.5, B, how="power").add(ClockSet, 99.0, ("B", 0), boot_ms=90_000_000.0, rate=1.0)
-    reported.add(BrokerOpened, 100, (B[0], 2), term=TERM + 1)
-    assert reported.read(5_000, b"m0", stored_t=stored_t).broken(check) == []
+    def rebooted(stored_t: float) -> Builder:
+        builder = delayed().add(ClockSet, 1.5, BROKER, boot_ms=7_000.0, rate=1.0).killed(2.5, how="power")
+        return builder.add(ClockSet, 99.0, BROKER, boot_ms=90_000_000.0, rate=1.0).opened(100).read(5_000, b"m0", stored_t=stored_t)
 
-
-def test_clock_jump_of_another_machine_excuses_nothing() -> None:
-    assert builder().shared(2.2, 2.3, 0).add(WallClockJumped, 2.1, ("P", 0), jump_s=5.0).read(500, b"m0").broken(check) == ["D1"]
-
-
-@pytest.mark.parametrize(("t", "level", "laws"), [(12.9, 0, ["D1"]), (13.0, 0, []), (3.9, 1, ["D1"]), (4.0, 1, []), (7.9, 2, ["D1"])])
-def test_retry_before_its_delay_level_is_a_violation(t: float, level: int, laws: list[str]) -> None:
-    """Sent back at 3. By its retry count the first retry has level 3 (10 s)."""
-    reported = ConcurrentHistoryBuilder().joined().begun(1).shared(2, 2.5, 0, done=0).back(3, 0, level=level).begun(3.5, queue=R)
-    assert reported.shared(t, t + 0.1, 0, queue=R, retries=1, bodies=(b"m0",)).broken(check) == laws
-
-
-def test_lost_delayed_message_is_a_violation() -> None:
-    assert builder().read(500, b"m0").broken(check) == []
-    assert builder().read(500, b"m1").broken(check) == ["D1"]
+    assert_faults(check, {
+        "by the first write": (repeated(26.9), "D1"), "by the second": (repeated(27.0), ""), "in time": (repeated(46.9), ""),
+        "late for both": (repeated(47.1), "D1"),
+        "down until 100": (delayed().killed(2.5).opened(100).read(5_000, b"m0", stored_t=101.0), ""),
+        "a reset boot clock, before the start": (rebooted(99.9), ""), "and after it": (rebooted(101.0), ""),
+    })  # fmt: skip
 
 
 def test_delayed_message_may_be_lost_only_by_a_power_cut_soon_after_under_async_flush() -> None:
-    assert builder().add(ProcessEnded, 2.3, B, how="power").read(500, b"m1").broken(check) == []
-    assert builder().add(ProcessEnded, 2.3, B, how="kill").read(500, b"m1").broken(check) == ["D1"]
-    assert builder().add(ProcessEnded, 9.3, B, how="power").read(500, b"m1").broken(check) == ["D1"]
-    assert builder("sync").add(ProcessEnded, 2.3, B, how="power").read(500, b"m1").broken(check) == ["D1"]
+    def lost(t: float, how: str = "power", flush: str = "async") -> Builder:
+        return delayed(flush).killed(t, how=how).read(500, b"m1")
+
+    assert_faults(check, {
+        "there": (delayed().read(500, b"m0"), ""), "lost": (delayed().read(500, b"m1"), "D1"), "power cut": (lost(2.3), ""),
+        "kill": (lost(2.3, "kill"), "D1"), "later": (lost(9.3), "D1"), "sync": (lost(2.3, flush="sync"), "D1"),
+    })  # fmt: skip
 
 
 def test_more_copies_of_a_delayed_message_than_writes_are_a_violation() -> None:
-    assert builder().read(500, b"m0", b"m0").broken(check) == ["R9"]
-    twice = ConcurrentHistoryBuilder().joined().delayed(2, b"m0", 1, writes=2)
-    twice.read(500, b"m0", b"m0")
-    assert twice.broken(check) == []
-    assert possible_duplicates(twice.history()) == 1
-    assert builder().add(BrokerOpened, 20, (B[0], 2), term=TERM + 1).read(500, b"m0", b"m0").broken(check) == []
+    """But not of the laws of sends: those hold for a keyed send. An ordered group must handle the message."""
+    committed = delayed().add(ConsumerStarted, 0.5, C2).granted(1, 1).calm(5).read(500, b"m0").committed(9, 1, 1)
 
+    def twice(writes: int = 1) -> Builder:
+        return delayed(writes=writes).read(500, b"m0", b"m0")
 
-def test_duplicate_of_a_delayed_message_is_not_a_violation_of_the_send_laws() -> None:
-    """It is stored twice, which is a violation for a keyed send only."""
-    twice = ConcurrentHistoryBuilder().joined().delayed(2, b"m0", 1, writes=2)
-    assert twice.read(500, b"m0", b"m0").broken(check_sends) == []
-
-
-def test_ordered_group_must_handle_a_delayed_message() -> None:
-    reported = builder().add(ConsumerStarted, 0.5, C2).granted(1, 1).add(CalmBegan, 5, ("", 0)).read(500, b"m0").committed(9, 1, 1)
-    assert reported.broken(check_delivery) == ["O5"]
-    assert reported.call(4, 4.1, 1, 0, where=C1).broken(check_delivery) == []
+    assert_faults(check, {"written once": (twice(), "R9"), "written twice": (twice(2), ""), "a start": (twice().opened(20), "")})
+    elsewhere = delayed().shared(4, 4.1, 0, queue=M._replace(broker="broker-b")).read(500, b"m0")
+    assert_faults(check, {"given by a broker to which it was not written": (elsewhere, "R9")})
+    assert_faults(check_sends, {"written twice": (twice(2), "")})
+    assert possible_duplicates(twice(2).history()) == 1
+    assert_faults(check_delivery, {"not called": (committed, "O5"), "called": (committed.call(4, 4.1, 1, 0), "")})

@@ -2,18 +2,22 @@
 
 import pytest
 
-from support.histories import C1, C2, B, HistoryBuilder, P, Q
+from support.histories import C1, C2, B, HistoryBuilder, P, assert_faults
 from sweep.checkers.handover import check, handovers
 from sweep.events.consumers import ConsumerStarted, ConsumerStopBegan, ConsumerStopped
 from sweep.events.locks import LeaveSent
 from sweep.events.producers import SendAcked, SendBegan
-from sweep.events.universe import BrokerOpened, Fault, PauseBegan, PowerCut, ProcessEnded
+from sweep.events.universe import Fault, PauseBegan, PowerCut
+
+ANOTHER = ("c", 9)
+"""Another member."""
+READY = HistoryBuilder().granted(10, 1).call(10.1, 10.2, 1, 0).sent(1, b"m1", 1)
+"""C1 has owned the queue since 10. The next message has been stored since 1."""
 
 
-def ready() -> HistoryBuilder:
-    """C1 has owned the queue since 10. The next message has been stored since 1."""
-    builder = HistoryBuilder().granted(10, 1).call(10.1, 10.2, 1, 0)
-    return builder.sent(1, b"m1", 1)
+def freed(t: float = 20, offset: int | None = 1, builder: HistoryBuilder | None = None) -> HistoryBuilder:
+    """C1 sends a release at t."""
+    return (builder or READY).committed(t + 0.002, 1, offset, released=True)
 
 
 def taken(builder: HistoryBuilder, t: float) -> HistoryBuilder:
@@ -21,148 +25,97 @@ def taken(builder: HistoryBuilder, t: float) -> HistoryBuilder:
     return builder.granted(t - 0.001, 2, C2).call(t, t + 0.1, 2, 1, where=C2)
 
 
-@pytest.mark.parametrize(("t", "laws"), [(20.499, []), (20.5, []), (20.501, ["O7"])])
-def test_handover_after_a_release_is_limited_to_500_ms(t: float, laws: list[str]) -> None:
-    """No call was running: the time counts from the release at 20."""
-    assert taken(ready().committed(20.002, 1, 1, released=True), t).broken(check) == laws
+def restarted(builder: HistoryBuilder) -> HistoryBuilder:
+    return builder.killed(20).opened(21)
 
 
-def test_handover_counts_from_the_end_of_the_last_call() -> None:
-    """Its call ended at 20 and its release was sent 0.4 s later: the time counts from 20."""
-    builder = ready().call(11, 20.0, 1, 1).committed(20.402, 1, 2, released=True)
-    assert taken(builder, 20.6).broken(check) == ["O7"]
+def test_handover_has_a_limit_that_depends_on_its_cause() -> None:
+    """The causes begin at 20, a restart at 21."""
+    idle = freed(20.35, 2, READY.call(11, 20.0, 1, 1).add(ConsumerStarted, 20.3, C2))
+    gone = READY.killed(20, C1, "power").add(PowerCut, 20, ("C1", 0))
+    abandoned = freed(23, None, READY.add(ConsumerStopBegan, 20, C1).call(19, 30, 1, 1))
+    stopped = freed(23, 1, READY.add(ConsumerStopBegan, 20, C1).add(LeaveSent, 20, C1))
+    assert_faults(check, {
+        "release, at 0.5 s": (taken(freed(), 20.5), ""), "release, after it": (taken(freed(), 20.501), "O7"),
+        "release, and renewed": (taken(freed(), 20.5).granted(20.55, 2, C2, renewal=True), ""),
+        "from the end of the last call": (taken(freed(20.4, 2, READY.call(11, 20.0, 1, 1)), 20.6), "O7"),
+        "idle, from the start of the new member": (taken(idle, 20.799), ""), "idle, after it": (taken(idle, 20.801), "O7"),
+        "abandoned, from its release": (taken(abandoned, 23.5), ""), "abandoned, after it": (taken(abandoned, 23.501), "O7"),
+        "stop, from its begin": (taken(stopped, 23.1), "O7"), "kill, at the grace and 1 s": (taken(READY.killed(20, C1), 23.999), ""),
+        "kill, after it": (taken(READY.killed(20, C1), 24.001), "O7"),
+        "pause, at the session timeout and 1 s": (taken(READY.add(PauseBegan, 20, C1), 40.999), ""),
+        "pause, after it": (taken(READY.add(PauseBegan, 20, C1), 41.001), "O7"),
+        "power cut, at it": (taken(gone, 40.999), ""), "power cut, after it": (taken(gone, 41.001), "O7"),
+        "restart, at the grace and 1 s": (restarted(READY).call(25.0, None, 1, 1), ""),
+        "restart, after it": (restarted(READY).call(25.001, None, 1, 1), "O7"),
+        "restart, during a call until 24": (restarted(READY.call(19, 24, 1, 1)).call(27, None, 1, 2), ""),
+    })  # fmt: skip
 
 
-@pytest.mark.parametrize(("t", "laws"), [(20.799, []), (20.801, ["O7"])])
-def test_handover_of_an_idle_queue_counts_from_the_start_of_the_new_member(t: float, laws: list[str]) -> None:
-    """Its last call ended at 20, C2 started at 20.3, and the release was sent at once."""
-    builder = ready().call(11, 20.0, 1, 1).add(ConsumerStarted, 20.3, C2).committed(20.352, 1, 2, released=True)
-    assert taken(builder, t).broken(check) == laws
+def test_handover_time_is_asserted_only_without_other_recent_events() -> None:
+    """The hand-over takes 3 s."""
 
+    def after(kind: type, t: float) -> HistoryBuilder:
+        return taken(freed(), 23).add(kind, t, P)
 
-def test_handover_of_an_abandoned_call_counts_from_its_release() -> None:
-    builder = ready().add(ConsumerStopBegan, 20, C1).call(19, 30, 1, 1).committed(23.002, 1, None, released=True)
-    (one,) = handovers(taken(builder, 23.1).history())
-    assert one.seconds == pytest.approx(0.1)
+    def later(t: float) -> HistoryBuilder:
+        owned = HistoryBuilder().granted(200, 1).call(200.1, 200.2, 1, 0).sent(1, b"m1", 1).add(Fault, t, ("", 0))
+        return taken(freed(210, builder=owned), 215)
 
-
-def test_handover_after_a_stop_counts_from_the_stop() -> None:
-    """Idle when it is stopped at 20, released only at 23."""
-    builder = ready().add(ConsumerStopBegan, 20, C1).add(LeaveSent, 20, C1).committed(23.002, 1, 1, released=True)
-    (one,) = handovers(taken(builder, 23.1).history())
-    assert (one.cause, one.since, one.seconds) == ("release", 20, pytest.approx(3.1))
-    assert taken(builder, 23.1).broken(check) != []
-
-
-@pytest.mark.parametrize(("t", "laws"), [(23.999, []), (24.001, ["O7"])])
-def test_handover_after_a_kill_is_limited_to_the_grace_plus_one_second(t: float, laws: list[str]) -> None:
-    assert taken(ready().add(ProcessEnded, 20, C1, how="kill"), t).broken(check) == laws
-
-
-@pytest.mark.parametrize(("t", "laws"), [(40.999, []), (41.001, ["O7"])])
-def test_handover_after_silence_is_limited_to_the_session_timeout_plus_one_second(t: float, laws: list[str]) -> None:
-    assert taken(ready().add(PauseBegan, 20, C1), t).broken(check) == laws
-    gone = ready().add(ProcessEnded, 20, C1, how="power").add(PowerCut, 20, ("C1", 0))
-    assert taken(gone, t).broken(check) == laws
-
-
-@pytest.mark.parametrize(("t", "laws"), [(25.0, []), (25.001, ["O7"])])
-def test_consumption_after_a_broker_start_must_resume_within_the_grace_plus_one_second(t: float, laws: list[str]) -> None:
-    builder = ready().add(ProcessEnded, 20, B, how="kill").add(BrokerOpened, 21, ("B", 2), term=101)
-    assert builder.call(t, None, 1, 1).broken(check) == laws
-
-
-def test_call_that_runs_across_a_broker_restart_delays_the_limit() -> None:
-    builder = ready().call(19, 24, 1, 1).add(ProcessEnded, 20, B, how="kill").add(BrokerOpened, 21, ("B", 2), term=101)
-    assert builder.call(27, None, 1, 2).broken(check) == []
-
-
-def test_handover_without_a_pending_message_is_not_checked() -> None:
-    builder = HistoryBuilder().granted(10, 1).call(10.1, 10.2, 1, 0).committed(20.002, 1, 1, released=True)
-    builder.add(SendBegan, 24, P, body=b"m1").add(SendAcked, 24.5, P, body=b"m1", offset=1)
-    assert taken(builder, 24.9).broken(check) == []
-
-
-@pytest.mark.parametrize(
-    ("kind", "t", "asserted"),
-    [(Fault, 15, False), (Fault, 22, False), (ConsumerStarted, 15.1, False), (ConsumerStarted, 14.9, True), (PauseBegan, 19, False)],
-)
-def test_handover_time_is_asserted_only_without_other_recent_events(kind: type, t: float, asserted: bool) -> None:
-    late = taken(ready().committed(20.002, 1, 1, released=True), 23).add(kind, t, P)
-    assert late.broken(check) == ["O7"] * asserted
-    (one,) = handovers(late.history())
-    assert (one.undisturbed, one.seconds) == (asserted, pytest.approx(3.0))
-
-
-def test_handover_time_is_only_reported_if_segments_can_be_lost() -> None:
-    builder = taken(ready().committed(20.002, 1, 1, released=True), 23).add(Fault, 0.1, ("", 0), **{"kind": "late"})
-    assert builder.broken(check) == []
-
-
-def test_fault_long_before_the_handover_is_ignored() -> None:
-    def builder(t: float) -> HistoryBuilder:
-        reported = HistoryBuilder().granted(200, 1).call(200.1, 200.2, 1, 0).sent(1, b"m1", 1).add(Fault, t, ("", 0))
-        return taken(reported.committed(210.002, 1, 1, released=True), 215)
-
-    assert builder(89.9).broken(check) == ["O7"]
-    assert builder(90.1).broken(check) == []
-
-
-@pytest.mark.parametrize(("left_t", "laws"), [(20.0, []), (20.04, []), (20.06, ["O7"]), (None, ["O7"])])
-def test_release_long_before_the_leave_of_a_stop_is_a_violation(left_t: float | None, laws: list[str]) -> None:
-    builder = ready().add(ConsumerStopBegan, 20, C1).committed(20.012, 1, 1, released=True).add(ConsumerStopped, 21, C1)
-    if left_t is not None:
-        builder.add(LeaveSent, left_t, C1)
-    assert builder.broken(check) == laws
-
-
-def test_release_after_the_leave_and_a_second_leave_are_allowed() -> None:
-    builder = ready().add(ConsumerStopBegan, 20, C1).add(LeaveSent, 20, C1).committed(22, 1, 1, released=True)
-    assert builder.add(LeaveSent, 23, C1).add(ConsumerStopped, 24, C1).broken(check) == []
-
-
-def test_text_of_a_late_handover_names_queue_owners_and_times() -> None:
-    (found,) = check(taken(ready().committed(20.002, 1, 1, released=True), 23).history())
-    for fact in (str(Q), "C1#11", "C2#12", "23.000", "20.000", "0.5 s", "release"):
-        assert fact in found.text
+    idle = freed(builder=HistoryBuilder().granted(10, 1).call(10.1, 10.2, 1, 0))
+    idle = idle.add(SendBegan, 24, P, body=b"m1").add(SendAcked, 24.5, P, body=b"m1", offset=1)
+    assert_faults(check, {
+        "no message before 24.5": (taken(idle, 24.9), ""),
+        "fault before": (after(Fault, 15), ""), "fault meanwhile": (after(Fault, 22), ""), "pause": (after(PauseBegan, 19), ""),
+        "start within 5 s": (after(ConsumerStarted, 15.1), ""), "start 5 s before": (after(ConsumerStarted, 14.9), "O7"),
+        "segments can be lost": (taken(freed(), 23).add(Fault, 0.1, ("", 0), kind="late"), ""),
+        "fault within 120 s": (later(90.1), ""), "fault 120 s before": (later(89.9), "O7"),
+    })  # fmt: skip
 
 
 @pytest.mark.parametrize(("target", "asserted"), [("C1", True), ("C2", False), ("C3", False), ("", False)])
 def test_record_of_the_owners_own_fault_does_not_count_as_another_fault(target: str, asserted: bool) -> None:
     """The time counts against faults of the owner's machine; faults of the next owner's machine are separate."""
-    killed = ready().add(Fault, 20, ("", 0), kind="kill", target=target).add(ProcessEnded, 20, C1, how="kill")
-    (one,) = handovers(taken(killed, 25).history())
+    (one,) = handovers(taken(READY.add(Fault, 20, ("", 0), kind="kill", target=target).killed(20, C1), 25).history())
     assert (one.cause, one.undisturbed) == ("crash", asserted)
 
 
-@pytest.mark.parametrize(("t", "earlier", "laws"), [(29.9, None, []), (30.1, None, ["O7"]), (30.1, 15, [])])
-def test_queue_must_be_consumed_within_the_grace_plus_two_seconds_after_a_total_outage(
-    t: float, earlier: float | None, laws: list[str]
-) -> None:
+def test_stop_leaves_the_group_before_it_releases_a_queue() -> None:
+    stopped = READY.add(ConsumerStopBegan, 20, C1).add(ConsumerStopped, 24, C1)
+    never = freed(20.01, 1, stopped)
+    assert_faults(check, {
+        "at once": (never.add(LeaveSent, 20.0, C1), ""), "within 50 ms": (never.add(LeaveSent, 20.04, C1), ""),
+        "after 50 ms": (never.add(LeaveSent, 20.06, C1), "O7"), "never": (never, "O7"),
+        "twice": (freed(22, 1, stopped).add(LeaveSent, 20, C1).add(LeaveSent, 23, C1), ""),
+    })  # fmt: skip
+
+
+def test_queue_is_consumed_within_the_grace_plus_two_seconds_after_a_total_outage() -> None:
     """The broker opens at 21 and the last consumer starts at 25. With the default grace the limit is 5 s."""
-    builder = ready().add(Fault, 20, ("", 0), kind="everything").add(ProcessEnded, 20, B, how="kill").add(ProcessEnded, 20, C1, how="kill")
-    builder.add(BrokerOpened, 21, ("B", 2), term=101).add(ConsumerStarted, 25, ("C1", 13))
-    if earlier is not None:
-        builder.add(Fault, earlier, P, kind="kill", target="P")
-    found = [law for law in builder.call(t, None, 2, 1, where=C2).broken(check) if law == "O7"]
-    assert found == laws
-    assert [one.cause for one in handovers(builder.history())].count("all") == 1
+
+    def outage(t: float, *faults: float) -> HistoryBuilder:
+        builder = READY.add(Fault, 20, ("", 0), kind="everything").killed(20).killed(20, C1).opened(21).add(ConsumerStarted, 25, ("C1", 13))
+        for earlier in faults:
+            builder = builder.add(Fault, earlier, P, kind="kill", target="P")
+        return builder.call(t, None, 2, 1, where=C2)
+
+    rows = {"in time": (outage(29.9), ""), "late": (outage(30.1), "O7"), "late, after another fault": (outage(30.1, 15), "")}
+    assert_faults(check, rows)
+    assert [one.cause for one in handovers(outage(30.1).history())].count("all") == 1
 
 
-@pytest.mark.parametrize(("t", "laws"), [(25.499, []), (25.501, ["O7"])])
-def test_time_without_any_member_does_not_count(t: float, laws: list[str]) -> None:
+def test_time_without_any_member_does_not_count() -> None:
     """The last member left at 20, the next one started at 25."""
-    builder = ready().add(ConsumerStarted, 5, C1).add(ConsumerStopBegan, 20, C1).committed(20.002, 1, 1, released=True)
-    assert taken(builder.add(ConsumerStarted, 25, C2), t).broken(check) == laws
 
+    def alone(t: float, *, other: bool = False, exiled: bool = False) -> HistoryBuilder:
+        builder = READY.add(ConsumerStarted, 5, C1).add(ConsumerStopBegan, 20, C1)
+        if other:
+            builder = builder.add(ConsumerStarted, 6, ANOTHER)
+        if exiled:
+            builder = builder.add(Fault, 1.5, ("", 0), kind="exile", target="c", facts=B[0])
+        return taken(freed(builder=builder).add(ConsumerStarted, 25, C2), t)
 
-def test_time_with_another_running_member_counts() -> None:
-    builder = ready().add(ConsumerStarted, 5, C1).add(ConsumerStarted, 6, ("c", 9)).add(ConsumerStopBegan, 20, C1)
-    builder = builder.committed(20.002, 1, 1, released=True).add(ConsumerStarted, 25, C2)
-    assert taken(builder, 25.1).broken(check) == ["O7"]
-
-
-def test_member_that_can_not_reach_the_broker_does_not_count() -> None:
-    builder = ready().add(Fault, 1.5, ("", 0), kind="exile", target="c", facts=B[0]).add(ConsumerStarted, 6, ("c", 9))
-    builder = builder.add(ConsumerStarted, 5, C1).add(ConsumerStopBegan, 20, C1).committed(20.002, 1, 1, released=True)
-    assert taken(builder.add(ConsumerStarted, 25, C2), 25.1).broken(check) == []
+    assert_faults(check, {
+        "in time": (alone(25.499), ""), "late": (alone(25.501), "O7"), "another member": (alone(25.1, other=True), "O7"),
+        "another member that can't reach the broker": (alone(25.1, other=True, exiled=True), ""),
+    })  # fmt: skip

@@ -2,24 +2,25 @@
 
 import pytest
 
-from support.histories import HistoryBuilder
+from support.histories import B2, HistoryBuilder, assert_faults
 from sweep.checkers.rot import check
-from sweep.events.universe import BrokerOpened, Fault
+from sweep.events.universe import Fault
 
 
-def opened(t: float, machine: str = "B", *, mended_t: float | None = None) -> HistoryBuilder:
-    builder = HistoryBuilder().add(Fault, 2, ("B", 0), kind="log rot", target="B", facts="byte 7")
-    if mended_t is not None:
-        builder.add(Fault, mended_t, ("B", 0), kind="log repaired", target="B")
-    return builder.add(BrokerOpened, t, (machine, 2), term=101)
+def test_broker_that_opens_with_a_flipped_bit_is_a_violation() -> None:
+    def opened(t: float, where: tuple[str, int] = B2, *mended: float) -> HistoryBuilder:
+        """A bit flips at 2."""
+        builder = HistoryBuilder().add(Fault, 2, ("B", 0), kind="log rot", target="B", facts="byte 7").opened(t, where)
+        for mended_t in mended:
+            builder = builder.add(Fault, mended_t, ("B", 0), kind="log repaired", target="B")
+        return builder
+
+    assert_faults(check, {
+        "before": (opened(1.9), ""), "after": (opened(2.1), "R8"), "repaired": (opened(4, B2, 3), ""), "not yet": (opened(4, B2, 5), "R8"),
+        "another broker": (opened(4, ("C", 2)), ""),
+    })  # fmt: skip
 
 
-@pytest.mark.parametrize(("t", "laws"), [(1.9, []), (2.1, ["R8"])])
-def test_broker_that_opens_with_a_flipped_bit_is_a_violation(t: float, laws: list[str]) -> None:
-    assert opened(t).broken(check) == laws
-
-
-def test_broker_may_open_after_its_log_is_repaired_and_other_brokers_always() -> None:
-    assert opened(4, mended_t=3).broken(check) == []
-    assert opened(4, mended_t=5).broken(check) == ["R8"]
-    assert opened(4, "C").broken(check) == []
+def test_wrong_row_of_a_table_is_named() -> None:
+    with pytest.raises(AssertionError, match=r"^silence: found none, not R8$"):
+        assert_faults(check, {"silence": (HistoryBuilder(), "R8"), "nothing wrong": (HistoryBuilder(), "")})

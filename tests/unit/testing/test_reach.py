@@ -25,7 +25,7 @@ def log() -> LogRecorder:
 def test_snapshot_ignored_is_reached_only_if_its_broker_opens(log: LogRecorder, machine: str, count: int) -> None:
     builder = HistoryBuilder().add(Fault, 1, ("B", 0), kind="disk rot", target="B")
     assert REACH["snapshot ignored"](builder.history(), log) == 0
-    builder.add(BrokerOpened, 2, (machine, 2), term=101).add(BrokerOpened, 3, (machine, 3), term=102)
+    builder = builder.add(BrokerOpened, 2, (machine, 2), term=101).add(BrokerOpened, 3, (machine, 3), term=102)
     assert REACH["snapshot ignored"](builder.history(), log) == count
 
 
@@ -47,9 +47,9 @@ def test_power_cut_alone_does_not_reach_a_lost_connection_or_a_log_hole(log: Log
 )
 def test_member_resumption_is_reached_when_its_next_process_starts_after_the_first_message(log: LogRecorder, how: str, name: str) -> None:
     builder = BroadcastHistoryBuilder().joined(1).called(2, 2.1, 0)
-    builder = builder.stopped(3) if how == "stop" else builder.killed(3, how=how)
+    builder = builder.stopped(3) if how == "stop" else builder.killed(3, C1, how)
     assert REACH[name](builder.history(), log) == 0
-    builder.joined(4, 1, AGAIN)
+    builder = builder.joined(4, 1, AGAIN)
     others = [other for other in REACH if other.startswith("member ") and other != name]
     assert REACH[name](builder.history(), log) == 1
     assert [REACH[other](builder.history(), log) for other in others] == [0] * len(others)
@@ -57,7 +57,7 @@ def test_member_resumption_is_reached_when_its_next_process_starts_after_the_fir
 
 def test_repetition_is_reached_for_a_message_handled_by_an_earlier_process(log: LogRecorder) -> None:
     name = "member repeats handled messages"
-    builder = BroadcastHistoryBuilder().joined(1).called(2, 2.1, 0).called(2.2, None, 1).killed(3).joined(4, 0, AGAIN)
+    builder = BroadcastHistoryBuilder().joined(1).called(2, 2.1, 0).called(2.2, None, 1).killed(3, C1).joined(4, 0, AGAIN)
     assert REACH[name](builder.called(5, 6, 1, where=AGAIN).history(), log) == 0
     assert REACH[name](builder.called(5, 6, 0, where=AGAIN).history(), log) == 1
 
@@ -84,7 +84,7 @@ def test_gap_of_a_pull_group_is_counted_as_a_pull_gap(log: LogRecorder) -> None:
 def test_pull_reach_depends_on_the_kind_of_reader(log: LogRecorder, policy: dict[str, Any], name: str) -> None:
     for facts, count in ((policy, 1), ({}, 0)):
         builder = PullHistoryBuilder()
-        builder.add(ReaderStarted, 0.5, C1, reader=1, group="readers", by_hand=False, auto=False, **facts)
+        builder = builder.add(ReaderStarted, 0.5, C1, reader=1, group="readers", by_hand=False, auto=False, **facts)
         assert REACH[name](builder.given(1).polled(2, 0).history(), log) == count
 
 
@@ -105,7 +105,7 @@ def test_late_result_is_reached_only_if_it_was_unconfirmed(log: LogRecorder, off
 def test_leave_before_drain_is_reached_once_per_leave(log: LogRecorder) -> None:
     builder = HistoryBuilder().granted(1, 1).add(LeaveSent, 2, C1).committed(2.1, 1, 1, released=True)
     assert REACH["leave before drain"](builder.history(), log) == 1
-    builder.add(ConsumerStarted, 3, C1).granted(4, 2).committed(5, 2, 1, released=True)
+    builder = builder.add(ConsumerStarted, 3, C1).granted(4, 2).committed(5, 2, 1, released=True)
     assert REACH["leave before drain"](builder.history(), log) == 1
     other = HistoryBuilder().granted(1, 1).add(LeaveSent, 2, C1, group="another").committed(2.1, 1, 1, released=True)
     assert REACH["leave before drain"](other.history(), log) == 0
