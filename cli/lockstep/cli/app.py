@@ -47,14 +47,21 @@ class ImportingGroup(TyperGroup):
         return [*COMMANDS, *(name for name in self.commands if name not in COMMANDS)]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in COMMANDS and cmd_name not in self.commands:
-            below: typer.Typer = import_module(f"lockstep.cli.commands.{cmd_name}").app
+        if cmd_name in COMMANDS:
+            self._import(cmd_name)
+        elif cmd_name not in self.commands:
+            for name in COMMANDS:  # typer looks in `commands` for what it suggests instead of an unknown command
+                self._import(name)
+        return super().get_command(ctx, cmd_name)
+
+    def _import(self, name: str) -> None:
+        if name not in self.commands:
+            below: typer.Typer = import_module(f"lockstep.cli.commands.{name}").app
             _document(below)
             alone = not below.registered_groups and len(below.registered_commands) == 1
             command = typer.main.get_command(below) if alone else typer.main.get_group(below)
-            command.name = cmd_name
-            self.add_command(command, cmd_name)
-        return super().get_command(ctx, cmd_name)
+            command.name = name
+            self.add_command(command, name)
 
 
 def _document(below: typer.Typer) -> None:

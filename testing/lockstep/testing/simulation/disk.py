@@ -22,6 +22,40 @@ OPERATIONS = ("create", "read", "rename", "sync", "truncate", "unlink", "write")
 """The operations that faults, delays and countdowns name. Each directory sync is a "sync" too."""
 
 
+class Content:
+    """The bytes of a file. The zeros at its end take no memory: a broker makes its files before it fills them."""
+
+    __slots__ = ("_data", "size")
+
+    def __init__(self) -> None:
+        self._data = bytearray()
+        self.size = 0
+
+    def change(self, offset: int, data: bytes | None) -> None:
+        """Apply a write, or a truncate if there is no data."""
+        if data is None:
+            del self._data[offset:]
+            self.size = offset
+            return
+        if offset > len(self._data):
+            self._data.extend(bytes(offset - len(self._data)))
+        self._data[offset : offset + len(data)] = data
+        self.size = max(self.size, len(self._data))
+
+    def read(self, count: int, offset: int) -> bytes:
+        return bytes(self._data[offset : offset + count]).ljust(max(0, min(count, self.size - offset)), b"\0")
+
+    @property
+    def used_bytes(self) -> int:
+        """Return the size up to the last byte that is not zero."""
+        return len(self._data.rstrip(b"\0"))
+
+    def copied(self) -> "Content":
+        other = Content()
+        other._data, other.size = self._data[:], self.size
+        return other
+
+
 class Inode:
     """One file: the bytes that survive a power cut, those that may survive it, and those that reads return."""
 
@@ -29,16 +63,26 @@ class Inode:
         self.number = number
         self.path = path
         """Its last name."""
-        self.durable = bytearray()
+        self.on_disk = Content()
         self.pending: list[tuple[int, bytes | None]] = []
         """(offset, bytes) of a write or (size, None) of a truncate, not yet synced."""
-        self.cache = bytearray()
+        self.in_memory = Content()
         self.used_bytes = 0
-        """The size of the cache up to its last byte that is not zero."""
+        """The size of the content in memory up to its last byte that is not zero."""
+
+    @property
+    def cache(self) -> bytes:
+        """Return the bytes that reads return."""
+        return self.in_memory.read(self.in_memory.size, 0)
+
+    @property
+    def durable(self) -> bytes:
+        """Return the bytes that survive a power cut."""
+        return self.on_disk.read(self.on_disk.size, 0)
 
     def change(self, offset: int, data: bytes | None) -> None:
-        """Apply a write or truncate to the cache, which reads see."""
-        _apply(self.cache, offset, data)
+        """Apply a write or truncate to the content that reads see."""
+        self.in_memory.change(offset, data)
         if data is None:
             if offset < self.used_bytes:
                 self.measure()
@@ -50,19 +94,7 @@ class Inode:
                 self.measure()
 
     def measure(self) -> None:
-        self.used_bytes = len(self.cache.rstrip(b"\0"))
-
-
-def _apply(buffer: bytearray, offset: int, data: bytes | None) -> None:
-    if data is None:
-        if offset < len(buffer):
-            del buffer[offset:]
-        else:
-            buffer.extend(bytes(offset - len(buffer)))
-        return
-    if offset > len(buffer):
-        buffer.extend(bytes(offset - len(buffer)))
-    buffer[offset : offset + len(data)] = data
+        self.used_bytes = self.in_memory.used_bytes
 
 
 @dataclass
@@ -160,34 +192,43 @@ class SimFiles:
         for offset, data in inode.pending:
             if keep is not None:
                 if keep(path, data):
-                    _apply(inode.durable, offset, data)
+                    inode.on_disk.change(offset, data)
                 continue
             if data is None:
                 if self.random.random() < 0.7:
-                    _apply(inode.durable, offset, None)
+                    inode.on_disk.change(offset, None)
                 continue
             whole = True
             for start in range(0, len(data), SECTOR_BYTES):
                 if self.random.random() < 0.5:
-                    _apply(inode.durable, offset + start, data[start : start + SECTOR_BYTES])
+                    inode.on_disk.change(offset + start, data[start : start + SECTOR_BYTES])
                 else:
                     whole = False
             if whole and torn:
                 self.holed[path] = None
             torn = torn or not whole
         inode.pending = []
-        inode.cache = bytearray(inode.durable)
+        inode.in_memory = inode.on_disk.copied()
         inode.measure()
 
     def flip(self, path: str, at: int, bit: int = 0) -> None:
         """Flip a bit at rest."""
-        self.overwrite(path, at, bytes([self.names[path].cache[at] ^ 1 << bit]))
+        self.overwrite(path, at, bytes([self.names[path].in_memory.read(1, at)[0] ^ 1 << bit]))
 
     def overwrite(self, path: str, at: int, data: bytes) -> None:
         """Replace bytes, durably."""
-        for buffer in (self.names[path].durable, self.names[path].cache):
-            _apply(buffer, at, data)
-        self.names[path].measure()
+        inode = self.names[path]
+        for content in (inode.on_disk, inode.in_memory):
+            content.change(at, data)
+        inode.measure()
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Replace the whole content of a file, durably."""
+        inode = self.names[path]
+        for content in (inode.on_disk, inode.in_memory):
+            content.change(0, None)
+            content.change(0, data)
+        inode.measure()
 
     def remove_tree(self, path: str) -> None:
         """Remove a tree as `rm -rf` by another process does: open descriptors still read and write files that no path names any more."""
@@ -352,12 +393,11 @@ class SimFile:
         self._files.tick(operation, self._path, self._process)
 
     def size(self) -> int:
-        return len(self._inode.cache)
+        return self._inode.in_memory.size
 
     def pread(self, count: int, offset: int) -> bytes:
         self._tick("read")
-        with memoryview(self._inode.cache) as view:
-            return bytes(view[offset : offset + count])
+        return self._inode.in_memory.read(count, offset)
 
     def pread_cached(self, count: int, offset: int) -> bytes | None:
         if not self._files.cached_reads:
@@ -395,7 +435,7 @@ class SimFile:
             raise
         self._files.syncs.append(self._path)
         for offset, data in inode.pending:
-            _apply(inode.durable, offset, data)
+            inode.on_disk.change(offset, data)
         inode.pending = []
 
     def close(self) -> None:

@@ -97,8 +97,7 @@ def damage_one_file(random: Random, files: SimFiles) -> str:
         return f"{path} is gone"
     if kind == "short":
         at = random.randrange(len(files.names[path].cache))
-        for buffer in (files.names[path].durable, files.names[path].cache):
-            del buffer[at:]
+        files.replace(path, files.names[path].cache[:at])
         files.names[path].measure()
         return f"{path} has {at} bytes"
     queues = sorted(path for path in files.names if "/consumequeue/" in path)

@@ -183,7 +183,7 @@ async def test_identity_of_another_broker_is_rejected_before_any_file_is_created
     files = SimFiles()
     await create_with_messages(files, 10)
     path = f"{PATH}/lockstep/identity"
-    files.names[path].cache[:] = files.names[path].cache.replace(b"broker-a", b"broker-b")
+    files.replace(path, files.names[path].cache.replace(b"broker-a", b"broker-b"))
     await check_rejected(files, "belongs to broker broker-b", IdentityError)
 
 

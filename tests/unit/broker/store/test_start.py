@@ -92,13 +92,13 @@ async def test_unknown_format_and_damaged_identity_are_distinguished() -> None:
     written = json.loads(text)["version"]
     assert written == version("lockstep-mq")
     for other, by in ((text, written), (text.replace(b"version", b"verses"), "of an unknown version")):
-        files.names[path].cache[:] = other.replace(b'"format": 1', b'"format": 2')
+        files.replace(path, other.replace(b'"format": 1', b'"format": 2'))
         with pytest.raises(IdentityError) as refused:
             await Store.open(config(), host_of(files), IDENTITY)
         assert f"{path} has format 2, written by lockstep {by}; lockstep {version('lockstep-mq')} reads format 1" in str(refused.value)
         assert refused.value.exit_code == 4
     for damaged in (b"{", b"[]", text.replace(b"store_id", b"stare_id"), text.replace(b'"segment_bytes": 16384', b'"segment_bytes": "x"')):
-        files.names[path].cache[:] = damaged
+        files.replace(path, damaged)
         with pytest.raises(StoreCorruptError, match="is damaged") as error:
             await Store.open(config(), host_of(files), IDENTITY)
         assert error.value.exit_code == 5
@@ -346,7 +346,7 @@ async def test_proof_is_created_once_and_again_if_it_is_removed() -> None:
     proof = first.proof
     await first.close()
     assert len(proof) == 32
-    files.names[PATH + "/lockstep/proof"].cache[:] = b"d" * 32
+    files.replace(PATH + "/lockstep/proof", b"d" * 32)
     again = await open_store(files)
     assert again.proof == "d" * 32, "what is there is read"
     await again.close()
@@ -360,7 +360,7 @@ async def test_proof_is_created_once_and_again_if_it_is_removed() -> None:
 async def test_damaged_proof_is_reported_and_the_lock_released() -> None:
     files = SimFiles()
     await (await open_store(files)).close()
-    files.names[PATH + "/lockstep/proof"].cache[:4] = b"####"
+    files.overwrite(PATH + "/lockstep/proof", 0, b"####")
     for _ in range(2):
         with pytest.raises(StoreCorruptError, match="lockstep/proof is damaged"):
             await open_store(files)

@@ -70,7 +70,7 @@ async def test_reader_of_a_truncated_log_file_ends_the_broker(name: str, length:
     """20 bytes are less than any reader needs. A record has more than 40: its head, which some readers need alone, is 91 long."""
     files = SimFiles()
     store, fatal = await create_store(files)
-    files.names[LOG].cache[length:] = b""
+    files.replace(LOG, files.names[LOG].cache[:length])
     with pytest.raises(StoreDiskError):
         await READERS[name](store)
     check_fatal(fatal, LOG, length)
@@ -80,7 +80,7 @@ async def test_reader_of_a_truncated_log_file_ends_the_broker(name: str, length:
 async def test_repair_that_reads_a_truncated_log_file_ends_the_broker() -> None:
     files = SimFiles()
     store, fatal = await create_store(files)
-    files.names[LOG].cache[:] = b""
+    files.replace(LOG, b"")
     queue = store._queues.get(("orders", 0))
     assert queue is not None
     store._repairs.start_repair(MismatchError(queue, 1, -1, "a wrong entry"))
@@ -95,7 +95,7 @@ async def test_idle_store_notices_that_its_newest_log_file_is_truncated(flush: F
     files = SimFiles()
     store, fatal = await create_store(files, flush=flush)
     newest = store._log.segments[-1].path
-    files.names[newest].cache[SEGMENT_BYTES - 1 :] = b""
+    files.replace(newest, files.names[newest].cache[: SEGMENT_BYTES - 1])
     for _ in range(200):
         if fatal:
             break
@@ -109,7 +109,7 @@ async def test_sync_flush_confirms_nothing_in_a_truncated_log_file() -> None:
     files = SimFiles()
     store, fatal = await create_store(files, flush=SYNC)
     newest = store._log.segments[-1].path
-    files.names[newest].cache[:] = b""
+    files.replace(newest, b"")
     called: list[int] = []
     append(store, b"b")
     store.writer.when_confirmed(lambda: called.append(1))
