@@ -32,7 +32,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
-from lockstep.protocol.headers.pull import PullHeader, PullReply
+from lockstep.protocol.headers.pull import SUSPEND, PullHeader, PullReply
 from lockstep.protocol.messages.message import Message
 from lockstep.runtime.connections.endpoint import Endpoint
 from support.fake_broker.wire import ANY_GROUP, Wire, stored
@@ -243,8 +243,10 @@ class Groups(Wire):
         if found:
             reply = PullReply(header.queue_offset + len(found), 0, len(records))
             endpoint.send(command.reply(fields=to_plain(reply), body=b"".join(found)))
-        else:
+        elif header.sys_flag & SUSPEND:
             self.polls.append((command, endpoint, header))
+        else:
+            endpoint.send(command.reply(ResponseCode.PULL_NOT_FOUND, fields=to_plain(PullReply(header.queue_offset, 0, len(records)))))
 
     def _end_polls(self, ends: Callable[[PullHeader], bool]) -> None:
         for poll in [poll for poll in self.polls if ends(poll[2])]:

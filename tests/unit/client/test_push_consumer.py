@@ -93,6 +93,21 @@ async def test_only_messages_with_matching_tags_are_delivered_and_progress_passe
 # ------------------------------------------------------------------------------------------------------------------------ gaps, flow, pause
 
 
+async def test_member_ahead_of_a_restored_backup_is_told_before_anything_new_is_stored() -> None:
+    async with one_broker(b"0", b"1", b"2") as (a, handled, consumer):
+        reported = events(consumer)
+        del a.records["orders", 0][1:]
+        a.progress[G, "orders", 0] = (1, 0)
+        a.steal(G, "orders", 0)
+        await settle()
+        a.free(G, "orders", 0)
+        await advance(1.0)
+        assert QueueGap(MessageQueue("orders", "a", 0), 1, 3) in reported
+        a.store("orders", 0, [b"new"])
+        await settle()
+        assert handled.bodies == [b"0", b"1", b"2", b"new"]
+
+
 async def test_offset_gap_is_reported_and_skipped() -> None:
     async with frozen_cluster() as cluster:
         a, handled = cluster["a"], Handled()

@@ -53,13 +53,15 @@ async def pull(worker: AbstractQueueWorker, grant: Grant, runner: Runner) -> Non
             continue
         offset = messages.next_offset
         epoch, generation = ownership.pull_fence(grant.token)
+        # A member that has been farther asks where the queue ends: the response to a pull that is held says so only with the next message.
+        suspend = 0 if worker.reached > offset else SUSPEND
         header = PullHeader(
             ctx.group,
             queue.topic,
             queue.queue_id,
             offset,
             max_msg_nums=min(room, config.pull_count),
-            sys_flag=SUSPEND if ctx.assigned is None else SUSPEND | SUBSCRIPTION,
+            sys_flag=suspend if ctx.assigned is None else suspend | SUBSCRIPTION,
             suspend_timeout_millis=POLL_MS,
             max_msg_bytes=max(min(config.queue_bytes_max - messages.size_bytes, config.pull_bytes), 1),
             subscription=None if ctx.assigned is None else "*",
