@@ -63,7 +63,8 @@ function readChart(chart) {
   const back = read === null ? 0 : Math.round((until - read) / step);
   const value = known[known.length - 1 - back];
   const said = value ? Number(value).toLocaleString(document.documentElement.lang) + unit : "–";
-  const text = Number(until) ? `${clockTime(until - back * step, 8)}  ${said}` : said;
+  // The time that was chosen, not that of the sample: a refresh brings samples of times some milliseconds apart.
+  const text = Number(until) ? `${clockTime(Number(read ?? until), 8)}  ${said}` : said;
   const cross = chart.querySelector(".cross");
   cross.hidden = read === null || back < 0 || back >= ticks;
   cross.style.left = `${100 - (100 * back) / (ticks - 1)}%`;
