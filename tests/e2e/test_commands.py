@@ -89,6 +89,8 @@ def lockstep(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def test_created_topic_is_listed_and_shown(lockstep: Cluster) -> None:
     made = lockstep.json("topic", "create", "bills", "--queues", "3")
     assert (made["topic"], made["created"]) == ("bills", True)
+    counts = [(each["broker_name"], each["write_queue_count"], each["read_queue_count"]) for each in made["entries"]]
+    assert counts == [("broker-a", 3, 3), ("broker-b", 3, 3)]
     assert [(e["broker_name"], e["write_queue_count"]) for e in made["entries"]] == [("broker-a", 3), ("broker-b", 3)]
     assert "topic bills exists already: 3 queues on broker-a, 3 queues on broker-b" in lockstep.done("topic", "create", "bills", "-q", "3")
     listed = {each["topic"]: each for each in lockstep.json("topic", "list")["topics"]}

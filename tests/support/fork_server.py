@@ -85,17 +85,18 @@ def request_of(call: dict[str, Any]) -> dict[str, Any] | None:
     words = [os.fspath(word) for word in args]
     if not all(isinstance(word, str) for word in words) or words[0] != sys.executable:
         return None
-    if words[1] == "-m" and words[2].startswith(("lockstep.", "support.")):
-        words = words[2:]
-    elif words[1].endswith(".py"):
-        words = words[1:]
-    else:
-        return None
+    match words[1:]:
+        case ["-m", module, *_] if module.startswith(("lockstep.", "support.")):
+            program = words[2:]
+        case [path, *_] if path.endswith(".py"):
+            program = words[1:]
+        case _:
+            return None
     for name in {*environment, *os.environ}:
         if name.startswith(INTERPRETER) and name != "PYTHONPATH" and environment.get(name) != os.environ.get(name):
             return None
     cwd = os.fspath(call["cwd"] or os.getcwd())
-    return {"words": words, "environment": dict(environment), "cwd": cwd, "session": bool(call["start_new_session"])}
+    return {"words": program, "environment": dict(environment), "cwd": cwd, "session": bool(call["start_new_session"])}
 
 
 @contextmanager

@@ -145,7 +145,7 @@ _NAMES = {
     "lockstep.protocol.topics.allocate": ("ByConfig", "ByMachineRoom", "MachineRoomNearby"),
     "lockstep.protocol.topics.queue": ("MessageQueue",),
 }
-"""The names of each module, as in the imports above (tests/unit/client/test_exports.py)."""
+"""The names of each module, as in the imports above (tests/unit/client/test_public_names.py)."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
