@@ -3,8 +3,7 @@
 A module is imported when the first of its names is asked for: a program that only sends does not wait for the code of consumers.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lockstep.client.errors import (
     BatchSendError,
@@ -52,6 +51,7 @@ from lockstep.protocol.errors import (
     TransportError,
 )
 from lockstep.runtime.extras import VERSION
+from lockstep.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from lockstep.client.client import Client
@@ -247,13 +247,7 @@ __all__ = [
     "sql",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Import the module of a name. PEP 562."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_MODULES[name]), name)
-    return value
+__getattr__ = lazy_names(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

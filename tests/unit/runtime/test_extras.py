@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import lockstep.client
+from lockstep.runtime import lazy_names
 from lockstep.runtime.extras import EXTRA_OF, installation_advice, with_advice
 
 PYPROJECT = Path(__file__).resolve().parents[3] / "pyproject.toml"
@@ -46,7 +47,8 @@ def test_packages_of_extras_name_what_they_lack(monkeypatch: pytest.MonkeyPatch,
         raise absent(module)
 
     home = import_module(f"lockstep.{package}")
-    monkeypatch.setattr(home, "import_module", missing)
+    # lockstep.testing imports nothing of the runtime before it has to (test_plugin.py), so it has a function of its own.
+    monkeypatch.setattr(home if package == "testing" else lazy_names, "import_module", missing)
     with pytest.raises(ModuleNotFoundError, match=rf"pip install 'lockstep-mq\[{EXTRA_OF[module]}\]'"):
         vars(home)["__getattr__"](name)
 
