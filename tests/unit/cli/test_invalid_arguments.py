@@ -70,7 +70,7 @@ ARGUMENTS = {
     ("message", "show"): ["7F00000100002A9F0000000000000000"],
     ("cluster",): [],
     ("send",): ["orders", "body"],
-    ("tail",): ["nothing"],
+    ("tail",): ["nothing", "--no-follow"],
     ("bench",): ["--count", "100", "--nameserver", "127.0.0.1:1"],
     ("doctor",): [],
     ("why",): ["billing", "orders:0"],

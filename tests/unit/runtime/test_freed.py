@@ -118,10 +118,11 @@ class World:
             raise TransportError(f"{endpoint} is not welcome")
 
         link = Link(Host.real(), lambda: self.address, on_connected=handshake)
-        with pytest.raises(TransportError):
-            await link.request(GOOD, timeout_ms=50)
+        request = asyncio.ensure_future(link.request(GOOD, timeout_ms=10_000))
         await until(lambda: link.last_error is not None)
-        await link.close()
+        await link.close()  # during the backoff, not in the middle of the next attempt
+        (error,) = await asyncio.gather(request, return_exceptions=True)  # raised, it would refer to this frame and so to its task
+        assert "the link is closed" in str(error)
 
 
 SCENARIOS: dict[str, Callable[[World], Awaitable[None]]] = {
