@@ -6,6 +6,7 @@ costs nothing and whose random numbers repeat, those marked `frozen_clock` on on
 """
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 
@@ -23,6 +24,7 @@ settings.load_profile("lockstep")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    gc.disable()  # until all tests are collected: what that makes is kept
     config.addinivalue_line("markers", "both_loops: runs on asyncio's loop and on uvloop's")
     config.addinivalue_line("markers", "simulated: runs on the simulator's loop, network and clock")
     config.addinivalue_line("markers", "real_network: runs on real sockets and real time in a file that is simulated")
@@ -37,6 +39,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="slow: set LOCKSTEP_TEST_SLOW=1"))
             elif not in_share(item.nodeid):
                 item.add_marker(pytest.mark.skip(reason="slow: it runs for another commit (LOCKSTEP_TEST_SHARE)"))
+
+
+def pytest_collection_finish() -> None:
+    """Exclude what exists by now (a million objects: modules, tests, parameters) from each later run of the garbage collector."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
