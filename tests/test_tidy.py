@@ -4,7 +4,7 @@ import ast
 import re
 import subprocess
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -40,11 +40,13 @@ def tracked_files() -> list[str]:
     return listing.stdout.splitlines() if listing.returncode == 0 else [place(path) for path in ROOT.rglob("*") if path.is_file()]
 
 
-def sources() -> list[Path]:
+@cache
+def sources() -> tuple[Path, ...]:
     folders = [*(ROOT / root / "lockstep" for root in roots()), ROOT / "tests/sweep"]
-    return [path for folder in folders for path in sorted(folder.rglob("*.py"))]
+    return tuple(path for folder in folders for path in sorted(folder.rglob("*.py")))
 
 
+@cache
 def place(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
@@ -55,16 +57,38 @@ def simulates(path: Path) -> bool:
 
 
 @cache
+def read(path: Path) -> str:
+    return path.read_text()
+
+
+@cache
 def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return ast.parse(read(path))
 
 
-def imported(path: Path) -> Iterator[str]:
-    for node in ast.walk(tree(path)):
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Return the nodes of a file, which is read, parsed and walked once for all rules."""
+    return tuple(ast.walk(tree(path)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_the_nodes() -> Iterator[None]:
+    """The nodes of all files are a million objects, which the garbage collector would look at in each later test."""
+    yield
+    nodes.cache_clear()
+    tree.cache_clear()
+
+
+@cache
+def imported(path: Path) -> tuple[str, ...]:
+    found: list[str] = []
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
+            found.append(node.module)
+    return tuple(found)
 
 
 def test_pyproject_lists_exactly_the_roots_on_disk() -> None:
@@ -150,23 +174,28 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def needed(path: Path, modules: Collection[str]) -> set[str]:
-    """Return which of `modules` the file imports, and the packages whose `__init__` that runs: those around a module, except its own."""
+@cache
+def modules() -> dict[str, Path]:
+    return {module_of(path): path for path in sources()}
+
+
+def needed(path: Path) -> set[str]:
+    """Return which modules of the repository the file imports, and the packages whose `__init__` that runs: those around
+    a module, except its own."""
     found = set(imported(path))
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.ImportFrom) and node.module:
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= names
-            if names <= set(modules):
+            if names <= modules().keys():
                 found.discard(node.module)
-    around = {".".join(parts[:count]) for parts in (name.split(".") for name in found & set(modules)) for count in range(1, len(parts))}
-    return (found | {package for package in around if not f"{module_of(path)}.".startswith(f"{package}.")}) & set(modules)
+    around = {".".join(parts[:count]) for parts in (name.split(".") for name in found & modules().keys()) for count in range(1, len(parts))}
+    return (found | {package for package in around if not f"{module_of(path)}.".startswith(f"{package}.")}) & modules().keys()
 
 
 def test_imports_have_no_cycle() -> None:
     """Imports inside functions and under TYPE_CHECKING count too."""
-    modules = {module_of(path): path for path in sources()}
-    needs = {name: needed(path, modules) - {name} for name, path in modules.items()}
+    needs = {name: needed(path) - {name} for name, path in modules().items()}
     assert len(needs["lockstep.broker.app"]) > 10, "imports are found"
     while free := {name for name, below in needs.items() if not below & needs.keys()}:
         needs = {name: below for name, below in needs.items() if name not in free}
@@ -201,7 +230,7 @@ def test_clocks_randomness_files_and_threads_are_injected() -> None:
     for path in [path for path in sources() if place(path) not in WORLD and not place(path).startswith("cli/")]:
         seeded = {"random"} if simulates(path) else set()
         assert not WORLD_MODULES & {name.split(".")[0] for name in imported(path)} - seeded, place(path)
-        for number, line in enumerate(path.read_text().splitlines(), 1):
+        for number, line in enumerate(read(path).splitlines(), 1):
             code = line.split("#")[0]
             found = WORLD_CALLS.search(code)
             assert not found or "# world:" in line, f"{place(path)}:{number} reaches the world by itself: {line.strip()}"
@@ -209,7 +238,7 @@ def test_clocks_randomness_files_and_threads_are_injected() -> None:
 
 def test_simulator_uses_only_seeded_randomness() -> None:
     for path in [path for path in sources() if simulates(path)]:
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             assert not isinstance(node, ast.Import) or all(alias.name != "random" for alias in node.names), f"{place(path)} imports random"
             if isinstance(node, ast.ImportFrom) and node.module == "random":
                 assert [alias.name for alias in node.names] == ["Random"], f"{place(path)} imports more than Random"
@@ -221,7 +250,7 @@ def test_every_task_has_an_owner() -> None:
     for path in sources():
         if place(path) == "runtime/lockstep/runtime/daemon.py":
             continue
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.Attribute) and node.attr in {"create_task", "ensure_future"}:
                 owner = node.value.id if isinstance(node.value, ast.Name) else ""
                 assert owner in {"group", "tasks"}, f"{place(path)}:{node.lineno} starts a task that nobody owns"
@@ -231,12 +260,12 @@ def test_broad_except_is_used_only_where_an_error_ends_one_unit() -> None:
     for path in sources():
         if path.name in {"daemon.py", "turn.py"}:
             continue
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ExceptHandler):
                 names = {name.id for name in ast.walk(node.type) if isinstance(name, ast.Name)} if node.type else {"(bare)"}
                 ends_one_request = len(node.body) == 1 and ast.unparse(node.body[0]).endswith("request.fail(error)")
                 if names & {"Exception", "BaseException", "(bare)"} and not ends_one_request:
-                    line = path.read_text().splitlines()[node.lineno - 1]
+                    line = read(path).splitlines()[node.lineno - 1]
                     assert re.search("# (listener|one message|one table|notices):|# re-raised", line), (
                         f"{place(path)}:{node.lineno} catches everything"
                     )
@@ -258,7 +287,7 @@ def test_text_of_an_error_of_any_type_is_made_in_one_place() -> None:
     for path in sources():
         if place(path).partition("/")[0] not in {"client", "otel", "protocol", "runtime", "taskiq"} or path.name == "object_text.py":
             continue
-        for handler in ast.walk(tree(path)):
+        for handler in nodes(path):
             if not isinstance(handler, ast.ExceptHandler) or handler.type is None or handler.name is None:
                 continue
             if {name.id for name in ast.walk(handler.type) if isinstance(name, ast.Name)} & {"Exception", "BaseException"}:
@@ -268,7 +297,7 @@ def test_text_of_an_error_of_any_type_is_made_in_one_place() -> None:
 
 def test_no_todo_is_left() -> None:
     for path in sources():
-        for number, line in enumerate(path.read_text().splitlines(), 1):
+        for number, line in enumerate(read(path).splitlines(), 1):
             assert not re.search(r"\b(TODO|FIXME|XXX)\b", line), f"{place(path)}:{number}"
 
 
@@ -325,10 +354,10 @@ def rules() -> frozenset[str]:
 
 def prose(path: Path) -> str:
     """Return the text of a document, or the docstrings and comments of a module."""
-    text = path.read_text()
+    text = read(path)
     if path.suffix != ".py":
         return text
-    strings = [node.value.value for node in ast.walk(tree(path)) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
+    strings = [node.value.value for node in nodes(path) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)]
     comments = [line.split("#", 1)[1] for line in text.splitlines() if "#" in line]
     return "\n".join([*(value for value in strings if isinstance(value, str)), *comments])
 
@@ -349,7 +378,7 @@ def missing_laws(text: str) -> set[str]:
 
 def test_every_cited_page_rule_decision_and_law_exists() -> None:
     for path in texts():
-        text = path.read_text()
+        text = read(path)
         if path == Path(__file__) or not missing_citations(text) | missing_laws(text):
             continue  # docstrings and comments are a part of the text
         missing = missing_citations(prose(path)) | (set() if place(path) in NOT_LAWS else missing_laws(prose(path)))
@@ -365,7 +394,7 @@ def test_missing_citation_is_found() -> None:
 
 def missing_names(path: Path) -> set[str]:
     """Return the files, tests and modules of the repository that a document names and that do not exist."""
-    text = path.read_text()
+    text = read(path)
     missing = set()
     for file, test in re.findall(r"`((?:[\w.-]+/)*[\w-]+\.py)(?:::(\w+))?`", text):
         if file.endswith("__init__.py"):
@@ -380,13 +409,12 @@ def missing_names(path: Path) -> set[str]:
         missing |= {
             f"{name} in {file}"
             for name in re.findall(r"`([\w.]+)`", names)
-            if found and not any(re.search(rf"\b{part}\b", each.read_text()) for each in found for part in [name.rpartition(".")[2]])
+            if found and not any(re.search(rf"\b{part}\b", read(each)) for each in found for part in [name.rpartition(".")[2]])
         }
-    modules = {module_of(each) for each in sources()}
     for name in re.findall(rf"\blockstep\.(?:{'|'.join(roots())})(?:\.[a-z]\w*)*\b", text):
         parent, _, last = name.rpartition(".")
-        source = next((each for each in sources() if module_of(each) == parent), None)
-        known = name in modules or any(each.startswith(f"{name}.") for each in modules)
+        source = modules().get(parent)
+        known = name in modules() or any(each.startswith(f"{name}.") for each in modules())
         if not known and (source is None or not re.search(rf"\b{last}\b", source.read_text())):
             missing.add(name)
     return missing
@@ -422,7 +450,7 @@ def test_decision_record_has_decision_context_and_consequence() -> None:
     paths = sorted((ROOT / "docs" / "adr").glob("*.md"))
     assert [int(path.name[:4]) for path in paths] == list(range(1, len(paths) + 1)), "each decision has a number of its own"
     for path in paths:
-        text = path.read_text()
+        text = read(path)
         assert re.match(rf"# {int(path.name[:4])}\. ", text), "its title begins with its number"
         parts = re.findall(r"^(?:#+ |- \*\*)(Decision|Context|Consequence)\b", text, re.MULTILINE)
         in_order = ["Decision", "Context", "Consequence"] * (len(parts) // 3)
@@ -430,7 +458,7 @@ def test_decision_record_has_decision_context_and_consequence() -> None:
 
 
 def test_documented_log_events_exist() -> None:
-    source = "".join(path.read_text() for path in sources())
+    source = "".join(read(path) for path in sources())
     for page in ("operations.md", "store.md"):
         named = re.findall(r"`([a-z]+\.(?!py|md|json|toml)[a-z_]+)`", (ROOT / "docs" / page).read_text())
         assert not [event for event in named if f'"{event}"' not in source], page
@@ -439,6 +467,7 @@ def test_documented_log_events_exist() -> None:
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+@cache
 def anchors(page: Path) -> set[str]:
     """Return the anchors of a page's headings, as GitHub makes them."""
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
