@@ -25,6 +25,11 @@ def seeds(usual: int, slow: int) -> list[Any]:
     return usually(range(usual), range(slow))
 
 
+def seed_count(usual: int, slow: int) -> int:
+    """Return the number of seeds for the mark `lockstep`, which makes its parameters itself."""
+    return slow if SLOW else usual
+
+
 def usually(usual: Collection[Any], cases: Iterable[Any]) -> list[Any]:
     """Return `cases` (a tuple is one of several values) as parameters; those outside of `usual` are marked slow."""
     values = [(case, case if isinstance(case, tuple) else (case,)) for case in cases]

@@ -27,6 +27,7 @@ from lockstep.protocol.bodies import QueueOffset, ResetBody
 from lockstep.protocol.topics.allocate import AVERAGE
 from lockstep.runtime.host import Host
 from lockstep.testing import Chaos, OrderChecker, TestCluster
+from support.effort import seed_count
 
 GROUP, TOPIC = "billing", "orders"
 Handle = Callable[[Sequence[MessageExt], OrderlyContext], Awaitable[Any]]
@@ -217,7 +218,7 @@ async def test_dead_lettered_message_leaves_its_key_and_the_key_goes_on(lockstep
     assert {message.body for message in dead} == {b"3", b"5"}
 
 
-@pytest.mark.lockstep(brokers=1, seeds=3)
+@pytest.mark.lockstep(brokers=1, seeds=seed_count(1, 3))
 async def test_next_owner_passes_over_what_was_finished_above_the_committed_offset(lockstep_cluster: TestCluster) -> None:
     """A key is stuck at the head of the queue while 99 others are finished; the member is killed, and the next one repeats nothing."""
     cluster = lockstep_cluster
@@ -309,7 +310,7 @@ async def test_queue_moves_only_when_all_calls_of_its_keys_have_ended(lockstep_c
         assert handled == list(range(key, 200, 40)), "each message once, in order"
 
 
-@pytest.mark.lockstep(brokers=2, seeds=6)
+@pytest.mark.lockstep(brokers=2, seeds=seed_count(2, 6))
 async def test_order_of_each_key_is_kept_under_chaos(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await cluster.create_topic(TOPIC, queues=3)

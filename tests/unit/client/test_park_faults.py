@@ -12,6 +12,7 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import TransportError
 from lockstep.testing import TestCluster
+from support.effort import seed_count
 from support.park_kit import GROUP, PARK, TOPIC, Poison, Send, Worker, around_requests, both_orders, dead_letters, drop, poisoned, send
 
 pytestmark = pytest.mark.lockstep(brokers=1)
@@ -173,7 +174,7 @@ async def test_key_whose_park_has_no_response_yet_is_not_replayed_nor_dropped_by
     assert worker.of_key("k3") == [*left, 103, 113]
 
 
-@pytest.mark.lockstep(brokers=1, flush="sync", seeds=6)
+@pytest.mark.lockstep(brokers=1, flush="sync", seeds=seed_count(2, 6))
 async def test_no_done_range_passes_over_a_key_whose_park_the_broker_has_lost_with_its_power(
     lockstep_cluster: TestCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

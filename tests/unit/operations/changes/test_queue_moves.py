@@ -19,6 +19,7 @@ from lockstep.protocol.topics.layouts import check_layout
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.host import Host
 from lockstep.testing import OrderChecker, OrderViolationError, TestCluster
+from support.effort import seed_count
 from support.queue_moves import ordered_worker
 
 TOPIC = "orders"
@@ -75,7 +76,7 @@ class Load:
         await self.cluster.settled("billing")
 
 
-@pytest.mark.lockstep(brokers=3, seeds=6)
+@pytest.mark.lockstep(brokers=3, seeds=seed_count(2, 6))
 async def test_order_of_each_key_is_kept_while_queues_are_added_moved_and_drained(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await cluster.create_topic(TOPIC, queues=2)
