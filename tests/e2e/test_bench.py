@@ -41,6 +41,7 @@ def test_bench_without_a_nameserver_option_starts_a_cluster_and_prints_every_pha
     assert [figure["messages"] for figure in figures] == [300, 300, 300, 903, 903, 903, 903, 300, 300]
 
 
+@pytest.mark.slow
 async def test_bench_measures_the_given_cluster(tmp_path: Path) -> None:
     async with running_cluster(tmp_path) as cluster:
         await cluster.servers(brokers=["broker-a"])

@@ -55,7 +55,7 @@ async def send(cluster: Cluster, bodies: Sequence[str]) -> None:
             await producer.send(Message("orders", body.encode()))
 
 
-@pytest.mark.parametrize("options", [(), ("--ordered",)], ids=["concurrent", "ordered"])
+@pytest.mark.parametrize("options", [pytest.param((), id="concurrent", marks=pytest.mark.slow), pytest.param(("--ordered",), id="ordered")])
 async def test_killed_member_continues_from_its_own_file_and_others_are_unaffected(cluster: Cluster, options: tuple[str, ...]) -> None:
     await cluster.servers(*QUICK, queues=2)
     members = [await Member(cluster, name, *options, "--work-ms", "5").start() for name in NAMES]

@@ -187,6 +187,7 @@ def test_tail_prints_stored_and_new_messages_and_ends_with_ctrl_c(lockstep: Clus
         tail.communicate()
 
 
+@pytest.mark.slow
 def test_bench_json_has_rates_and_latencies(lockstep: Cluster) -> None:
     ended = lockstep.run("bench", "--count", "100", "--queues", "2", "--json")
     assert ended.returncode == 0, ended.stderr

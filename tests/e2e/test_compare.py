@@ -38,6 +38,7 @@ def running(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_compare_measures_and_writes_table_picture_and_measurements(tmp_path: Path) -> None:
     work = tmp_path / "tmp"
     work.mkdir()

@@ -24,6 +24,7 @@ TOLD = [
 ]
 
 
+@pytest.mark.slow
 def test_inconsistent_subscriptions_give_the_published_result(tmp_path: Path) -> None:
     with program("lockstep.cli.main", "up", "--port", "0", "--store", str(tmp_path / "store"), event="up.started") as laptop:
         path = f"{Path(sys.prefix) / 'bin'}:{os.environ['PATH']}"

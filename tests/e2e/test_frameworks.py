@@ -32,6 +32,7 @@ PRINTED = {
 }
 
 
+@pytest.mark.slow
 def test_every_block_of_the_frameworks_page_runs(tmp_path: Path) -> None:
     for framework in ("fastapi", "httpx", "flask", "django", "taskiq", "sentry_sdk"):
         pytest.importorskip(framework)
