@@ -58,7 +58,15 @@ LIMITED = [
 @pytest.mark.parametrize(
     ("who", "code", "header", "limit"), LIMITED, ids=lambda value: value.name if isinstance(value, RequestCode) else ""
 )
-@pytest.mark.parametrize("each", [b"\x00", b"\x80", b"\xa1x", b"\xcd\x7f\xff"], ids=["numbers", "maps", "texts", "large numbers"])
+@pytest.mark.parametrize(
+    "each",
+    [
+        pytest.param(b"\x00", id="numbers"),
+        pytest.param(b"\x80", id="maps"),
+        pytest.param(b"\xa1x", id="texts", marks=pytest.mark.slow),
+        pytest.param(b"\xcd\x7f\xff", id="large numbers", marks=pytest.mark.slow),
+    ],
+)
 async def test_body_of_small_values_is_rejected_and_the_connection_stays_open(
     world: World, who: str, code: RequestCode, header: object, limit: int, each: bytes
 ) -> None:

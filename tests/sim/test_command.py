@@ -57,9 +57,13 @@ def test_error_of_a_universe_counts_as_a_violation_of_its_seed(capsys: pytest.Ca
     assert "KeyError(7)" in reported
 
 
-def test_hours_limits_the_number_of_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_universe_begins_after_the_given_hours(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--hours", "0", "--first", "7", "--world", "single", "--workers", "1"]) == 0
     assert "seeds        0" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_universes_begin_until_the_given_hours_have_passed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--hours", "0.0001", "--first", "7", "--world", "single", *SHORT, "--workers", "1"]) == 0
     assert re.search(r"seeds        [1-9]", capsys.readouterr().out)
 

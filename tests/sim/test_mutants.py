@@ -14,7 +14,7 @@ from support.mutated_test import IMPORTED
 from sweep.mutants import MUTANTS, switched_off
 from sweep.seeds import catch
 
-FAST = ("repeats_are_stored", "sync_that_does_nothing", "a_send_back_that_failed_counts")
+FAST = ("repeats_are_stored", "sync_that_does_nothing")
 SEEDS_MAX = 60
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,6 +12,7 @@ from lockstep.operations.groups.group_history import PlacedEvent
 from lockstep.operations.groups.ownership import OwnershipLane, Period, Span
 from lockstep.operations.groups.ownership import lanes as told_lanes
 from lockstep.testing.simulation.process import EPOCH_S
+from support.effort import usually
 from sweep import owners
 from sweep.__main__ import main
 from sweep.checkers.violation import Violation
@@ -78,7 +79,9 @@ def last_owner(lane: OwnershipLane | None, ms: int) -> Span:
     return held[-1] if held else Span(0, 0)
 
 
-@pytest.mark.parametrize(("world", "seed"), [("churn", 1), ("pause", 1), ("late", 2), ("broker", 2), ("power", 1)])
+@pytest.mark.parametrize(
+    ("world", "seed"), usually([("churn", 1), ("power", 1)], [("churn", 1), ("pause", 1), ("late", 2), ("broker", 2), ("power", 1)])
+)
 def test_lanes_agree_with_what_the_brokers_tell(world: str, seed: int) -> None:
     result, lives = run_with_brokers(seed, world)
     assert not result.violations
