@@ -51,10 +51,13 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(here):
-            item.add_marker(pytest.mark.spark)
+    """Run these tests first. The first worker of xdist then runs all of them, so there is one session of Spark."""
+    here = f"{Path(__file__).parent}{os.sep}"
+    own = [item for item in items if str(item.path).startswith(here)]
+    for item in own:
+        item.add_marker(pytest.mark.spark)
+    first = set(own)
+    items[:] = own + [item for item in items if item not in first]
 
 
 @pytest.fixture(scope="session")

@@ -51,6 +51,7 @@ def test_keyed_rows_are_ordered_in_the_queue_that_the_sdk_chooses(table: Table) 
     assert sum(map(len, orders.values())) == 600
 
 
+@pytest.mark.slow
 def test_keyed_rows_are_refused_if_the_topic_has_another_number_of_queues_by_then(table: Table) -> None:
     rows = numbered(table.spark, 60)
     placed = keyed(rows, 4, "key", "id").select("key", "value", "partition")
@@ -79,12 +80,14 @@ def test_retried_task_stores_no_row_twice(table: Table, tmp_path: Path) -> None:
     assert sorted(map(int, table.values())) == list(range(2_000))
 
 
+@pytest.mark.slow
 def test_restarted_job_with_the_same_id_stores_no_row_twice(table: Table) -> None:
     for _ in range(2):
         table.write(numbered(table.spark, 300).drop("id"), producerId="ab" * 16, frameRecords="20")
     assert sorted(map(int, table.values())) == list(range(300))
 
 
+@pytest.mark.slow
 def test_restarted_job_with_fewer_rows_fails_with_the_next_step(table: Table) -> None:
     table.write(numbered(table.spark, 300).drop("id"), producerId="ab" * 16, frameRecords="20")
     with pytest.raises(PySparkException) as failed:
@@ -95,6 +98,7 @@ def test_restarted_job_with_fewer_rows_fails_with_the_next_step(table: Table) ->
     assert sorted(map(int, table.values())) == list(range(300))
 
 
+@pytest.mark.slow
 def test_retried_task_without_idempotence_repeats_rows(table: Table) -> None:
     table.write(numbered(table.spark, 400).drop("id"), failTask="0:100", frameRecords="10", idempotence="none")
     values = [int(value) for value in table.values()]
@@ -102,6 +106,7 @@ def test_retried_task_without_idempotence_repeats_rows(table: Table) -> None:
     assert len(values) > 400
 
 
+@pytest.mark.slow
 def test_retried_task_with_other_rows_fails_the_job_with_the_next_step(table: Table) -> None:
     def turned_on_retry(numbers: Any) -> Any:
         context = TaskContext.get()
@@ -116,6 +121,7 @@ def test_retried_task_with_other_rows_fails_the_job_with_the_next_step(table: Ta
     assert "sort within partitions before the write" in describe_spark_error(failed.value)
 
 
+@pytest.mark.slow
 def test_failed_job_reports_one_line_and_acknowledged_rows_remain(table: Table) -> None:
     df = numbered(table.spark, 100, slices=1).withColumn("value", F.when(F.col("id") < 90, F.col("value"))).drop("id", "key")
     with pytest.raises(PySparkException) as failed:
@@ -124,6 +130,7 @@ def test_failed_job_reports_one_line_and_acknowledged_rows_remain(table: Table) 
     assert len(table.values()) == 80, "but for the frame that was being filled"
 
 
+@pytest.mark.slow
 def test_column_can_select_the_topic(table: Table) -> None:
     other = Table(table.spark, table.cluster, f"{table.topic[:100]}-2", 2)
     df = table.spark.createDataFrame([(table.topic, "1"), (other.topic, "2"), (table.topic, "3")], "topic string, value string")
@@ -159,6 +166,7 @@ def test_offsets_times_and_groups_select_the_range_of_a_read(table: Table) -> No
         assert len(table.values(**requested, failOnDataLoss="false")) == there
 
 
+@pytest.mark.slow
 def test_options_determine_the_number_of_tasks(table: Table) -> None:
     table.write(numbered(table.spark, 400, keys=97).drop("id"))
     expected = sorted(table.values())
@@ -169,6 +177,7 @@ def test_options_determine_the_number_of_tasks(table: Table) -> None:
     assert Table(table.spark, table.cluster, f"{table.topic[:100]}-3", 2).read().count() == 0
 
 
+@pytest.mark.slow
 def test_small_pulls_read_every_row(table: Table) -> None:
     table.write(numbered(table.spark, 200).drop("id"))
     assert sorted(map(int, table.values(fetchMaxMessages="7", fetchMaxBytes="600"))) == list(range(200))
@@ -180,6 +189,7 @@ def test_tags_are_filtered_by_the_broker(table: Table) -> None:
     assert sorted(map(int, table.values(subExpression="four || five"))) == list(range(0, 40, 4))
 
 
+@pytest.mark.slow
 def test_pushed_down_filters_return_the_same_rows(table: Table) -> None:
     table.write(keyed(numbered(table.spark, 400, keys=97), 4, "key", "id").drop("id"))
     for condition in (

@@ -4,6 +4,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import functions as F
 
 from support.page_commands import blocks
@@ -39,6 +40,7 @@ def stored(orders: Any) -> dict[str, list[int]]:
     return dict(found)
 
 
+@pytest.mark.slow
 def test_examples_of_the_spark_page_store_every_key_in_order(table: Table, tmp_path: Path) -> None:
     defined = run(BATCH, table, spark=table.spark, changes=changes(table, 0))
     assert stored(defined["orders"]) == {f"k{key}": list(range(key, 30, 5)) for key in range(5)}

@@ -55,12 +55,14 @@ def test_lost_rows_are_counted_and_named(landed: tuple[Any, Manifest]) -> None:
     assert [one["what"] for one in findings.violations] == ["key 3 seq 0", "key 3 seq 10 to 12", "key 3 seq 49", "key 5 seq 7"]
 
 
+@pytest.mark.slow
 def test_key_without_any_row_is_lost_completely(landed: tuple[Any, Manifest]) -> None:
     findings = judged(landed, lambda rows: rows.where("key_number != 39"))
     assert counts(findings) == {"lost": 50}
     assert [one["what"] for one in findings.violations] == ["key 39 seq 0 to 49"]
 
 
+@pytest.mark.slow
 def test_repeated_rows_are_counted_and_not_out_of_order(landed: tuple[Any, Manifest]) -> None:
     again = lambda rows: rows.where(is_(3, 4, 5) | is_(8, 20)).withColumn("offset", F.col("offset") + 100_000)  # noqa: E731
     findings = judged(landed, lambda rows: rows.unionByName(again(rows)).unionByName(again(rows).where(is_(8, 20))))
@@ -85,6 +87,7 @@ def test_swapped_rows_are_out_of_order_once(landed: tuple[Any, Manifest]) -> Non
     assert findings.violations[0]["what"] == "key 3 seq 10 after seq 11"
 
 
+@pytest.mark.slow
 def test_row_in_another_queue_is_misplaced(landed: tuple[Any, Manifest]) -> None:
     moved = F.when(is_(3, 10), F.pmod(F.col("queue") + 1, F.lit(4))).otherwise(F.col("queue")).cast("int")
     assert counts(judged(landed, lambda rows: rows.withColumn("queue", moved))) == {"misplaced": 1}
@@ -92,11 +95,13 @@ def test_row_in_another_queue_is_misplaced(landed: tuple[Any, Manifest]) -> None
     assert counts(judged(landed, lambda rows: rows.withColumn("key", other))) == {"misplaced": 1}
 
 
+@pytest.mark.slow
 def test_corrupt_rows_are_not_also_counted_as_lost(landed: tuple[Any, Manifest]) -> None:
     findings = judged(landed, lambda rows: rows.withColumn("crc_matches", F.col("crc_matches") & ~is_(3, 10, 11)))
     assert counts(findings) == {"corrupt": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seq", [None, 1 << 40])
 def test_corrupt_row_with_an_unsent_value_is_corrupt_and_its_original_is_lost(landed: tuple[Any, Manifest], seq: int | None) -> None:
     said = F.when(is_(3, 10), F.lit(seq)).otherwise(F.col("seq")).cast("bigint")
@@ -104,6 +109,7 @@ def test_corrupt_row_with_an_unsent_value_is_corrupt_and_its_original_is_lost(la
     assert counts(judged(landed, lambda rows: rows.withColumns(changed))) == {"lost": 1, "corrupt": 1}
 
 
+@pytest.mark.slow
 def test_foreign_rows_and_unexpected_rows_are_counted_separately(landed: tuple[Any, Manifest]) -> None:
     foreign = lambda rows: rows.where(is_(3, 10)).withColumn("run_id", F.lit("ffffffffffffffff"))  # noqa: E731
     assert counts(judged(landed, lambda rows: rows.unionByName(foreign(rows)))) == {"foreign": 1}
@@ -161,6 +167,7 @@ def test_simultaneous_faults_are_counted_separately(landed: tuple[Any, Manifest]
     assert counts(judged(landed, faulty)) == {"lost": 3, "repeated": 5, "corrupt": 1}
 
 
+@pytest.mark.slow
 def test_expected_rows_are_taken_from_the_manifest(landed: tuple[Any, Manifest]) -> None:
     rows, manifest = landed
     findings = judged((rows, replace(manifest, rows=2_100)), lambda rows: rows)

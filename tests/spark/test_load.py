@@ -22,7 +22,7 @@ from support.spark_table import SparkCluster, Table
         pytest.param(
             ["--keys", "50", "--skew", "0.9", "--size", "60-120", "--tags", "a,b", "--rate", "20000", "--fail-task", "1:500"], id="paced"
         ),
-        pytest.param(["--order", "none"], id="without keys"),
+        pytest.param(["--order", "none"], id="without keys", marks=pytest.mark.slow),
     ],
 )
 def test_load_is_verified_clean_and_repeating_it_adds_no_row(
@@ -49,6 +49,7 @@ def test_load_is_verified_clean_and_repeating_it_adds_no_row(
     assert "<svg" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_timed_load_without_idempotence_repeats_rows_of_a_failed_task(table: Table, tmp_path: Path) -> None:
     table.topic += "-made"
     what = ["--queues", "2", "--duration", "0.5", "--rate", "2000", "--keys", "20", "--idempotence", "none", "--fail-task", "0:100"]
@@ -69,6 +70,7 @@ def test_run_with_other_settings_in_the_same_folder_is_rejected(table: Table, tm
     assert "with other settings: use another --out" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_paced_run_resumed_with_fewer_cores_sends_no_row_twice(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The identity of a frame includes its task, so the run keeps its initial number of tasks."""
     run = ["--run-id", "0123456789abcdef", "--rows", "2000", "--rate", "20000"]

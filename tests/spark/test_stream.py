@@ -21,12 +21,6 @@ from lockstep.spark.stream_reader import LockstepStreamReader
 from support.spark_table import Table
 
 
-def filled(table: Table, first: int, count: int) -> None:
-    """Write rows first … first+count−1, distributed over the queues."""
-    ids = table.spark.range(first, first + count, 1, 1)
-    table.write(ids.select(F.col("id").cast("string").alias("value"), (F.col("id") % 4).cast("int").alias("partition")))
-
-
 def run(table: Table, folder: Path, **options: str) -> Any:
     """Run an AvailableNow query into parquet, continuing at the checkpoint. Return it."""
     query = (
@@ -51,32 +45,34 @@ def batches(query: Any) -> list[int]:
 
 
 def test_stream_reads_every_row_once_across_restarts(table: Table, tmp_path: Path) -> None:
-    filled(table, 0, 100)
+    table.fill(0, 100)
     run(table, tmp_path, startingOffsets="earliest")
     assert landed(table, tmp_path) == list(range(100))
     run(table, tmp_path, startingOffsets="earliest")
-    filled(table, 100, 50)
+    table.fill(100, 50)
     run(table, tmp_path, startingOffsets="earliest")
     assert landed(table, tmp_path) == list(range(150))
 
 
+@pytest.mark.slow
 def test_latest_refers_to_the_first_start_of_a_query(table: Table, tmp_path: Path) -> None:
-    filled(table, 0, 20)
+    table.fill(0, 20)
     run(table, tmp_path)
-    filled(table, 20, 37)
+    table.fill(20, 37)
     run(table, tmp_path)
     assert landed(table, tmp_path) == list(range(20, 57))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("starting", "first"), [("earliest", 0), ("latest", 20)])
 def test_restart_after_an_unfinished_first_batch_reads_every_row(table: Table, tmp_path: Path, starting: str, first: int) -> None:
-    filled(table, 0, 20)
+    table.fill(0, 20)
     run(table, tmp_path, startingOffsets=starting)
     kill_in_batch_0(tmp_path)
-    filled(table, 20, 40)
+    table.fill(20, 40)
     run(table, tmp_path, startingOffsets=starting)
     assert landed(table, tmp_path) == list(range(first, 60))
-    filled(table, 60, 5)
+    table.fill(60, 5)
     run(table, tmp_path, startingOffsets=starting)
     assert landed(table, tmp_path) == list(range(first, 65))
 
@@ -91,13 +87,15 @@ def kill_in_batch_0(folder: Path) -> None:
     shutil.rmtree(folder / "rows", ignore_errors=True)
 
 
+@pytest.mark.slow
 def test_max_offsets_per_trigger_limits_batches_exactly(table: Table, tmp_path: Path) -> None:
-    filled(table, 0, 400)
+    table.fill(0, 400)
     assert batches(run(table, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="100")) == [100] * 4
 
 
+@pytest.mark.slow
 def test_running_query_reads_added_queues(table: Table, tmp_path: Path) -> None:
-    filled(table, 0, 40)
+    table.fill(0, 40)
     query = (
         table.stream(columns="value,partition", startingOffsets="earliest")
         .writeStream.format("parquet")
@@ -119,8 +117,9 @@ def test_running_query_reads_added_queues(table: Table, tmp_path: Path) -> None:
     assert landed(table, tmp_path) == list(range(100)), "nothing again after a restart"
 
 
+@pytest.mark.slow
 def test_offsets_are_committed_to_the_group_and_can_be_started_from(table: Table, tmp_path: Path) -> None:
-    filled(table, 0, 80)
+    table.fill(0, 80)
     query = run(table, tmp_path, startingOffsets="earliest", maxOffsetsPerTrigger="40", group="spark-reader")
     committed = table.cluster.committed("spark-reader", table.topic)
     assert sum(offset or 0 for offset in committed.values()) == 80, "the last batch is published too"
@@ -133,6 +132,7 @@ def test_offsets_are_committed_to_the_group_and_can_be_started_from(table: Table
     ]
 
 
+@pytest.mark.slow
 def test_each_query_publishes_under_a_group_of_its_own_that_its_restart_keeps(table: Table, tmp_path: Path) -> None:
     def groups() -> dict[str, int]:
         """Return the committed offsets of the groups that queries made, summed up."""
@@ -141,9 +141,9 @@ def test_each_query_publishes_under_a_group_of_its_own_that_its_restart_keeps(ta
         return {name: sum(offset or 0 for offset in table.cluster.committed(name, table.topic).values()) for name in names}
 
     others = groups().keys()
-    filled(table, 0, 8)
+    table.fill(0, 8)
     run(table, tmp_path / "one", startingOffsets="earliest")
-    filled(table, 8, 8)
+    table.fill(8, 8)
     run(table, tmp_path / "two", startingOffsets="earliest")
     made = {name: offset for name, offset in groups().items() if name not in others}
     assert sorted(made.values()) == [8, 16]
@@ -175,18 +175,19 @@ def kill_before_the_last_commit(checkpoint: Path) -> None:
 
 def test_repeated_batch_is_stored_once(table: Table, tmp_path: Path) -> None:
     target = Table(table.spark, table.cluster, f"{table.topic[:100]}-out", 2)
-    filled(table, 0, 90)
+    table.fill(0, 90)
     copy(table, target, tmp_path)
     kill_before_the_last_commit(tmp_path)
     copy(table, target, tmp_path)
-    filled(table, 90, 10)
+    table.fill(90, 10)
     copy(table, target, tmp_path)
     assert sorted(map(int, target.values())) == list(range(100))
 
 
+@pytest.mark.slow
 def test_repeated_batch_after_a_queue_change_fails_until_idempotence_is_none(table: Table, tmp_path: Path) -> None:
     target = Table(table.spark, table.cluster, f"{table.topic[:100]}-out", 2)
-    filled(table, 0, 20)
+    table.fill(0, 20)
     copy(table, target, tmp_path)
     kill_before_the_last_commit(tmp_path)
     table.cluster.alter(target.topic, 5)
@@ -197,17 +198,18 @@ def test_repeated_batch_after_a_queue_change_fails_until_idempotence_is_none(tab
         assert "or the topic's queues have changed" in said
         assert "idempotence=none" in said
     copy(table, target, tmp_path, idempotence="none")
-    filled(table, 20, 10)
+    table.fill(20, 10)
     copy(table, target, tmp_path)
     values = list(map(int, target.values()))
     assert set(values) == set(range(30))
     assert all(values.count(number) == 1 for number in range(20, 30)), "stored once from then on"
 
 
+@pytest.mark.slow
 def test_stream_is_ordered_by_foreach_batch(table: Table, tmp_path: Path) -> None:
     """Spark can't sort a stream, so `keyed` is used in foreachBatch. With one producer id per batch, a repeated batch adds no row."""
     target = Table(table.spark, table.cluster, f"{table.topic[:100]}-out", 2)
-    filled(table, 0, 90)
+    table.fill(0, 90)
     stream = table.stream(startingOffsets="earliest", maxOffsetsPerTrigger="30", columns="value").withColumn(
         "key", F.concat(F.lit("k"), F.col("value").cast("string").cast("int") % 7)
     )
@@ -232,8 +234,9 @@ def test_stream_is_ordered_by_foreach_batch(table: Table, tmp_path: Path) -> Non
         assert values == sorted(values)
 
 
+@pytest.mark.slow
 def test_two_queries_read_the_same_topic(table: Table, tmp_path: Path) -> None:
-    filled(table, 0, 50)
+    table.fill(0, 50)
     started = [
         table.stream(startingOffsets="earliest", columns="value")
         .writeStream.format("parquet")
@@ -273,9 +276,9 @@ def without_group(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_start_offset_is_fixed_by_an_empty_first_batch(table: Table, reader: Any) -> None:
-    filled(table, 0, 4)
+    table.fill(0, 4)
     start = reader.initialOffset()
-    filled(table, 4, 8)
+    table.fill(4, 8)
     assert reader.latestOffset(start, ReadAllAvailable()) == start == reader.initialOffset()
     assert without_group(start) == at(table, 1, 1, 1, 1)
     end = reader.latestOffset(start, ReadAllAvailable())
@@ -298,48 +301,48 @@ def test_ending_options_are_rejected_for_a_stream(end: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("reader", [{"startingOffsets": "{}"}], indirect=True)
 def test_queue_missing_in_starting_offsets_starts_at_its_first_message(table: Table, reader: Any) -> None:
-    filled(table, 0, 4)
+    table.fill(0, 4)
     assert without_group(reader.initialOffset()) == at(table, 0, 0, 0, 0)
 
 
 def test_json_of_an_offset_lists_queues_in_order(table: Table, reader: Any) -> None:
-    filled(table, 0, 40)
+    table.fill(0, 40)
     texts = {json.dumps(reader.latestOffset(begin(table, 1, 0, 0, 0), ReadAllAvailable())) for _ in range(3)}
     assert len(texts) == 1
     assert list(json.loads(texts.pop())[table.topic]) == [f"broker-a:{number}" for number in range(4)]
 
 
 def test_latest_offset_without_new_messages_is_the_start(table: Table, reader: Any) -> None:
-    filled(table, 0, 4)
+    table.fill(0, 4)
     start = begin(table, 1, 1, 1, 1)
     assert reader.latestOffset(start, ReadMaxRows(5)) == start
 
 
 def test_available_now_ends_at_the_topics_end_at_its_start(table: Table, reader: Any) -> None:
-    filled(table, 0, 8)
+    table.fill(0, 8)
     reader.prepareForTriggerAvailableNow()
-    filled(table, 8, 8)
+    table.fill(8, 8)
     assert without_group(reader.latestOffset(begin(table, 0, 0, 0, 0), ReadAllAvailable())) == at(table, 2, 2, 2, 2)
     assert reader.latestOffset(begin(table, 2, 2, 2, 2), ReadAllAvailable()) == begin(table, 2, 2, 2, 2)
 
 
 @pytest.mark.parametrize("reader", [{"minOffsetsPerTrigger": "5", "maxTriggerDelay": "1h"}], indirect=True)
 def test_batch_waits_for_min_offsets_per_trigger(table: Table, reader: Any) -> None:
-    filled(table, 0, 4)
+    table.fill(0, 4)
     start = begin(table, 0, 0, 0, 0)
     assert reader.latestOffset(start, ReadAllAvailable()) == start
-    filled(table, 4, 4)
+    table.fill(4, 4)
     assert without_group(reader.latestOffset(start, ReadAllAvailable())) == at(table, 2, 2, 2, 2)
 
 
 @pytest.mark.parametrize("reader", [{"minOffsetsPerTrigger": "5", "maxTriggerDelay": "0"}], indirect=True)
 def test_batch_waits_at_most_max_trigger_delay(table: Table, reader: Any) -> None:
-    filled(table, 0, 4)
+    table.fill(0, 4)
     assert without_group(reader.latestOffset(begin(table, 0, 0, 0, 0), ReadAllAvailable())) == at(table, 1, 1, 1, 1)
 
 
 def test_byte_limit_of_a_batch_is_approximate(table: Table, reader: Any) -> None:
-    filled(table, 0, 400)
+    table.fill(0, 400)
     end = reader.latestOffset(begin(table, 0, 0, 0, 0), ReadMaxBytes(10_000))
     assert 40 <= sum(end[table.topic].values()) <= 100, "records of some 100 to 250 bytes"
 
@@ -355,7 +358,7 @@ def test_options_determine_the_default_read_limit(reader: Any, request: pytest.F
 def test_offsets_are_committed_to_the_group_unless_commit_offsets_is_false(
     table: Table, reader: Any, request: pytest.FixtureRequest
 ) -> None:
-    filled(table, 0, 8)
+    table.fill(0, 8)
     reader.commit(begin(table, 1, 1, 1, 1))
     published = set(table.cluster.committed("kept", table.topic).values())
     if "commitOffsets" in request.node.callspec.params["reader"]:
@@ -367,13 +370,13 @@ def test_offsets_are_committed_to_the_group_unless_commit_offsets_is_false(
 @pytest.mark.parametrize("reader", [{"offsetPollMs": "1000000"}], indirect=True)
 def test_idle_query_sends_no_request_within_the_poll_interval(table: Table, reader: Any) -> None:
     before = reader.reportLatestOffset()
-    filled(table, 0, 8)
+    table.fill(0, 8)
     assert reader.reportLatestOffset() == before
     assert without_group(before) == at(table, 0, 0, 0, 0)
 
 
 def test_start_above_the_end_is_an_empty_range(table: Table, reader: Any) -> None:
-    filled(table, 0, 40)
+    table.fill(0, 40)
     parts = reader.partitions(begin(table, 5, 5, 5, 5), begin(table, 3, 5, 6, 10))
     assert [(range_.queue.queue_id, range_.start, range_.end) for part in parts for range_, _ in part.reading.ranges] == [
         (2, 5, 6),
@@ -394,13 +397,13 @@ def test_recreated_topic_is_data_loss(table: Table, reader: Any) -> None:
 
 @pytest.mark.parametrize("reader", [{"failOnDataLoss": "false"}], indirect=True)
 def test_data_loss_does_not_fail_with_fail_on_data_loss_false(table: Table, reader: Any) -> None:
-    filled(table, 0, 8)
+    table.fill(0, 8)
     gone = with_group("spark-1", {table.topic: {"broker-z:0": 7, **at(table, 9, 0, 0, 0)[table.topic]}})
     assert without_group(reader.latestOffset(gone, ReadAllAvailable())) == at(table, 2, 2, 2, 2)
 
 
 def test_new_queue_starts_at_its_first_message(table: Table, reader: Any) -> None:
-    filled(table, 0, 8)
+    table.fill(0, 8)
     before = with_group("spark-1", {table.topic: {"broker-a:0": 1, "broker-a:1": 1, "broker-a:2": 1}})
     end = reader.latestOffset(before, ReadAllAvailable())
     assert without_group(end) == at(table, 2, 2, 2, 2)

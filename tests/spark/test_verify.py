@@ -62,6 +62,7 @@ def row_bytes(spark: Any, manifest: Manifest, row: int) -> bytes:
     return bytes(found.value)
 
 
+@pytest.mark.slow
 def test_faults_in_the_topic_determine_the_exit_code(table: Table, tmp_path: Path) -> None:
     """A row is repeated. Then 102 rows of 10 keys are expected: row 100 (key 0) has a flipped bit, row 101 (key 1) is missing."""
     assert load(table, tmp_path, "--rows", "100", "--keys", "10", "--size", "60") == 0
@@ -90,6 +91,7 @@ def test_faults_in_the_topic_determine_the_exit_code(table: Table, tmp_path: Pat
     assert sum(row.rows for row in spark.read.parquet(str(tmp_path / "per_second")).collect()) == 101, "sound rows"
 
 
+@pytest.mark.slow
 def test_rows_missing_in_the_topic_are_counted_as_lost(table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The topic was deleted and recreated with fewer queues and higher offsets."""
     before = numbered(table.spark, replace(MANIFEST, rows=400, keys=40), 1)
@@ -103,6 +105,7 @@ def test_rows_missing_in_the_topic_are_counted_as_lost(table: Table, tmp_path: P
     assert {name: found[name] for name in CLEAN} == {**CLEAN, "lost": 100}
 
 
+@pytest.mark.slow
 def test_progress_names_what_is_done_and_the_rows_that_are_read(
     table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,6 +120,7 @@ def test_progress_names_what_is_done_and_the_rows_that_are_read(
     assert re.search(r"^  comparing the rows with the manifest(, \d+ of \d+ tasks)?$", printed, re.MULTILINE), printed
 
 
+@pytest.mark.slow
 def test_run_repeated_after_a_lost_store_is_read_from_the_first_offset(table: Table, tmp_path: Path) -> None:
     """The manifest is from the first start, and the queues now end below its offsets."""
     assert load(table, tmp_path, "--rows", "100", "--keys", "10") == 0
@@ -130,6 +134,7 @@ def test_run_repeated_after_a_lost_store_is_read_from_the_first_offset(table: Ta
     assert found["missingOffsets"] == 0
 
 
+@pytest.mark.slow
 def test_queue_whose_messages_were_all_removed_is_reported_with_its_offsets(table: Table, tmp_path: Path) -> None:
     """This is the state after retention: the queue has offsets but no messages."""
     assert load(table, tmp_path, "--rows", "100", "--keys", "10") == 0

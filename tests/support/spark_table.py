@@ -96,6 +96,19 @@ class Table:
         self.topic = topic
         self.layout = cluster.create(topic, queues)
 
+    def fill(self, first: int, count: int) -> None:
+        """Send rows first … first+count−1 with the SDK, row n to the queue n % queues: a job of Spark takes a second longer."""
+        queues = self.layout.read_queues
+
+        async def send() -> None:
+            async with Producer("tests", nameserver=self.cluster.nameserver) as producer:
+                for number, queue in enumerate(queues):
+                    rows = [row for row in range(first, first + count) if row % len(queues) == number]
+                    if rows:
+                        await producer.send_batch([Message(self.topic, str(row).encode()) for row in rows], queue=queue)
+
+        asyncio.run(send())
+
     def writer(self, df: Any, **options: str) -> Any:
         return df.write.format("lockstep").mode("append").options(nameserver=self.cluster.nameserver, topic=self.topic, **options)
 
