@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, settings
 
 from lockstep.testing.simulation import SimLoop
 from support.cluster import MEASURED
-from support.effort import SLOW, in_share
+from support.effort import EXAMPLES, SLOW, in_share
 from support.loops import LOOPS, Factory, FrozenLoop, LoopWatch
 
 # A slow machine does not break a law.
-settings.register_profile("lockstep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("lockstep", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("lockstep")
 
 
@@ -43,7 +43,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Exclude what exists by now (a million objects: modules, tests, parameters) from each later run of the garbage collector."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

@@ -11,8 +11,10 @@ from hypothesis import settings
 SLOW = os.environ.get("LOCKSTEP_TEST_SLOW") == "1"
 SHARE, SHARES = map(int, os.environ.get("LOCKSTEP_TEST_SHARE", "0/1").split("/"))
 """CI, whose time is limited, runs this part of the slow tests. N commits run all of them."""
-USUAL_SHARE = 4
+USUAL_SHARE = 8
 """The usual run tries this fraction (1/n) of the examples of a costly property."""
+EXAMPLES = 100 if SLOW else 40
+"""The number of examples of a property that names none."""
 
 
 def in_share(name: str) -> bool:
