@@ -13,6 +13,7 @@ pytestmark = pytest.mark.e2e
 QUEUES = 16
 
 
+@pytest.mark.slow
 async def test_order_holds_and_nothing_is_accepted_twice_while_consumers_join_and_leave(cluster: Cluster, report: Report) -> None:
     await churn(cluster, report, seconds=15)
 

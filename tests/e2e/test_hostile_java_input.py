@@ -192,6 +192,7 @@ async def test_longest_fields_are_refused_with_the_limit(world: World, kind: int
         assert (properties.code, "at most 30720" in (properties.remark or "")) == (ResponseCode.MESSAGE_ILLEGAL, True)
 
 
+@pytest.mark.slow
 async def test_broker_that_got_hostile_frames_restarts_on_its_store(tmp_path: Path) -> None:
     options = ("-m", "lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"), "--auto-create-topics")
     for number, kind in enumerate((JSON, BINARY)):

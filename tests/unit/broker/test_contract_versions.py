@@ -26,6 +26,7 @@ from lockstep.protocol.errors import LocalProtocolError, SubscriptionConflictErr
 from lockstep.protocol.names import retry_topic
 from lockstep.protocol.topics.allocate import MANUAL
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, joined, layout, ordered
+from support.effort import usually
 
 RETRY = retry_topic(GROUP)
 
@@ -358,7 +359,7 @@ def test_classic_policy_puts_one_contract_into_force_for_all_members() -> None:
     assert shared(bench, TOPIC, RETRY) == [("a", "b", "c")] * 2
 
 
-@pytest.mark.parametrize(("members", "topics"), [(550, 1_000), (1_000, 520)])
+@pytest.mark.parametrize(("members", "topics"), usually([(1_000, 520)], [(550, 1_000), (1_000, 520)]))
 def test_list_of_a_large_group_names_each_set_of_members_once(members: int, topics: int) -> None:
     bench = Bench()
     added = {f"topic-{number}": "*" for number in range(topics)}

@@ -24,6 +24,7 @@ def pytest_in(folder: Path, command: str) -> str:
     return subprocess.run(run, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=300, check=False).stdout
 
 
+@pytest.mark.slow
 def test_examples_of_the_testing_page_behave_as_described(tmp_path: Path) -> None:
     ends: list[str] = []
     reported = ""

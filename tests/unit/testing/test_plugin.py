@@ -84,19 +84,25 @@ PASSED = [
 @pytest.mark.parametrize(
     ("ini", "conftest"),
     [
-        ("asyncio_mode = strict\n", ""),
-        ("asyncio_mode = auto\n", ""),
-        ("asyncio_mode = auto\nasyncio_default_test_loop_scope = session\n", ""),
-        (
+        pytest.param("asyncio_mode = strict\n", "", id="strict"),
+        pytest.param("asyncio_mode = auto\n", "", id="auto"),
+        pytest.param(
+            "asyncio_mode = auto\nasyncio_default_test_loop_scope = session\n",
+            "",
+            id="one loop for the session",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             "asyncio_mode = strict\n",
             """
             import asyncio
             def pytest_asyncio_loop_factories(item):
                 return {"theirs": asyncio.new_event_loop}
             """,
+            id="a hook of their own",
+            marks=pytest.mark.slow,
         ),
     ],
-    ids=["strict", "auto", "one loop for the session", "a hook of their own"],
 )
 def test_lockstep_tests_run_in_the_simulator_and_other_tests_unchanged(tmp_path: Path, ini: str, conftest: str) -> None:
     reported = pytest_in(tmp_path, ini=ini, test=TESTS, conftest=conftest)

@@ -76,7 +76,7 @@ class Load:
         await self.cluster.settled("billing")
 
 
-@pytest.mark.lockstep(brokers=3, seeds=seed_count(2, 6))
+@pytest.mark.lockstep(brokers=3, seeds=seed_count(1, 6))
 async def test_order_of_each_key_is_kept_while_queues_are_added_moved_and_drained(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await cluster.create_topic(TOPIC, queues=2)
