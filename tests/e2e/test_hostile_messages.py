@@ -33,6 +33,7 @@ async def undisturbed(world: World) -> AsyncIterator[None]:
             assert (await client.send("fuzz", b"x")).code == ResponseCode.SUCCESS
 
 
+@pytest.mark.slow
 async def test_consumer_memory_is_limited_by_stored_size_for_highly_compressed_bodies(world: World, tmp_path: Path) -> None:
     """There are 250 zlib bodies of 4 MiB each, 1 MiB stored, kept and read, some of them twice."""
     body = zlib.compress(bytes(BODY_BYTES), 9)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from support.effort import SLOW
 from support.sim_run import SimRun
 
 STORY = Path(__file__).resolve().parents[1] / "support" / "sim_run.py"
@@ -16,7 +17,7 @@ def start_run(seed: int, hash_seed: int) -> "subprocess.Popen[str]":
 
 
 def test_run_of_a_seed_is_equal_under_every_hash_seed() -> None:
-    reported = [process.communicate()[0].strip() for process in [start_run(7, hash_seed) for hash_seed in (0, 1, 2)]]
+    reported = [process.communicate()[0].strip() for process in [start_run(7, hash_seed) for hash_seed in ((0, 1, 2) if SLOW else (0, 1))]]
     assert len(reported[0]) == 32
     assert len(set(reported)) == 1, reported
 

@@ -7,7 +7,25 @@ from sweep.seeds import run_one
 from sweep.worlds import WORLDS
 
 STORM_S = 6.0
-LONG = ("purge", "retention", "split_records", "classic_power", "unwatched_queues", "blackout", "dual", "copies", "names", "late_ports")
+LONG = (
+    "purge",
+    "retention",
+    "split_records",
+    "classic_power",
+    "unwatched_queues",
+    "blackout",
+    "dual",
+    "copies",
+    "names",
+    "late_ports",
+    "alone",
+    "files",
+    "stubborn",
+    "early_groups",
+    "handover",
+    "pause",
+    "few_topics",
+)
 """Worlds whose universe takes several times as long as others. CI runs them as slow tests, and draws all worlds in its sweep."""
 
 

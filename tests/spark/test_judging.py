@@ -1,4 +1,7 @@
-"""The verifying pipeline counts each kind of fault in landed rows exactly."""
+"""The verifying pipeline counts each kind of fault in landed rows exactly.
+
+Its fixture is the load, and the verification of one, that the usual run tries with Spark.
+"""
 
 import json
 from collections.abc import Callable

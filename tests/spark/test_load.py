@@ -16,13 +16,14 @@ from support.spark_jobs import CLEAN, MANIFEST, load, verdict, verify
 from support.spark_table import SparkCluster, Table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
         pytest.param(
             ["--keys", "50", "--skew", "0.9", "--size", "60-120", "--tags", "a,b", "--rate", "20000", "--fail-task", "1:500"], id="paced"
         ),
-        pytest.param(["--order", "none"], id="without keys", marks=pytest.mark.slow),
+        pytest.param(["--order", "none"], id="without keys"),
     ],
 )
 def test_load_is_verified_clean_and_repeating_it_adds_no_row(

@@ -30,6 +30,7 @@ async def periods(on: Dashboard) -> list[int]:
     return [int(each.rsplit(" ", 1)[1]) for each in found[1].split(", ")]
 
 
+@pytest.mark.slow
 async def test_messages_of_several_delays_at_two_brokers_come_nearer_until_none_waits(lockstep_cluster: TestCluster) -> None:
     cluster = lockstep_cluster
     await cluster.create_topic(TOPIC, queues=1)
