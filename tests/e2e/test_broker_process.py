@@ -17,8 +17,8 @@ from lockstep.protocol.messages.record import RecordView, encode_record, split_r
 from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 from lockstep.protocol.native import implementation
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host
 from support.processes import Program, program, run_program
 

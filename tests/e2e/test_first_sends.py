@@ -11,7 +11,7 @@ from lockstep.client import ConsumeFromWhere, ConsumeOrderlyStatus, MessageExt, 
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.send import SendMessageHeader
-from lockstep.runtime.connections.link import call
+from lockstep.runtime.connections.dial import call
 from lockstep.runtime.host import Host
 from support.processes import Program, program
 

@@ -20,8 +20,8 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import RegisterBrokerHeader
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host
 from support.broker_ahead import ClockAhead
 from support.hostile_world import GOES_ON, checked_world, hostile_world

@@ -32,7 +32,7 @@ from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
 from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.bodies import BrokerAddress, GroupSettings, QueueOffset, ResetBody, SubscriptionPolicy
-from lockstep.runtime.connections.link import connect
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.host import Host
 from lockstep.testing.simulated import BROKER_PORT, SimServer, SimStage
 from lockstep.testing.simulation import SimLoop

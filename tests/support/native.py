@@ -35,8 +35,8 @@ from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
 from lockstep.protocol.messages.record import RecordView, encode_record, split_records
 from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host
 
 TIMEOUT_MS = 20_000

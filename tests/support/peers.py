@@ -7,8 +7,8 @@ from typing import Any
 
 from lockstep.protocol.command import Command
 from lockstep.protocol.frame import FrameBuffer, encode_frame
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint, Handler
-from lockstep.runtime.connections.link import connect
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits

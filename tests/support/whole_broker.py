@@ -31,7 +31,7 @@ from lockstep.protocol.headers.send import SendRecordsHeader, SendRecordsReply
 from lockstep.protocol.messages.record import RecordView, encode_record, split_records
 from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
-from lockstep.runtime.connections.link import connect
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.host import Host
 from support.native import Native
 

@@ -22,8 +22,8 @@ from lockstep.protocol.messages.message import decode_messages
 from lockstep.protocol.responses import PULLED
 from lockstep.protocol.topics.allocate import allocate
 from lockstep.protocol.topics.queue import MessageQueue
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import connect
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.testing.simulated import BROKER_PORT

@@ -18,8 +18,8 @@ from lockstep.protocol.headers.routes import CreateTopicHeader, RegisterBrokerHe
 from lockstep.protocol.headers.send import SendMessageHeader
 from lockstep.protocol.topics.layouts import COUNTER_MAX
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, MessageQueue, TopicLayout
+from lockstep.runtime.connections.dial import call, connect
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import call, connect
 from lockstep.runtime.host import Host
 from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT
 from sweep.events.producers import FirstSendAcked

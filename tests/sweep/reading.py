@@ -13,8 +13,8 @@ from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader, PullReply
 from lockstep.protocol.messages.message import MessageExt, decode_messages
 from lockstep.protocol.messages.properties import ORIGIN_MESSAGE_ID
 from lockstep.protocol.names import dlq_topic, retry_topic
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host
 from lockstep.testing.simulated import BROKER_PORT
 from lockstep.testing.simulation.process import EPOCH_S

@@ -14,7 +14,7 @@ from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
-from lockstep.runtime.connections.link import call
+from lockstep.runtime.connections.dial import call
 from lockstep.runtime.host import Host
 from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT, SimServer, nameserver_at
 from sweep.events.universe import BrokerOpened, Fault

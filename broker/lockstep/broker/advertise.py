@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.connections.link import parse_address
+from lockstep.runtime.connections.address import parse_address
 
 WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 LOOPBACK = "127.0.0.1"

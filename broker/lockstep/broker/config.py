@@ -15,7 +15,7 @@ from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTE
 from lockstep.protocol.names import INTERNAL_LISTENER, check_broker_name, check_cluster_name
 from lockstep.runtime.configuration.server_settings import ServerSettings
 from lockstep.runtime.configuration.settings import Range
-from lockstep.runtime.connections.link import parse_address
+from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.listen_address import parse_listen_address
 from lockstep.runtime.descriptors import DescriptorBudget
 

@@ -24,8 +24,9 @@ from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBro
 from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.protocol.topics.layouts import split_layouts
 from lockstep.protocol.topics.queue import TopicLayout
+from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import Link, parse_address
+from lockstep.runtime.connections.link import Link
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger

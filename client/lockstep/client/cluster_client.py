@@ -20,8 +20,8 @@ from lockstep.protocol.errors import RequestCodeNotSupportedError, RouteNotReady
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.responses import checked
+from lockstep.runtime.connections.dial import CONNECT_MS, call
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import CONNECT_MS, call
 from lockstep.runtime.host import Host
 
 T = TypeVar("T")

@@ -3,8 +3,9 @@
 import asyncio
 
 from lockstep.protocol.errors import TransportError
+from lockstep.runtime.connections.address import parse_address
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import connect, parse_address
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 

@@ -16,7 +16,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.names import check_topic, is_system_topic
 from lockstep.protocol.responses import checked
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
-from lockstep.runtime.connections.link import call
+from lockstep.runtime.connections.dial import call
 
 
 def first_layout(topic: str, broker_names: Sequence[str], queue_count: int, writer: int) -> TopicLayout:

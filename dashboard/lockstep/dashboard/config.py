@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from lockstep.client.config import DEFAULT_NAMESERVER, nameserver_addresses
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.configuration.config import Settings
-from lockstep.runtime.connections.link import parse_address
+from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.listen_address import require_loopback_or_insecure
 
 LISTENER = "dashboard"

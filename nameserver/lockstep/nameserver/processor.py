@@ -28,8 +28,8 @@ from lockstep.protocol.headers.routes import (
 from lockstep.protocol.names import check_broker_name, check_cluster_name, how_to_create
 from lockstep.protocol.topics.layouts import split_layouts
 from lockstep.runtime.clock import Clock
+from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import parse_address
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
 from lockstep.runtime.logs.log import get_logger

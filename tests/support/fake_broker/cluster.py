@@ -17,8 +17,8 @@ from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import RegisterBrokerHeader
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import connect
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
 from lockstep.runtime.loop_thread import LoopThread

@@ -33,7 +33,7 @@ from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, Pu
 from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
 from lockstep.protocol.messages.record import RecordView, encode_record
 from lockstep.protocol.topics.queue import LayoutVersion
-from lockstep.runtime.connections.link import connect
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.host import Host
 from support.native import bodies
 from support.until import until

@@ -23,7 +23,7 @@ from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.topics.layouts import PART_LAYOUTS_MAX, LayoutTable
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
-from lockstep.runtime.connections.link import connect
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host

@@ -24,8 +24,8 @@ from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader, QueueHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
 from lockstep.protocol.headers.routes import CreateTopicHeader
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import connect
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log_limit import EventLimit
 from lockstep.runtime.requests.dispatch import Dispatcher

@@ -20,8 +20,8 @@ from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.clock import Clock
+from lockstep.runtime.connections.dial import call, connect
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import call, connect
 from lockstep.runtime.host import Host
 from support.clocks import SetClock
 from support.processes import LIMIT_S

@@ -10,7 +10,7 @@ from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.runtime.configuration.reported_settings import SET
 from lockstep.runtime.configuration.settings import declared_settings
-from lockstep.runtime.connections.link import call
+from lockstep.runtime.connections.dial import call
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs import log
 

@@ -10,8 +10,9 @@ import pytest
 
 from lockstep.protocol.errors import LockstepError, RequestTimeoutError, SystemBusyError, TransportError, without_frames
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
+from lockstep.runtime.connections.dial import call, connect
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import Link, call, connect
+from lockstep.runtime.connections.link import Link
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host

@@ -10,8 +10,10 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, ConfigError, DuplicateClientIdError, RequestTimeoutError, TransportError
 from lockstep.runtime.connections import link
+from lockstep.runtime.connections.address import parse_address
+from lockstep.runtime.connections.dial import call, connect
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, STABLE_MS, Link, call, connect, parse_address
+from lockstep.runtime.connections.link import BACKOFF_FIRST_MS, BACKOFF_MAX_MS, STABLE_MS, Link
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
 from support.loops import FrozenLoop, until

@@ -10,8 +10,8 @@ from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import ConfigError, TransportError
 from lockstep.protocol.frame import encode_frame
+from lockstep.runtime.connections.dial import call, connect
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import call, connect
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
 from support.loops import until

@@ -34,7 +34,7 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.names import SCHEDULE_TOPIC, is_system_topic
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
-from lockstep.runtime.connections.link import connect
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited

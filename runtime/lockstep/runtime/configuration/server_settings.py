@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from lockstep.runtime.configuration.config import Settings
 from lockstep.runtime.configuration.settings import Range
-from lockstep.runtime.connections.link import parse_address
+from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.listen_address import ADMIN, parse_listeners, require_loopback_or_insecure
 from lockstep.runtime.connections.server import CONNECTIONS_MAX
 

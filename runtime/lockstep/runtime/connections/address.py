@@ -1,6 +1,22 @@
-"""Format socket addresses and the operating system's errors."""
+"""Parse and format addresses, and format the operating system's errors."""
 
 import os
+import re
+
+from lockstep.protocol.errors import ConfigError
+
+_HOST = re.compile(r"[^\s\x00-\x1f\x7f]{1,255}")
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Split "host:port" or "[ipv6]:port". Raise ConfigError if it is neither."""
+    host, colon, port = address.strip().rpartition(":")
+    if not colon or not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or int(port) > 65_535:
+        raise ConfigError(f"{address[:80]!r} is not an address: expected HOST:PORT")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    return host, int(port)
 
 
 def os_reason(error: OSError) -> str:

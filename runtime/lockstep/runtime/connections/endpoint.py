@@ -46,7 +46,7 @@ OPAQUE_LIMIT = 1 << 31
 
 
 class Endpoint(asyncio.Protocol):
-    """One connection. Server creates those that it accepts, `link.connect` and `link.Link` the outgoing ones."""
+    """One connection. Server creates those that it accepts, `dial.connect` the outgoing ones."""
 
     __slots__ = (
         "_blocked",

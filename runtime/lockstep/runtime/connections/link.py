@@ -1,4 +1,4 @@
-"""Outgoing connections: single requests, and links that reconnect. RocketMQ: NettyRemotingClient.
+"""Links: connections that are made again whenever they are lost. RocketMQ: NettyRemotingClient.
 
 WAITING ──resolve()──▶ CONNECTING ──connected──▶ HANDSHAKE ──on_connected() returned──▶ UP ──lost──▶ CONNECTING (at once)
    ▲                      │ refused, timed out      │ failed                                        WAITING if it was up for less than 1 s
@@ -6,13 +6,12 @@ WAITING ──resolve()──▶ CONNECTING ──connected──▶ HANDSHAKE �
 """
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import ConfigError, LockstepError, TransportError, without_frames
-from lockstep.runtime.connections.address import os_reason
+from lockstep.protocol.errors import LockstepError, TransportError, without_frames
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint, Handler
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
@@ -21,64 +20,12 @@ from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("runtime.link")
 
-CONNECT_MS = 3_000
-"""RocketMQ: connectTimeoutMillis."""
 HANDSHAKE_MS = 5_000
 BACKOFF_FIRST_MS = 50
 BACKOFF_MAX_MS = 1_000
 """A link reaches a peer that is up again within a second (wire.md)."""
 STABLE_MS = 1_000
 """Minimum duration of a connection for an immediate reconnect, so that a peer that accepts and closes is not called in a tight loop."""
-
-_HOST = re.compile(r"[^\s\x00-\x1f\x7f]{1,255}")
-_PORT = re.compile(r"[0-9]{1,5}")
-
-
-def parse_address(address: str) -> tuple[str, int]:
-    """Split "host:port" or "[ipv6]:port". Raise ConfigError if it is neither."""
-    host, colon, port = address.strip().rpartition(":")
-    if not colon or not _HOST.fullmatch(host) or not _PORT.fullmatch(port) or int(port) > 65_535:
-        raise ConfigError(f"{address[:80]!r} is not an address: expected HOST:PORT")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    return host, int(port)
-
-
-async def connect(
-    host: Host, address: str, *, handler: Handler | None = None, limits: EndpointLimits = DEFAULT_LIMITS, timeout_ms: int = CONNECT_MS
-) -> Endpoint:
-    """Connect. Raise TransportError if the connection is refused or not established within `timeout_ms`."""
-    name, port = parse_address(address)
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(timeout_ms / 1000):
-            _, endpoint = await loop.create_connection(lambda: Endpoint(host, handler, limits), name, port)
-    except TimeoutError as error:
-        raise TransportError(f"{address}: no connection within {timeout_ms} ms") from error
-    except OSError as error:
-        raise TransportError(f"{address}: {os_reason(error)}") from error
-    except UnicodeError as error:  # of the name's IDNA form: an empty label, or one of more than 63 characters
-        raise TransportError(f"{address}: {name} is not a host name") from error
-    return endpoint
-
-
-async def call(
-    host: Host,
-    address: str,
-    code: int,
-    fields: dict[str, Any] | None = None,
-    body: bytes | bytearray | memoryview = b"",
-    *,
-    timeout_ms: int,
-) -> Command:
-    """Send one request over its own connection and return the response, whatever its code. Raise TransportError or RequestTimeoutError."""
-    deadline = host.clock.monotonic_ms() + timeout_ms
-    endpoint = await connect(host, address, timeout_ms=min(timeout_ms, CONNECT_MS))
-    try:
-        return await endpoint.request(code, fields, body, timeout_ms=max(1, deadline - host.clock.monotonic_ms()))
-    finally:
-        endpoint.abort("done")
-        await endpoint.wait_closed()
 
 
 class Link:

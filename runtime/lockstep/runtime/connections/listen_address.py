@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import INTERNAL_LISTENER
-from lockstep.runtime.connections.link import parse_address
+from lockstep.runtime.connections.address import parse_address
 
 ADMIN = "admin"
 """The name of the admin port in reports of the listeners."""

@@ -12,7 +12,7 @@ from lockstep.operations.explain.why import Cause, Explanation, QueueState
 from lockstep.protocol.bodies import ConsumerGroup, HeartbeatBody, LockBatchBody, QueueRef, Subscription
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.runtime.connections.link import connect
+from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.why_kit import GROUP, TOPIC, Member, cause, explanations, hang, send
