@@ -70,6 +70,10 @@ class Cluster:
         self.processes: dict[str, ChildProcess] = {}
         self.addresses: dict[str, str] = {}
         self.reported: dict[int, SentSteps] = {}
+        self.tls_ca = ""
+        """The file of the authority by which clients check servers; empty: connections are plain."""
+        self.server_options: tuple[str, ...] = ()
+        """Options of every nameserver and broker."""
         self.pauses: list[Pause] = []
         """The times between SIGSTOP and SIGCONT, when they are over."""
         self._paused: dict[str, int] = {}
@@ -131,15 +135,16 @@ class Cluster:
         await self.kill(*self.processes)
 
     async def nameserver(self, name: str = "nameserver", listen: str = "127.0.0.1:0") -> str:
-        process = await self.start(name, ["-m", "lockstep.nameserver", "--listen", listen])
+        process = await self.start(name, ["-m", "lockstep.nameserver", "--listen", listen, *self.server_options])
         address = str((await process.wait_for_event("nameserver.started"))["address"])
         self.addresses[name] = address
-        self._commands[name] = (["-m", "lockstep.nameserver", "--listen", address], "nameserver.started")
+        self._commands[name] = (["-m", "lockstep.nameserver", "--listen", address, *self.server_options], "nameserver.started")
         return address
 
     @property
     def nameservers(self) -> str:
-        return ";".join(address for name, address in self.addresses.items() if name.startswith("nameserver"))
+        addresses = [address for name, address in self.addresses.items() if name.startswith("nameserver")]
+        return f"lockstep://{','.join(addresses)}/?tls_ca={self.tls_ca}" if self.tls_ca else ";".join(addresses)
 
     async def broker(self, name: str, *options: str, listen: str = "127.0.0.1:0") -> str:
         """Start a broker. If it is started again under its name, it keeps its store and, without new options, its options."""
@@ -151,7 +156,7 @@ class Cluster:
         return address
 
     def _broker_command(self, name: str, listen: str, options: Iterable[str]) -> list[str]:
-        store = str(self.folder / f"store-{name}")
+        store, options = str(self.folder / f"store-{name}"), (*self.server_options, *options)
         return ["-m", "lockstep.broker", "--name", name, "--listen", listen, "--nameserver", self.nameservers, "--store", store, *options]
 
     async def servers(self, *options: str, queues: int = 4, brokers: Iterable[str] = ("broker-a", "broker-b")) -> None:

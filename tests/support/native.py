@@ -38,6 +38,7 @@ from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayo
 from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.host import Host
+from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
 
 TIMEOUT_MS = 20_000
 
@@ -108,10 +109,10 @@ def bodies(response: Command) -> list[bytes]:
 
 
 @asynccontextmanager
-async def native(address: str) -> AsyncIterator[Native]:
+async def native(address: str, security: ClientSecurity = NO_SECURITY) -> AsyncIterator[Native]:
     """Yield a connection to `address`, closed at the end."""
     inbound: asyncio.Queue[Command] = asyncio.Queue()
-    endpoint = await connect(Host.real(), address, handler=lambda command, _: inbound.put_nowait(command))
+    endpoint = await connect(Host.real(), address, security=security, handler=lambda command, _: inbound.put_nowait(command))
     try:
         yield Native(endpoint, inbound)
     finally:

@@ -12,6 +12,19 @@ from lockstep.runtime.connections.endpoint import Endpoint, Handler
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
+from lockstep.runtime.security.client_security import NO_SECURITY
+from lockstep.runtime.security.server_security import OPEN
+
+
+class Wire:
+    """How the servers and peers of this file are secured. A fixture sets it, to repeat the tests of a file with TLS."""
+
+    def __init__(self) -> None:
+        self.server = OPEN
+        self.client = NO_SECURITY
+
+
+WIRE = Wire()
 
 
 @asynccontextmanager
@@ -24,6 +37,7 @@ async def serving(
     **settings: Any,
 ) -> AsyncIterator[Server]:
     """Run a server with one listener on a free port of loopback."""
+    settings = {"security": WIRE.server} | settings
     server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, handler, limits, on_connect=on_connect, on_close=on_close, **settings)
     await server.start()
     try:
@@ -35,7 +49,7 @@ async def serving(
 @asynccontextmanager
 async def dialled(server: Server, handler: Handler | None = None, limits: EndpointLimits = DEFAULT_LIMITS) -> AsyncIterator[Endpoint]:
     """Yield an endpoint connected to a server's internal listener."""
-    endpoint = await connect(Host.real(), server.addresses["internal"], handler=handler, limits=limits)
+    endpoint = await connect(Host.real(), server.addresses["internal"], security=WIRE.client, handler=handler, limits=limits)
     try:
         yield endpoint
     finally:
@@ -81,7 +95,7 @@ class RawPeer:
         self.writer.close()
         try:
             await self.writer.wait_closed()
-        except ConnectionError:
+        except OSError:
             pass
 
 
@@ -89,7 +103,8 @@ class RawPeer:
 async def raw_peer(server: Server) -> AsyncIterator[RawPeer]:
     """Yield a raw connection to a server's internal listener."""
     host, _, port = server.addresses["internal"].rpartition(":")
-    peer = RawPeer(*await asyncio.open_connection(host, int(port)))
+    context = None if WIRE.client.tls is None else WIRE.client.tls.context(0)
+    peer = RawPeer(*await asyncio.open_connection(host, int(port), ssl=context))
     try:
         yield peer
     finally:

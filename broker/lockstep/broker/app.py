@@ -41,10 +41,13 @@ class Broker:
         self._store: Store | None = None
         """The store, from the start's lock of it to its close."""
         self._running: RunningBroker | None = None
+        self._security = config.security()
         self.admin_port: AdminPort | None = None
         """The admin port, if the settings have one. It opens first and closes last, so that a probe learns why the broker is not ready."""
         for listen in config.admin_listener().values():
-            self.admin_port = AdminPort(listen, AdminPages(self.health, self._render_metrics), config.admin_hosts(host.name))
+            self.admin_port = AdminPort(
+                listen, AdminPages(self.health, self._render_metrics), config.admin_hosts(host.name), self._security
+            )
 
     @property
     def config(self) -> BrokerConfig:
@@ -95,8 +98,9 @@ class Broker:
         state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
         recovery = await store.recover(state)
         parts = host, self._tasks, self.settings, self._gate, opened, state
-        self._running = running = RunningBroker(*parts, connections_max=budget.connections_max)
+        self._running = running = RunningBroker(*parts, connections_max=budget.connections_max, security=self._security)
         await running.bind()
+        self._security.watch(host, self._tasks, running.server.renew)
         await running.enter_term(recovery)
         await running.register()
         await running.open()

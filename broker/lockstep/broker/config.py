@@ -1,6 +1,6 @@
 """Settings of a broker."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from lockstep.broker.groups.coordination import CoordinationConfig
@@ -16,8 +16,10 @@ from lockstep.protocol.names import INTERNAL_LISTENER, check_broker_name, check_
 from lockstep.runtime.configuration.server_settings import ServerSettings
 from lockstep.runtime.configuration.settings import Range
 from lockstep.runtime.connections.address import parse_address
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.connections.listen_address import parse_listen_address
 from lockstep.runtime.descriptors import DescriptorBudget
+from lockstep.runtime.security.server_security import ServerSecurity
 
 MIB = 1 << 20
 
@@ -34,7 +36,11 @@ class BrokerConfig(ServerSettings):
     advertise: Annotated[
         tuple[str, ...], "[NAME=]HOST:PORT at which clients reach listener NAME, if that is not the address it listens on."
     ] = ()
-    nameserver: Annotated[str | None, "HOST:PORT;HOST:PORT of the nameservers; without one the broker runs alone and opens at once."] = None
+    nameserver: Annotated[
+        str | None,
+        "HOST:PORT;HOST:PORT of the nameservers, or a URL (lockstep://HOST:PORT/?tls_ca=FILE). Without one the broker runs alone and opens "
+        "at once.",
+    ] = None
     store: Annotated[str | None, "Directory of the log; by default lockstep-store/NAME in the working directory."] = None
     flush: Annotated[
         Literal["async", "sync"],
@@ -103,12 +109,17 @@ class BrokerConfig(ServerSettings):
         """Return listener name → "host:port", for listeners with an advertised address."""
         return {name: f"{host}:{port}" for name, host, port in map(parse_listen_address, self.advertise)}
 
+    def cluster_address(self) -> ClusterAddress:
+        """Return the nameservers, possibly none, and how they are connected to."""
+        return ClusterAddress.parse(self.nameserver) if self.nameserver else ClusterAddress(())
+
+    def security(self) -> ServerSecurity:
+        """Read the certificates. Raise ConfigError if they can't be used."""
+        return replace(super().security(), peers=self.cluster_address().security())
+
     def nameservers(self) -> tuple[str, ...]:
         """Return the addresses of the nameservers."""
-        addresses = tuple(part.strip() for part in (self.nameserver or "").replace(",", ";").split(";") if part.strip())
-        for address in addresses:
-            parse_address(address)
-        return addresses
+        return self.cluster_address().nameservers
 
     def delay_levels_ms(self) -> tuple[int, ...]:
         return parse_levels(self.message_delay_level)

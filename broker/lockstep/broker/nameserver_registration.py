@@ -31,6 +31,7 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
 
 log = get_logger("lockstep.broker")
 
@@ -108,6 +109,7 @@ class NameserverRegistration:
         identity: Callable[[], BrokerIdentity],
         nameservers: Sequence[str],
         *,
+        security: ClientSecurity = NO_SECURITY,
         layouts: Callable[[], Iterable[TopicLayout]],
         adopt: Callable[[Sequence[TopicLayout]], int],
         full: Callable[[], bool] = lambda: False,
@@ -129,7 +131,7 @@ class NameserverRegistration:
         """Set when the state of a nameserver has changed, or it knows more changes."""
         for address in nameservers:
             parse_address(address)
-        self._peers = tuple(_Nameserver(self, host, address) for address in dict.fromkeys(nameservers))
+        self._peers = tuple(_Nameserver(self, host, address, security) for address in dict.fromkeys(nameservers))
 
     def start(self) -> None:
         for peer in self._peers:
@@ -283,7 +285,7 @@ class NameserverRegistration:
 class _Nameserver:
     """One nameserver: its link, its state, and the only loop that registers, so that one registration is in flight."""
 
-    def __init__(self, registration: NameserverRegistration, host: Host, address: str) -> None:
+    def __init__(self, registration: NameserverRegistration, host: Host, address: str, security: ClientSecurity) -> None:
         self.address = address
         self.state = RegistrationState.PENDING
         self.remark = ""
@@ -300,7 +302,13 @@ class _Nameserver:
         self._refused_more = 0
         """How many more were left out."""
         self.link = Link(
-            host, lambda: address, handler=self._handle, on_connected=self._connected, on_refused=self._unreachable, on_lost=self._lost
+            host,
+            lambda: address,
+            security=security,
+            handler=self._handle,
+            on_connected=self._connected,
+            on_refused=self._unreachable,
+            on_lost=self._lost,
         )
 
     async def run(self) -> None:

@@ -67,6 +67,7 @@ from lockstep.runtime.limits import EndpointLimits
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, LaneLimits
+from lockstep.runtime.security.server_security import ServerSecurity
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")
@@ -101,12 +102,14 @@ class RunningBroker:
         state: BrokerState,
         *,
         connections_max: int,
+        security: ServerSecurity,
     ) -> None:
         self._host = host
         self._tasks = tasks
         self._settings = settings
         self._gate = gate
         self._opened = opened
+        self._peers = security.peers
         self.store = store = opened.store
         self.state = state
         self.addresses: dict[str, str] = {}
@@ -127,6 +130,7 @@ class RunningBroker:
             tasks,
             self._identity,
             config.nameservers(),
+            security=security.peers,
             layouts=state.layouts.all,
             adopt=state.topics.adopt,
             full=lambda: state.topics.is_full,
@@ -152,7 +156,13 @@ class RunningBroker:
         processors = self._make_processors(holds, group_topics, figures, budget)
         self.dispatcher = Dispatcher(processors, store.writer, LANES, self._on_request, budget)
         self.server = server = Server(
-            host, config.listeners(), self._handle, LIMITS, on_close=self._on_close, connections_max=connections_max
+            host,
+            config.listeners(),
+            self._handle,
+            LIMITS,
+            on_close=self._on_close,
+            connections_max=connections_max,
+            security=security,
         )
         self._effects = EffectRunner(coordination.state.pending, server.endpoints, pulls.stale, self._date_events)
         self._leases = LeaseTimer(host, coordination)
@@ -240,7 +250,7 @@ class RunningBroker:
         state.coordination.enter_term(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
         if (foreign := self._opened.foreign) is not None:
             config = self._settings.config
-            await take_over(self._host, config.nameservers(), config.store_path(), state, foreign)
+            await take_over(self._host, config.nameservers(), self._peers, config.store_path(), state, foreign)
         state.write_changes()
         await store.sync()
         await self._opened.mark_adopted()
@@ -351,7 +361,7 @@ class RunningBroker:
 
     async def render_metrics(self) -> bytes:
         """Return the metrics for Prometheus."""
-        return await self._metrics.render(self.registration.states(), self._connection_count())
+        return await self._metrics.render(self.registration.states(), self.server)
 
     def _connection_count(self) -> int:
         return len(self.server.endpoints)

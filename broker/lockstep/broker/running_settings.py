@@ -25,6 +25,7 @@ FIXED = {
     "admin_listen": _LISTENS,
     "admin_host": _LISTENS,
     "insecure": _LISTENS,
+    **dict.fromkeys(("tls", "tls_cert", "tls_key", "tls_client_ca"), _LISTENS),
     "advertise": _REGISTERS,
     "nameserver": _REGISTERS,
     "store": "the log is opened at the start",

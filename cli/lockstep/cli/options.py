@@ -20,7 +20,7 @@ NameserverOption = Annotated[
         "-n",
         envvar="LOCKSTEP_NAMESERVER",
         metavar="HOST:PORT[;HOST:PORT]",
-        help="Addresses of the nameservers. If one does not respond, the next one is used.",
+        help="Addresses of the nameservers. If one does not respond, the next one is used. With TLS: lockstep://HOST:PORT/?tls_ca=FILE",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text and tables.")]

@@ -97,6 +97,7 @@ if TYPE_CHECKING:
     from lockstep.protocol.sql92 import SqlError
     from lockstep.protocol.topics.allocate import ByConfig, ByMachineRoom, MachineRoomNearby
     from lockstep.protocol.topics.queue import MessageQueue
+    from lockstep.runtime.security.tls import Tls
 
 __version__ = VERSION
 
@@ -144,6 +145,7 @@ _NAMES = {
     "lockstep.protocol.sql92": ("SqlError",),
     "lockstep.protocol.topics.allocate": ("ByConfig", "ByMachineRoom", "MachineRoomNearby"),
     "lockstep.protocol.topics.queue": ("MessageQueue",),
+    "lockstep.runtime.security.tls": ("Tls",),
 }
 """The names of each module, as in the imports above (tests/unit/client/test_public_names.py)."""
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
@@ -240,6 +242,7 @@ __all__ = [
     "SubscriptionNotLatestError",
     "SubscriptionParseError",
     "SystemBusyError",
+    "Tls",
     "TooManySendsError",
     "TopicNotExistError",
     "TransportError",

@@ -26,6 +26,7 @@ from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.link import Link
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.safe_text import printable
+from lockstep.runtime.security.client_security import ClientSecurity
 
 T = TypeVar("T")
 
@@ -57,7 +58,16 @@ class LinkHooks:
 class BrokerLink:
     """One broker, by name. `connection` is the number of the current (or last) connect; `last_reply` the last response to HEART_BEAT."""
 
-    def __init__(self, host: Host, name: str, resolve: Callable[[], str | None], hooks: LinkHooks, *, request_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        host: Host,
+        name: str,
+        resolve: Callable[[], str | None],
+        hooks: LinkHooks,
+        *,
+        security: ClientSecurity,
+        request_timeout_ms: int,
+    ) -> None:
         self.name = name
         self.connection = 0
         self.last_reply: HeartbeatReply | None = None
@@ -71,6 +81,7 @@ class BrokerLink:
         self._link = Link(
             host,
             resolve,
+            security=security,
             on_connected=self._handshake,
             on_refused=self._refused,
             on_lost=self._lost,

@@ -3,12 +3,14 @@
 import asyncio
 from dataclasses import dataclass, field
 
-from lockstep.client.config import DEFAULT_NAMESERVER, ClientConfig, GroupArguments, NameserverAddresses, nameserver_addresses
+from lockstep.client.config import DEFAULT_NAMESERVER, ClientConfig, GroupArguments, NameserverAddresses
 from lockstep.client.instance import Instance
 from lockstep.client.life import OfOneProcess
 from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.host import Host, running_host
+from lockstep.runtime.security.tls import Tls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,6 +18,7 @@ class ClientArguments(ClientConfig):
     """The arguments of Client."""
 
     nameserver: NameserverAddresses = field(default=DEFAULT_NAMESERVER, kw_only=False)
+    tls: Tls | bool | None = None
     host: Host | None = None
 
 
@@ -27,24 +30,26 @@ class Client(OfOneProcess):
     them; then the client can be used again. A client can be used in any event loop, and has separate connections in each.
 
     Args:
-        nameserver: "HOST:PORT", several separated by ";", or a list of them. Default: 127.0.0.1:9876.
+        nameserver: "HOST:PORT", several separated by ";", a list of them, or "lockstep://HOST:PORT/?tls_ca=FILE". Default: 127.0.0.1:9876.
+        tls: Connect by TLS: True, or Tls(ca=FILE), which says what the client trusts and shows. Default: plain connections.
         host: The clock, randomness and files to use; for tests. Default: those of this machine.
 
     The other arguments are the settings of ClientConfig.
 
     Raises:
-        ConfigError: A setting has the wrong type or is out of range, or an address is invalid.
+        ConfigError: A setting has the wrong type or is out of range, an address is invalid, or a file of TLS can't be used.
     """
 
     @takes_arguments_of(ClientArguments)
     def __init__(self, arguments: ClientArguments) -> None:
-        self.addresses = nameserver_addresses(arguments.nameserver)
+        self.address = ClusterAddress.parse(arguments.nameserver, arguments.tls)
+        self._security = self.address.security()
         self.config: ClientConfig = arguments
         self._host = arguments.host
         self._instances: list[Instance] = []
 
     def __repr__(self) -> str:
-        return f"<Client {';'.join(self.addresses)}>"
+        return f"<Client {self.address}>"
 
     def instance(self, group: str | None = None) -> Instance:
         """Return the running loop's instance and take a reference, which `await instance.close()` releases.
@@ -62,7 +67,9 @@ class Client(OfOneProcess):
         for instance in self._instances:
             if instance.loop is loop and instance.reserve(group):
                 return instance
-        instance = Instance(self.addresses, host=self._host or running_host() or Host.real(), config=self.config)
+        instance = Instance(
+            self.address.nameservers, security=self._security, host=self._host or running_host() or Host.real(), config=self.config
+        )
         instance.reserve(group)
         self._instances.append(instance)
         return instance
@@ -82,8 +89,8 @@ class ConnectionArguments(GroupArguments):
             ConfigError: A client and a nameserver were given, or an address is invalid.
         """
         if self.client is None:
-            return Client(DEFAULT_NAMESERVER if self.nameserver is None else self.nameserver, host=self.host)
-        for name, value in (("nameserver", self.nameserver), ("host", self.host)):
+            return Client(DEFAULT_NAMESERVER if self.nameserver is None else self.nameserver, tls=self.tls, host=self.host)
+        for name, value in (("nameserver", self.nameserver), ("tls", self.tls), ("host", self.host)):
             if value is not None:
                 raise ConfigError(f"client={self.client!r} and {name}={value!r}: give one of them; a client has its {name} already")
         return self.client

@@ -23,6 +23,7 @@ from lockstep.protocol.responses import checked
 from lockstep.runtime.connections.dial import CONNECT_MS, call
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.host import Host
+from lockstep.runtime.security.client_security import ClientSecurity
 
 T = TypeVar("T")
 
@@ -30,13 +31,23 @@ T = TypeVar("T")
 class ClusterClient:
     """Sends requests to the nameservers of a cluster, and to any other address."""
 
-    def __init__(self, host: Host, nameservers: tuple[str, ...], *, timeout_ms: int, first: int = 0, tries: int | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        nameservers: tuple[str, ...],
+        *,
+        security: ClientSecurity,
+        timeout_ms: int,
+        first: int = 0,
+        tries: int | None = None,
+    ) -> None:
         """`first`: the position of the nameserver that is asked first. `tries`: how often a request is sent to nameservers until one
         responds; None: to each once."""
         self.nameservers = nameservers
         self.local_ip: str | None = None
         """This machine's address as the first server that was connected sees it, of those to which connections are kept; None before."""
         self._host = host
+        self._security = security
         self._timeout_ms = timeout_ms
         self._tries = tries or len(nameservers)
         self._asked = first
@@ -82,7 +93,7 @@ class ClusterClient:
         fields = None if header is None else to_plain(header)
         timeout_ms = self._timeout_ms + hold_ms
         if self._kept is None:
-            return await call(self._host, address, code, fields, body, timeout_ms=timeout_ms)
+            return await call(self._host, address, code, fields, body, security=self._security, timeout_ms=timeout_ms)
         endpoint = await self._open(address)
         return await endpoint.request(code, fields, body, timeout_ms=timeout_ms)
 
@@ -91,7 +102,7 @@ class ClusterClient:
             raise TransportError(f"{address}: the client was closed")
         if address not in self._kept:
             dial_ms = min(self._timeout_ms, CONNECT_MS)
-            self._kept[address] = KeptConnection(self._host, address, dial_ms=dial_ms, redial_ms=self._redial_ms)
+            self._kept[address] = KeptConnection(self._host, address, security=self._security, dial_ms=dial_ms, redial_ms=self._redial_ms)
         endpoint = await self._kept[address].open()
         self.local_ip = self.local_ip or endpoint.local.rpartition(":")[0]
         return endpoint

@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.configuration.settings import Range, check_settings
+from lockstep.runtime.connections.cluster_address import ClusterAddress
+from lockstep.runtime.security.tls import Tls
 
-NameserverAddresses = str | list[str] | tuple[str, ...]
-"""One address or several: "HOST:PORT;HOST:PORT", or a list of them."""
+NameserverAddresses = str | list[str] | tuple[str, ...] | ClusterAddress
+"""One address or several: "HOST:PORT;HOST:PORT", or a list of them; or a URL (cluster_address.py)."""
 DEFAULT_NAMESERVER = "127.0.0.1:9876"
 
 
@@ -51,16 +52,4 @@ class GroupArguments:
 
     group: str = field(kw_only=False)
     nameserver: NameserverAddresses | None = None
-
-
-def nameserver_addresses(nameserver: NameserverAddresses) -> tuple[str, ...]:
-    """Return the addresses as a tuple. Raise a ConfigError that names an invalid one, or if there is none."""
-    given = nameserver.replace(",", ";").split(";") if isinstance(nameserver, str) else list(nameserver)
-    addresses = tuple(dict.fromkeys(address.strip() for address in given if address.strip()))
-    if not addresses:
-        raise ConfigError('no nameserver address: give nameserver="HOST:PORT" (several are separated by ";")')
-    for address in addresses:
-        host, colon, port = address.rpartition(":")
-        if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536):
-            raise ConfigError(f'nameserver address "{address}": expected HOST:PORT with a port of 1 to 65535')
-    return addresses
+    tls: Tls | bool | None = None

@@ -48,6 +48,7 @@ from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.security.client_security import ClientSecurity
 
 log = get_logger("lockstep.client")
 
@@ -134,9 +135,10 @@ class Instance:
     """The shared client of one event loop: identity, routes, links, heartbeats. `Client.instance()` returns one; end it by `await
     close()`."""
 
-    def __init__(self, addresses: tuple[str, ...], *, host: Host, config: ClientConfig) -> None:
+    def __init__(self, addresses: tuple[str, ...], *, security: ClientSecurity, host: Host, config: ClientConfig) -> None:
         self.loop = asyncio.get_running_loop()
         self.host = host
+        self.security = security
         self.config = config
         self.routes = RouteCache()
         self.session = host.random.token(16).hex()
@@ -144,6 +146,7 @@ class Instance:
         self.cluster = ClusterClient(
             host,
             addresses,
+            security=security,
             timeout_ms=config.request_timeout_ms,
             first=host.random.below(len(addresses)),
             tries=max(2, len(addresses)),  # a single one twice: its connection may have been lost unnoticed
@@ -281,7 +284,8 @@ class Instance:
             running_info=self._running_info,
             unreachable=lambda _: self.watch.refresh_soon(),
         )
-        return BrokerLink(self.host, name, lambda: self.routes.address(name), hooks, request_timeout_ms=self.config.request_timeout_ms)
+        timeout_ms = self.config.request_timeout_ms
+        return BrokerLink(self.host, name, lambda: self.routes.address(name), hooks, security=self.security, request_timeout_ms=timeout_ms)
 
     def _link_up(self, link: BrokerLink, reply: HeartbeatReply) -> None:
         down_ms = self._outages.end(link.name, self.host.clock.monotonic_ms())

@@ -8,18 +8,20 @@ from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
+from lockstep.runtime.security.client_security import ClientSecurity
 
 
 class KeptConnection:
     """Dialled by the first request, shared by concurrent ones, and dialled again after it was lost."""
 
-    def __init__(self, host: Host, address: str, *, dial_ms: int, redial_ms: int | None) -> None:
+    def __init__(self, host: Host, address: str, *, security: ClientSecurity, dial_ms: int, redial_ms: int | None) -> None:
         """`redial_ms`: for how long an address that could not be dialled is not dialled again, so that requests which have waited for the
         dial do not dial in turn. None: it is never dialled again. Raise ConfigError for an invalid address.
         """
         parse_address(address)
         self._host = host
         self._address = address
+        self._security = security
         self._dial_ms = dial_ms
         self._redial_ms = redial_ms
         self._endpoint: Endpoint | None = None
@@ -93,7 +95,7 @@ class KeptConnection:
 
     async def _dial(self) -> str | None:
         try:
-            self._endpoint = await connect(self._host, self._address, timeout_ms=self._dial_ms)
+            self._endpoint = await connect(self._host, self._address, security=self._security, timeout_ms=self._dial_ms)
         except TransportError as error:
             return str(error)
         finally:

@@ -58,7 +58,8 @@ class Producer(OfOneProcess):
 
     Args:
         group: The name of the producer group.
-        nameserver: "HOST:PORT", several separated by ";", or a list of them. Default: 127.0.0.1:9876.
+        nameserver: "HOST:PORT", several separated by ";", a list of them, or "lockstep://HOST:PORT/?tls_ca=FILE". Default: 127.0.0.1:9876.
+        tls: Connect by TLS: True, or Tls(ca=FILE), which says what the client trusts and shows. Default: plain connections.
 
     The other arguments are the settings of ProducerConfig.
 
@@ -77,7 +78,7 @@ class Producer(OfOneProcess):
         settings = settings_of(arguments, ProducerConfig) | {"start_in_background": True}
 
         def make() -> asynchronous.Producer:
-            producer = asynchronous.Producer(group, nameserver=arguments.nameserver, **settings)
+            producer = asynchronous.Producer(group, nameserver=arguments.nameserver, tls=arguments.tls, **settings)
             for hook in self._hooks:
                 producer.add_hook(hook)
             return producer

@@ -74,6 +74,7 @@ async def _request_topic(instance: Instance, broker: BrokerAddress, layout: Topi
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         to_plain(header),
         encode_body(layout),
+        security=instance.security,
         timeout_ms=instance.config.request_timeout_ms,
     )
     return decode_body(CreateTopicReply, checked(response).body).layout

@@ -3,20 +3,23 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lockstep.client.config import DEFAULT_NAMESERVER, nameserver_addresses
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.configuration.config import Settings
+from lockstep.runtime.configuration.tls_settings import TlsSettings
 from lockstep.runtime.connections.address import parse_address
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.connections.listen_address import require_loopback_or_insecure
 
 LISTENER = "dashboard"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DashboardConfig(Settings):
+class DashboardConfig(TlsSettings):
     """The dashboard shows a cluster in the browser. It changes nothing, unless that is allowed."""
 
-    nameserver: Annotated[str, "HOST:PORT of the nameservers, separated by semicolons."] = DEFAULT_NAMESERVER
+    nameserver: Annotated[str, "HOST:PORT of the nameservers, separated by semicolons, or a URL (lockstep://HOST:PORT/?tls_ca=FILE)."] = (
+        DEFAULT_NAMESERVER
+    )
     listen: Annotated[str, "HOST:PORT to listen on. Port 0: any free port."] = "127.0.0.1:9880"
     host_name: Annotated[tuple[str, ...], "A name under which browsers may open it (HTTP's Host), besides addresses and localhost."] = ()
     root_path: Annotated[str, "The path under which a proxy serves it, as in /lockstep."] = ""
@@ -27,7 +30,7 @@ class DashboardConfig(Settings):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        nameserver_addresses(self.nameserver)
+        ClusterAddress.parse(self.nameserver)
         require_loopback_or_insecure({LISTENER: self.address}, insecure=self.insecure)
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
             raise ConfigError(f"root_path is {self.root_path!r}: expected a path that begins with a slash and does not end with one")

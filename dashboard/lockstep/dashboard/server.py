@@ -7,11 +7,12 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from lockstep.dashboard.config import DashboardConfig
+from lockstep.dashboard.config import LISTENER, DashboardConfig
 from lockstep.dashboard.connection import CONNECTIONS_MAX, LimitedConnection
 from lockstep.dashboard.dashboard import Dashboard
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.connections.address import format_address, os_reason
+from lockstep.runtime.connections.tls_listener import TlsListener
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import announce
@@ -26,6 +27,12 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.accepts = asyncio.Event()
+        self.tls: TlsListener | None = None
+        """The port, if it has TLS."""
+
+    def make_connection(self) -> LimitedConnection:
+        """Return the protocol of a connection, for `tls`."""
+        return LimitedConnection(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -33,6 +40,9 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self.tls is not None:
+            self.servers.append(self.tls)  # type: ignore[arg-type]
+            await self.tls.start_serving(CONNECTIONS_MAX)
         self.accepts.set()
 
 
@@ -43,6 +53,8 @@ class DashboardServer:
         self.on_fatal: Callable[[BaseException], None] | None = None
         self.address = ""
         self._config = config
+        self._host = host
+        self._security = config.security()
         self._tasks = Tasks(self._failed)
         self._dashboard = Dashboard(
             config.nameserver, host=host, host_names=config.host_name, bodies=not config.no_bodies, changes=config.allow_changes
@@ -53,13 +65,10 @@ class DashboardServer:
     @property
     def url(self) -> str:
         """Return where a browser on this machine finds it, after the start."""
-        return f"http://{self.address}{self._config.root_path}/"
+        return f"http{'' if self._security.tls is None else 's'}://{self.address}{self._config.root_path}/"
 
     async def start(self) -> None:
         """Bind the port and begin to watch the cluster, which need not be there yet. Raise ConfigError if the port can't be bound."""
-        host, port = self._config.address
-        bound = _bind(host, port)
-        self.address = format_address(bound.getsockname())
         options = uvicorn.Config(
             self._dashboard.app,
             loop="none",
@@ -72,11 +81,30 @@ class DashboardServer:
             timeout_graceful_shutdown=STOP_S,
             root_path=self._config.root_path,
         )
-        self._server = _Server(options)
-        self._serving = self._tasks.spawn(self._server.serve(sockets=[bound]), "dashboard server")
+        self._server = server = _Server(options)
+        bound = await self._bind(server)
+        self._serving = self._tasks.spawn(server.serve(sockets=bound), "dashboard server")
         await self._dashboard.start()
-        await self._server.accepts.wait()
+        await server.accepts.wait()
         announce("dashboard.started", address=self.url, nameserver=self._config.nameserver)
+
+    async def _bind(self, server: _Server) -> list[socket.socket]:
+        """Bind the port. Return the sockets on which uvicorn accepts: none if the port has TLS."""
+        host, port = self._config.address
+        tls, requires_tls = self._security.tls, self._security.requires_tls(host)
+        try:
+            if tls is None:
+                bound = [_bound_socket(host, port)]
+                self.address = format_address(bound[0].getsockname())
+                return bound
+            make = server.make_connection
+            server.tls = TlsListener(LISTENER, make, lambda: tls.context, lambda _: None if requires_tls else make)
+            await server.tls.bind(host, port)
+        except OSError as error:
+            raise ConfigError(f"the dashboard can't listen on {host}:{port}: {os_reason(error)}") from error
+        self._security.watch(self._host, self._tasks, lambda _reason: None)
+        self.address = format_address(server.tls.sockets[0].getsockname())
+        return []
 
     async def stop(self) -> None:
         await self._dashboard.stop()
@@ -95,16 +123,15 @@ def local_dashboard(nameserver: str, port: int, host: Host) -> DashboardServer:
     return DashboardServer(DashboardConfig(nameserver=nameserver, listen=f"127.0.0.1:{port}"), host)
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    """Return a socket that is bound. uvicorn would end the process if it could not bind."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
+def _bound_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound. uvicorn would end the process if it could not bind. Raises OSError."""
+    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind((host, port))
         bound.listen(CONNECTIONS_MAX)
         bound.setblocking(False)
-    except OSError as error:
+    except OSError:
         bound.close()
-        raise ConfigError(f"the dashboard can't listen on {host}:{port}: {os_reason(error)}") from error
+        raise
     return bound

@@ -11,6 +11,7 @@ from lockstep.nameserver.settings import NameserverSettings
 from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.protocol.native import implementation
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
+from lockstep.runtime.connections.figures import add_connections
 from lockstep.runtime.connections.listen_address import ADMIN
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import Tasks
@@ -36,13 +37,16 @@ class Nameserver:
         self._budget = DescriptorBudget.of(host.descriptors.limit, config.connections_max, 0)
         processors = [self._processor, NameserverSettings(config, origins or {}), ClassicAdminProcessor(self.table, config)]
         self._dispatcher = Dispatcher(processors, lanes=LANES)
-        self._server = Server(host, config.listeners(), self._dispatcher, connections_max=self._budget.connections_max)
+        self._security = config.security()
+        self._host = host
+        connections_max = self._budget.connections_max
+        self._server = Server(host, config.listeners(), self._dispatcher, connections_max=connections_max, security=self._security)
         self._failure: BaseException | None = None
         self._serving = False
         self.admin_port: AdminPort | None = None
         """The admin port, if the settings have one."""
         for listen in config.admin_listener().values():
-            self.admin_port = AdminPort(listen, AdminPages(self.health, self._metrics), (host.name, *config.admin_host))
+            self.admin_port = AdminPort(listen, AdminPages(self.health, self._metrics), (host.name, *config.admin_host), self._security)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -60,6 +64,7 @@ class Nameserver:
             await self.admin_port.start()
         await self._server.start()
         self._tasks.spawn(self._scan(), "nameserver.scan")
+        self._security.watch(self._host, self._tasks, self._server.renew)
         self._serving = True
         admin = {} if self.admin_port is None else {ADMIN: self.admin_port.address}
         limits = {"connections_max": self._budget.connections_max, "descriptor_limit": self._budget.limit}
@@ -101,7 +106,7 @@ class Nameserver:
             "Topics, without system topics.",
             rows=[((), self.table.layouts.user_count)],
         )
-        figures.gauge("lockstep_connections", "Open connections.", rows=[((), len(self._server.endpoints))])
+        add_connections(figures, self._server)
         return await figures.render()
 
     def _failed(self, error: BaseException) -> None:

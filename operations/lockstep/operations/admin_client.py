@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from lockstep.client.cluster_client import ClusterClient
-from lockstep.client.config import nameserver_addresses
 from lockstep.operations.progress import Reporter
 from lockstep.operations.tool_groups import READER_GROUP
 from lockstep.protocol.bodies import (
@@ -76,6 +75,7 @@ from lockstep.protocol.headers.routes import (
 from lockstep.protocol.headers.tools import RunningInfoHeader
 from lockstep.protocol.responses import checked, pulled
 from lockstep.protocol.topics.queue import TopicLayout
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.host import Host
 
 T = TypeVar("T")
@@ -103,15 +103,18 @@ class BrokerResults(Generic[T]):
 class AdminClient:
     """Sends admin requests. Every request raises TransportError, or the BrokerError of a response that reports an error.
 
-    The constructor raises ConfigError for an invalid nameserver address.
+    The constructor raises ConfigError for an invalid nameserver address, and if a file of TLS can't be used.
     """
 
-    def __init__(self, host: Host, nameserver: str, *, timeout_ms: int = TIMEOUT_MS, reporter: Reporter | None = None) -> None:
+    def __init__(
+        self, host: Host, nameserver: str | ClusterAddress, *, timeout_ms: int = TIMEOUT_MS, reporter: Reporter | None = None
+    ) -> None:
         """`reporter`: receives what operations report while they run."""
         self.host = host
         self.reporter = reporter or Reporter()
-        self.nameservers = nameserver_addresses(nameserver)
-        self._cluster = ClusterClient(host, self.nameservers, timeout_ms=timeout_ms)
+        self.address = ClusterAddress.parse(nameserver)
+        self.nameservers = self.address.nameservers
+        self._cluster = ClusterClient(host, self.nameservers, security=self.address.security(), timeout_ms=timeout_ms)
 
     @asynccontextmanager
     async def keep_connections(self, *, redial: bool = False) -> AsyncIterator[None]:

@@ -24,6 +24,9 @@ HEADER_BYTES_MAX = 256 * 1024
 BODY_BYTES_MAX = 4 * 1024 * 1024
 """The maximum size of a message body. A larger one gets an error response instead of a closed connection. RocketMQ: maxMessageSize."""
 
+TLS_HANDSHAKE = 0x1603
+"""The first two bytes of a connection that begins with TLS: a handshake record of version 3 (RFC 8446, 5.1)."""
+
 _PREFIX = Struct(">iI")
 _LENGTH = Struct(">i")
 _PREFIX_BYTES = 8
@@ -121,7 +124,8 @@ class FrameBuffer:
 
     def _check_length(self, length: int) -> None:
         if length < 4 or length > self._frame_bytes_max - 4:
-            raise self._fail(f"frame length {length} is refused: 4 … {self._frame_bytes_max - 4}")
+            hint = "; a handshake of TLS begins so, and this port has no TLS" if length >> 16 == TLS_HANDSHAKE else ""
+            raise self._fail(f"frame length {length} is refused: 4 … {self._frame_bytes_max - 4}{hint}")
 
     def _fail(self, message: str) -> RemoteProtocolError:
         self._error = message

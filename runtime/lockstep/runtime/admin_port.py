@@ -24,9 +24,12 @@ from typing import cast
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.connections.address import format_address, os_reason
 from lockstep.runtime.connections.http_host import is_own_host
+from lockstep.runtime.connections.listen_address import ADMIN
+from lockstep.runtime.connections.tls_listener import TlsListener
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.logs import log as logging
 from lockstep.runtime.metrics import CONTENT_TYPE, load
+from lockstep.runtime.security.server_security import OPEN, ServerSecurity
 
 log = logging.get_logger("runtime.admin")
 
@@ -96,9 +99,10 @@ class AdminPort:
     hosts: Collection[str] = ()
     """Names of this machine accepted as Host, in addition to `localhost` and the name of the listen address. Addresses are always
     accepted."""
+    security: ServerSecurity = OPEN
     address: str = ""
     """The bound address."""
-    _server: asyncio.Server | None = None
+    _server: asyncio.Server | TlsListener | None = None
     _tasks: Tasks = field(default_factory=Tasks)
     _open: dict["_Connection", None] = field(default_factory=dict)
     _scrape: "asyncio.Task[HttpResponse] | None" = None
@@ -109,12 +113,22 @@ class AdminPort:
         load()
         host, port = self.listen
         try:
-            self._server = await asyncio.get_running_loop().create_server(
-                lambda: _Connection(self._handle, self._tasks, self._open), host, port
-            )
+            self._server = await self._listen(host, port)
         except OSError as error:
             raise ConfigError(f"the admin port can't listen on {host}:{port}: {os_reason(error)}") from error
         self.address = format_address(self._server.sockets[0].getsockname())
+
+    async def _listen(self, host: str, port: int) -> asyncio.Server | TlsListener:
+        def make() -> _Connection:
+            return _Connection(self._handle, self._tasks, self._open)
+
+        tls, requires_tls = self.security.tls, self.security.requires_tls(host)
+        if tls is None:
+            return await asyncio.get_running_loop().create_server(make, host, port)
+        listener = TlsListener(ADMIN, make, lambda: tls.context, lambda _: None if requires_tls else make, half_open_max=INCOMPLETE_MAX)
+        await listener.bind(host, port)
+        await listener.start_serving(INCOMPLETE_MAX)
+        return listener
 
     async def stop(self) -> None:
         if self._server is not None:
@@ -122,6 +136,8 @@ class AdminPort:
         for connection in list(self._open):
             connection.abort()
         await self._tasks.cancel_all()
+        if isinstance(self._server, TlsListener):
+            await self._server.wait_closed()
 
     async def _handle(self, request: HttpRequest) -> HttpResponse:
         host = request.fields.get("host", "")

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from lockstep.protocol.errors import LockstepError
+from lockstep.protocol.errors import ConfigError, LockstepError
 from lockstep.runtime.configuration.config import LoadedSettings, Settings, load
 from lockstep.runtime.daemon import Daemon, Service, exit_code_of
 from lockstep.runtime.descriptors import DESCRIPTORS
@@ -22,8 +22,8 @@ def run_program(
 ) -> int:
     """Load the settings, set up logging at `log_level` (if it exists), make and run the service. Return the exit code.
 
-    An invalid setting gives one line on stderr and exit 2; an error of `make` is reported the same way, with the error's own exit code. An
-    unknown variable of the environment is logged as a warning.
+    An invalid setting gives one line on stderr and exit 2, also if `make` finds it; another error of `make` is reported the same way, with
+    its own exit code. An unknown variable of the environment is logged as a warning.
     """
     try:
         loaded = load(model, argv, prog)
@@ -38,6 +38,6 @@ def run_program(
         service = make(loaded)
     except LockstepError as error:
         print(f"{prog}: {error}", file=sys.stderr)
-        return exit_code_of(error)
+        return EXIT_USAGE if isinstance(error, ConfigError) else exit_code_of(error)
     daemon = Daemon(prog) if stop_ms is None else Daemon(prog, stop_ms=stop_ms)
     return daemon.run(service)

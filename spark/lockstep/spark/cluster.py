@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lockstep.client.client import Client
+from lockstep.client.config import NameserverAddresses
 from lockstep.client.instance import Instance
 from lockstep.client.patience import patiently
 from lockstep.client.topics import create_topic
@@ -195,7 +196,7 @@ def _retrieve_exception(begun: "asyncio.Future[Command]") -> None:
 
 
 @asynccontextmanager
-async def connected(nameserver: tuple[str, ...], timeout_ms: int) -> AsyncIterator[Cluster]:
+async def connected(nameserver: NameserverAddresses, timeout_ms: int) -> AsyncIterator[Cluster]:
     """Connect a client for the duration of the block. Raise TransportError if no nameserver responds."""
     instance = Client(nameserver).instance()
     try:
@@ -205,7 +206,7 @@ async def connected(nameserver: tuple[str, ...], timeout_ms: int) -> AsyncIterat
         await instance.close()
 
 
-def run_once(nameserver: tuple[str, ...], timeout_ms: int, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+def run_once(nameserver: NameserverAddresses, timeout_ms: int, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
     """Run `work` with a new connection in a new event loop."""
 
     async def run() -> T:
@@ -219,7 +220,7 @@ def run_once(nameserver: tuple[str, ...], timeout_ms: int, work: Callable[[Clust
 class CachedCluster:
     """Keeps an event loop and a connection between calls, for a stream's planner or a task that reads."""
 
-    def __init__(self, nameserver: tuple[str, ...], timeout_ms: int) -> None:
+    def __init__(self, nameserver: NameserverAddresses, timeout_ms: int) -> None:
         self._nameserver = nameserver
         self._timeout_ms = timeout_ms
         self._loop: asyncio.AbstractEventLoop | None = None

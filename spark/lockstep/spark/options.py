@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-from lockstep.client.config import nameserver_addresses
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.tags import TagFilter
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 
 OptionsT = TypeVar("OptionsT", bound="SourceOptions | SinkOptions")
 
@@ -36,6 +36,8 @@ COLUMN_TYPES = {
     "headers": "array<struct<key:string,value:binary>>",
 }
 """Every column of the source, with its DDL type."""
+NO_CLUSTER = ClusterAddress(())
+"""The option is required."""
 SPARK_OPTIONS = frozenset({"checkpointlocation", "queryname"})
 """Options of Spark that it also passes to a sink."""
 LATEST, EARLIEST = -1, -2
@@ -46,7 +48,7 @@ LATEST, EARLIEST = -1, -2
 class SourceOptions:
     """The options of a batch or streaming read."""
 
-    nameserver: tuple[str, ...] = ()
+    nameserver: ClusterAddress = NO_CLUSTER
     subscribe: tuple[str, ...] = ()
     subscribe_pattern: str | None = None
     assign: Mapping[str, tuple[int, ...]] | None = None
@@ -113,7 +115,7 @@ class SourceOptions:
 class SinkOptions:
     """The options of a batch or streaming write."""
 
-    nameserver: tuple[str, ...] = ()
+    nameserver: ClusterAddress = NO_CLUSTER
     topic: str | None = None
     frame_records: int = 1_000
     frame_bytes: int = 256 * 1024
@@ -169,8 +171,8 @@ def _one_of(*words: str) -> Callable[[str], str]:
     return parse
 
 
-def _nameserver(text: str) -> tuple[str, ...]:
-    return nameserver_addresses(text)
+def _nameserver(text: str) -> ClusterAddress:
+    return ClusterAddress.parse(text)
 
 
 def _topic(text: str) -> str:
@@ -367,7 +369,8 @@ INSTEAD = {
     "remove it: key and value are binary columns, which the query casts": (
         *("key.deserializer", "value.deserializer", "key.serializer", "value.serializer"),
     ),
-    "remove it: there is no authentication yet, so the network must be trusted": ("security.protocol", "sasl.", "ssl."),
+    "name the authority in the nameserver option, as in lockstep://HOST:PORT/?tls_ca=FILE": ("security.protocol", "ssl."),
+    "remove it: there are no users yet, so the network must be trusted": ("sasl.",),
 }
 """What to do about an option of Kafka's source, by its name in lower case without `kafka.`; one that ends with a dot is a prefix."""
 

@@ -3,8 +3,8 @@
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lockstep.client.config import nameserver_addresses
 from lockstep.protocol.errors import LocalProtocolError
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.spark.cluster import Cluster, run_once
 from lockstep.spark.frames import PLACED_OVER
 
@@ -41,4 +41,4 @@ def queue_count(nameserver: str, topic: str) -> int:
     async def count(cluster: Cluster) -> int:
         return len((await cluster.layout(topic)).write_queues)
 
-    return run_once(nameserver_addresses(nameserver), TIMEOUT_MS, count)
+    return run_once(ClusterAddress.parse(nameserver), TIMEOUT_MS, count)

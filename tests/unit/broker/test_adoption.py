@@ -24,6 +24,7 @@ from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.host import Host
+from lockstep.runtime.security.client_security import NO_SECURITY
 from support.adoption import (
     LEVEL_1,
     foreign_directory,
@@ -232,7 +233,7 @@ async def test_every_nameserver_is_asked(monkeypatch: pytest.MonkeyPatch) -> Non
     layout = TopicLayout("orders", LayoutVersion(2, 7), (LayoutEntry("broker-b", 3, 3, 1),))
     asked: list[str] = []
 
-    async def ask(_host: Host, address: str, _topics: object) -> tuple[list[TopicLayout], bool]:
+    async def ask(_host: Host, address: str, _security: object, _topics: object) -> tuple[list[TopicLayout], bool]:
         asked.append(address)
         if address == "a:1":
             return [], True
@@ -242,7 +243,7 @@ async def test_every_nameserver_is_asked(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr(adoption, "_layouts_at", ask)
     monkeypatch.setattr(adoption, "RETRY_S", 0)
-    assert await adoption.cluster_layouts(Host.real(), ["a:1", "b:1"], ["orders"]) == {"orders": layout}
+    assert await adoption.cluster_layouts(Host.real(), ["a:1", "b:1"], NO_SECURITY, ["orders"]) == {"orders": layout}
     assert asked == ["a:1", "b:1", "b:1", "b:1"]
 
 

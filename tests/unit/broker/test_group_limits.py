@@ -25,6 +25,7 @@ from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
 from lockstep.runtime.metrics import SLICE_ITEMS
 from lockstep.runtime.requests.dispatch import Dispatcher
+from lockstep.runtime.security.server_security import OPEN
 from support.broker_fakes import FakeEndpoint, FakeHost, request
 from support.coordination_kit import BROKER, CONFIG, GROUP, TOPIC, Bench, ClassicClient, Client, joined, layout, ordered, replay
 
@@ -436,9 +437,13 @@ async def test_scrape_reads_at_most_a_slice_of_entries_per_turn(monkeypatch: pyt
     class Config:
         cluster = name = "c"
 
+    class Server:
+        endpoints: ClassVar[dict[int, object]] = {}
+        security = OPEN
+
     metrics = BrokerMetrics(Config(), Store(), State(), Pulls(), Figures(Store(), State(), Pulls()))  # type: ignore[arg-type]
     monkeypatch.setattr(BrokerMetrics, "_log", lambda self, figures: None)
-    scrape = asyncio.ensure_future(metrics.render({}, 0))
+    scrape = asyncio.ensure_future(metrics.render({}, Server()))
     while not scrape.done():
         turns.append(0)
         await asyncio.sleep(0)

@@ -20,7 +20,6 @@ from lockstep.client import (
     PullConsumerConfig,
     PushConsumer,
 )
-from lockstep.client.config import nameserver_addresses
 from lockstep.client.producer.config import check_terms
 from lockstep.client.sync import Producer as BlockingProducer
 from lockstep.protocol.bodies import ConsumerGroup
@@ -29,15 +28,15 @@ from lockstep.runtime.configuration.settings import Range
 
 
 def test_nameservers_are_accepted_as_a_string_or_a_list() -> None:
-    assert nameserver_addresses("h:1") == ("h:1",)
-    assert nameserver_addresses(" h:1 ; g:65535;h:1;") == ("h:1", "g:65535")
-    assert nameserver_addresses(["h:1", "[::1]:2"]) == ("h:1", "[::1]:2")
+    assert Client("h:1").address.nameservers == ("h:1",)
+    assert Client(" h:1 ; g:65535;h:1;").address.nameservers == ("h:1", "g:65535")
+    assert Client(["h:1", "[::1]:2"]).address.nameservers == ("h:1", "[::1]:2")
 
 
 @pytest.mark.parametrize("address", ["", ";", "host", "host:", ":1", "h:0", "h:65536", "h:" + "9" * 5_000, "h:x", "h:１"])
 def test_invalid_nameserver_address_is_rejected(address: str) -> None:
     with pytest.raises(ConfigError, match="nameserver"):
-        nameserver_addresses(address)
+        Client(address)
 
 
 def test_producer_limits_must_be_positive_and_fit_a_frame() -> None:

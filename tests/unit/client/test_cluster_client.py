@@ -25,6 +25,7 @@ from lockstep.protocol.errors import (
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
+from lockstep.runtime.security.client_security import NO_SECURITY
 from support.cycles import collector_off
 from support.fake_broker import LOOPBACK, make_layout
 from support.loops import until
@@ -87,7 +88,7 @@ class Nameservers:
                 await server.close()
 
     def client(self, **options: Any) -> ClusterClient:
-        return ClusterClient(Host.current(), self.addresses, timeout_ms=TIMEOUT_MS, **options)
+        return ClusterClient(Host.current(), self.addresses, security=NO_SECURITY, timeout_ms=TIMEOUT_MS, **options)
 
     def _handle(self, position: int, command: Command, endpoint: Endpoint) -> None:
         self.asked.append(position)
@@ -331,7 +332,7 @@ async def test_address_that_could_not_be_dialled_is_not_dialled_again_for_a_whil
         raise TransportError(f"{address}: refused")
 
     monkeypatch.setattr(kept_connection, "connect", refused)
-    client = ClusterClient(Host.current(), ("nowhere:1",), timeout_ms=TIMEOUT_MS)
+    client = ClusterClient(Host.current(), ("nowhere:1",), security=NO_SECURITY, timeout_ms=TIMEOUT_MS)
     client.keep(redial_ms)
     found = await asyncio.gather(*(client.request("nowhere:1", CODE) for _ in range(9)), return_exceptions=True)
     assert {str(error) for error in found} == {"nowhere:1: refused"}
@@ -349,7 +350,7 @@ async def test_requests_that_fail_are_freed_without_the_collector() -> None:
 
         async def fail() -> None:
             for redial_ms in (0, None):
-                client = ClusterClient(Host.real(), running.addresses, timeout_ms=20)
+                client = ClusterClient(Host.real(), running.addresses, security=NO_SECURITY, timeout_ms=20)
                 assert await outcome(client) is not None
                 client.keep(redial_ms)
                 assert await outcome(client) is not None

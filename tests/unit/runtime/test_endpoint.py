@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +16,19 @@ from lockstep.protocol.frame import encode_frame
 from lockstep.runtime.connections.address import format_address
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.limits import DEFAULT_LIMITS
+from support.certificates import secured_peers
 from support.loops import LoopWatch, turns, until
 from support.peers import dialled, raw_peer, serving
 from support.recorder import Recorder, record
 
 pytestmark = pytest.mark.both_loops
+
+
+@pytest.fixture(params=["plain", "tls"], autouse=True)
+def wire(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    with secured_peers(tmp_path, request.param == "tls"):
+        yield
+
 
 ECHO = RequestCode.GET_MAX_OFFSET
 SILENT = RequestCode.GET_MIN_OFFSET

@@ -5,9 +5,11 @@ import gc
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
+from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import LockstepError, RequestTimeoutError, SystemBusyError, TransportError, without_frames
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
 from lockstep.runtime.connections.dial import call, connect
@@ -20,6 +22,8 @@ from lockstep.runtime.loop_thread import LoopThread
 from lockstep.runtime.requests.dispatch import Dispatcher, handles
 from lockstep.runtime.requests.lanes import LaneLimits
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request, RunInLane
+from support import peers
+from support.certificates import requiring, server_tls, trusting
 from support.cycles import collector_off
 from support.http import raw
 from support.loops import turns, until
@@ -108,22 +112,22 @@ class World:
         await link.close()
 
     async def link_in_vain(self) -> None:
-        link = Link(Host.real(), lambda: NOWHERE)
-        with pytest.raises(TransportError):
-            await link.request(GOOD, timeout_ms=50)
-        await until(lambda: link.last_error is not None)
-        await link.close()
+        await fail_and_close(Link(Host.real(), lambda: NOWHERE))
 
     async def link_refused_by_handshake(self) -> None:
         async def handshake(endpoint: Endpoint) -> None:
             raise TransportError(f"{endpoint} is not welcome")
 
-        link = Link(Host.real(), lambda: self.address, on_connected=handshake)
-        request = asyncio.ensure_future(link.request(GOOD, timeout_ms=10_000))
-        await until(lambda: link.last_error is not None)
-        await link.close()  # during the backoff, not in the middle of the next attempt
-        (error,) = await asyncio.gather(request, return_exceptions=True)  # raised, it would refer to this frame and so to its task
-        assert "the link is closed" in str(error)
+        await fail_and_close(Link(Host.real(), lambda: self.address, on_connected=handshake))
+
+
+async def fail_and_close(link: Link) -> None:
+    """Request something of a link that can't connect, and close it during its backoff, not in the middle of the next attempt."""
+    request = asyncio.ensure_future(link.request(GOOD, timeout_ms=10_000))
+    await until(lambda: link.last_error is not None)
+    await link.close()
+    (error,) = await asyncio.gather(request, return_exceptions=True)  # raised, it would refer to this frame and so to its task
+    assert "the link is closed" in str(error)
 
 
 SCENARIOS: dict[str, Callable[[World], Awaitable[None]]] = {
@@ -186,6 +190,66 @@ async def test_connection_that_sent_most_of_a_frame_is_gone_when_it_is_closed() 
             assert world.server._partial_bytes == 0
         finally:
             gc.enable()
+
+
+class SecureWorld:
+    """A server that requires TLS, and clients that do and do not trust it."""
+
+    def __init__(self, server: Server, directory: Path) -> None:
+        self.server = server
+        self.address = server.addresses["internal"]
+        self._trusting = trusting(directory)
+        self._mistrusting = trusting(directory, "theirs")
+
+    async def request(self) -> None:
+        assert (await call(Host.real(), self.address, GOOD, security=self._trusting, timeout_ms=10_000)).code == 0
+
+    async def request_without(self) -> None:
+        assert (await call(Host.real(), self.address, GOOD, timeout_ms=10_000)).code == ResponseCode.NO_PERMISSION
+
+    async def mistrusted(self) -> None:
+        with pytest.raises(TransportError):
+            await call(Host.real(), self.address, GOOD, security=self._mistrusting, timeout_ms=10_000)
+
+    async def send(self, data: bytes, end: Callable[[asyncio.StreamWriter], None]) -> None:
+        host, _, port = self.address.rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        await until(lambda: self.server.half_open_count == 1)
+        writer.write(data)
+        await writer.drain()
+        await turns(5)
+        end(writer)
+        await until(lambda: not self.server.half_open_count)
+        writer.close()
+
+
+HELLO = bytes.fromhex("16030100fa010000f60303") + bytes(100)
+"""The beginning of a ClientHello."""
+SECURE: dict[str, Callable[[SecureWorld], Awaitable[None]]] = {
+    "a request": SecureWorld.request,
+    "a request without TLS": SecureWorld.request_without,
+    "a client that does not trust the server": SecureWorld.mistrusted,
+    "nothing": lambda world: world.send(b"", lambda writer: writer.close()),
+    "half a ClientHello": lambda world: world.send(HELLO, lambda writer: writer.close()),
+    "half a ClientHello, reset": lambda world: world.send(HELLO, lambda writer: writer.transport.abort()),
+    "no ClientHello": lambda world: world.send(HELLO[:5] + b"x" * 300, lambda writer: None),
+    "something else": lambda world: world.send(b"GET /", lambda writer: None),
+}
+
+
+@pytest.mark.parametrize("name", SECURE)
+async def test_handshakes_are_freed_without_the_collector(name: str, tmp_path: Path) -> None:
+    security = requiring(server_tls(tmp_path))
+    async with peers.serving(Dispatcher([Processor()], lanes={"slow": LaneLimits(2, 10)}), security=security) as server:
+        world = SecureWorld(server, tmp_path)
+        for _ in range(2):  # what is made once
+            await SECURE[name](world)
+        await until(lambda: not server.endpoints and not server.half_open_count)
+        await turns(5)
+        with collector_off():
+            await SECURE[name](world)
+            await until(lambda: not server.endpoints and not server.half_open_count)
+            await turns(5)
 
 
 def accepted() -> list[str]:

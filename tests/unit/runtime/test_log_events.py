@@ -44,6 +44,8 @@ UNLIMITED = {
     "retention.removed": ON_A_TIMER,
     "scrub.failed": ON_A_TIMER,
     "scrub.passed": ON_A_TIMER,
+    "tls.reload_failed": "at most once in 5 s, for another reason each time",
+    "tls.reloaded": ON_A_TIMER,
     "deletions.forgotten": BY_AN_OPERATOR,
     "group.configured": BY_AN_OPERATOR,
     "group.deleted": BY_AN_OPERATOR,

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.spark.options import COLUMN_TYPES, DEFAULT_COLUMNS, SINK, SOURCE, SinkOptions, SourceOptions
 
 READ = {"nameserver": "h:1", "subscribe": "orders"}
@@ -14,7 +15,7 @@ WRITE = {"nameserver": "h:1", "topic": "orders"}
 
 def test_option_names_are_case_insensitive() -> None:
     options = SourceOptions.parse({"NAMESERVER": "h:1;i:2", "subscribe": "a, b,a", "maxoffsetspertrigger": "7", "FailOnDataLoss": "False"})
-    assert (options.nameserver, options.subscribe) == (("h:1", "i:2"), ("a", "b"))
+    assert (options.nameserver.nameservers, options.subscribe) == (("h:1", "i:2"), ("a", "b"))
     assert (options.max_offsets_per_trigger, options.fail_on_data_loss) == (7, False)
 
 
@@ -35,8 +36,9 @@ def test_group_has_three_option_names(alias: str) -> None:
         ("fetchOffset.numRetries", 'use "requestTimeoutMs"'),
         ("groupIdPrefix", 'use "group", or nothing'),
         ("kafka.auto.offset.reset", 'use "startingOffsets"'),
-        ("kafka.sasl.jaas.config", "there is no authentication yet"),
-        ("kafka.security.protocol", "there is no authentication yet"),
+        ("kafka.sasl.jaas.config", "there are no users yet"),
+        ("kafka.security.protocol", "lockstep://HOST:PORT/?tls_ca=FILE"),
+        ("kafka.ssl.truststore.location", "lockstep://HOST:PORT/?tls_ca=FILE"),
         ("kafka.key.deserializer", "which the query casts"),
         ("path", 'use option "topic" to write and "subscribe" to read'),
         ("zzzzzz", "the known ones are nameserver, subscribe,"),
@@ -123,7 +125,7 @@ def test_every_option_is_documented() -> None:
 
 
 READ_SAYS: dict[str, tuple[str, object]] = {
-    "nameserver": ("i:2", ("i:2",)),
+    "nameserver": ("i:2", ClusterAddress(("i:2",))),
     "subscribe": ("a,b", ("a", "b")),
     "subscribePattern": ("a.*", "a.*"),
     "assign": ('{"a":[1,0]}', {"a": (0, 1)}),
@@ -154,7 +156,7 @@ READ_SAYS: dict[str, tuple[str, object]] = {
     "requestTimeoutMs": ("5", 5),
 }
 WRITE_SAYS: dict[str, tuple[str, object]] = {
-    "nameserver": ("i:2", ("i:2",)),
+    "nameserver": ("i:2", ClusterAddress(("i:2",))),
     "topic": ("a", "a"),
     "frameRecords": ("5", 5),
     "frameBytes": ("5", 5),

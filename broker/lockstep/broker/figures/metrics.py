@@ -15,6 +15,8 @@ from lockstep.broker.store import Store
 from lockstep.broker.tables.topic_table import NAMES_MAX
 from lockstep.protocol.bodies import FlowFigures, GroupFigures, TopicFigures
 from lockstep.protocol.names import DLQ_PREFIX
+from lockstep.runtime.connections.figures import add_connections
+from lockstep.runtime.connections.server import Server
 from lockstep.runtime.metrics import MetricFamilies
 
 
@@ -28,7 +30,7 @@ class BrokerMetrics:
         self._pulls = pulls
         self._figures = figures
 
-    async def render(self, registrations: dict[str, RegistrationState], connection_count: int) -> bytes:
+    async def render(self, registrations: dict[str, RegistrationState], server: Server) -> bytes:
         """Return all metrics as text. `registrations` maps each nameserver to the state of the broker's registration there."""
         families = MetricFamilies(self._labels)
         groups = self._state.coordination.status.groups()
@@ -39,7 +41,7 @@ class BrokerMetrics:
         self._log(families)
         rows = [((address,), float(state is RegistrationState.ACCEPTED)) for address, state in registrations.items()]
         families.gauge("lockstep_registered", "1 if this nameserver has accepted the broker.", ("nameserver",), rows)
-        families.gauge("lockstep_connections", "Open connections.", rows=[((), connection_count)])
+        add_connections(families, server)
         return await families.render()
 
     def _topics(self, families: MetricFamilies, topics: Sequence[TopicFigures], groups: Sequence[str]) -> None:

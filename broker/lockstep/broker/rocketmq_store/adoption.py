@@ -38,6 +38,7 @@ from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.security.client_security import ClientSecurity
 
 log = get_logger("broker")
 
@@ -64,7 +65,9 @@ class Adopted:
     delayed_messages: int
 
 
-async def cluster_layouts(host: Host, nameservers: Sequence[str], topics: Collection[str]) -> dict[str, TopicLayout]:
+async def cluster_layouts(
+    host: Host, nameservers: Sequence[str], security: ClientSecurity, topics: Collection[str]
+) -> dict[str, TopicLayout]:
     """Return topic → the layout in force in the cluster, or its deletion. Wait until every nameserver has responded.
 
     A layout that was made without knowledge of a deletion is deleted by it, with its messages: so the layouts of adopted topics must follow
@@ -75,7 +78,7 @@ async def cluster_layouts(host: Host, nameservers: Sequence[str], topics: Collec
     while waiting:
         for address in list(waiting):
             try:
-                found, ready = await _layouts_at(host, address, topics)
+                found, ready = await _layouts_at(host, address, security, topics)
             except (TransportError, RemoteProtocolError, RequestTimeoutError) as error:
                 log_limited(log, "warning", "adoption.waits", nameserver=address, reason=str(error), then="asked again every second")
                 continue
@@ -90,10 +93,10 @@ async def cluster_layouts(host: Host, nameservers: Sequence[str], topics: Collec
     return known
 
 
-async def _layouts_at(host: Host, address: str, topics: Collection[str]) -> tuple[list[TopicLayout], bool]:
+async def _layouts_at(host: Host, address: str, security: ClientSecurity, topics: Collection[str]) -> tuple[list[TopicLayout], bool]:
     """Return the layouts that a nameserver has, and whether any broker has registered with it since it started."""
     found, ready = [], True
-    endpoint = await connect(host, address)
+    endpoint = await connect(host, address, security=security)
     try:
         for topic in topics:
             response = await endpoint.request(RequestCode.GET_ROUTEINFO_BY_TOPIC, to_plain(TopicHeader(topic)), timeout_ms=TIMEOUT_MS)
@@ -108,10 +111,12 @@ async def _layouts_at(host: Host, address: str, topics: Collection[str]) -> tupl
     return found, ready
 
 
-async def take_over(host: Host, nameservers: Sequence[str], root: str, state: BrokerState, foreign: ForeignStore) -> None:
+async def take_over(
+    host: Host, nameservers: Sequence[str], security: ClientSecurity, root: str, state: BrokerState, foreign: ForeignStore
+) -> None:
     """Record what RocketMQ's broker has left in the directory `root`, and log what it was. Raises AdoptionError."""
     topics = [topic.topic for topic in adopted_topics(foreign.config, foreign.log)]
-    cluster = await cluster_layouts(host, nameservers, topics)
+    cluster = await cluster_layouts(host, nameservers, security, topics)
     found = await adopt(state, foreign, cluster)
     left_behind = {each.kind: each.count for each in foreign.unfinished}
     if doubts := foreign.doubts:

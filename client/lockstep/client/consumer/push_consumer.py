@@ -54,7 +54,8 @@ class PushConsumer(BaseConsumer):
 
     Args:
         group: The name of the consumer group.
-        nameserver: "HOST:PORT", several separated by ";", or a list of them. Default: 127.0.0.1:9876.
+        nameserver: "HOST:PORT", several separated by ";", a list of them, or "lockstep://HOST:PORT/?tls_ca=FILE". Default: 127.0.0.1:9876.
+        tls: Connect by TLS: True, or Tls(ca=FILE), which says what the client trusts and shows. Default: plain connections.
         client: The connections to use, instead of `nameserver`. Default: the consumer has its own.
         host: The clock, randomness and files to use; for tests. Default: those of this machine.
 

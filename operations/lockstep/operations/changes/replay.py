@@ -340,7 +340,7 @@ def count_to_replay(queues: Iterable[DeadLetterQueue], *, include_replayed: bool
 async def replaying(admin: AdminClient, group: str, target: ReplayTarget, rate: int, *, include_replayed: bool) -> AsyncIterator[ReplayRun]:
     """Return a replay with a producer of its own."""
     # A topic that does not exist was deleted: a replay must not create it again.
-    async with Producer(PRODUCER_GROUP, nameserver=";".join(admin.nameservers), auto_create_topics=False) as producer:
+    async with Producer(PRODUCER_GROUP, nameserver=admin.address, auto_create_topics=False) as producer:
         yield ReplayRun(admin, producer, group, target, rate, include_replayed=include_replayed)
 
 

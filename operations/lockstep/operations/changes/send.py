@@ -91,5 +91,5 @@ async def send_message(admin: AdminClient, message: Message) -> SendResult:
     """Send one message. Raise TransportError at once if no nameserver responds, and what `Producer.send` raises."""
     # A producer retries until a nameserver responds; an operator gets the error at once.
     await admin.brokers()
-    async with Producer(PRODUCER_GROUP, nameserver=";".join(admin.nameservers)) as producer:
+    async with Producer(PRODUCER_GROUP, nameserver=admin.address) as producer:
         return await producer.send(message)

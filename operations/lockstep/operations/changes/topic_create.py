@@ -71,7 +71,7 @@ async def create_topic(admin: AdminClient, topic: str, queues: int, brokers: Col
     check_topic(topic)
     before = await admin.find_layout(topic)
     if before is None:
-        return await create_and_wait(";".join(admin.nameservers), topic, queues, brokers), True
+        return await create_and_wait(admin.address, topic, queues, brokers), True
     others = [name for name in before.brokers if (before.write_count(name), before.read_count(name)) != (queues, queues)]
     if others or (brokers and set(brokers) != set(before.brokers)):
         raise OperationError(

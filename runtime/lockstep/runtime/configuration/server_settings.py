@@ -3,16 +3,19 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from lockstep.runtime.configuration.config import Settings
 from lockstep.runtime.configuration.settings import Range
+from lockstep.runtime.configuration.tls_settings import TlsSettings
 from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.listen_address import ADMIN, parse_listeners, require_loopback_or_insecure
 from lockstep.runtime.connections.server import CONNECTIONS_MAX
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServerSettings(Settings):
-    """Where a server listens, its admin port, its limit of connections and its log level. Each server has its own default for `listen`."""
+class ServerSettings(TlsSettings):
+    """Where a server listens, its certificate, its admin port, its limit of connections and its log level.
+
+    Each server has its own default for `listen`.
+    """
 
     listen: Annotated[tuple[str, ...], Range(1)]
     admin_listen: Annotated[

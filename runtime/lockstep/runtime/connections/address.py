@@ -2,8 +2,10 @@
 
 import os
 import re
+import ssl
 
 from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.security.tls import tls_reason
 
 _HOST = re.compile(r"[^\s\x00-\x1f\x7f]{1,255}")
 _PORT = re.compile(r"[0-9]{1,5}")
@@ -20,8 +22,10 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def os_reason(error: OSError) -> str:
-    """Return the system's text for an error, which is the same on every loop ("connection refused")."""
-    return os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
+    """Return the system's text for an error, which is the same on every loop ("connection refused"), or what an error of TLS means."""
+    if isinstance(error, ssl.SSLError):
+        return tls_reason(error)
+    return os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error) or "closed by the peer"
 
 
 def format_address(name: object) -> str:

@@ -63,6 +63,7 @@ class Endpoint(asyncio.Protocol):
         "_limits",
         "_linger_timer",
         "_loop",
+        "_made_at",
         "_notified",
         "_opaque",
         "_out",
@@ -78,6 +79,7 @@ class Endpoint(asyncio.Protocol):
         "closed",
         "codec",
         "connected_ms",
+        "hint",
         "id",
         "listener",
         "local",
@@ -110,6 +112,8 @@ class Endpoint(asyncio.Protocol):
         """Whether the connection sends and handles nothing more."""
         self.reason = ""
         """Why it was closed."""
+        self.hint = ""
+        """What may be the cause if the peer closes the connection before it has sent anything."""
         self.on_open: Callable[[Endpoint], None] | None = None
         self.partial_bytes = 0
         """The number of received bytes of an incomplete frame."""
@@ -139,7 +143,7 @@ class Endpoint(asyncio.Protocol):
         self._opaque = 0
         self._partial_at = 0.0
         """When the incomplete frame began, or 0.0 if there is none."""
-        self._last_activity_at = 0.0
+        self._last_activity_at = self._made_at = 0.0
         self._linger_timer: asyncio.TimerHandle | None = None
         self._notified = False
         self._closed_future: asyncio.Future[None] = self._loop.create_future()
@@ -295,12 +299,16 @@ class Endpoint(asyncio.Protocol):
     def abandon(self) -> None:
         """Close the socket of a connection whose event loop is closed. No callback is called: none could run any more."""
         self.closed = True
-        transport, self._transport = self._transport, None
+        transport: Any = self._transport
+        self._transport = None
         # asyncio's transports can't be closed without their loop, and leave the socket to the garbage collector. uvloop's end with it.
-        sock = getattr(transport, "_sock", None)
+        below: Any = getattr(getattr(transport, "_ssl_protocol", None), "_transport", transport)
+        sock = getattr(below, "_sock", None)
         if sock is not None:
             sock.close()
-            setattr(transport, "_sock", None)  # noqa: B010 (a private name): there is nothing left that it should warn of
+            below._sock = None  # there is nothing left that it should warn of
+            if below is not transport:
+                transport._closed = True
 
     async def wait_closed(self) -> None:
         """Wait until the connection is closed, whatever the cause."""
@@ -351,7 +359,7 @@ class Endpoint(asyncio.Protocol):
         self.peer = self._pending.peer = format_address(transport.get_extra_info("peername"))
         self.local = format_address(transport.get_extra_info("sockname"))
         self._transport.set_write_buffer_limits(self._limits.unsent_bytes_high, self._limits.unsent_bytes_low)
-        self._last_activity_at = self._loop.time()
+        self._last_activity_at = self._made_at = self._loop.time()
         if self.closed:
             self._transport.abort()
             return
@@ -364,7 +372,8 @@ class Endpoint(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._linger_timer is not None:
             self._linger_timer.cancel()
-        self._end("closed by the peer" if exc is None else os_reason(exc) if isinstance(exc, OSError) else text_of(exc))
+        reason = "closed by the peer" if exc is None else os_reason(exc) if isinstance(exc, OSError) else text_of(exc)
+        self._end(f"{reason}: {self.hint}" if self.hint and self._last_activity_at == self._made_at else reason)
         self._notify_closed()
         if not self._closed_future.done():
             self._closed_future.set_result(None)

@@ -17,6 +17,7 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
 
 log = get_logger("runtime.link")
 
@@ -42,6 +43,7 @@ class Link:
         host: Host,
         resolve: Callable[[], str | None],
         *,
+        security: ClientSecurity = NO_SECURITY,
         on_connected: Callable[[Endpoint], Awaitable[None]] | None = None,
         on_refused: Callable[[], None] | None = None,
         on_lost: Callable[[Endpoint, str], None] | None = None,
@@ -51,6 +53,7 @@ class Link:
     ) -> None:
         self._host = host
         self._resolve = resolve
+        self._security = security
         self._on_connected = on_connected
         self._on_refused = on_refused
         self._on_lost = on_lost
@@ -157,7 +160,9 @@ class Link:
             return None
         endpoint: Endpoint | None = None
         try:
-            endpoint = self._endpoint = await connect(self._host, address, handler=self._handler, limits=self._limits)
+            endpoint = self._endpoint = await connect(
+                self._host, address, security=self._security, handler=self._handler, limits=self._limits
+            )
             if self._on_connected is not None:
                 async with asyncio.timeout(HANDSHAKE_MS / 1000):
                     await self._on_connected(endpoint)

@@ -41,14 +41,15 @@ def parse_listeners(texts: Iterable[str]) -> dict[str, tuple[str, int]]:
 def require_loopback_or_insecure(listeners: Mapping[str, tuple[str, int]], *, insecure: bool) -> None:
     """Raise ConfigError if a listener can be reached from other machines without `insecure`."""
     for name, (host, port) in listeners.items():
-        if not insecure and not _is_loopback(host):
+        if not insecure and not is_loopback(host):
             raise ConfigError(
                 f"listener {name!r} on {host}:{port} can be reached from other machines, and there is no authentication yet: "
                 "any client can read, write and delete. Listen on 127.0.0.1, or pass --insecure if the network is trusted"
             )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine reaches a host."""
     if host == "localhost":
         return True
     try:

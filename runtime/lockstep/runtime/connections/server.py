@@ -3,14 +3,19 @@
 import asyncio
 import errno
 from collections.abc import Callable, Mapping
+from functools import partial
 
+from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.command import Command
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.connections.address import format_address, os_reason
 from lockstep.runtime.connections.endpoint import Endpoint, Handler
+from lockstep.runtime.connections.tls_listener import HALF_OPEN_MAX, TlsListener
 from lockstep.runtime.host import Host
-from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
+from lockstep.runtime.limits import DEFAULT_LIMITS, REQUEST_BYTES_MAX, EndpointLimits
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.security.server_security import OPEN, ServerSecurity
 
 log = get_logger("runtime.server")
 
@@ -20,6 +25,12 @@ CONNECTIONS_MAX = 10_000
 """The maximum number of connections: each may hold some MiB of unsent responses."""
 PARTIAL_BYTES_MAX = 256 * 1024 * 1024
 """The maximum number of bytes of incomplete frames over all connections: 16 of the largest, or 1,000 of a producer's largest batches."""
+REFUSED_LIMITS = EndpointLimits(frame_bytes_max=REQUEST_BYTES_MAX)
+"""Of a connection without TLS whose first request is refused."""
+FRAME_FIRST = 0x00
+"""The first byte of a connection without TLS: a frame has at most 16 MiB, so its length begins with 0."""
+RENEW_S = 10.0
+"""Within how long connections are closed so that their clients show their certificates again."""
 
 
 class Server:
@@ -36,6 +47,8 @@ class Server:
         on_close: Callable[[Endpoint, str], None] | None = None,
         connections_max: int = CONNECTIONS_MAX,
         partial_bytes_max: int = PARTIAL_BYTES_MAX,
+        security: ServerSecurity = OPEN,
+        half_open_max: int = HALF_OPEN_MAX,
     ) -> None:
         self._host = host
         self._listeners = dict(listeners)
@@ -46,7 +59,9 @@ class Server:
         self._connections_max = connections_max
         self._partial_bytes_max = partial_bytes_max
         self._partial_bytes = 0
-        self._servers: list[asyncio.Server] = []
+        self.security = security
+        self._half_open_max = half_open_max
+        self._servers: list[asyncio.Server | TlsListener] = []
         self._next_id = 0
         self._open = False
         self.addresses: dict[str, str] = {}
@@ -56,10 +71,9 @@ class Server:
 
     async def bind(self) -> None:
         """Take every port without accepting: connections are refused until `start`. Raise ConfigError if a port can't be bound."""
-        loop = asyncio.get_running_loop()
         for name, (host, port) in self._listeners.items():
             try:
-                server = await loop.create_server(self._factory(name), host, port, backlog=BACKLOG, start_serving=False)
+                server = await self._listen(name, host, port)
             except OSError as error:
                 self.stop_accepting()
                 step = ": stop what listens there, or choose another port (0: any free one)" if error.errno == errno.EADDRINUSE else ""
@@ -67,13 +81,23 @@ class Server:
             self._servers.append(server)
             self.addresses[name] = format_address(server.sockets[0].getsockname()) if server.sockets else f"{host}:{port}"
 
+    async def _listen(self, name: str, host: str, port: int) -> asyncio.Server | TlsListener:
+        """Take one port. Without TLS asyncio accepts its connections."""
+        make, tls = self._factory(name), self.security.tls
+        if tls is None:
+            return await asyncio.get_running_loop().create_server(make, host, port, backlog=BACKLOG, start_serving=False)
+        plain = self._refusing_factory(name) if self.security.requires_tls(host) else make
+        listener = TlsListener(name, make, lambda: tls.context, {FRAME_FIRST: plain}.get, self._refusal, self._half_open_max)
+        await listener.bind(host, port)
+        return listener
+
     async def start(self) -> None:
         """Bind, unless `bind` was called, and accept connections from now on."""
         if not self._servers:
             await self.bind()
         self._open = True
         for server in self._servers:
-            await server.start_serving()
+            await (server.start_serving(BACKLOG) if isinstance(server, TlsListener) else server.start_serving())
 
     def stop_accepting(self) -> None:
         """Close the ports; connections stay open."""
@@ -96,10 +120,37 @@ class Server:
     def connections_max(self) -> int:
         return self._connections_max
 
+    @property
+    def half_open_count(self) -> int:
+        """Return the number of connections that shake hands, or have sent nothing yet."""
+        return sum(server.half_open_count for server in self._servers if isinstance(server, TlsListener))
+
+    @property
+    def refused_count(self) -> int:
+        """Return the number of connections that did not become open: their handshake failed, or they began with something else."""
+        return sum(server.refused_count for server in self._servers if isinstance(server, TlsListener))
+
+    def renew(self, reason: str) -> None:
+        """Close every connection, each at a random time within RENEW_S: clients connect again at once."""
+        loop = asyncio.get_running_loop()
+        for endpoint in self.endpoints.values():
+            loop.call_later(self._host.random.uniform(0, RENEW_S), endpoint.close, reason)
+
     def _factory(self, name: str) -> Callable[[], Endpoint]:
         def accept() -> Endpoint:
             self._next_id += 1
             endpoint = Endpoint(self._host, self._handler, self._limits, name, self._next_id)
+            endpoint.on_open = self._opened
+            return endpoint
+
+        return accept
+
+    def _refusing_factory(self, name: str) -> Callable[[], Endpoint]:
+        """Return what makes a connection of which the first request is refused, with words that its client shows."""
+
+        def accept() -> Endpoint:
+            self._next_id += 1
+            endpoint = Endpoint(self._host, partial(_refuse_plain, name), REFUSED_LIMITS, name, self._next_id)
             endpoint.on_open = self._opened
             return endpoint
 
@@ -122,8 +173,8 @@ class Server:
         """Return why no connection may be added now, or None."""
         if not self._open:
             return "the server is closing"
-        if len(self.endpoints) >= self._connections_max:
-            return f"{len(self.endpoints)} connections are open, the limit"
+        if (count := len(self.endpoints) + self.half_open_count) >= self._connections_max:
+            return f"{count} connections are open, the limit"
         if self._host.descriptors.is_short():
             return f"{len(self.endpoints)} connections and the files have taken all {self._host.descriptors.limit} file descriptors"
         return None
@@ -147,3 +198,9 @@ class Server:
         del self.endpoints[endpoint.id]
         if self._on_close is not None:
             self._on_close(endpoint, reason)
+
+
+def _refuse_plain(name: str, request: Command, endpoint: Endpoint) -> None:
+    remark = f"listener {name!r} requires TLS: connect with TLS"
+    endpoint.send(request.reply(ResponseCode.NO_PERMISSION, remark))
+    endpoint.reject("it begins without TLS")

@@ -12,12 +12,12 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lockstep.client.config import nameserver_addresses
 from lockstep.protocol.errors import ConfigError, LockstepError, TopicNotExistError
 from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.messages.message import check_tag
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.topics.queue import TopicLayout
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.host import Host
 from lockstep.runtime.loop_thread import LoopThread
 from lockstep.spark.cluster import Cluster, run_once
@@ -51,7 +51,7 @@ def load(options: argparse.Namespace, given: SparkSession | None) -> int:
     host = Host.real()
     begun_us = host.clock.monotonic_us()
     rows = check(options)
-    nameserver = nameserver_addresses(options.nameserver)
+    nameserver = ClusterAddress.parse(options.nameserver)
     layout, offsets = run_once(nameserver, TIMEOUT_MS, lambda cluster: prepare(cluster, options))
     run_id = options.run_id or host.random.token(8).hex()
     folder = Path(options.out or f"runs/{run_id}")

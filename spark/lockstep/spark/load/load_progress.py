@@ -1,7 +1,7 @@
 """Print the progress of a load, counted by the brokers: Spark reports nothing about a Python sink before it ends."""
 
-from lockstep.client.config import nameserver_addresses
 from lockstep.protocol.errors import LockstepError
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.host import Host
 from lockstep.spark.cluster import CachedCluster, Cluster
 from lockstep.spark.job import print_status
@@ -17,7 +17,7 @@ class LoadProgress:
     """A daemon thread with a connection of its own. A broker that does not respond only delays a line."""
 
     def __init__(self, nameserver: str, manifest: Manifest, host: Host) -> None:
-        self._nameserver = nameserver_addresses(nameserver)
+        self._nameserver = ClusterAddress.parse(nameserver)
         self._manifest = manifest
         self._host = host
         self._ended = False

@@ -12,8 +12,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lockstep.client.config import nameserver_addresses
 from lockstep.protocol.topics.queue import MessageQueue
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.host import Host
 from lockstep.spark.cluster import Cluster, run_once
 from lockstep.spark.job import NAMESERVER, Parser, print_status, run, session
@@ -124,7 +124,7 @@ def bounds_of(nameserver: str, topic: str) -> dict[MessageQueue, tuple[int, int]
     async def look(cluster: Cluster) -> dict[MessageQueue, tuple[int, int]]:
         return await cluster.bounds([await cluster.layout(topic)])
 
-    return run_once(nameserver_addresses(nameserver), TIMEOUT_MS, look)
+    return run_once(ClusterAddress.parse(nameserver), TIMEOUT_MS, look)
 
 
 def judged(findings: Findings, manifest: Manifest, options: argparse.Namespace, seconds: float) -> dict[str, Any]:

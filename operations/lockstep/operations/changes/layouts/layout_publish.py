@@ -11,6 +11,7 @@ from lockstep.operations.errors import OperationError
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import BrokerError, LockstepError, TopicNotExistError
 from lockstep.protocol.topics.queue import TopicLayout
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.host import Host
 
 ROUTED_S = 5
@@ -19,7 +20,7 @@ STEP_S = 0.05
 OTHER = "has another layout"
 
 
-async def create_and_wait(nameserver: str, topic: str, queues: int, brokers: Collection[str] = ()) -> TopicLayout:
+async def create_and_wait(nameserver: str | ClusterAddress, topic: str, queues: int, brokers: Collection[str] = ()) -> TopicLayout:
     """Create a topic with `queues` queues on each of these brokers (all if none is named), and wait until the nameserver has it."""
     instance = Client(nameserver).instance()
     try:

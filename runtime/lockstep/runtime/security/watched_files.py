@@ -1,0 +1,71 @@
+"""Files that are read again when their content changes.
+
+The content decides, read through the path, not a time or an inode: Kubernetes replaces a symbolic link of a directory, and tools that renew
+certificates write the key and the certificate one after the other. So a content that can't be used is tried again at each look, and is an
+error only when it has been unusable for SETTLE_MS. Until it can be used, the last usable one remains in force.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from lockstep.protocol.errors import ConfigError
+
+T = TypeVar("T")
+
+LOOK_MS = 5_000
+"""Time between two looks at the files."""
+SETTLE_MS = 30_000
+"""How long files may not fit together while they are being replaced."""
+FILE_BYTES_MAX = 1 << 20
+"""The maximum size of a file: a bundle of all public authorities has a quarter of it."""
+
+
+def read_file(path: str) -> bytes:
+    """Return the content of a file. Raise ConfigError if it can't be read or has more than FILE_BYTES_MAX bytes."""
+    try:
+        with open(path, "rb") as file:  # world: the files of an administrator, who writes them while the server runs
+            content = file.read(FILE_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {(getattr(error, 'strerror', None) or str(error)).lower()}") from error
+    if len(content) > FILE_BYTES_MAX:
+        raise ConfigError(f"{path}: more than {FILE_BYTES_MAX} bytes, the limit")
+    return content
+
+
+class WatchedFiles(Generic[T]):
+    """A value that is made of files, and made anew when one of them has another content."""
+
+    def __init__(self, paths: Sequence[str], make: Callable[[], T]) -> None:
+        """`make` reads the files and returns the value, or raises ConfigError. Raise ConfigError if it fails the first time."""
+        self._paths = tuple(paths)
+        self._make = make
+        self._digest = self._read()
+        self.value = make()
+        """The newest value that could be made."""
+        self._failed_ms: int | None = None
+        """When the files became unusable, or None."""
+        self.failure: str | None = None
+        """Why the files are unusable, once they have been for SETTLE_MS."""
+
+    def look(self, now_ms: int) -> tuple[str, ...]:
+        """Read the files. If `value` is a new one, return those that have changed since the last one. Never raises: see `failure`."""
+        try:
+            digest = self._read()
+            if digest == self._digest and self._failed_ms is None:
+                return ()
+            self.value = self._make()
+        except ConfigError as error:
+            if self._failed_ms is None:
+                self._failed_ms = now_ms
+            if now_ms - self._failed_ms >= SETTLE_MS:
+                self.failure = str(error)
+            return ()
+        changed = tuple(path for path, before, now in zip(self._paths, self._digest, digest, strict=True) if before != now)
+        self._digest = digest
+        self._failed_ms = self.failure = None
+        return changed
+
+    def _read(self) -> tuple[bytes, ...]:
+        """Return a digest of each file: a key is not kept in memory once more."""
+        return tuple(hashlib.sha256(read_file(path)).digest() for path in self._paths)

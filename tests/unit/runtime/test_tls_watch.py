@@ -1,0 +1,66 @@
+"""How a server notices new files of TLS: it looks every 5 s, tells the ports, and says in the log what it cannot use."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.security.tls import ServerCertificate, ServerTls
+from lockstep.runtime.security.watched_files import LOOK_MS, SETTLE_MS
+from support.certificates import requiring, write_authority, write_certificate
+from support.clocks import LoopClock
+from support.loops import FrozenLoop
+
+pytestmark = pytest.mark.frozen_clock
+
+
+class HereThreads:
+    """Runs calls in place."""
+
+    async def run(self, function: Callable[..., Any], *args: object) -> Any:
+        return function(*args)
+
+
+@dataclass
+class FakeHost:
+    clock: LoopClock = field(default_factory=LoopClock)
+    threads: HereThreads = field(default_factory=HereThreads)
+
+
+async def test_new_files_are_logged_and_new_authorities_renew_connections(
+    frozen: FrozenLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    cert, key = write_certificate(tmp_path)
+    ca = write_authority(tmp_path / "ca")
+    tasks, renewed = Tasks(), list[str]()
+    requiring(ServerTls(ServerCertificate(cert, key, ca))).watch(FakeHost(), tasks, renewed.append)  # type: ignore[arg-type]
+    await frozen.advance(LOOK_MS / 1000)
+    assert caplog.messages == []
+    write_certificate(tmp_path)
+    await frozen.advance(LOOK_MS / 1000)
+    assert caplog.messages == [f"tls.reloaded files=['{cert}', '{key}']"]
+    assert renewed == []
+    write_authority(tmp_path / "ca", "ours", "theirs")
+    await frozen.advance(LOOK_MS / 1000)
+    assert renewed == ["the authorities of clients' certificates have changed"]
+    await tasks.cancel_all()
+
+
+async def test_files_that_stay_unusable_are_logged_once(frozen: FrozenLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cert, key = write_certificate(tmp_path)
+    tasks = Tasks()
+    requiring(ServerTls(ServerCertificate(cert, key))).watch(FakeHost(), tasks, lambda _: None)  # type: ignore[arg-type]
+    os.unlink(key)
+    await frozen.advance(SETTLE_MS / 1000)
+    assert caplog.messages == [], "it is being replaced"
+    await frozen.advance(3 * LOOK_MS / 1000)
+    assert [message.split(" then=")[0] for message in caplog.messages] == [f"tls.reload_failed reason={key}: no such file or directory"]
+    write_authority(tmp_path / "server.key")
+    await frozen.advance(LOOK_MS / 1000)
+    assert len(caplog.messages) == 2, "another reason"
+    await tasks.cancel_all()
