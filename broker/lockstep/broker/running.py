@@ -165,7 +165,7 @@ class RunningBroker:
             security=security,
         )
         self._effects = EffectRunner(coordination.state.pending, server.endpoints, pulls.stale, self._date_events)
-        self._leases = LeaseTimer(host, coordination)
+        self._leases = LeaseTimer(host, coordination, lambda: server.half_open_count > 0)
         self._metrics = BrokerMetrics(config, store, state, pulls, figures)
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.broker.groups.coordination import TICK_MS_MAX, Coordination, next_term
+from lockstep.broker.groups.coordination import HANDSHAKES_MS, START_GRACES_MAX, TICK_MS_MAX, Coordination, next_term
 from lockstep.broker.groups.effects import PushLayout, PushQueueFree
 from lockstep.broker.journal import Journal
 from lockstep.protocol.bodies import LockVerdict, MemberStatus, QueueStatus, SyncItem
@@ -89,6 +89,52 @@ def test_grace_of_recorded_sessions_starts_when_the_port_opens() -> None:
     assert bench.lists() == ("b",)
     assert bench.pushed() == {b.connection: [0, 2, 3]}
     assert b.verdicts(0) == {1: OK, 0: OK}
+
+
+def test_grace_of_recorded_sessions_lasts_while_clients_shake_hands() -> None:
+    bench = Bench()
+    a = joined(bench, "a")
+    a.lock(0)
+    epoch = bench.epoch(0)
+    bench.restart()
+    bench.advance(GRACE - 500)
+    for _ in range(6):
+        bench.c.extend_start_grace(bench.now_ms)
+        bench.advance(HANDSHAKES_MS - 1)
+    assert bench.lists() == ("a",)
+    assert a.connect() is not None
+    assert a.verdicts() == {0: OK}
+    assert bench.epoch(0) == epoch
+
+
+def test_grace_of_recorded_sessions_is_extended_by_a_second_from_the_last_handshake_and_not_again() -> None:
+    bench = Bench()
+    joined(bench, "a")
+    bench.restart()
+    bench.advance(GRACE)
+    bench.c.extend_start_grace(bench.now_ms)
+    assert bench.lists() == (), "it was over"
+    joined(bench, "b")
+    bench.restart()
+    bench.c.extend_start_grace(bench.now_ms)
+    bench.advance(GRACE - 1)
+    assert bench.lists() == ("b",), "it is never shortened"
+    bench.c.extend_start_grace(bench.now_ms)
+    bench.advance(HANDSHAKES_MS - 1)
+    assert bench.lists() == ("b",)
+    bench.advance(1)
+    assert bench.lists() == ()
+
+
+def test_grace_of_recorded_sessions_ends_although_somebody_opens_connections_all_the_time() -> None:
+    bench = Bench()
+    joined(bench, "a")
+    bench.restart()
+    opened_ms = bench.now_ms
+    while bench.lists() and bench.now_ms < opened_ms + 100 * GRACE:
+        bench.c.extend_start_grace(bench.now_ms)
+        bench.advance(500)
+    assert bench.now_ms == opened_ms + START_GRACES_MAX * GRACE
 
 
 def test_member_list_after_a_start_has_recorded_and_connected_members() -> None:

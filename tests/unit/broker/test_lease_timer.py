@@ -11,7 +11,11 @@ from support.loops import FrozenLoop, LoopWatch
 class Coordination:
     def __init__(self) -> None:
         self.ticks: list[int] = []
+        self.extended: list[int] = []
         self.due_in_ms = 1_000
+
+    def extend_start_grace(self, now_ms: int) -> None:
+        self.extended.append(now_ms)
 
     def tick(self, now_ms: int) -> int:
         self.ticks.append(now_ms)
@@ -49,6 +53,17 @@ async def test_lease_timer_continues_after_a_failing_tick(frozen: FrozenLoop, lo
     assert len(coordination.ticks) == 2
     assert len(loop_watch.errors) == 1
     loop_watch.errors.clear()
+
+
+@pytest.mark.frozen_clock
+async def test_grace_of_a_start_is_extended_before_a_tick_while_clients_shake_hands(frozen: FrozenLoop) -> None:
+    coordination, half_open = Coordination(), [2, 1, 0, 0]
+    leases = LeaseTimer(FakeHost(LoopClock()), coordination, lambda: half_open.pop(0) > 0)  # type: ignore[arg-type]
+    leases.start()
+    await frozen.advance(3)
+    leases.stop()
+    assert len(coordination.ticks) == 4
+    assert coordination.extended == coordination.ticks[:2]
 
 
 def fail(now_ms: int) -> int:

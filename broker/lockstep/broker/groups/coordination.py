@@ -41,6 +41,10 @@ from lockstep.protocol.topics.layouts import LayoutTable
 
 __all__ = ["TICK_MS_MAX", "Coordination", "CoordinationConfig", "QueueBounds", "next_term"]
 
+HANDSHAKES_MS = 1_000
+"""How long a client has for its first HEART_BEAT, after its connection could be accepted."""
+START_GRACES_MAX = 10
+"""10 graces of 3 s are the handshakes of 30,000 clients."""
 TICK_MS_MAX = 1_000
 """`tick` is due at least this often. If it is called later, this process was paused and could not receive anything in that time."""
 SECONDS_2020 = 1_577_836_800
@@ -162,6 +166,21 @@ class Coordination:
         self._opened_ms = now_ms
         self.state.start_grace_ends_ms = now_ms + self.state.promised_grace_ms
         self.state.classic_hold_ends_ms = now_ms + max(self.state.promised_grace_ms, self.state.config.classic_trust_ms)
+
+    def extend_start_grace(self, now_ms: int) -> None:
+        """Let the grace of a start end 1 s from now at the earliest, if it is not over: clients are still shaking hands.
+
+        All clients of a restarted broker connect at once, and a handshake of TLS costs the broker about a millisecond. No longer than
+        START_GRACES_MAX graces: somebody may open connections all the time.
+        """
+        state = self.state
+        ends_ms = state.start_grace_ends_ms
+        if self._opened_ms is None or ends_ms is None or now_ms > ends_ms:
+            return
+        until_ms = min(now_ms + HANDSHAKES_MS, self._opened_ms + START_GRACES_MAX * state.promised_grace_ms)
+        if until_ms > ends_ms:
+            state.start_grace_ends_ms = until_ms
+            state.sessions.postpone_expiry(until_ms)
 
     def _start_grace(self, now_ms: int) -> None:
         self._ticked_ms = now_ms

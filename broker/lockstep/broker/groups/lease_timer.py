@@ -1,6 +1,7 @@
 """The timer of leases, sessions and grace periods. It sleeps until the first of them may end."""
 
 import asyncio
+from collections.abc import Callable
 
 from lockstep.broker.groups.coordination import TICK_MS_MAX, Coordination
 from lockstep.runtime.host import Host
@@ -18,7 +19,9 @@ class LeaseTimer:
     end.
     """
 
-    def __init__(self, host: Host, coordination: Coordination) -> None:
+    def __init__(self, host: Host, coordination: Coordination, shakes_hands: Callable[[], bool] = lambda: False) -> None:
+        """`shakes_hands` returns whether connections are being opened: after a start, their clients may be members."""
+        self._shakes_hands = shakes_hands
         self._clock = host.clock
         self._coordination = coordination
         self._loop = asyncio.get_running_loop()
@@ -31,6 +34,8 @@ class LeaseTimer:
         now_ms = self._clock.boot_ms()
         due_ms = now_ms + TICK_MS_MAX
         try:
+            if self._shakes_hands():
+                self._coordination.extend_start_grace(now_ms)
             due_ms = self._coordination.tick(now_ms)
         finally:
             # Even after an error: without a next tick no session would ever end again.

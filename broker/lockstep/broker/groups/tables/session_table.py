@@ -148,3 +148,7 @@ class SessionTable:
         self._no_expiry_before_ms = no_expiry_before_ms
         for session in self._by_id.values():
             session.received_ms = session.closed_ms = now_ms
+
+    def postpone_expiry(self, no_expiry_before_ms: int) -> None:
+        """Let no session end before this time."""
+        self._no_expiry_before_ms = max(no_expiry_before_ms, self._no_expiry_before_ms or 0)
