@@ -28,6 +28,7 @@ COMMANDS = (
     "delays",
     "store",
     "broker",
+    "security",
 )
 """Modules of `lockstep.cli.commands`, each of which has the command of its name as `app`, in the order of `lockstep --help`."""
 
@@ -58,7 +59,7 @@ class ImportingGroup(TyperGroup):
         if name not in self.commands:
             below: typer.Typer = import_module(f"lockstep.cli.commands.{name}").app
             _document(below)
-            alone = not below.registered_groups and len(below.registered_commands) == 1
+            alone = not below.registered_groups and len(below.registered_commands) == 1 and below.registered_callback is None
             command = typer.main.get_command(below) if alone else typer.main.get_group(below)
             command.name = name
             self.add_command(command, name)

@@ -85,6 +85,7 @@ ARGUMENTS = {
     ("broker", "config", "set"): ["retention_hours=72", "--broker", "broker-a"],
     ("broker", "drain"): ["nowhere"],
     ("broker", "remove"): ["nowhere"],
+    ("security", "init"): ["certificates"],
 }
 """Arguments with which each command does something and ends."""
 SERVERS = {("nameserver",), ("dashboard",)}
