@@ -160,10 +160,14 @@ def test_settings_in_the_tables_have_the_stated_defaults(page: str, table: str, 
     assert named > 3
 
 
+SDK = {name: getattr(lockstep.client, name) for name in lockstep.client.__all__}
+"""What users import, by its name: a name is imported when it is asked for."""
+
+
 def names_of_the_sdk() -> set[str]:
     """Return the settings of the classes for users, and the names of everything that they return or pass on."""
     names: set[str] = set()
-    for each in vars(lockstep.client).values():
+    for each in SDK.values():
         if inspect.isclass(each):
             names |= set(dir(each))
             names |= set(inspect.signature(each).parameters) if each in {*USERS.values(), Message, OrderedRetry} else set()
@@ -188,7 +192,7 @@ def test_every_name_of_the_sdk_on_the_page_exists(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_keyword_of_a_call_on_the_page_exists(page: str) -> None:
     """In `OrderedRetry(max_attempts=16)` that class has it; in `require="written"`, without a call, any class for users or any send."""
-    callables: dict[str, Any] = {name: each for name, each in vars(lockstep.client).items() if inspect.isclass(each)}
+    callables: dict[str, Any] = {name: each for name, each in SDK.items() if inspect.isclass(each)}
     sends = {name: getattr(Producer, name) for name in ("send", "post", "send_batch", "send_oneway")}
     keywords = set().union(*(inspect.signature(each).parameters for each in (*USERS.values(), OrderedRetry, *sends.values())))
     checked = 0
