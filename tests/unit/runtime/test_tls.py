@@ -48,8 +48,13 @@ async def test_a_client_that_trusts_the_authority_is_served(tmp_path: Path, size
 async def test_plain_connections_are_accepted_beside_tls_unless_it_is_required(tmp_path: Path) -> None:
     tls = server_tls(tmp_path)
     async with serving(echo, security=ServerSecurity(tls)) as server:
-        for security in (NO_SECURITY, trusting(tmp_path)):
-            assert (await asked(server.addresses["internal"], security)).code == 0
+        for security, plain in ((NO_SECURITY, 1), (trusting(tmp_path), 0)):
+            endpoint = await connect(Host.real(), server.addresses["internal"], security=security)
+            assert (await endpoint.request(ASK, timeout_ms=5_000)).code == 0
+            assert (server.plain_count, endpoint.is_encrypted) == (plain, not plain)
+            endpoint.abort("done")
+            await until(lambda: not server.endpoints)
+            assert server.plain_count == 0
     async with serving(echo, security=requiring(tls)) as server:
         response = await asked(server.addresses["internal"], NO_SECURITY)
         assert (response.code, response.remark) == (ResponseCode.NO_PERMISSION, "listener 'internal' requires TLS: connect with TLS")

@@ -233,6 +233,11 @@ class Endpoint(asyncio.Protocol):
         return self._out_bytes + waiting
 
     @property
+    def is_encrypted(self) -> bool:
+        """Return whether the connection has TLS. False once it is lost."""
+        return self._transport is not None and self._transport.get_extra_info("sslcontext") is not None
+
+    @property
     def backlog_bytes(self) -> int:
         """Return the number of unsent bytes that were written to the socket but not taken: the peer reads too slowly. 0 once closed."""
         return 0 if self.closed or self._transport is None else self._transport.get_write_buffer_size()

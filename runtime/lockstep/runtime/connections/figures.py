@@ -10,6 +10,7 @@ def add_connections(families: MetricFamilies, server: Server) -> None:
     tls = server.security.tls
     if tls is None:
         return
+    families.gauge("lockstep_plain_connections", "Open connections without TLS.", rows=[((), server.plain_count)])
     families.gauge("lockstep_half_open_connections", "Connections whose handshake is not complete.", rows=[((), server.half_open_count)])
     text = "Connections that did not become open: their handshake failed, or they began with something else."
     families.counter("lockstep_connections_refused", text, rows=[((), server.refused_count)])

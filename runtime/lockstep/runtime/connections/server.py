@@ -62,6 +62,8 @@ class Server:
         self.security = security
         self._half_open_max = half_open_max
         self._servers: list[asyncio.Server | TlsListener] = []
+        self._plain: dict[int, None] = {}
+        """The ids of open connections without TLS."""
         self._next_id = 0
         self._open = False
         self.addresses: dict[str, str] = {}
@@ -126,6 +128,11 @@ class Server:
         return sum(server.half_open_count for server in self._servers if isinstance(server, TlsListener))
 
     @property
+    def plain_count(self) -> int:
+        """Return the number of open connections without TLS."""
+        return len(self._plain)
+
+    @property
     def refused_count(self) -> int:
         """Return the number of connections that did not become open: their handshake failed, or they began with something else."""
         return sum(server.refused_count for server in self._servers if isinstance(server, TlsListener))
@@ -163,6 +170,8 @@ class Server:
             endpoint.abort(reason)
             return
         self.endpoints[endpoint.id] = endpoint
+        if not endpoint.is_encrypted:
+            self._plain[endpoint.id] = None
         endpoint.on_close.append(self._closed)
         endpoint.on_partial = self._partial
         log.debug("connection.opened", peer=endpoint.peer, listener=endpoint.listener, id=endpoint.id)
@@ -196,6 +205,7 @@ class Server:
         self._forget_partial(endpoint)
         log.debug("connection.closed", peer=endpoint.peer, listener=endpoint.listener, id=endpoint.id, reason=reason)
         del self.endpoints[endpoint.id]
+        self._plain.pop(endpoint.id, None)
         if self._on_close is not None:
             self._on_close(endpoint, reason)
 
