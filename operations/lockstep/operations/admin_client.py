@@ -83,6 +83,8 @@ T = TypeVar("T")
 PULL_BYTES_MAX = 256 * 1024
 TIMEOUT_MS = 5_000
 """As RocketMQ's admin tools."""
+PURGE_MS = 120_000
+"""A purge moves each group that has not consumed what is removed, in turns between which the broker serves others."""
 REDIAL_MS = 1_000
 """For how long an address that could not be dialled is not dialled again: requests that waited for the dial do not dial in turn."""
 
@@ -159,9 +161,11 @@ class AdminClient:
         except TopicNotExistError:
             return None
 
-    async def request(self, broker: BrokerAddress, code: RequestCode, header: object | None = None, body: bytes = b"") -> Command:
-        """Send one request to one broker, at its last known address."""
-        return checked(await self._cluster.request(broker.address, code, header, body))
+    async def request(
+        self, broker: BrokerAddress, code: RequestCode, header: object | None = None, body: bytes = b"", *, hold_ms: int = 0
+    ) -> Command:
+        """Send one request to one broker, at its last known address. `hold_ms`: how much longer than others it may take."""
+        return checked(await self._cluster.request(broker.address, code, header, body, hold_ms=hold_ms))
 
     async def offsets(self, broker: BrokerAddress, topic: str) -> tuple[OffsetRange, ...]:
         """Return the first and the next offset of each of the topic's queues at one broker."""
@@ -219,7 +223,8 @@ class AdminClient:
 
     async def purge(self, broker: BrokerAddress, body: PurgeBody) -> PurgeReply:
         """Purge a topic at one broker: all the given queues, or none. Return what was removed, or would be with `dry_run`."""
-        return decode_body(PurgeReply, (await self.request(broker, RequestCode.PURGE_TOPIC, body=encode_body(body))).body)
+        response = await self.request(broker, RequestCode.PURGE_TOPIC, body=encode_body(body), hold_ms=PURGE_MS)
+        return decode_body(PurgeReply, response.body)
 
     async def control_parked(self, broker: BrokerAddress, body: ParkControlBody) -> ParkControlReply:
         """List, replay or drop parked keys at one broker. Return the keys that were named, at most LISTED_MAX."""

@@ -13,6 +13,7 @@ from lockstep.operations.admin_client import AdminClient, by_name
 from lockstep.operations.changes.layouts.layout_publish import create_and_wait
 from lockstep.operations.changes.topic_purge import TopicPurge
 from lockstep.operations.errors import OperationError
+from lockstep.protocol.bodies import PurgeBody, QueueOffset
 from lockstep.protocol.errors import ConfigError, StateError, TopicNotExistError
 from lockstep.protocol.names import dlq_topic, retry_topic
 from lockstep.runtime.host import Host
@@ -201,3 +202,17 @@ def test_broker_that_fails_in_the_middle_is_named_with_those_that_were_purged() 
             assert await bounds(cluster) == {"broker-a": (3, 3), "broker-b": (0, 3)}
 
     simulate(main)
+
+
+async def test_purge_that_takes_longer_than_other_requests_is_waited_for(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    await fill(cluster)
+    admin = AdminClient(Host.current(), cluster.nameserver)
+    broker = by_name((await admin.route(TOPIC)).brokers)["broker-a"]
+    await cluster.pause("broker-a")
+    request = asyncio.ensure_future(admin.purge(broker, PurgeBody(TOPIC, (QueueOffset(0, 4),))))
+    await cluster.advance(seconds=60)
+    assert not request.done()
+    await cluster.resume("broker-a")
+    reply = await request
+    assert [(queue.before, queue.after) for queue in reply.queues] == [(0, 4)]
