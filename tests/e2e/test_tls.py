@@ -73,6 +73,28 @@ async def test_ordered_consumption_goes_on_while_certificates_are_replaced(secur
     await secure.prove("consumer-1", "consumer-2")
 
 
+async def test_client_whose_authority_is_taken_away_is_cut_and_another_one_connects_again(cluster: Cluster, tmp_path: Path) -> None:
+    ca, allowed = write_authority(tmp_path / "ca.pem"), write_authority(tmp_path / "clients.pem", "old", "new")
+    cert, key = write_certificate(tmp_path)
+    cluster.server_options = ("--tls", "require", "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", allowed)
+    own = {by: write_certificate(tmp_path, "client", name=by, by=by) for by in ("old", "new")}
+    cluster.tls_ca = "&".join((ca, f"tls_cert={own['new'][0]}", f"tls_key={own['new'][1]}"))
+    await cluster.servers(brokers=["broker-a"], queues=1)
+    address = cluster.addresses["broker-a"]
+    old, new = (trusting(tmp_path, cert=own[by][0], key=own[by][1]) for by in ("old", "new"))
+    async with native(address, old) as leaving, native(address, new) as staying:
+        for client in (leaving, staying):
+            await client.done(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0))
+        write_authority(tmp_path / "clients.pem", "new")
+        await until(lambda: leaving.endpoint.closed and staying.endpoint.closed, "both are closed")
+        with pytest.raises(TransportError, match="it may not accept the certificate of this client"):
+            async with native(address, old) as refused:
+                await refused.done(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0))
+        async with native(address, new) as again:
+            await again.done(RequestCode.GET_MAX_OFFSET, QueueHeader("orders", 0))
+    assert json.loads(await cluster.command("cluster", "--json"))["brokers"][0]["reached"]
+
+
 async def test_who_has_no_tls_or_trusts_another_authority_is_told_so(secure: Cluster, tmp_path: Path) -> None:
     await secure.servers(brokers=["broker-a"])
     foreign = write_authority(tmp_path / "foreign.pem", "theirs")

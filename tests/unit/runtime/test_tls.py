@@ -18,8 +18,8 @@ from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
 from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
 from lockstep.runtime.security.server_security import OPEN, ServerSecurity
-from lockstep.runtime.security.tls import ServerCertificate, ServerTls, Tls, client_context
-from support.certificates import requiring, server_tls, trusting, write_authority, write_certificate
+from lockstep.runtime.security.tls import ClientTls, ServerCertificate, ServerTls, Tls, client_context
+from support.certificates import requiring, server_tls, trusting, write_authority, write_certificate, write_self_signed
 from support.loops import until
 from support.peers import serving
 
@@ -78,6 +78,15 @@ async def test_refused_certificate_has_words_of_its_own(tmp_path: Path, certific
         with pytest.raises(TransportError, match=f"^{re.escape(address)}: (the certificate )?{words}"):
             await asked(address, trusting(tmp_path, **client))
         await until(lambda: not server.half_open_count)
+
+
+async def test_self_signed_certificate_is_trusted_only_by_who_has_it(tmp_path: Path) -> None:
+    cert, key = write_self_signed(tmp_path)
+    async with serving(echo, security=requiring(ServerTls(ServerCertificate(cert, key)))) as server:
+        address = server.addresses["internal"]
+        with pytest.raises(TransportError, match="the certificate is self-signed, and not one of the trusted ones"):
+            await asked(address, trusting(tmp_path))
+        assert (await asked(address, ClientSecurity(ClientTls(Tls(ca=cert))))).code == 0
 
 
 async def test_one_name_may_stand_for_all_servers(tmp_path: Path) -> None:
