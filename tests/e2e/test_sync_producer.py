@@ -14,8 +14,8 @@ import pytest
 
 from lockstep.client import LocalProtocolError, Message, SendResult, SendStatus, TopicNotExistError
 from lockstep.client.sync import Producer
-from support.certificates import write_authority, write_certificate
 from support.processes import LIMIT_S, Program, clean_environment, program, run_program
+from support.secure_servers import secure_servers
 
 pytestmark = pytest.mark.e2e
 
@@ -28,19 +28,6 @@ def laptop(tmp_path: Path) -> Iterator[Program]:
         where = str(laptop.started["nameserver"])
         assert run_program(CLI, "topic", "create", "orders", "--nameserver", where).returncode == 0
         yield laptop
-
-
-@pytest.fixture
-def with_tls(tmp_path: Path) -> Iterator[str]:
-    """Return the address of a cluster whose servers require TLS, with the topic `orders`."""
-    cert, key = write_certificate(tmp_path)
-    tls = ("--tls", "require", "--tls-cert", cert, "--tls-key", key)
-    with program("lockstep.nameserver", "--listen", "127.0.0.1:0", *tls, event="nameserver.started") as nameserver:
-        where = f"lockstep://{nameserver.started['address']}/?tls_ca={write_authority(tmp_path / 'ca.pem')}"
-        store = str(tmp_path / "store")
-        with program("lockstep.broker", "--listen", "127.0.0.1:0", "--nameserver", where, "--store", store, *tls, event="broker.started"):
-            assert run_program(CLI, "topic", "create", "orders", "--nameserver", where).returncode == 0
-            yield where
 
 
 def place(result: SendResult) -> tuple[int, int]:
@@ -85,8 +72,9 @@ def test_forked_children_send_with_their_own_producer(laptop: Program, started: 
     check_forked_children(str(laptop.started["nameserver"]), started)
 
 
-def test_forked_children_send_with_connections_of_their_own_by_tls(with_tls: str) -> None:
-    check_forked_children(with_tls, started=True)
+def test_forked_children_send_with_connections_of_their_own_by_tls(tmp_path: Path) -> None:
+    with secure_servers(tmp_path) as nameserver:
+        check_forked_children(nameserver, started=True)
 
 
 def check_forked_children(nameserver: str, started: bool) -> None:

@@ -14,6 +14,7 @@ from lockstep.client.producer.machines.routing import queue_of_key
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.spark import keyed, queue_count
 from lockstep.spark.job import describe_spark_error
+from support.secure_servers import secure_servers
 from support.spark_table import Table
 
 
@@ -260,3 +261,15 @@ def test_error_for_an_invalid_write_states_the_reason(table: Table, options: dic
     assert said in describe_spark_error(failed.value)
     with pytest.raises(PySparkException, match="append"):
         table.writer(df).mode("overwrite").save()
+
+
+@pytest.mark.slow
+def test_rows_round_trip_by_tls(spark: Any, tmp_path: Path) -> None:
+    with secure_servers(tmp_path) as nameserver:
+        rows = spark.createDataFrame([(f"k{n}", str(n)) for n in range(40)], "key string, value string").repartition(4)
+        rows.write.format("lockstep").option("nameserver", nameserver).option("topic", "orders").mode("append").save()
+        read = spark.read.format("lockstep").option("nameserver", nameserver).option("subscribe", "orders").load()
+        assert {bytes(row.value) for row in read.collect()} == {b"%d" % n for n in range(40)}
+        stranger = nameserver.partition("/?")[0]
+        with pytest.raises(Exception, match="requires TLS: connect with TLS"):
+            spark.read.format("lockstep").option("nameserver", stranger).option("subscribe", "orders").load().collect()
