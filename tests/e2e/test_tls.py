@@ -29,7 +29,7 @@ LOOK_S = 10
 def secure(cluster: Cluster, tmp_path: Path) -> Cluster:
     """Return a cluster whose servers require TLS."""
     cert, key = write_certificate(tmp_path)
-    cluster.tls_ca = write_authority(tmp_path / "ca.pem")
+    cluster.parameters = f"tls_ca={write_authority(tmp_path / 'ca.pem')}"
     cluster.server_options = ("--tls", "require", "--tls-cert", cert, "--tls-key", key)
     return cluster
 
@@ -61,7 +61,7 @@ async def test_ordered_consumption_goes_on_while_certificates_are_replaced(secur
     before = shown(ports[0])
     assert {shown(port) for port in ports} == {before}
     write_certificate(tmp_path, by="renewed")
-    secure.tls_ca = write_authority(tmp_path / "ca.pem", "ours", "renewed")
+    write_authority(tmp_path / "ca.pem", "ours", "renewed")
     await until(lambda: before not in map(shown, ports), "every port shows the new certificate")
     report = json.loads(await secure.command("cluster", "--json"))
     assert all(each["reached"] for each in report["brokers"])
@@ -78,7 +78,7 @@ async def test_client_whose_authority_is_taken_away_is_cut_and_another_one_conne
     cert, key = write_certificate(tmp_path)
     cluster.server_options = ("--tls", "require", "--tls-cert", cert, "--tls-key", key, "--tls-client-ca", allowed)
     own = {by: write_certificate(tmp_path, "client", name=by, by=by) for by in ("old", "new")}
-    cluster.tls_ca = "&".join((ca, f"tls_cert={own['new'][0]}", f"tls_key={own['new'][1]}"))
+    cluster.parameters = "&".join((f"tls_ca={ca}", f"tls_cert={own['new'][0]}", f"tls_key={own['new'][1]}"))
     await cluster.servers(brokers=["broker-a"], queues=1)
     address = cluster.addresses["broker-a"]
     old, new = (trusting(tmp_path, cert=own[by][0], key=own[by][1]) for by in ("old", "new"))

@@ -28,7 +28,7 @@ async def test_java_client_checks_the_authority_if_it_has_one(
         options += ["-Dtls.test.mode.enable=false", "-Dtls.client.authServer=true", f"-Dtls.client.trustCertPath={trusted}"]
     async with running_cluster(tmp_path) as cluster:
         cluster.server_options = ("--tls", "require", "--tls-cert", cert, "--tls-key", key)
-        cluster.tls_ca = write_authority(tmp_path / "ca.pem") + f"&tls_server_name={name}"
+        cluster.parameters = f"tls_ca={write_authority(tmp_path / 'ca.pem')}&tls_server_name={name}"
         await cluster.nameserver()
         await cluster.broker("broker-a", "--auto-create-topics", *QUICK)
         command = ["java", *options, f"-Duser.home={tmp_path}", "-cp", class_path, "Trial", cluster.addresses["nameserver"]]

@@ -70,8 +70,10 @@ class Cluster:
         self.processes: dict[str, ChildProcess] = {}
         self.addresses: dict[str, str] = {}
         self.reported: dict[int, SentSteps] = {}
-        self.tls_ca = ""
-        """The file of the authority by which clients check servers; empty: connections are plain."""
+        self.user = ""
+        """The user as which brokers, clients and commands log in; empty: nobody does."""
+        self.parameters = ""
+        """Parameters of the address of the cluster, such as tls_ca=FILE; empty: connections are plain."""
         self.server_options: tuple[str, ...] = ()
         """Options of every nameserver and broker."""
         self.pauses: list[Pause] = []
@@ -144,7 +146,9 @@ class Cluster:
     @property
     def nameservers(self) -> str:
         addresses = [address for name, address in self.addresses.items() if name.startswith("nameserver")]
-        return f"lockstep://{','.join(addresses)}/?tls_ca={self.tls_ca}" if self.tls_ca else ";".join(addresses)
+        if not (self.user or self.parameters):
+            return ";".join(addresses)
+        return f"lockstep://{self.user}{'@' if self.user else ''}{','.join(addresses)}/?{self.parameters}"
 
     async def broker(self, name: str, *options: str, listen: str = "127.0.0.1:0") -> str:
         """Start a broker. If it is started again under its name, it keeps its store and, without new options, its options."""

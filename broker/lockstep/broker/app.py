@@ -41,7 +41,7 @@ class Broker:
         self._store: Store | None = None
         """The store, from the start's lock of it to its close."""
         self._running: RunningBroker | None = None
-        self._security = config.security()
+        self._security = config.open_security()
         self.admin_port: AdminPort | None = None
         """The admin port, if the settings have one. It opens first and closes last, so that a probe learns why the broker is not ready."""
         for listen in config.admin_listener().values():

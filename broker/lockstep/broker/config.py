@@ -113,9 +113,9 @@ class BrokerConfig(ServerSettings):
         """Return the nameservers, possibly none, and how they are connected to."""
         return ClusterAddress.parse(self.nameserver) if self.nameserver else ClusterAddress(())
 
-    def security(self) -> ServerSecurity:
+    def open_security(self) -> ServerSecurity:
         """Read the certificates. Raise ConfigError if they can't be used."""
-        return replace(super().security(), peers=self.cluster_address().security())
+        return replace(super().open_security(), peers=self.cluster_address().security(environment={}))
 
     def nameservers(self) -> tuple[str, ...]:
         """Return the addresses of the nameservers."""

@@ -67,6 +67,7 @@ from lockstep.runtime.limits import EndpointLimits
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, LaneLimits
+from lockstep.runtime.requests.login import LoginProcessor
 from lockstep.runtime.security.server_security import ServerSecurity
 from lockstep.runtime.turn import TurnBudget
 
@@ -154,18 +155,20 @@ class RunningBroker:
         self.statistics = Statistics(config.cluster)
         figures = Figures(store, state, pulls)
         processors = self._make_processors(holds, group_topics, figures, budget)
-        self.dispatcher = Dispatcher(processors, store.writer, LANES, self._on_request, budget)
+        login = LoginProcessor(host, security)
+        self.dispatcher = Dispatcher([*processors, login], store.writer, LANES, self._on_request, budget, login.gate)
         self.server = server = Server(
             host,
             config.listeners(),
             self._handle,
             LIMITS,
+            on_connect=login.connected,
             on_close=self._on_close,
             connections_max=connections_max,
             security=security,
         )
         self._effects = EffectRunner(coordination.state.pending, server.endpoints, pulls.stale, self._date_events)
-        self._leases = LeaseTimer(host, coordination, lambda: server.half_open_count > 0)
+        self._leases = LeaseTimer(host, coordination, lambda: server.half_open_count > 0 or login.awaited_count > 0)
         self._metrics = BrokerMetrics(config, store, state, pulls, figures)
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken

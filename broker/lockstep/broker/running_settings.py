@@ -25,7 +25,7 @@ FIXED = {
     "admin_listen": _LISTENS,
     "admin_host": _LISTENS,
     "insecure": _LISTENS,
-    **dict.fromkeys(("tls", "tls_cert", "tls_key", "tls_client_ca"), _LISTENS),
+    **dict.fromkeys(("tls", "tls_cert", "tls_key", "tls_client_ca", "security", "users"), _LISTENS),
     "advertise": _REGISTERS,
     "nameserver": _REGISTERS,
     "store": "the log is opened at the start",

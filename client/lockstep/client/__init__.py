@@ -18,6 +18,7 @@ from lockstep.client.errors import (
 )
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.errors import (
+    AuthenticationError,
     BrokerError,
     BrokerSystemError,
     ConfigError,
@@ -151,6 +152,7 @@ _NAMES = {
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
+    "AuthenticationError",
     "Backoff",
     "BatchSendError",
     "BrokerError",

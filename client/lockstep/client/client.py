@@ -2,14 +2,16 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 from lockstep.client.config import DEFAULT_NAMESERVER, ClientConfig, GroupArguments, NameserverAddresses
 from lockstep.client.instance import Instance
 from lockstep.client.life import OfOneProcess
 from lockstep.client.settings import takes_arguments_of
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.connections.cluster_address import ClusterAddress
+from lockstep.runtime.connections.cluster_address import ClusterAddress, Login
 from lockstep.runtime.host import Host, running_host
+from lockstep.runtime.security.credentials import PasswordSource
 from lockstep.runtime.security.tls import Tls
 
 
@@ -19,6 +21,9 @@ class ClientArguments(ClientConfig):
 
     nameserver: NameserverAddresses = field(default=DEFAULT_NAMESERVER, kw_only=False)
     tls: Tls | bool | None = None
+    user: str | None = None
+    password: PasswordSource | None = field(default=None, repr=False)
+    login_optional: bool = False
     host: Host | None = None
 
 
@@ -32,6 +37,10 @@ class Client(OfOneProcess):
     Args:
         nameserver: "HOST:PORT", several separated by ";", a list of them, or "lockstep://HOST:PORT/?tls_ca=FILE". Default: 127.0.0.1:9876.
         tls: Connect by TLS: True, or Tls(ca=FILE), which says what the client trusts and shows. Default: plain connections.
+        user: The user to log in as. Default: that of the URL, or LOCKSTEP_USER, or none.
+        password: The password, the Path of a file that has it, or a function that returns it; the latter two are asked at each login.
+            Default: the URL's password_file, LOCKSTEP_PASSWORD, or the file that LOCKSTEP_PASSWORD_FILE names.
+        login_optional: Go on with servers that ask for no login.
         host: The clock, randomness and files to use; for tests. Default: those of this machine.
 
     The other arguments are the settings of ClientConfig.
@@ -43,7 +52,7 @@ class Client(OfOneProcess):
     @takes_arguments_of(ClientArguments)
     def __init__(self, arguments: ClientArguments) -> None:
         self.address = ClusterAddress.parse(arguments.nameserver, arguments.tls)
-        self._security = self.address.security()
+        self._security = self.address.security(Login(arguments.user, arguments.password, arguments.login_optional))
         self.config: ClientConfig = arguments
         self._host = arguments.host
         self._instances: list[Instance] = []
@@ -89,8 +98,10 @@ class ConnectionArguments(GroupArguments):
             ConfigError: A client and a nameserver were given, or an address is invalid.
         """
         if self.client is None:
-            return Client(DEFAULT_NAMESERVER if self.nameserver is None else self.nameserver, tls=self.tls, host=self.host)
-        for name, value in (("nameserver", self.nameserver), ("tls", self.tls), ("host", self.host)):
+            nameserver = DEFAULT_NAMESERVER if self.nameserver is None else self.nameserver
+            login: dict[str, Any] = {"user": self.user, "password": self.password, "login_optional": self.login_optional}
+            return Client(nameserver, tls=self.tls, host=self.host, **login)
+        for name, value in (("nameserver", self.nameserver), ("tls", self.tls), ("user", self.user), ("host", self.host)):
             if value is not None:
                 raise ConfigError(f"client={self.client!r} and {name}={value!r}: give one of them; a client has its {name} already")
         return self.client

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from lockstep.runtime.configuration.settings import Range, check_settings
 from lockstep.runtime.connections.cluster_address import ClusterAddress
+from lockstep.runtime.security.credentials import PasswordSource
 from lockstep.runtime.security.tls import Tls
 
 NameserverAddresses = str | list[str] | tuple[str, ...] | ClusterAddress
@@ -53,3 +54,6 @@ class GroupArguments:
     group: str = field(kw_only=False)
     nameserver: NameserverAddresses | None = None
     tls: Tls | bool | None = None
+    user: str | None = None
+    password: PasswordSource | None = field(default=None, repr=False)
+    login_optional: bool = False

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from lockstep.protocol.errors import TransportError
+from lockstep.protocol.errors import AuthenticationError, LockstepError, TransportError, without_frames
 from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
@@ -25,8 +25,8 @@ class KeptConnection:
         self._dial_ms = dial_ms
         self._redial_ms = redial_ms
         self._endpoint: Endpoint | None = None
-        self._dialling: asyncio.Task[str | None] | None = None
-        """The last attempt to connect, for which all requests wait. Returns why it has failed."""
+        self._dialling: asyncio.Task[LockstepError | None] | None = None
+        """The last attempt to connect, for which all requests wait. Returns the error with which it has failed."""
         self._dialled_ms = 0
         """When that attempt ended."""
         self._left: list[Endpoint] = []
@@ -34,7 +34,7 @@ class KeptConnection:
         self._tasks = Tasks()
 
     async def open(self) -> Endpoint:
-        """Return the connection, after a dial if there is none. Raise TransportError if that fails or has failed.
+        """Return the connection, after a dial if there is none. Raise TransportError or AuthenticationError if that fails or has failed.
 
         The server may have closed it already: a request then fails, instead of a dial after the other.
         """
@@ -47,8 +47,10 @@ class KeptConnection:
             if dialling.cancelled():
                 raise TransportError(f"{self._address}: the client was closed")
             failed = dialling.result()
+            if isinstance(failed, AuthenticationError):
+                raise AuthenticationError(failed.remark)
             if failed is not None:
-                raise TransportError(failed)
+                raise TransportError(str(failed))
             if self._endpoint is None:
                 raise TransportError(f"{self._address}: the connection was dropped")
         return self._endpoint
@@ -88,16 +90,16 @@ class KeptConnection:
     def _endpoints(self) -> list[Endpoint]:
         return self._left if self._endpoint is None else [*self._left, self._endpoint]
 
-    def _may_dial(self, last: "asyncio.Task[str | None]") -> bool:
+    def _may_dial(self, last: "asyncio.Task[LockstepError | None]") -> bool:
         if last.cancelled() or last.result() is None:
             return True
         return self._redial_ms is not None and self._host.clock.monotonic_ms() - self._dialled_ms >= self._redial_ms
 
-    async def _dial(self) -> str | None:
+    async def _dial(self) -> LockstepError | None:
         try:
             self._endpoint = await connect(self._host, self._address, security=self._security, timeout_ms=self._dial_ms)
-        except TransportError as error:
-            return str(error)
+        except (TransportError, AuthenticationError) as error:
+            return without_frames(error)
         finally:
             self._dialled_ms = self._host.clock.monotonic_ms()
         return None

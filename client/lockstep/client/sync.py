@@ -60,6 +60,10 @@ class Producer(OfOneProcess):
         group: The name of the producer group.
         nameserver: "HOST:PORT", several separated by ";", a list of them, or "lockstep://HOST:PORT/?tls_ca=FILE". Default: 127.0.0.1:9876.
         tls: Connect by TLS: True, or Tls(ca=FILE), which says what the client trusts and shows. Default: plain connections.
+        user: The user to log in as. Default: that of the URL, or LOCKSTEP_USER, or none.
+        password: The password, the Path of a file that has it, or a function that returns it; the latter two are asked at each login.
+            Default: the URL's password_file, LOCKSTEP_PASSWORD, or the file that LOCKSTEP_PASSWORD_FILE names.
+        login_optional: Go on with servers that ask for no login.
 
     The other arguments are the settings of ProducerConfig.
 
@@ -77,8 +81,10 @@ class Producer(OfOneProcess):
 
         settings = settings_of(arguments, ProducerConfig) | {"start_in_background": True}
 
+        login: dict[str, Any] = {"user": arguments.user, "password": arguments.password, "login_optional": arguments.login_optional}
+
         def make() -> asynchronous.Producer:
-            producer = asynchronous.Producer(group, nameserver=arguments.nameserver, tls=arguments.tls, **settings)
+            producer = asynchronous.Producer(group, nameserver=arguments.nameserver, tls=arguments.tls, **login, **settings)
             for hook in self._hooks:
                 producer.add_hook(hook)
             return producer

@@ -54,7 +54,7 @@ class DashboardServer:
         self.address = ""
         self._config = config
         self._host = host
-        self._security = config.security()
+        self._security = config.open_security()
         self._tasks = Tasks(self._failed)
         self._dashboard = Dashboard(
             config.nameserver, host=host, host_names=config.host_name, bodies=not config.no_bodies, changes=config.allow_changes
@@ -102,7 +102,7 @@ class DashboardServer:
             await server.tls.bind(host, port)
         except OSError as error:
             raise ConfigError(f"the dashboard can't listen on {host}:{port}: {os_reason(error)}") from error
-        self._security.watch(self._host, self._tasks, lambda _reason: None)
+        self._security.watch(self._host, self._tasks, lambda _reason, _concerns: None)
         self.address = format_address(server.tls.sockets[0].getsockname())
         return []
 

@@ -20,6 +20,7 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import announce
 from lockstep.runtime.metrics import MetricFamilies
 from lockstep.runtime.requests.dispatch import Dispatcher
+from lockstep.runtime.requests.login import LoginProcessor
 
 SCAN_MS = 5_000
 """The interval of the search for silent brokers: a broker that vanished without a close is noticed within its 120 s and this."""
@@ -35,12 +36,19 @@ class Nameserver:
         self._tasks = Tasks(self._failed)
         self._processor = RouteProcessor(self.table, host.clock, self._tasks)
         self._budget = DescriptorBudget.of(host.descriptors.limit, config.connections_max, 0)
-        processors = [self._processor, NameserverSettings(config, origins or {}), ClassicAdminProcessor(self.table, config)]
-        self._dispatcher = Dispatcher(processors, lanes=LANES)
-        self._security = config.security()
         self._host = host
-        connections_max = self._budget.connections_max
-        self._server = Server(host, config.listeners(), self._dispatcher, connections_max=connections_max, security=self._security)
+        self._security = config.open_security()
+        login = LoginProcessor(host, self._security)
+        processors = [self._processor, NameserverSettings(config, origins or {}), ClassicAdminProcessor(self.table, config), login]
+        self._dispatcher = Dispatcher(processors, lanes=LANES, admit=login.gate)
+        self._server = Server(
+            host,
+            config.listeners(),
+            self._dispatcher,
+            on_connect=login.connected,
+            connections_max=self._budget.connections_max,
+            security=self._security,
+        )
         self._failure: BaseException | None = None
         self._serving = False
         self.admin_port: AdminPort | None = None

@@ -105,6 +105,7 @@ class RequestCode(IntEnum):
     GROUP_EVENTS = 30015
     FORGET_PROGRESS = 30016
     PURGE_TOPIC = 30017
+    AUTHENTICATE = 30026
 
 
 class ResponseCode(IntEnum):
@@ -145,3 +146,4 @@ class ResponseCode(IntEnum):
     BROKER_NAME_TAKEN = 30111
     PARK_REFUSED = 30112
     REGISTRATION_PENDING = 30113
+    UNAUTHENTICATED = 30116

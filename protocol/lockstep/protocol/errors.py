@@ -137,6 +137,12 @@ class NoPermissionError(BrokerError):
     code = ResponseCode.NO_PERMISSION
 
 
+class AuthenticationError(BrokerError):
+    """UNAUTHENTICATED: the server requires a login, or does not accept this one; or it can't be trusted with one."""
+
+    code = ResponseCode.UNAUTHENTICATED
+
+
 class TopicNotExistError(BrokerError):
     """TOPIC_NOT_EXIST: the topic does not exist or was deleted."""
 

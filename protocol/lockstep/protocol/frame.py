@@ -39,10 +39,11 @@ class FrameBuffer:
     the stream can't be resynchronized, so the caller closes the connection.
     """
 
-    __slots__ = ("_data", "_error", "_frame_bytes_max", "_header_bytes_max", "_position")
+    __slots__ = ("_data", "_error", "_header_bytes_max", "_position", "frame_bytes_max")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, header_bytes_max: int = HEADER_BYTES_MAX) -> None:
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
+        """It may be changed. A longer frame that has begun is refused."""
         self._header_bytes_max = header_bytes_max
         self._data: bytes | bytearray = b""
         self._position = 0
@@ -89,7 +90,7 @@ class FrameBuffer:
                 self._check_length(_LENGTH.unpack_from(data, start)[0])
             return None
         if kernels is not None and type(data) is bytes:
-            found = kernels.next_frame(data, start, self._frame_bytes_max, self._header_bytes_max)
+            found = kernels.next_frame(data, start, self.frame_bytes_max, self._header_bytes_max)
             if found is not None:
                 parts, self._position = found
                 if self._position == len(data):
@@ -123,9 +124,9 @@ class FrameBuffer:
         return command
 
     def _check_length(self, length: int) -> None:
-        if length < 4 or length > self._frame_bytes_max - 4:
+        if length < 4 or length > self.frame_bytes_max - 4:
             hint = "; a handshake of TLS begins so, and this port has no TLS" if length >> 16 == TLS_HANDSHAKE else ""
-            raise self._fail(f"frame length {length} is refused: 4 … {self._frame_bytes_max - 4}{hint}")
+            raise self._fail(f"frame length {length} is refused: 4 … {self.frame_bytes_max - 4}{hint}")
 
     def _fail(self, message: str) -> RemoteProtocolError:
         self._error = message

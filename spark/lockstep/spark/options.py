@@ -370,7 +370,7 @@ INSTEAD = {
         *("key.deserializer", "value.deserializer", "key.serializer", "value.serializer"),
     ),
     "name the authority in the nameserver option, as in lockstep://HOST:PORT/?tls_ca=FILE": ("security.protocol", "ssl."),
-    "remove it: there are no users yet, so the network must be trusted": ("sasl.",),
+    "name the user in the nameserver option, as in lockstep://USER@HOST:PORT/?password_file=FILE": ("sasl.",),
 }
 """What to do about an option of Kafka's source, by its name in lower case without `kafka.`; one that ends with a dot is a prefix."""
 

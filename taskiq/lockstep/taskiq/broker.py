@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 from lockstep.client import (
     ConcurrentlyContext,
@@ -26,6 +27,7 @@ from lockstep.protocol.delays import DELAY_LEVELS, format_delay, parse_levels
 from lockstep.protocol.object_text import text_of
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.security.credentials import PasswordSource
 from lockstep.runtime.security.tls import Tls
 from taskiq import AckableMessage, AsyncBroker, BrokerMessage, TaskiqMessage, TaskiqMiddleware
 
@@ -91,6 +93,8 @@ class LockstepBroker(AsyncBroker):
         group: The group of the workers, and of the producer.
         nameserver: "HOST:PORT", several separated by ";", a list of them, or "lockstep://HOST:PORT/?tls_ca=FILE".
         tls: Connect by TLS: True, or lockstep.client.Tls(ca=FILE).
+        user: The user to log in as.
+        password: The password, the Path of a file that has it, or a function that returns it.
         concurrency: Tasks that a worker process has at a time, running or prefetched. Taskiq limits those that run (`--max-async-tasks`).
         consume_timeout_ms: A task that is not acknowledged by then is delivered again.
         max_reconsume_times: How often a message is delivered again after that, or after a worker gave it back; then it is dead-lettered.
@@ -109,6 +113,8 @@ class LockstepBroker(AsyncBroker):
         nameserver: NameserverAddresses | None = None,
         *,
         tls: Tls | bool | None = None,
+        user: str | None = None,
+        password: PasswordSource | None = None,
         concurrency: int = 100,
         consume_timeout_ms: int = 900_000,
         max_reconsume_times: int = 16,
@@ -121,11 +127,11 @@ class LockstepBroker(AsyncBroker):
         """The names of tasks, and the levels that were taken for delays that are none: each is logged once."""
         self.add_middlewares(_HandlerWatch(self._begun))
         self.topic = topic
-        self.producer = Producer(group, nameserver=nameserver, tls=tls, start_in_background=start_in_background)
+        connection: dict[str, Any] = {"nameserver": nameserver, "tls": tls, "user": user, "password": password}
+        self.producer = Producer(group, **connection, start_in_background=start_in_background)
         self.consumer = PushConsumer(
             group,
-            nameserver=nameserver,
-            tls=tls,
+            **connection,
             concurrency=concurrency,
             consume_timeout_ms=consume_timeout_ms,
             max_reconsume_times=max_reconsume_times,

@@ -32,7 +32,7 @@ def test_taken_port_prints_one_line_and_exits_with_1() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--listen", "0.0.0.0:0"), ("--insecure", "authentication")),
+        (("--listen", "0.0.0.0:0"), ("--insecure", "give it users and a certificate")),
         (("--listen", "nowhere"), ("nowhere", "HOST:PORT")),
         (("--listen", "a=127.0.0.1:0", "--listen", "a=127.0.0.1:0"), ("twice",)),
     ],

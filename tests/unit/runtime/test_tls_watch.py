@@ -38,12 +38,12 @@ async def test_new_files_are_logged_and_new_authorities_renew_connections(
     cert, key = write_certificate(tmp_path)
     ca = write_authority(tmp_path / "ca")
     tasks, renewed = Tasks(), list[str]()
-    requiring(ServerTls(ServerCertificate(cert, key, ca))).watch(FakeHost(), tasks, renewed.append)  # type: ignore[arg-type]
+    requiring(ServerTls(ServerCertificate(cert, key, ca))).watch(FakeHost(), tasks, lambda reason, _: renewed.append(reason))  # type: ignore[arg-type]
     await frozen.advance(LOOK_MS / 1000)
     assert caplog.messages == []
     write_certificate(tmp_path)
     await frozen.advance(LOOK_MS / 1000)
-    assert caplog.messages == [f"tls.reloaded files=['{cert}', '{key}']"]
+    assert caplog.messages == [f"security.reloaded files=['{cert}', '{key}']"]
     assert renewed == []
     write_authority(tmp_path / "ca", "ours", "theirs")
     await frozen.advance(LOOK_MS / 1000)
@@ -54,12 +54,13 @@ async def test_new_files_are_logged_and_new_authorities_renew_connections(
 async def test_files_that_stay_unusable_are_logged_once(frozen: FrozenLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cert, key = write_certificate(tmp_path)
     tasks = Tasks()
-    requiring(ServerTls(ServerCertificate(cert, key))).watch(FakeHost(), tasks, lambda _: None)  # type: ignore[arg-type]
+    requiring(ServerTls(ServerCertificate(cert, key))).watch(FakeHost(), tasks, lambda reason, concerns: None)  # type: ignore[arg-type]
     os.unlink(key)
     await frozen.advance(SETTLE_MS / 1000)
     assert caplog.messages == [], "it is being replaced"
     await frozen.advance(3 * LOOK_MS / 1000)
-    assert [message.split(" then=")[0] for message in caplog.messages] == [f"tls.reload_failed reason={key}: no such file or directory"]
+    (message,) = caplog.messages
+    assert message.split(" then=")[0] == f"security.reload_failed reason={key}: no such file or directory"
     write_authority(tmp_path / "server.key")
     await frozen.advance(LOOK_MS / 1000)
     assert len(caplog.messages) == 2, "another reason"

@@ -36,7 +36,7 @@ def test_group_has_three_option_names(alias: str) -> None:
         ("fetchOffset.numRetries", 'use "requestTimeoutMs"'),
         ("groupIdPrefix", 'use "group", or nothing'),
         ("kafka.auto.offset.reset", 'use "startingOffsets"'),
-        ("kafka.sasl.jaas.config", "there are no users yet"),
+        ("kafka.sasl.jaas.config", "lockstep://USER@HOST:PORT/"),
         ("kafka.security.protocol", "lockstep://HOST:PORT/?tls_ca=FILE"),
         ("kafka.ssl.truststore.location", "lockstep://HOST:PORT/?tls_ca=FILE"),
         ("kafka.key.deserializer", "which the query casts"),

@@ -58,6 +58,10 @@ class PullConsumer(BaseConsumer):
         group: The name of the consumer group.
         nameserver: "HOST:PORT", several separated by ";", a list of them, or "lockstep://HOST:PORT/?tls_ca=FILE". Default: 127.0.0.1:9876.
         tls: Connect by TLS: True, or Tls(ca=FILE), which says what the client trusts and shows. Default: plain connections.
+        user: The user to log in as. Default: that of the URL, or LOCKSTEP_USER, or none.
+        password: The password, the Path of a file that has it, or a function that returns it; the latter two are asked at each login.
+            Default: the URL's password_file, LOCKSTEP_PASSWORD, or the file that LOCKSTEP_PASSWORD_FILE names.
+        login_optional: Go on with servers that ask for no login.
         client: The connections to use, instead of `nameserver`. Default: the consumer has its own.
         host: The clock, randomness and files to use; for tests. Default: those of this machine.
 

@@ -4,6 +4,13 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
+class AuthenticateHeader:
+    """AUTHENTICATE (30026): the body is the client's message of the mechanism, that of the response the server's (RFC 5802)."""
+
+    mechanism: str
+
+
+@dataclass(frozen=True, slots=True)
 class UnregisterClientHeader:
     """UNREGISTER_CLIENT (35). For a client with a session: removes it from the group's member list at once, but keeps the session and
     its locks."""

@@ -62,6 +62,7 @@ PROGRAM_OPTIONS = frozenset(
         *("held_pulls_max", "held_pulls_per_group_max", "groups_max", "progress_max", "members_max", "subscriptions_mib_max"),
         *("group_idle_days", "trace_topic", "host_name", "root_path", "no_bodies", "allow_changes"),
         *("tls", "tls_cert", "tls_key", "tls_client_ca"),
+        *("security", "users"),
     }
 )
 """The options of all lockstep programs: a shell may set variables for all of them, and a program ignores those of the others."""
@@ -69,6 +70,8 @@ TEST_PREFIX = ENVIRONMENT_PREFIX + "TEST_"
 """Variables of the test suite, which programs ignore."""
 COMPOSE_VARIABLES = frozenset({"LOCKSTEP_HOST", "LOCKSTEP_BIND"})
 """Variables of docker-compose.yml, which programs ignore."""
+CLIENT_VARIABLES = frozenset({"LOCKSTEP_USER", "LOCKSTEP_PASSWORD", "LOCKSTEP_PASSWORD_FILE"})
+"""Variables of clients and commands, which servers ignore."""
 SERVICE_LINK = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")
 """Kubernetes sets such variables in each container for each service of the namespace, here for one whose name begins with lockstep."""
@@ -165,7 +168,7 @@ def parse_texts(model: type[Settings], texts: Mapping[str, str], origin: str) ->
 def unknown_variables(known: Iterable[str], environment: Mapping[str, str]) -> dict[str, str | None]:
     """Return the variables that look like settings and are none, each with the one that may be meant. `known`: the program's settings."""
     ours = {*known, *PROGRAM_OPTIONS}
-    ignored = {*map(variable_of, ours), *KERNEL_VARIABLES, *COMPOSE_VARIABLES}
+    ignored = {*map(variable_of, ours), *KERNEL_VARIABLES, *COMPOSE_VARIABLES, *CLIENT_VARIABLES}
     unknown = [
         name
         for name, text in environment.items()

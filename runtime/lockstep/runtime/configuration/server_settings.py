@@ -1,13 +1,17 @@
 """The settings that a broker and a nameserver have in common."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
+from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.configuration.settings import Range
 from lockstep.runtime.configuration.tls_settings import TlsSettings
 from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.listen_address import ADMIN, parse_listeners, require_loopback_or_insecure
 from lockstep.runtime.connections.server import CONNECTIONS_MAX
+from lockstep.runtime.security.server_security import ServerSecurity
+from lockstep.runtime.security.users import read_users
+from lockstep.runtime.security.watched_files import WatchedFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,12 +31,28 @@ class ServerSettings(TlsSettings):
     connections_max: Annotated[int, Range(1), "Connections at a time; fewer if the limit of file descriptors (ulimit -n) is low."] = (
         CONNECTIONS_MAX
     )
-    insecure: Annotated[bool, "Accept connections from other machines although there is no authentication yet."] = False
+    security: Annotated[str | None, "TOML file of the users, who have to log in. `lockstep user add` makes it."] = None
+    users: Annotated[
+        Literal["required", "optional"], "Whether clients have to log in if there are users; optional: for the time in which they learn to."
+    ] = "required"
+    insecure: Annotated[bool, "Accept connections from other machines although there are no users, or no TLS."] = False
     log_level: Annotated[Literal["debug", "info", "warning", "error"], "The lowest level that is logged."] = "info"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_loopback_or_insecure({**self.listeners(), **self.admin_listener()}, insecure=self.insecure)
+        if self.users == "optional" and self.security is None:
+            raise ConfigError("users = optional needs users: set security to the file that has them")
+        is_closed = self.security is not None and self.users == "required" and self.tls_cert is not None and self.tls in (None, "require")
+        require_loopback_or_insecure(self.listeners(), insecure=self.insecure or is_closed)
+        require_loopback_or_insecure(self.admin_listener(), insecure=self.insecure)
+
+    def open_security(self) -> ServerSecurity:
+        """Read the files. Raise ConfigError if they can't be used."""
+        path = self.security
+        if path is None:
+            return super().open_security()
+        users = WatchedFiles([path], lambda: read_users(path))
+        return replace(super().open_security(), users=users, users_optional=self.users == "optional")
 
     def listeners(self) -> dict[str, tuple[str, int]]:
         """Return the (host, port) that each listener binds, by its name."""

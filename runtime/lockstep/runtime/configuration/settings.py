@@ -7,6 +7,7 @@ import functools
 import math
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Annotated, Any, Literal
@@ -51,6 +52,8 @@ class Setting:
     help: str
     default: Any
     """dataclasses.MISSING if there is none, or if it is made by a function."""
+    is_secret: bool = False
+    """Whether no error shows the value: the field is not part of the `repr` either."""
 
     def accepts(self, value: object) -> bool:
         return any(_accepts(kind, self.limits, value) for kind in self.kinds)
@@ -64,7 +67,7 @@ def declared_settings(config: type) -> dict[str, Setting]:
 @functools.lru_cache(maxsize=64)
 def _declared(config: type) -> dict[str, Setting]:
     hints = typing.get_type_hints(config, include_extras=True)
-    return {field.name: _setting(hints[field.name], field.default) for field in fields(config)}
+    return {field.name: _setting(hints[field.name], field.default, is_secret=not field.repr) for field in fields(config)}
 
 
 def check_settings(config: Any) -> None:
@@ -77,13 +80,15 @@ def check_settings(config: Any) -> None:
         value = getattr(config, name)
         if not setting.accepts(value):
             expected = [words for kind in setting.kinds for words in _words(kind, setting.limits)]
-            raise ConfigError(f"{name} is {value!r}: expected {_one_of(expected)}")
+            shown = f"of type {type(value).__name__}" if setting.is_secret else repr(value)
+            raise ConfigError(f"{name} is {shown}: expected {_one_of(expected)}")
 
 
-def _setting(annotation: Any, default: Any) -> Setting:
+def _setting(annotation: Any, default: Any, *, is_secret: bool) -> Setting:
     metadata = getattr(annotation, "__metadata__", ())
     limits = next((each for each in metadata if isinstance(each, Range)), None)
-    return Setting(_alternatives(annotation), limits, next((each for each in metadata if isinstance(each, str)), ""), default)
+    help_text = next((each for each in metadata if isinstance(each, str)), "")
+    return Setting(_alternatives(annotation), limits, help_text, default, is_secret)
 
 
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
@@ -100,6 +105,8 @@ def _accepts(kind: Any, limits: Range | None, value: object) -> bool:
     origin = typing.get_origin(kind)
     if origin is Literal:
         return value in typing.get_args(kind)
+    if origin is Callable:
+        return callable(value)
     if origin in (list, tuple):
         item = typing.get_args(kind)[0]
         return isinstance(value, origin) and all(isinstance(each, item) for each in value) and (limits is None or len(value) in limits)
@@ -115,6 +122,8 @@ def _words(kind: Any, limits: Range | None) -> list[str]:
         return [f'"{each}"' for each in typing.get_args(kind)]
     if origin in (list, tuple):
         return [f"a {origin.__name__} of {typing.get_args(kind)[0].__name__}" + ("" if limits is None else f" with a length {limits}")]
+    if origin is Callable:
+        return ["a function"]
     if kind is types.NoneType:
         return ["None"]
     if issubclass(kind, bool):

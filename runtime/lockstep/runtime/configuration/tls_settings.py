@@ -33,8 +33,8 @@ class TlsSettings(Settings):
             setting = "tls_client_ca" if self.tls_client_ca is not None else f"tls = {self.tls}"
             raise ConfigError(f"{setting} needs a certificate of this server: set tls_cert and tls_key")
 
-    def security(self) -> ServerSecurity:
-        """Read the certificate. Raise ConfigError if it can't be used."""
+    def open_security(self) -> ServerSecurity:
+        """Read the files. Raise ConfigError if they can't be used."""
         if self.tls_cert is None or self.tls_key is None or self.tls == "off":
             return ServerSecurity()
         return ServerSecurity(ServerTls(ServerCertificate(self.tls_cert, self.tls_key, self.tls_client_ca)), self._requires_tls)

@@ -1,24 +1,45 @@
 """The address of a cluster: its nameservers, and how connections to its servers are secured.
 
     HOST:PORT;HOST:PORT                                     plain connections
-    lockstep://HOST:PORT,HOST:PORT/?tls=on&tls_ca=FILE      a URL, wherever an address is expected
+    lockstep://USER@HOST:PORT,HOST:PORT/?tls=on&tls_ca=FILE a URL, wherever an address is expected
 
 The parameters of the URL are tls (on or off), tls_ca, tls_cert, tls_key and tls_server_name, the fields of Tls. Each of the latter turns
 TLS on. They hold for nameservers and brokers alike.
+
+A user logs in with the password of the file `password_file`, or else of LOCKSTEP_PASSWORD or LOCKSTEP_PASSWORD_FILE in the environment.
+LOCKSTEP_USER is the user of an address without one. A password is never part of an address.
 """
 
+import os
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
+from lockstep.runtime.security.credentials import Credentials, PasswordSource
 from lockstep.runtime.security.tls import ClientTls, Tls
+from lockstep.runtime.security.users import check_user_name
 
 SCHEME = "lockstep://"
 PREFIX = "tls_"
-_URL = re.compile(r"lockstep://(?P<hosts>[^/?#@]*)/?(?:\?(?P<query>[^#]*))?")
+PASSWORD_FILE = "password_file"
+_URL = re.compile(r"lockstep://(?:(?P<user>[^/?#@]*)@)?(?P<hosts>[^/?#@]*)/?(?:\?(?P<query>[^#]*))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The arguments of a login that a program gives."""
+
+    user: str | None = None
+    password: PasswordSource | None = field(default=None, repr=False)
+    optional: bool = False
+    """Whether to go on with servers that ask for no login."""
+
+
+NO_LOGIN = Login()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +49,9 @@ class ClusterAddress:
     nameservers: tuple[str, ...]
     tls: Tls | None = None
     """None: connections are plain."""
+    user: str | None = None
+    """None: there is no login, unless the environment has a user."""
+    password_file: str | None = None
 
     @classmethod
     def parse(cls, address: "ClusterAddress | str | Sequence[str]", tls: Tls | bool | None = None) -> "ClusterAddress":
@@ -47,14 +71,39 @@ class ClusterAddress:
 
     def __str__(self) -> str:
         """Return the text that `parse` reads."""
-        if self.tls is None:
+        if self.tls is None and self.user is None:
             return ";".join(self.nameservers)
-        given = [f"{PREFIX}{each.name}={quote(str(value))}" for each in fields(Tls) if (value := getattr(self.tls, each.name)) is not None]
-        return f"{SCHEME}{','.join(self.nameservers)}/?{'&'.join(['tls=on', *given])}"
+        tls = {} if self.tls is None else {each.name: getattr(self.tls, each.name) for each in fields(Tls)}
+        given = [f"{PREFIX}{name}={quote(str(value))}" for name, value in tls.items() if value is not None]
+        given = ([] if self.tls is None else ["tls=on"]) + given
+        given += [] if self.password_file is None else [f"{PASSWORD_FILE}={quote(self.password_file)}"]
+        user = "" if self.user is None else f"{quote(self.user)}@"
+        return f"{SCHEME}{user}{','.join(self.nameservers)}/{'?' if given else ''}{'&'.join(given)}"
 
-    def security(self) -> ClientSecurity:
-        """Read the files of TLS. Raise ConfigError if they can't be used."""
-        return NO_SECURITY if self.tls is None else ClientSecurity(ClientTls(self.tls))
+    def security(self, login: Login = NO_LOGIN, environment: Mapping[str, str] | None = None) -> ClientSecurity:
+        """Read the files of TLS. Return how to connect, with the login of the caller, else of the address, else of the environment.
+
+        Raises:
+            ConfigError: A file can't be used, or a user has no password or a password no user.
+        """
+        environment = os.environ if environment is None else environment
+        user = login.user or self.user or environment.get("LOCKSTEP_USER")
+        password: PasswordSource | None = login.password
+        if password is None and self.password_file is not None:
+            password = Path(self.password_file)
+        if password is None and user is not None:
+            password = environment.get("LOCKSTEP_PASSWORD")
+            if password is None and "LOCKSTEP_PASSWORD_FILE" in environment:
+                password = Path(environment["LOCKSTEP_PASSWORD_FILE"])
+        if user is None and password is not None:
+            raise ConfigError("a password without a user: give the client a user too")
+        if user is not None and password is None:
+            given = "password=, password_file in the address, LOCKSTEP_PASSWORD or LOCKSTEP_PASSWORD_FILE"
+            raise ConfigError(f"user {user} has no password: give it by {given}")
+        credentials = None if user is None or password is None else Credentials(user, password, login.optional)
+        if self.tls is None and credentials is None:
+            return NO_SECURITY
+        return ClientSecurity(None if self.tls is None else ClientTls(self.tls), credentials)
 
 
 def _parse_text(text: str) -> ClusterAddress:
@@ -66,18 +115,27 @@ def _parse_text(text: str) -> ClusterAddress:
     nameservers = _checked(unquote(url["hosts"]).replace(";", ",").split(","))
     known = {f"{PREFIX}{each.name}": each.name for each in fields(Tls)}
     given: dict[str, str] = {}
+    password_file: str | None = None
     switch: str | None = None
     for name, value in parse_qsl(url["query"] or "", keep_blank_values=True):
         if name == "tls" and value in ("on", "off"):
             switch = value
+        elif name == PASSWORD_FILE and password_file is None and value:
+            password_file = value
         elif name in known and known[name] not in given:
             given[known[name]] = value
         else:
-            names = ", ".join(known)
+            names = ", ".join([*known, PASSWORD_FILE])
             raise ConfigError(f"nameserver URL: unexpected {name[:80]}={value[:80]}: expected tls=on, tls=off, and each of {names} once")
     if given and switch == "off":
         raise ConfigError(f"nameserver URL: tls=off and {PREFIX}{next(iter(given))}: leave one of them out")
-    return ClusterAddress(nameservers, Tls(**given) if given or switch == "on" else None)
+    user = None if url["user"] is None else unquote(url["user"])
+    if user is not None and ":" in user:
+        raise ConfigError(f"nameserver URL: a password is never part of it: use {PASSWORD_FILE}=FILE or LOCKSTEP_PASSWORD")
+    if password_file is not None and user is None:
+        raise ConfigError(f"nameserver URL: {PASSWORD_FILE} without a user: expected lockstep://USER@HOST:PORT/…")
+    tls = Tls(**given) if given or switch == "on" else None
+    return ClusterAddress(nameservers, tls, None if user is None else check_user_name(user), password_file)
 
 
 def _checked(given: Iterable[str]) -> tuple[str, ...]:

@@ -6,17 +6,24 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any, TypeVar, cast
 
+from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import ConfigError, TransportError, without_frames
+from lockstep.protocol.errors import AuthenticationError, BrokerError, ConfigError, RemoteProtocolError, TransportError, without_frames
+from lockstep.protocol.fields import to_plain
+from lockstep.protocol.headers.clients import AuthenticateHeader
+from lockstep.protocol.responses import checked
 from lockstep.runtime.connections.address import os_reason, parse_address
 from lockstep.runtime.connections.endpoint import Endpoint, Handler
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
+from lockstep.runtime.security.credentials import Credentials
+from lockstep.runtime.security.scram import MECHANISM, ClientLogin
 from lockstep.runtime.security.tls import CLIENT_HANDSHAKE_S, SHUTDOWN_S, ClientTls, certificate_reason
 
 CONNECT_MS = 3_000
 """RocketMQ: connectTimeoutMillis."""
+LOGIN_MS = 5_000
 NO_CERTIFICATE = "it may require a certificate of this client, which shows none"
 REFUSED_CERTIFICATE = "it may not accept the certificate of this client"
 """In TLS 1.3 a server refuses a certificate when the client has ended its handshake."""
@@ -33,10 +40,12 @@ async def connect(
     limits: EndpointLimits = DEFAULT_LIMITS,
     timeout_ms: int = CONNECT_MS,
 ) -> Endpoint:
-    """Connect, and shake hands if there is TLS.
+    """Connect, shake hands if there is TLS, and log in if there are credentials.
 
-    Raises TransportError if the connection is refused or not established within `timeout_ms`, or if the handshake fails or is not complete
-    CLIENT_HANDSHAKE_S later.
+    Raises:
+        AuthenticationError: The login is refused, or the server can't be trusted with it.
+        TransportError: The connection is refused or not established within `timeout_ms`, or the handshake fails or is not complete
+            CLIENT_HANDSHAKE_S later.
     """
     name, port = parse_address(address)
     tls, context, server_name = security.tls, None, None
@@ -55,7 +64,35 @@ async def connect(
         raise TransportError(f"{address}: {name} is not a host name") from error
     if tls is not None:
         endpoint.hint = NO_CERTIFICATE if tls.settings.cert is None else REFUSED_CERTIFICATE
+    if security.credentials is not None:
+        try:
+            await _log_in(host, endpoint, address, security.credentials)
+        except BaseException:  # re-raised
+            endpoint.abort("the login failed")
+            raise
     return endpoint
+
+
+async def _log_in(host: Host, endpoint: Endpoint, address: str, credentials: Credentials) -> None:
+    """Log in on a new connection. Raise AuthenticationError, TransportError, or RequestTimeoutError."""
+    login = ClientLogin(credentials.user, host.random.token(18).hex())
+    who = f"{address}, user {credentials.user}"
+    try:
+        response = await _exchange(endpoint, login.first())
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            if credentials.optional:
+                return
+            raise AuthenticationError("the server asks for no login, so a password protects nothing there (login_optional: go on without)")
+        challenge = login.challenge(bytes(checked(response).body))
+        salted = await host.threads.run(credentials.answer, challenge)
+        login.check(bytes(checked(await _exchange(endpoint, login.final(salted))).body))
+    except (AuthenticationError, RemoteProtocolError, BrokerError) as error:
+        raise AuthenticationError(f"{who}: {error.remark if isinstance(error, BrokerError) else error}") from None
+
+
+def _exchange(endpoint: Endpoint, message: bytes) -> "asyncio.Future[Command]":
+    fields = to_plain(AuthenticateHeader(MECHANISM))
+    return endpoint.request(RequestCode.AUTHENTICATE, fields, message, timeout_ms=LOGIN_MS)
 
 
 async def _open(

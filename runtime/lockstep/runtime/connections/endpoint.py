@@ -34,6 +34,7 @@ from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.logs.safe_text import printable
+from lockstep.runtime.security.authenticated_user import AuthenticatedUser
 from lockstep.runtime.timer import Timer
 from lockstep.runtime.turn import Turn
 
@@ -81,6 +82,7 @@ class Endpoint(asyncio.Protocol):
         "connected_ms",
         "hint",
         "id",
+        "identity",
         "listener",
         "local",
         "on_close",
@@ -112,6 +114,8 @@ class Endpoint(asyncio.Protocol):
         """Whether the connection sends and handles nothing more."""
         self.reason = ""
         """Why it was closed."""
+        self.identity: AuthenticatedUser | None = None
+        """Who has logged in on this connection, at the accepting end."""
         self.hint = ""
         """What may be the cause if the peer closes the connection before it has sent anything."""
         self.on_open: Callable[[Endpoint], None] | None = None
@@ -231,6 +235,10 @@ class Endpoint(asyncio.Protocol):
         """Return the number of accepted bytes that the operating system has not taken yet; 0 once closed."""
         waiting = 0 if self.closed or self._transport is None else self._transport.get_write_buffer_size()
         return self._out_bytes + waiting
+
+    def limit_frames(self, bytes_max: int | None) -> None:
+        """Accept only frames of at most `bytes_max` bytes from now on. None: the connection's own limit."""
+        self._frames.frame_bytes_max = self._limits.frame_bytes_max if bytes_max is None else bytes_max
 
     @property
     def is_encrypted(self) -> bool:

@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import LockstepError, TransportError, without_frames
+from lockstep.protocol.errors import AuthenticationError, LockstepError, TransportError, without_frames
 from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint, Handler
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
 
 log = get_logger("runtime.link")
@@ -25,6 +26,8 @@ HANDSHAKE_MS = 5_000
 BACKOFF_FIRST_MS = 50
 BACKOFF_MAX_MS = 1_000
 """A link reaches a peer that is up again within a second (wire.md)."""
+LOGIN_PAUSE_S = 5
+"""Pause after a login that was refused: the client logs in again with its password as it is by then."""
 STABLE_MS = 1_000
 """Minimum duration of a connection for an immediate reconnect, so that a peer that accepts and closes is not called in a tight loop."""
 
@@ -64,6 +67,8 @@ class Link:
         self._retry = asyncio.Event()
         self._waiters: list[asyncio.Future[Endpoint]] = []
         self._closed = False
+        self._reported = False
+        """A refused login was logged, and none has succeeded since."""
         self._endpoint: Endpoint | None = None
         self.current: Endpoint | None = None
         """The connection while the link is up."""
@@ -151,6 +156,8 @@ class Link:
                     continue
             failures += 1
             await self._back_off(failures)
+            if isinstance(self.last_error, AuthenticationError) and endpoint is None:
+                await asyncio.sleep(LOGIN_PAUSE_S)  # the password has to be corrected at one end, so haste is of no use
 
     async def _attempt(self) -> Endpoint | None:
         """Connect and do the handshake. Return None if that failed (`last_error`)."""
@@ -167,6 +174,7 @@ class Link:
                 async with asyncio.timeout(HANDSHAKE_MS / 1000):
                     await self._on_connected(endpoint)
             done, endpoint = endpoint, None
+            self._reported = False
             return done
         except LockstepError as error:
             self.last_error = without_frames(error)
@@ -176,6 +184,9 @@ class Link:
             if endpoint is not None:
                 endpoint.close("handshake failed")
         log.debug("link.refused", peer=address, name=self._name or None, error=str(self.last_error))
+        if isinstance(self.last_error, AuthenticationError) and not self._reported:
+            self._reported = True
+            log_limited(log, "error", "login.refused", error=str(self.last_error), then=f"tried again every {LOGIN_PAUSE_S} s")
         return None
 
     async def _stay_up(self, endpoint: Endpoint) -> None:

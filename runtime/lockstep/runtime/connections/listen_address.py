@@ -43,8 +43,9 @@ def require_loopback_or_insecure(listeners: Mapping[str, tuple[str, int]], *, in
     for name, (host, port) in listeners.items():
         if not insecure and not is_loopback(host):
             raise ConfigError(
-                f"listener {name!r} on {host}:{port} can be reached from other machines, and there is no authentication yet: "
-                "any client can read, write and delete. Listen on 127.0.0.1, or pass --insecure if the network is trusted"
+                f"listener {name!r} on {host}:{port} can be reached from other machines, where any client could read, write and delete: "
+                "give it users and a certificate (--security, --tls-cert, --tls-key), listen on 127.0.0.1, or pass --insecure if the "
+                "network is trusted"
             )
 
 

@@ -137,11 +137,12 @@ class Server:
         """Return the number of connections that did not become open: their handshake failed, or they began with something else."""
         return sum(server.refused_count for server in self._servers if isinstance(server, TlsListener))
 
-    def renew(self, reason: str) -> None:
-        """Close every connection, each at a random time within RENEW_S: clients connect again at once."""
+    def renew(self, reason: str, concerns: Callable[[Endpoint], bool] = lambda _: True) -> None:
+        """Close the connections that this concerns, each at a random time within RENEW_S: clients connect again at once."""
         loop = asyncio.get_running_loop()
         for endpoint in self.endpoints.values():
-            loop.call_later(self._host.random.uniform(0, RENEW_S), endpoint.close, reason)
+            if concerns(endpoint):
+                loop.call_later(self._host.random.uniform(0, RENEW_S), endpoint.close, reason)
 
     def _factory(self, name: str) -> Callable[[], Endpoint]:
         def accept() -> Endpoint:

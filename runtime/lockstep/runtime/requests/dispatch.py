@@ -115,11 +115,13 @@ class Dispatcher:
         lanes: Mapping[str, LaneLimits] | None = None,
         on_request: Callable[[Endpoint], None] | None = None,
         budget: TurnBudget | None = None,
+        admit: Callable[[Command, Endpoint], None] | None = None,
     ) -> None:
         """Build the table of handlers from processor instances.
 
-        `log` is what a PendingResponse waits for; without it they are sent at once. `on_request` is called before each request is handled.
-        `budget` limits what all lanes do in one turn of the loop; a request takes LANE_ITEMS of it, and handlers that do more take more.
+        `log` is what a PendingResponse waits for; without it they are sent at once. `admit` raises the error of a request that is not
+        served. `on_request` is called before each request is handled. `budget` limits what all lanes do in one turn of the loop; a request
+        takes LANE_ITEMS of it, and handlers that do more take more.
         Raise ConfigError if a code has two handlers, or a lane and its handler do not fit.
         """
         self._when: Mapping[Until, Callable[[Callable[[], None]], None]] = {
@@ -131,6 +133,7 @@ class Dispatcher:
         budget = TurnBudget(LANE_ITEMS_PER_TURN) if budget is None else budget
         self._lanes = {name: Lane(name, limits, self._tasks, budget, self._carry_out) for name, limits in (lanes or {}).items()}
         self._on_request = on_request
+        self._admit = admit
         self._routes: dict[int, _Route] = {}
         self._classic_routes: dict[int, _Route] = {}
         for processor in processors:
@@ -160,6 +163,8 @@ class Dispatcher:
         """Handle one request."""
         request = Request(command, endpoint)
         try:
+            if self._admit is not None:
+                self._admit(command, endpoint)
             if self._on_request is not None:
                 self._on_request(endpoint)
             route = (self._routes if command.codec == MSGPACK else self._classic_routes).get(command.code)

@@ -140,6 +140,8 @@ def _classic_code(error: BrokerError, request: Request) -> int:
     """Return the code by which a client of RocketMQ does the right thing: repeats, asks again, or reports it."""
     if error.wire_code == ResponseCode.SYSTEM_BUSY and request.version < RETRIES_BUSY_VERSION:
         return ResponseCode.SERVICE_NOT_AVAILABLE
+    if error.wire_code == ResponseCode.UNAUTHENTICATED:
+        return ResponseCode.NO_PERMISSION
     return ResponseCode.SYSTEM_ERROR if error.wire_code >= OWN_CODES_FROM else error.wire_code
 
 

@@ -1,7 +1,7 @@
-"""Security of connections: certificates and TLS.
+"""Security: certificates and TLS, users and logins.
 
-Here: contexts of TLS, files that are read again when their content changes, and the words for what can go wrong with a certificate. Not
-here: how connections are accepted and made (`runtime/connections`).
+Here: contexts of TLS, the file of users, SCRAM, files that are read again when their content changes, and what is required of those who
+connect. Not here: how connections are accepted and made (`runtime/connections`), and the request of a login (`runtime/requests/login.py`).
 
-Read `tls.py` first, then `watched_files.py`.
+Read `server_security.py` and `client_security.py` first, then `tls.py`, `scram.py` and `users.py`.
 """

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from lockstep.runtime.security.credentials import Credentials
 from lockstep.runtime.security.tls import ClientTls
 
 
@@ -11,7 +12,9 @@ class ClientSecurity:
 
     tls: ClientTls | None = None
     """None: connections are plain."""
+    credentials: Credentials | None = None
+    """None: the client does not log in."""
 
 
 NO_SECURITY = ClientSecurity()
-"""Plain connections."""
+"""Plain connections without a login."""

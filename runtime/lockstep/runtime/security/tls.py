@@ -4,19 +4,14 @@ Certificates and keys are files in PEM form. Both ends make a new context when t
 looks every 5 s, a client before each connect. Open connections keep the context with which they began.
 """
 
-import asyncio
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.host import Host
-from lockstep.runtime.logs.log import get_logger
-from lockstep.runtime.security.watched_files import LOOK_MS, WatchedFiles, read_file
-
-log = get_logger("runtime.tls")
+from lockstep.runtime.security.watched_files import WatchedFiles, read_file
 
 HANDSHAKE_S = 5.0
 """How long a handshake may take at a server."""
@@ -113,19 +108,6 @@ class ServerTls:
     def look(self, now_ms: int) -> tuple[str, ...]:
         """Read the files again. Return those that have changed, or nothing if there is no new context. Blocks."""
         return self._watched.look(now_ms)
-
-    async def watch(self, host: Host, on_new_authorities: Callable[[], None]) -> None:
-        """Look every LOOK_MS. Call `on_new_authorities` when those of clients' certificates have changed."""
-        while True:
-            await asyncio.sleep(LOOK_MS / 1000)
-            failed_before = self.failure
-            changed = await host.threads.run(self.look, host.clock.monotonic_ms())
-            if changed:
-                log.info("tls.reloaded", files=list(changed))
-            if self.files.client_ca in changed:
-                on_new_authorities()
-            if self.failure is not None and self.failure != failed_before:
-                log.error("tls.reload_failed", reason=self.failure, then="the certificate that was read before remains in force")
 
 
 def client_context(tls: Tls) -> ssl.SSLContext:

@@ -1,0 +1,130 @@
+"""AUTHENTICATE: a client logs in once on each connection (runtime/security/scram.py). Until then nothing else is served.
+
+A connection without a login may send GUEST_REQUESTS_MAX requests in frames of GUEST_BYTES_MAX, and has LOGIN_S. A login that fails gets its
+response FAILED_S later. Another one of the same address or user is not delayed by that: behind one address there may be many clients.
+Checking a proof costs two HMACs, so failures need no other limit.
+
+With `users_optional` a client may work without a login, too: it is for the time in which clients get their passwords.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.command import Command
+from lockstep.protocol.errors import AuthenticationError, LocalProtocolError, RequestCodeNotSupportedError
+from lockstep.protocol.headers.clients import AuthenticateHeader
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.limits import REQUEST_BYTES_MAX
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request
+from lockstep.runtime.security.authenticated_user import AuthenticatedUser
+from lockstep.runtime.security.scram import MECHANISM, MESSAGE_BYTES_MAX, ServerLogin
+from lockstep.runtime.security.server_security import ServerSecurity
+
+log = get_logger("runtime.login")
+
+LOGIN_S = 10.0
+GUEST_BYTES_MAX = REQUEST_BYTES_MAX + 8 * 1024
+"""The longest frame: the body of an ordinary request, and its header."""
+GUEST_REQUESTS_MAX = 4
+FAILED_S = 1.0
+
+
+@dataclass(slots=True)
+class _Guest:
+    """A connection on which nobody has logged in."""
+
+    deadline: asyncio.TimerHandle | None
+    requests: int = 0
+    login: ServerLogin | None = None
+    """The login that has begun."""
+
+
+class LoginProcessor:
+    """Serves logins, and admits the requests of who has logged in. Give `connected` to Server and `admit` to Dispatcher."""
+
+    def __init__(self, host: Host, security: ServerSecurity) -> None:
+        self._host = host
+        self._users = security.users
+        self._optional = security.users_optional
+        self._guests: dict[int, _Guest] = {}
+        """By Endpoint.id."""
+        self.failed: Counter[str] = Counter()
+        """Failed logins by user; those of unknown users by an empty text."""
+
+    @property
+    def awaited_count(self) -> int:
+        """Return the number of connections on which a login is awaited."""
+        return 0 if self._optional else len(self._guests)
+
+    @property
+    def gate(self) -> Callable[[Command, Endpoint], None] | None:
+        """Return `admit`, or None if nobody has to log in."""
+        return None if self._users is None or self._optional else self.admit
+
+    def connected(self, endpoint: Endpoint) -> None:
+        """A connection was accepted."""
+        if self._users is None:
+            return
+        deadline = None
+        if not self._optional:
+            endpoint.limit_frames(GUEST_BYTES_MAX)
+            reason = f"no login within {LOGIN_S:.0f} s"
+            deadline = asyncio.get_running_loop().call_later(LOGIN_S, endpoint.reject, reason)
+        self._guests[endpoint.id] = _Guest(deadline)
+        endpoint.on_close.append(self._left)
+
+    def admit(self, command: Command, endpoint: Endpoint) -> None:
+        """Raise AuthenticationError if the request needs a login first."""
+        if endpoint.identity is not None or command.code == RequestCode.AUTHENTICATE:
+            return
+        guest = self._guests.get(endpoint.id)
+        if guest is not None:
+            guest.requests += 1
+            if guest.requests > GUEST_REQUESTS_MAX:
+                endpoint.reject(f"{guest.requests} requests without a login")
+        raise AuthenticationError("this server requires a login: give the client a user and a password")
+
+    @handles(RequestCode.AUTHENTICATE, AuthenticateHeader, bytes, body_bytes_max=MESSAGE_BYTES_MAX)
+    def authenticate(self, request: Request) -> HandlerResult:
+        header: AuthenticateHeader = request.header
+        endpoint, message = request.endpoint, bytes(request.body)
+        if self._users is None:
+            raise RequestCodeNotSupportedError("this server has no users: it asks for no login")
+        if header.mechanism != MECHANISM:
+            raise AuthenticationError(f"login by {header.mechanism[:40]!r} is not offered: {MECHANISM} is")
+        guest = self._guests.get(endpoint.id)
+        if guest is None:
+            raise LocalProtocolError("this connection has logged in already")
+        users, login, guest.login = self._users.value, guest.login, None
+        if login is None:
+            guest.login = begun = ServerLogin(self._host.random.token(18).hex())
+            return request.reply(body=begun.first(message, users.verifiers(ServerLogin.user_of(message))))
+        found = login.final(message)
+        address = endpoint.peer.rpartition(":")[0]
+        if found is None or not users.is_valid(login.user, found[0], address):
+            return self._refuse(request, login.user if login.user in users.users else "", address)
+        endpoint.identity = AuthenticatedUser(login.user, found[0])
+        endpoint.limit_frames(None)
+        self._left(endpoint, "")
+        log.debug("login.succeeded", user=login.user, peer=endpoint.peer)
+        return request.reply(body=found[1])
+
+    def _refuse(self, request: Request, user: str, address: str) -> HandlerResult:
+        self.failed[user] += 1
+        log_limited(log, "warning", "login.failed", user=user or None, peer=request.endpoint.peer)
+        error = AuthenticationError(f"the user or the password is wrong, or the user may not log in from {address}")
+        asyncio.get_running_loop().call_later(FAILED_S, request.fail, error)
+        return NO_RESPONSE
+
+    def _left(self, endpoint: Endpoint, _reason: str) -> None:
+        """Somebody has logged in, or the connection is closed."""
+        guest = self._guests.pop(endpoint.id, None)
+        if guest is not None and guest.deadline is not None:
+            guest.deadline.cancel()

@@ -1,0 +1,149 @@
+"""The users of a cluster, from a TOML file that all servers have.
+
+    key = "5f1d…"                      32 bytes in hex, made with the file: unknown users look like known ones by it
+
+    [user.billing]
+    verifier = "SCRAM-SHA-256$…"       of the password, or a list while it is changed: `lockstep user` writes it
+    from = ["10.0.0.0/8"]              addresses from which the user may log in; without it from all
+
+The file has no passwords, but a verifier lets its reader guess them at leisure.
+"""
+
+import hashlib
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from typing import Any
+
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.security.scram import USER_LENGTH_MAX, Verifier, made_up_verifier
+from lockstep.runtime.security.watched_files import read_file
+
+SECRETS_DIRECTORY = "/run/secrets/"
+"""Docker and Kubernetes mount secrets there, with modes that can't be chosen."""
+_NAME = re.compile(r"[^\s\x00-\x1f\x7f=,/?#@:]{1,127}")
+_KEYS = ("verifier", "from")
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One user."""
+
+    name: str
+    verifiers: tuple[Verifier, ...]
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    """Where the user may log in from; empty: from everywhere."""
+
+    def may_come_from(self, address: str) -> bool:
+        """Return whether the user may log in from an IP address."""
+        if not self.networks:
+            return True
+        try:
+            found = ip_address(address.strip("[]"))
+        except ValueError:
+            return False
+        mapped = getattr(found, "ipv4_mapped", None)
+        return any(each in network for network in self.networks for each in (found, mapped) if each is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Users:
+    """The content of the file."""
+
+    users: Mapping[str, User]
+    key: bytes
+    digest: str
+    """The first 8 hex digits of the file's SHA-256, by which servers can be compared."""
+
+    def verifiers(self, name: str) -> Sequence[Verifier]:
+        """Return the verifiers of a user, or one that no password has."""
+        user = self.users.get(name)
+        return (made_up_verifier(self.key, name),) if user is None else user.verifiers
+
+    def is_valid(self, name: str, verifier: Verifier, address: str) -> bool:
+        """Return whether a login with this verifier from this address would succeed."""
+        user = self.users.get(name)
+        return user is not None and verifier in user.verifiers and user.may_come_from(address)
+
+
+def check_user_name(name: str) -> str:
+    """Return the name. Raise ConfigError if it is not one."""
+    if not _NAME.fullmatch(name):
+        shown = repr(name[:80])
+        raise ConfigError(
+            f"{shown} is not the name of a user: expected 1 to {USER_LENGTH_MAX} characters, no spaces and none of = , / ? # @ :"
+        )
+    return name
+
+
+def read_users(path: str) -> Users:
+    """Read the file. Raise ConfigError, which names the file and the user concerned."""
+    content = read_file(path)
+    _check_mode(path)
+    try:
+        return parse_users(content)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def parse_users(content: bytes) -> Users:
+    """Return the users that the content of a file has. Raise ConfigError."""
+    try:
+        table = tomllib.loads(content.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"it is not TOML: {error}") from None
+    if unknown := sorted(table.keys() - {"key", "user"}):
+        raise ConfigError(f"unknown key {unknown[0]!r}: expected key and user")
+    key = table.get("key")
+    if not isinstance(key, str) or not re.fullmatch(r"[0-9a-f]{64}", key):
+        raise ConfigError("key: expected 64 hexadecimal digits, as `lockstep user add` makes them")
+    named = table.get("user", {})
+    if not isinstance(named, dict):
+        raise ConfigError("user: expected tables [user.NAME]")
+    users = {check_user_name(name): _user(name, entry) for name, entry in named.items()}
+    return Users(users, bytes.fromhex(key), hashlib.sha256(content).hexdigest()[:8])
+
+
+def _user(name: str, entry: Any) -> User:
+    if not isinstance(entry, dict):
+        raise ConfigError(f"user.{name}: expected a table")
+    if unknown := sorted(entry.keys() - set(_KEYS)):
+        raise ConfigError(f"user.{name}: unknown key {unknown[0]!r}: expected {', '.join(_KEYS)}")
+    texts = _texts(name, "verifier", entry.get("verifier"))
+    if not texts:
+        raise ConfigError(f"user.{name}: verifier is missing: `lockstep user passwd {name}` makes it")
+    try:
+        verifiers = tuple(map(Verifier.parse, texts))
+    except ConfigError as error:
+        raise ConfigError(f"user.{name}: verifier {error}") from None
+    if len({(each.salt, each.iterations) for each in verifiers}) > 1:
+        raise ConfigError(f"user.{name}: its verifiers differ in salt or iterations: `lockstep user rotate {name}` makes ones that do not")
+    try:
+        networks = tuple(map(ip_network, _texts(name, "from", entry.get("from"))))
+    except ValueError as error:
+        raise ConfigError(f"user.{name}: from: {error}") from None
+    return User(name, verifiers, networks)
+
+
+def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:
+    found = (value,) if isinstance(value, str) else () if value is None else value
+    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+        raise ConfigError(f"user.{name}: {key}: expected a text or a list of texts")
+    return tuple(found)
+
+
+def _check_mode(path: str) -> None:
+    """Refuse a file that others can write, or read where its mode can be chosen."""
+    try:
+        mode = os.stat(path).st_mode  # world: as read_file
+        read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError as error:
+        raise ConfigError(f"{path}: {str(error.strerror).lower()}") from error
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(f"{path}: others than its owner may write it: chmod 600 {path}")
+    if mode & stat.S_IROTH and not read_only and not path.startswith(SECRETS_DIRECTORY):
+        raise ConfigError(f"{path}: everybody may read it: chmod 600 {path}")

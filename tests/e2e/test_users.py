@@ -1,0 +1,99 @@
+"""A cluster whose servers require a login: clients, commands and brokers, while passwords change."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from support.certificates import write_authority, write_certificate
+from support.cluster import Cluster
+from support.logins import PASSWORD, write_users
+from support.loops import until
+
+pytestmark = pytest.mark.e2e
+
+NEW = "another password"
+
+
+@pytest.fixture
+def closed(cluster: Cluster, tmp_path: Path) -> Cluster:
+    """Return a cluster in which everybody logs in as billing, with the password of a file."""
+    (tmp_path / "password").write_text(PASSWORD)
+    cluster.server_options = ("--security", write_users(tmp_path / "users.toml", {"billing": [PASSWORD]}))
+    cluster.user, cluster.parameters = "billing", f"password_file={tmp_path / 'password'}"
+    return cluster
+
+
+async def test_ordered_consumption_goes_on_while_a_password_is_replaced(closed: Cluster, tmp_path: Path) -> None:
+    await closed.servers()
+    await closed.consumer("consumer-1")
+    await closed.consumer("consumer-2")
+    await closed.until_held(8, "consumer-1", "consumer-2")
+    await closed.producer("producer", "--keys", "50", "--steps", "1000000")
+    await closed.until_handled(200)
+    (tmp_path / "new").write_text(NEW)
+    change = "user", "rotate", "billing", "--security", str(tmp_path / "users.toml")
+    assert "User billing has 2 passwords" in await closed.command(*change, "--password-file", str(tmp_path / "new"))
+    (tmp_path / "password").write_text(NEW)
+    assert "Took 1 passwords of billing away" in await closed.command(*change, "--end")
+    broker = closed.processes["broker-a"]
+    assert (await broker.wait_for_event("security.reloaded"))["files"] == [str(tmp_path / "users.toml")]
+    report = json.loads(await closed.command("cluster", "--json"))
+    assert all(each["reached"] for each in report["brokers"]), "the nameserver and the brokers have the new password"
+    await closed.kill("broker-a")
+    await closed.restart("broker-a")
+    handled = len(closed.handled_events())
+    await closed.until_handled(handled + 200)
+    await closed.finish_producer()
+    await closed.prove("consumer-1", "consumer-2")
+
+
+async def test_who_has_no_user_or_a_wrong_password_is_told_so(closed: Cluster, tmp_path: Path) -> None:
+    await closed.servers(brokers=["broker-a"])
+    (tmp_path / "wrong").write_text("wrong password")
+    address = closed.addresses["nameserver"]
+    for nameserver, words in [
+        (address, "this server requires a login: give the client a user and a password"),
+        (f"lockstep://billing@{address}/?password_file={tmp_path / 'wrong'}", "the user or the password is wrong"),
+        (f"lockstep://billing@{address}/?password_file={tmp_path / 'none'}", f"{tmp_path / 'none'}: no such file or directory"),
+        (f"lockstep://billing@{address}", "user billing has no password: give it by"),
+        (f"lockstep://billing:secret@{address}", "a password is never part of it"),
+    ]:
+        code, _, error = await closed.started_command("topic", "list", "--nameserver", nameserver)
+        assert code != 0
+        assert words in " ".join(error.split()), error
+        assert "secret" not in error
+
+
+async def test_user_that_is_removed_is_cut_and_stays_out(closed: Cluster, tmp_path: Path) -> None:
+    users = {"billing": [PASSWORD], "shop": [NEW]}
+    write_users(tmp_path / "users.toml", users)
+    await closed.servers(brokers=["broker-a"])
+    (tmp_path / "shop").write_text(NEW)
+    closed.user, closed.parameters = "shop", f"password_file={tmp_path / 'shop'}"
+    shop = await closed.consumer("consumer-1")
+    await closed.until_held(4, "consumer-1")
+    closed.user, closed.parameters = "billing", f"password_file={tmp_path / 'password'}"
+    assert "Removed user shop" in await closed.command("user", "rm", "shop", "--security", str(tmp_path / "users.toml"))
+    refused = await shop.wait_for_event("login.refused", timeout_s=40)
+    assert "user shop: the user or the password is wrong" in refused["error"]
+    members = json.loads(await closed.command("group", "show", "billing", "--json"))
+    await until(lambda: members is not None)
+
+
+async def test_server_that_others_reach_needs_users_and_a_certificate(cluster: Cluster, tmp_path: Path) -> None:
+    cert, key = write_certificate(tmp_path)
+    tls = ("--tls-cert", cert, "--tls-key", key)
+    users = ("--security", write_users(tmp_path / "users.toml", {"billing": [PASSWORD]}))
+    for options in ((), tls, users, (*tls, *users, "--tls", "allow"), (*tls, *users, "--users", "optional")):
+        code, _, error = await cluster.started_command("nameserver", "--listen", "0.0.0.0:0", *options)
+        assert (code, "give it users and a certificate" in error) == (2, True), error
+    code, _, error = await cluster.started_command("nameserver", "--listen", "127.0.0.1:0", "--users", "optional")
+    assert (code, "users = optional needs users" in error) == (2, True), error
+    command = ["-m", "lockstep.nameserver", "--listen", "0.0.0.0:0", *tls, *users]
+    started = await (await cluster.start("nameserver", command)).wait_for_event("nameserver.started")
+    (tmp_path / "password").write_text(PASSWORD)
+    where = f"127.0.0.1:{started['address'].rpartition(':')[2]}"
+    parameters = f"tls_ca={write_authority(tmp_path / 'ca.pem')}&password_file={tmp_path / 'password'}"
+    code, _, error = await cluster.started_command("cluster", "--nameserver", f"lockstep://billing@{where}/?{parameters}")
+    assert (code, "knows no broker" in error or "no broker" in error) == (1, True), error

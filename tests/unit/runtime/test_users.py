@@ -1,0 +1,90 @@
+"""The file of users: what a server takes, and in which words it refuses the rest."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.security.scram import ITERATIONS_MIN, Verifier
+from lockstep.runtime.security.users import check_user_name, parse_users, read_users
+
+KEY = 'key = "' + "0a" * 32 + '"\n'
+ONE, OTHER = (str(Verifier.of(f"password {n}", b"salt" * 4, ITERATIONS_MIN)) for n in range(2))
+
+
+def user(text: str = f'verifier = "{ONE}"', name: str = "billing") -> bytes:
+    return f"{KEY}[user.{name}]\n{text}\n".encode()
+
+
+def test_users_are_parsed() -> None:
+    users = parse_users(
+        user(f'verifier = ["{ONE}", "{OTHER}"]\nfrom = ["10.0.0.0/8", "::1/128"]') + f'[user.b]\nverifier = "{ONE}"'.encode()
+    )
+    billing = users.users["billing"]
+    assert [str(each) for each in billing.verifiers] == [ONE, OTHER]
+    assert {place: billing.may_come_from(place) for place in ("10.1.2.3", "[::1]", "::ffff:10.0.0.1", "192.0.2.1", "unknown")} == {
+        "10.1.2.3": True,
+        "[::1]": True,
+        "::ffff:10.0.0.1": True,
+        "192.0.2.1": False,
+        "unknown": False,
+    }
+    assert users.users["b"].may_come_from("unknown")
+    assert users.is_valid("billing", billing.verifiers[1], "10.0.0.1")
+    assert not users.is_valid("b", billing.verifiers[1], "10.0.0.1")
+    assert not users.is_valid("nobody", billing.verifiers[0], "10.0.0.1")
+    assert len(users.digest) == 8
+
+
+def test_unknown_user_gets_a_verifier_that_survives_an_edit_of_the_file() -> None:
+    before, after = parse_users(user()), parse_users(user(name="other"))
+    assert before.digest != after.digest
+    assert before.verifiers("nobody") == after.verifiers("nobody")
+    assert before.verifiers("nobody")[0] not in before.users["billing"].verifiers
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"\xff", "it is not TOML"),
+        (b"key = ", "it is not TOML"),
+        (b"", "key: expected 64 hexadecimal digits"),
+        (b'key = "00"', "key: expected 64 hexadecimal digits"),
+        (f"{KEY}users = 1".encode(), "unknown key 'users': expected key and user"),
+        (f"{KEY}user = 1".encode(), r"expected tables \[user.NAME\]"),
+        (f"{KEY}[user]\nbilling = 1".encode(), "user.billing: expected a table"),
+        (user("verifyer = 1"), "user.billing: unknown key 'verifyer': expected verifier, from"),
+        (user(""), "user.billing: verifier is missing: `lockstep user passwd billing` makes it"),
+        (user("verifier = 1"), "user.billing: verifier: expected a text or a list of texts"),
+        (user('verifier = "secret"'), "user.billing: verifier is not a verifier"),
+        (user(f'verifier = ["{ONE}", "{Verifier.of("password 3", b"other salt")}"]'), "differ in salt or iterations"),
+        (user(f'verifier = "{ONE}"\nfrom = ["10.0.0.1/8"]'), "user.billing: from: 10.0.0.1/8 has host bits set"),
+        (user(name='"a b"'), "'a b' is not the name of a user"),
+    ],
+)
+def test_invalid_file_is_refused_with_the_user_and_the_key(content: bytes, words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        parse_users(content)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a:b", "a@b", "a,b", "a=b", "x" * 128, "a\nb"])
+def test_name_that_an_address_or_a_login_could_not_have_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="is not the name of a user"):
+        check_user_name(name)
+    assert check_user_name("日本-billing.2") == "日本-billing.2"
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"), [(0o600, ""), (0o640, ""), (0o620, "others than its owner may write it"), (0o644, "everybody may read it")]
+)
+def test_file_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: int, words: str) -> None:
+    path = tmp_path / "users.toml"
+    path.write_bytes(user())
+    os.chmod(path, mode)
+    if not words:
+        assert "billing" in read_users(str(path)).users
+        return
+    with pytest.raises(ConfigError, match=f"{words}: chmod 600"):
+        read_users(str(path))
