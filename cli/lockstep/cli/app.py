@@ -29,6 +29,7 @@ COMMANDS = (
     "store",
     "broker",
     "security",
+    "user",
 )
 """Modules of `lockstep.cli.commands`, each of which has the command of its name as `app`, in the order of `lockstep --help`."""
 

@@ -86,6 +86,11 @@ ARGUMENTS = {
     ("broker", "drain"): ["nowhere"],
     ("broker", "remove"): ["nowhere"],
     ("security", "init"): ["certificates"],
+    ("user", "add"): ["nobody", "--security", "users.toml"],
+    ("user", "passwd"): ["nobody", "--security", "users.toml"],
+    ("user", "rotate"): ["nobody", "--security", "users.toml"],
+    ("user", "rm"): ["nobody", "--security", "users.toml"],
+    ("user", "list"): ["--security", "users.toml"],
 }
 """Arguments with which each command does something and ends."""
 SERVERS = {("nameserver",), ("dashboard",)}

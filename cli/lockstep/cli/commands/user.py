@@ -1,0 +1,134 @@
+"""`lockstep user`: the file of the users of a cluster."""
+
+import getpass
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lockstep.cli.options import JsonOption, run
+from lockstep.cli.render import print_json, print_line, print_table
+from lockstep.operations.errors import OperationError
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.extras import with_advice
+from lockstep.runtime.host import Host
+from lockstep.runtime.security.watched_files import read_file
+
+app = typer.Typer(no_args_is_help=True, help="Change the file of users: who may log in, and by which password.")
+
+NameArgument = Annotated[str, typer.Argument(help="The user's name.")]
+FileOption = Annotated[
+    Path,
+    typer.Option("--security", envvar="LOCKSTEP_SECURITY", help="The file of users, which all servers have (--security)."),
+]
+PasswordOption = Annotated[
+    Path | None,
+    typer.Option("--password-file", help="A file whose first line is the password. Without it the command asks, or reads a pipe."),
+]
+
+
+@app.command("add")
+def add_command(
+    name: NameArgument,
+    security: FileOption,
+    password_file: PasswordOption = None,
+    allowed_from: Annotated[
+        list[str] | None,
+        typer.Option("--from", metavar="NETWORK", help="Where the user may log in from; may be repeated. Default: everywhere."),
+    ] = None,
+) -> None:
+    """Add a user, and make the file if there is none. Servers read it again within seconds."""
+
+    def work(users: Any) -> None:
+        users.add(name, read_password(name, password_file), allowed_from or ())
+        print_line(f"Added user {name} to {security}.")
+
+    run(_change(security, work))
+
+
+@app.command("passwd")
+def passwd_command(name: NameArgument, security: FileOption, password_file: PasswordOption = None) -> None:
+    """Change a user's password. Connections that used another one are closed within 10 s after servers have read the file."""
+
+    def work(users: Any) -> None:
+        users.change_password(name, read_password(name, password_file))
+        print_line(f"Changed the password of {name} in {security}.")
+
+    run(_change(security, work))
+
+
+@app.command("rotate")
+def rotate_command(
+    name: NameArgument,
+    security: FileOption,
+    password_file: PasswordOption = None,
+    end: Annotated[bool, typer.Option("--end", help="Take all passwords away but the last one that was added.")] = False,
+) -> None:
+    """Add a password to a user's, then give it to the clients one after the other, then take the old one away by --end."""
+
+    def work(users: Any) -> None:
+        if end:
+            print_line(f"Took {users.end_rotation(name)} passwords of {name} away in {security}.")
+            return
+        count = users.add_password(name, read_password(name, password_file))
+        print_line(f"User {name} has {count} passwords in {security}. When all clients have the new one: lockstep user rotate {name} --end")
+
+    run(_change(security, work))
+
+
+@app.command("rm")
+def rm_command(name: NameArgument, security: FileOption) -> None:
+    """Remove a user. Its connections are closed within 10 s after servers have read the file."""
+
+    def work(users: Any) -> None:
+        users.remove(name)
+        print_line(f"Removed user {name} from {security}.")
+
+    run(_change(security, work))
+
+
+@app.command("list")
+def list_command(security: FileOption, as_json: JsonOption = False) -> None:
+    """List the users."""
+
+    def work(users: Any) -> None:
+        found = users.read()
+        if as_json:
+            rows = [
+                {"user": each.name, "passwords": len(each.verifiers), "from": [str(network) for network in each.networks]}
+                for each in found.users.values()
+            ]
+            print_json({"digest": found.digest, "users": rows})
+            return
+        print_table(
+            ["user", "passwords", "from"],
+            [(each.name, len(each.verifiers), ", ".join(map(str, each.networks)) or "everywhere") for each in found.users.values()],
+        )
+
+    run(_change(security, work))
+
+
+async def _change(security: Path, work: Callable[[Any], None]) -> None:
+    try:
+        from lockstep.operations.users_file import UsersFile
+    except ModuleNotFoundError as error:
+        raise OperationError(str(with_advice(error))) from error
+    work(UsersFile(security, Host.current().random.token))
+
+
+def read_password(name: str, path: Path | None) -> str:
+    """Return a password from a file, from a pipe, or from who sits at the terminal, who types it twice. Raise ConfigError."""
+    if path is not None:
+        return _first_line(read_file(str(path)).decode("utf-8", "surrogateescape"))
+    if not sys.stdin.isatty():
+        return _first_line(sys.stdin.readline())
+    first = getpass.getpass(f"Password of {name}: ")
+    if getpass.getpass("The same again: ") != first:
+        raise ConfigError("the passwords differ: nothing was changed")
+    return first
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0].rstrip("\r")

@@ -1,0 +1,119 @@
+"""Changes the file of users and keeps its comments. It needs the package tomlkit and no server: servers read the file again."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from lockstep.operations.errors import OperationError
+from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.security.scram import ITERATIONS, SALT_BYTES, Verifier
+from lockstep.runtime.security.users import Users, check_user_name, parse_users, read_users
+from lockstep.runtime.security.watched_files import read_file
+
+
+@dataclass(slots=True)
+class UsersFile:
+    """The file of users of a cluster. Each change is written at once."""
+
+    path: Path
+    random_bytes: Callable[[int], bytes]
+    """Returns unpredictable bytes."""
+
+    def add(self, name: str, password: str, networks: Sequence[str] = ()) -> None:
+        """Add a user, and make the file if there is none. Raise OperationError if the user exists, ConfigError for an invalid name or
+        password."""
+        check_user_name(name)
+        document = self._document()
+        users = document.setdefault("user", tomlkit.table(is_super_table=True))
+        if name in users:
+            raise OperationError(f"user {name} exists: `lockstep user passwd {name}` changes its password")
+        entry = tomlkit.table()
+        entry["verifier"] = str(self._verifier(password))
+        if networks:
+            entry["from"] = list(networks)
+        users[name] = entry
+        self._write(document)
+
+    def change_password(self, name: str, password: str) -> None:
+        """Replace all passwords of a user by one. Raise OperationError if there is no such user."""
+        document, entry = self._entry(name)
+        entry["verifier"] = str(self._verifier(password))
+        self._write(document)
+
+    def add_password(self, name: str, password: str) -> int:
+        """Add a password to those of a user. Return how many it has now. Raise OperationError if there is no such user."""
+        document, entry = self._entry(name)
+        known = self._texts(entry)
+        first = Verifier.parse(known[0])
+        known.append(str(self._verifier(password, first.salt, first.iterations)))
+        entry["verifier"] = known
+        self._write(document)
+        return len(known)
+
+    def end_rotation(self, name: str) -> int:
+        """Remove all passwords of a user but the last one that was added. Return how many were removed."""
+        document, entry = self._entry(name)
+        known = self._texts(entry)
+        entry["verifier"] = known[-1]
+        self._write(document)
+        return len(known) - 1
+
+    def remove(self, name: str) -> None:
+        """Remove a user. Raise OperationError if there is no such user."""
+        document, _ = self._entry(name)
+        del document["user"][name]
+        self._write(document)
+
+    def read(self) -> Users:
+        """Return the users, as a server reads them. Raises ConfigError."""
+        return read_users(str(self.path))
+
+    def _document(self) -> Any:
+        if not self.path.exists():
+            document = tomlkit.document()
+            document.add(tomlkit.comment("The users of a lockstep cluster. All its servers have this file (--security). docs/security.md"))
+            document["key"] = self.random_bytes(32).hex()
+            return document
+        content = read_file(str(self.path))
+        try:
+            parse_users(content)
+            return tomlkit.parse(content.decode())
+        except (ConfigError, TOMLKitError) as error:
+            raise ConfigError(f"{self.path}: {error}") from None
+
+    def _entry(self, name: str) -> tuple[Any, Any]:
+        if not self.path.exists():
+            raise OperationError(f"{self.path}: no such file: `lockstep user add {name}` makes it")
+        document = self._document()
+        users = document.get("user", {})
+        if name not in users:
+            raise OperationError(f"user {name[:80]} does not exist; the users are {', '.join(sorted(users)) or 'none'}")
+        return document, users[name]
+
+    @staticmethod
+    def _texts(entry: Any) -> list[str]:
+        value = entry["verifier"]
+        return [str(value)] if isinstance(value, str) else [str(each) for each in value]
+
+    def _write(self, document: Any) -> None:
+        """Write the file under another name and rename it. A server that looks at it sees the old one or the new one."""
+        content = tomlkit.dumps(document).encode()
+        parse_users(content)
+        next_path = self.path.with_name(self.path.name + ".new")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            next_path.unlink(missing_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+            with os.fdopen(os.open(next_path, flags, 0o600), "wb") as file:  # world: a file of an administrator, on whose machine this runs
+                file.write(content)
+            next_path.replace(self.path)
+        except OSError as error:
+            raise OperationError(f"{error.filename}: {str(error.strerror).lower()}") from error
+
+    def _verifier(self, password: str, salt: bytes | None = None, iterations: int = ITERATIONS) -> Verifier:
+        return Verifier.of(password, self.random_bytes(SALT_BYTES) if salt is None else salt, iterations)

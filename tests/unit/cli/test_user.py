@@ -1,0 +1,130 @@
+"""`lockstep user`: changes of the file of users, which servers can read after each of them."""
+
+import io
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from lockstep.cli import main as cli
+from lockstep.runtime.security.scram import Verifier
+from lockstep.runtime.security.users import read_users
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class World:
+    """A file of users, and a command whose standard input is a pipe."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path = path
+        self.stdin: type[io.StringIO] = io.StringIO
+        self._monkeypatch = monkeypatch
+        self._capsys = capsys
+
+    def run(self, *arguments: str, password: str = "", code: int = 0) -> str:
+        """Run the command. Return its output, or its error for a non-zero exit code."""
+        self._monkeypatch.setattr("sys.stdin", self.stdin(f"{password}\n"))
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["user", *arguments, "--security", str(self.path)])
+        assert (ended.value.code or 0) == code
+        out, error = self._capsys.readouterr()
+        return out if code == 0 else error
+
+    def verifiers(self, name: str) -> tuple[Verifier, ...]:
+        return read_users(str(self.path)).users[name].verifiers
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> World:
+    return World(tmp_path / "etc" / "users.toml", monkeypatch, capsys)
+
+
+def matches(verifier: Verifier, password: str) -> bool:
+    return Verifier.of(password, verifier.salt, verifier.iterations) == verifier
+
+
+def test_users_are_added_changed_listed_and_removed(world: World) -> None:
+    assert "Added user billing" in world.run("add", "billing", password="correct horse")
+    assert stat.S_IMODE(os.stat(world.path).st_mode) == 0o600
+    world.run("add", "shop", "--from", "10.0.0.0/8", "--from", "::1", password="another password")
+    assert matches(world.verifiers("billing")[0], "correct horse")
+    before = world.verifiers("billing")
+    world.run("passwd", "billing", password="third password")
+    assert matches(world.verifiers("billing")[0], "third password")
+    assert world.verifiers("billing")[0].salt != before[0].salt
+    listed = json.loads(world.run("list", "--json"))
+    assert listed["users"] == [
+        {"user": "billing", "passwords": 1, "from": []},
+        {"user": "shop", "passwords": 1, "from": ["10.0.0.0/8", "::1/128"]},
+    ]
+    assert listed["digest"] == read_users(str(world.path)).digest
+    assert "everywhere" in world.run("list")
+    world.run("rm", "billing")
+    assert list(read_users(str(world.path)).users) == ["shop"]
+
+
+def test_passwords_are_rotated_under_one_salt(world: World) -> None:
+    world.run("add", "billing", password="old password")
+    assert "has 2 passwords" in world.run("rotate", "billing", password="new password")
+    old, new = world.verifiers("billing")
+    assert (old.salt, old.iterations) == (new.salt, new.iterations)
+    assert (matches(old, "old password"), matches(new, "new password")) == (True, True)
+    assert "Took 1 passwords" in world.run("rotate", "billing", "--end")
+    assert world.verifiers("billing") == (new,)
+
+
+def test_comments_of_the_file_stay(world: World) -> None:
+    world.run("add", "billing", password="correct horse")
+    world.path.write_text(world.path.read_text() + "\n# the shop, until March\n")
+    world.run("add", "shop", password="another password")
+    assert "# the shop, until March" in world.path.read_text()
+
+
+def test_password_may_come_from_a_file(world: World, tmp_path: Path) -> None:
+    (tmp_path / "password").write_bytes(b"correct horse\r\nsecond line\n")
+    world.run("add", "billing", "--password-file", str(tmp_path / "password"))
+    assert matches(world.verifiers("billing")[0], "correct horse")
+
+
+def test_password_is_typed_twice_at_a_terminal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = ["correct horse", "correct house", "correct horse", "correct horse"]
+    monkeypatch.setattr("getpass.getpass", lambda _: answers.pop(0))
+    world.stdin = Terminal
+    assert "the passwords differ: nothing was changed" in world.run("add", "billing", code=2)
+    assert not world.path.exists()
+    world.run("add", "billing")
+    assert matches(world.verifiers("billing")[0], "correct horse")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "password", "code", "words"),
+    [
+        (("add", "billing"), "correct horse", 1, "user billing exists: `lockstep user passwd billing` changes its password"),
+        (("add", "a:b"), "correct horse", 2, "'a:b' is not the name of a user"),
+        (("add", "b"), "short", 2, "a password of 5 characters: expected 8 to 256"),
+        (("add", "b", "--from", "10.0.0.1/8"), "correct horse", 2, "user.b: from: 10.0.0.1/8 has host bits set"),
+        (("passwd", "nobody"), "correct horse", 1, "user nobody does not exist; the users are billing"),
+        (("rotate", "nobody", "--end"), "", 1, "user nobody does not exist; the users are billing"),
+        (("rm", "nobody"), "", 1, "user nobody does not exist; the users are billing"),
+    ],
+)
+def test_refused_change_leaves_the_file_as_it_is(world: World, arguments: tuple[str, ...], password: str, code: int, words: str) -> None:
+    world.run("add", "billing", password="correct horse")
+    before = world.path.read_bytes()
+    error = world.run(*arguments, password=password, code=code)
+    assert words in error
+    assert "correct horse" not in error
+    assert world.path.read_bytes() == before
+
+
+def test_file_that_is_not_there_or_not_the_file_of_users_is_named(world: World, tmp_path: Path) -> None:
+    assert f"{world.path}: no such file" in world.run("rm", "billing", code=1)
+    world.path.parent.mkdir()
+    world.path.write_text("[server]\n")
+    assert f"{world.path}: unknown key 'server'" in world.run("add", "billing", password="correct horse", code=2)
