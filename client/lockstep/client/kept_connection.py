@@ -2,7 +2,7 @@
 
 import asyncio
 
-from lockstep.protocol.errors import AuthenticationError, LockstepError, TransportError, without_frames
+from lockstep.protocol.errors import AuthenticationError, ConfigError, LockstepError, TransportError, without_frames
 from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
@@ -49,6 +49,8 @@ class KeptConnection:
             failed = dialling.result()
             if isinstance(failed, AuthenticationError):
                 raise AuthenticationError(failed.remark)
+            if isinstance(failed, ConfigError):
+                raise ConfigError(str(failed))
             if failed is not None:
                 raise TransportError(str(failed))
             if self._endpoint is None:
@@ -98,7 +100,7 @@ class KeptConnection:
     async def _dial(self) -> LockstepError | None:
         try:
             self._endpoint = await connect(self._host, self._address, security=self._security, timeout_ms=self._dial_ms)
-        except (TransportError, AuthenticationError) as error:
+        except LockstepError as error:
             return without_frames(error)
         finally:
             self._dialled_ms = self._host.clock.monotonic_ms()

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from lockstep.client.kept_connection import KeptConnection
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import JSON, Command
-from lockstep.protocol.errors import AuthenticationError, TransportError
+from lockstep.protocol.errors import AuthenticationError, ConfigError, TransportError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.frame import encode_frame
 from lockstep.protocol.headers.clients import AuthenticateHeader
@@ -210,3 +211,16 @@ async def test_failed_login_waits_and_a_good_one_beside_it_does_not(users: Serve
         for each in failing:
             each.cancel()
         await asyncio.wait(failing)
+
+
+async def test_password_that_could_not_be_read_is_read_again_at_the_next_dial(users: ServerSecurity, tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    async with serving(users) as (server, _):
+        security = logging_in(password=path)
+        connection = KeptConnection(Host.real(), server.addresses["internal"], security=security, dial_ms=5_000, redial_ms=0)
+        with pytest.raises(ConfigError, match="password: no such file or directory"):
+            await connection.open()
+        path.write_text(PASSWORD)
+        assert (await (await connection.open()).request(ASK, timeout_ms=5_000)).remark == "billing"
+        connection.end()
+        await connection.wait_ended()
