@@ -4,7 +4,6 @@ The authority signs certificates of servers, which are also certificates of clie
 curve P-256, with which a handshake costs a server least.
 """
 
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from lockstep.operations.administrator_files import replace_file
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.security.watched_files import read_file
@@ -52,7 +52,6 @@ def make_certificate(directory: Path, server: str, names: Sequence[str], days: i
     now = datetime.fromtimestamp(now_ms // 1000, UTC)
     ca, ca_key, cert, key = (directory / name for name in ("ca.pem", "ca.key", f"{server}.pem", f"{server}.key"))
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         is_new = not ca.exists() and not ca_key.exists()
         if is_new:
             _write_authority(ca, ca_key, now)
@@ -68,9 +67,7 @@ def make_certificate(directory: Path, server: str, names: Sequence[str], days: i
         made = made.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)
         made = made.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signing_key.public_key()), critical=False)
         _write_key(key, own_key)
-        _replace(cert, made.sign(signing_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
-    except OSError as error:
-        raise OperationError(f"{error.filename}: {str(error.strerror).lower()}") from error
+        replace_file(cert, made.sign(signing_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
     except (ValueError, TypeError) as error:
         raise OperationError(f"{ca} or {ca_key} is no certificate or key in PEM form without a passphrase: {error}") from error
     return MadeCertificate(ca, ca_key, cert, key, tuple(dict.fromkeys(names)), ends, is_new)
@@ -94,7 +91,7 @@ def _write_authority(ca: Path, ca_key: Path, now: datetime) -> None:
     )
     made = made.add_extension(usage, critical=True)
     _write_key(ca_key, key)
-    _replace(ca, made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
+    replace_file(ca, made.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), 0o644)
 
 
 def _builder(name: str, key: ec.EllipticCurvePublicKey, issuer: x509.Name, now: datetime, ends: datetime) -> x509.CertificateBuilder:
@@ -123,14 +120,4 @@ def _alternative(name: str) -> x509.GeneralName:
 
 def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
     form = serialization.PrivateFormat.PKCS8
-    _replace(path, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()), 0o600)
-
-
-def _replace(path: Path, content: bytes, mode: int) -> None:
-    """Write a file under another name with its mode, and rename it: a server that looks at it sees the old one or the new one."""
-    next_path = path.with_name(path.name + ".new")
-    next_path.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with os.fdopen(os.open(next_path, flags, mode), "wb") as file:  # world: files of an administrator, on whose machine this runs
-        file.write(content)
-    next_path.replace(path)
+    replace_file(path, key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()), 0o600)

@@ -1,6 +1,5 @@
 """Changes the file of users and keeps its comments. It needs the package tomlkit and no server: servers read the file again."""
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
+from lockstep.operations.administrator_files import replace_file
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.security.scram import ITERATIONS, SALT_BYTES, Verifier
@@ -101,19 +101,9 @@ class UsersFile:
         return [str(value)] if isinstance(value, str) else [str(each) for each in value]
 
     def _write(self, document: Any) -> None:
-        """Write the file under another name and rename it. A server that looks at it sees the old one or the new one."""
         content = tomlkit.dumps(document).encode()
         parse_users(content)
-        next_path = self.path.with_name(self.path.name + ".new")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            next_path.unlink(missing_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-            with os.fdopen(os.open(next_path, flags, 0o600), "wb") as file:  # world: a file of an administrator, on whose machine this runs
-                file.write(content)
-            next_path.replace(self.path)
-        except OSError as error:
-            raise OperationError(f"{error.filename}: {str(error.strerror).lower()}") from error
+        replace_file(self.path, content, 0o600)
 
     def _verifier(self, password: str, salt: bytes | None = None, iterations: int = ITERATIONS) -> Verifier:
         return Verifier.of(password, self.random_bytes(SALT_BYTES) if salt is None else salt, iterations)
