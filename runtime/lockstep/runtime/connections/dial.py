@@ -86,7 +86,7 @@ async def _log_in(host: Host, endpoint: Endpoint, address: str, credentials: Cre
         challenge = login.challenge(bytes(checked(response).body))
         salted = await host.threads.run(credentials.answer, challenge)
         login.check(bytes(checked(await _exchange(endpoint, login.final(salted))).body))
-    except (AuthenticationError, RemoteProtocolError, BrokerError) as error:
+    except (RemoteProtocolError, BrokerError) as error:
         raise AuthenticationError(f"{who}: {error.remark if isinstance(error, BrokerError) else error}") from None
 
 
@@ -110,7 +110,7 @@ async def _open(
         nonlocal shakes_hands
         if context is not None:
             shakes_hands = True
-            deadline.reschedule(loop.time() + 2 * CLIENT_HANDSHAKE_S)
+            deadline.reschedule(None)  # from here on ssl_handshake_timeout is the limit
         return make()
 
     try:

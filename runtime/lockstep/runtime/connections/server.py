@@ -62,8 +62,6 @@ class Server:
         self.security = security
         self._half_open_max = half_open_max
         self._servers: list[asyncio.Server | TlsListener] = []
-        self._plain: dict[int, None] = {}
-        """The ids of open connections without TLS."""
         self._next_id = 0
         self._open = False
         self.addresses: dict[str, str] = {}
@@ -85,10 +83,10 @@ class Server:
 
     async def _listen(self, name: str, host: str, port: int) -> asyncio.Server | TlsListener:
         """Take one port. Without TLS asyncio accepts its connections."""
-        make, tls = self._factory(name), self.security.tls
+        make, tls = self._factory(name, self._handler, self._limits), self.security.tls
         if tls is None:
             return await asyncio.get_running_loop().create_server(make, host, port, backlog=BACKLOG, start_serving=False)
-        plain = self._refusing_factory(name) if self.security.requires_tls(host) else make
+        plain = self._factory(name, partial(_refuse_plain, name), REFUSED_LIMITS) if self.security.requires_tls(host) else make
         listener = TlsListener(name, make, lambda: tls.context, {FRAME_FIRST: plain}.get, self._refusal, self._half_open_max)
         await listener.bind(host, port)
         return listener
@@ -130,7 +128,7 @@ class Server:
     @property
     def plain_count(self) -> int:
         """Return the number of open connections without TLS."""
-        return len(self._plain)
+        return sum(not endpoint.is_encrypted for endpoint in self.endpoints.values())
 
     @property
     def refused_count(self) -> int:
@@ -144,21 +142,10 @@ class Server:
             if concerns(endpoint):
                 loop.call_later(self._host.random.uniform(0, RENEW_S), endpoint.close, reason)
 
-    def _factory(self, name: str) -> Callable[[], Endpoint]:
+    def _factory(self, name: str, handler: Handler, limits: EndpointLimits) -> Callable[[], Endpoint]:
         def accept() -> Endpoint:
             self._next_id += 1
-            endpoint = Endpoint(self._host, self._handler, self._limits, name, self._next_id)
-            endpoint.on_open = self._opened
-            return endpoint
-
-        return accept
-
-    def _refusing_factory(self, name: str) -> Callable[[], Endpoint]:
-        """Return what makes a connection of which the first request is refused, with words that its client shows."""
-
-        def accept() -> Endpoint:
-            self._next_id += 1
-            endpoint = Endpoint(self._host, partial(_refuse_plain, name), REFUSED_LIMITS, name, self._next_id)
+            endpoint = Endpoint(self._host, handler, limits, name, self._next_id)
             endpoint.on_open = self._opened
             return endpoint
 
@@ -171,8 +158,6 @@ class Server:
             endpoint.abort(reason)
             return
         self.endpoints[endpoint.id] = endpoint
-        if not endpoint.is_encrypted:
-            self._plain[endpoint.id] = None
         endpoint.on_close.append(self._closed)
         endpoint.on_partial = self._partial
         log.debug("connection.opened", peer=endpoint.peer, listener=endpoint.listener, id=endpoint.id)
@@ -206,12 +191,12 @@ class Server:
         self._forget_partial(endpoint)
         log.debug("connection.closed", peer=endpoint.peer, listener=endpoint.listener, id=endpoint.id, reason=reason)
         del self.endpoints[endpoint.id]
-        self._plain.pop(endpoint.id, None)
         if self._on_close is not None:
             self._on_close(endpoint, reason)
 
 
 def _refuse_plain(name: str, request: Command, endpoint: Endpoint) -> None:
+    """Refuse the first request of a connection without TLS, with words that its client shows."""
     remark = f"listener {name!r} requires TLS: connect with TLS"
     endpoint.send(request.reply(ResponseCode.NO_PERMISSION, remark))
     endpoint.reject("it begins without TLS")
