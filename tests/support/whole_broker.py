@@ -33,6 +33,7 @@ from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.host import Host
+from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
 from support.native import Native
 
 PRODUCER = "ab" * 16
@@ -59,9 +60,9 @@ async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
 
 
 @asynccontextmanager
-async def dialled(broker: Broker) -> AsyncIterator["Client"]:
+async def dialled(broker: Broker, security: ClientSecurity = NO_SECURITY) -> AsyncIterator["Client"]:
     inbound: asyncio.Queue[Command] = asyncio.Queue()
-    endpoint = await connect(Host.real(), broker.address, handler=lambda command, _: inbound.put_nowait(command))
+    endpoint = await connect(Host.real(), broker.address, security=security, handler=lambda command, _: inbound.put_nowait(command))
     try:
         yield Client(endpoint, inbound)
     finally:

@@ -450,7 +450,8 @@ class Instance:
             concerned = [consumer for consumer in named if _is_about(error, consumer)] or named
             if not isinstance(error, SubscriptionConflictError) or error.temporary:
                 for consumer in concerned:
-                    consumer.paused_until_ms[link.name] = self.host.clock.monotonic_ms() + CONFLICT_PAUSE_MS
+                    pause_ms = CONFLICT_PAUSE_MS if error.retry_after_ms is None else error.retry_after_ms
+                    consumer.paused_until_ms[link.name] = self.host.clock.monotonic_ms() + pause_ms
                 return bool(concerned)
         elif isinstance(error, DuplicateClientIdError):
             concerned = named

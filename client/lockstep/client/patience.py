@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Container
 
-from lockstep.protocol.command import RETRY_AFTER_FIELD, Command
+from lockstep.protocol.command import Command
 from lockstep.protocol.errors import BrokerError, TransportError
 from lockstep.protocol.responses import SUCCEEDED, checked
 from lockstep.runtime.clock import Clock
@@ -25,12 +25,11 @@ async def patiently(
     while True:
         wait_ms = pause_ms
         try:
-            response = await attempt()
-            named_ms = response.fields.get(RETRY_AFTER_FIELD)
-            wait_ms = named_ms if type(named_ms) is int else pause_ms
-            return checked(response, accepted)
+            return checked(await attempt(), accepted)
         except (TransportError, BrokerError) as error:
             may_pass = isinstance(error, TransportError) or error.retriable
+            if isinstance(error, BrokerError) and error.retry_after_ms is not None:
+                wait_ms = error.retry_after_ms
             if not may_pass or clock.monotonic_ms() + wait_ms >= until_ms:
                 raise
         await asyncio.sleep(wait_ms / 1_000)

@@ -35,6 +35,7 @@ from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import ANY_USER, SUPER_USER, inside
 from lockstep.runtime.requests.request import Request
 
 log = get_logger("lockstep.nameserver")
@@ -62,10 +63,17 @@ class RouteProcessor:
         """(broker name, connection) of the challenges that wait for a response."""
         self._counting_down = False
 
-    @handles(RequestCode.REGISTER_BROKER, RegisterBrokerHeader, RegisterBody, body_bytes_max=LAYOUTS_BYTES_MAX)
+    @handles(
+        RequestCode.REGISTER_BROKER,
+        RegisterBrokerHeader,
+        RegisterBody,
+        needs=[inside("a user with this broker")],
+        body_bytes_max=LAYOUTS_BYTES_MAX,
+    )
     def register(self, request: Request) -> Command:
         header: RegisterBrokerHeader = request.header
         body: RegisterBody = request.body
+        _check_broker(request, header.broker_name)
         _check_registration(header, body)
         registration = Registration(
             header.broker_name,
@@ -95,18 +103,22 @@ class RouteProcessor:
         self._notify_brokers(change.adopted, request.endpoint)
         return request.reply(body=RegisterReply(change.missing, change.refused, change.refused_more))
 
-    @handles(RequestCode.UNREGISTER_BROKER, UnregisterBrokerHeader)
+    @handles(RequestCode.UNREGISTER_BROKER, UnregisterBrokerHeader, needs=[inside("a user with this broker")])
     def unregister(self, request: Request) -> Command:
         header: UnregisterBrokerHeader = request.header
+        _check_broker(request, header.broker_name)
         if self._table.unregister(header.broker_name, header.store_id, header.term, request.endpoint.id):
             log_limited(log, "info", "broker.unregistered", name=header.broker_name, reason="unregistered by the broker")
         return request.reply()
 
-    @handles(RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader, classic=True)
+    @handles(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC, TopicHeader, needs=[inside("Pub, Sub or Get topic; else as if it did not exist")], classic=True
+    )
     def route(self, request: Request) -> Command:
         header: TopicHeader = request.header
-        route = self._table.route(header.topic, request.endpoint.listener, self._clock.monotonic_ms())
-        if not request.is_native:
+        hidden = not request.user.sees_topic(header.topic)
+        route = None if hidden else self._table.route(header.topic, request.endpoint.listener, self._clock.monotonic_ms())
+        if not request.is_native and not hidden:
             route = route or self._table.own_route(header.topic, request.endpoint.listener)
         if route is not None and not request.is_native:
             quoted = header.accept_standard_json_only is True
@@ -118,23 +130,23 @@ class RouteProcessor:
         self._check_ready(request)
         remark = f"no topic {header.topic!r}: {how_to_create(header.topic)}"
         deleted = self._table.layouts.get(header.topic)
-        if deleted is not None and request.is_native:
+        if deleted is not None and request.is_native and not hidden:
             # A client that knows a lower layout learns that the topic is deleted, not that this nameserver does not know it yet.
             return request.reply(body=TopicRoute(deleted, ()), code=ResponseCode.TOPIC_NOT_EXIST, remark=remark)
         raise TopicNotExistError(remark)
 
-    @handles(RequestCode.GET_BROKER_CLUSTER_INFO, classic=True)
+    @handles(RequestCode.GET_BROKER_CLUSTER_INFO, needs=ANY_USER, classic=True)
     def cluster(self, request: Request) -> Command:
         self._check_ready(request)
         brokers = self._table.brokers(request.endpoint.listener)
         return request.reply(body=ClusterInfo(brokers) if request.is_native else cluster_body(brokers, request.version))
 
-    @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, classic=True)
+    @handles(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, needs=[inside("topics that may be listed")], classic=True)
     def topics(self, request: Request) -> Command:
         self._check_ready(request)
-        return request.reply(body=TopicList(self._table.layouts.user_topics()))
+        return request.reply(body=TopicList(tuple(filter(request.user.sees_topic, self._table.layouts.user_topics()))))
 
-    @handles(RequestCode.FORGET_DELETIONS, ForgetDeletionsHeader)
+    @handles(RequestCode.FORGET_DELETIONS, ForgetDeletionsHeader, needs=SUPER_USER)
     def forget_deletions(self, request: Request) -> Command:
         header: ForgetDeletionsHeader = request.header
         forgotten = self._table.forget_deletions(header.counter_max)
@@ -219,6 +231,12 @@ class RouteProcessor:
         del self._connections[endpoint.id]
         for name in self._table.connection_closed(endpoint.id):
             log_limited(log, "warning", "broker.unregistered", name=name, reason=f"connection closed: {reason}")
+
+
+def _check_broker(request: Request, name: str) -> None:
+    """Raise AccessDeniedError if the user of the request is not that of this broker."""
+    if not request.user.may_be_broker(name):
+        raise request.user.refusal(f"register broker {name}: its `brokers` do not name it")
 
 
 def _check_registration(header: RegisterBrokerHeader, body: RegisterBody) -> None:

@@ -9,6 +9,7 @@ from lockstep.protocol.command import Command
 from lockstep.runtime.configuration.reported_settings import report_setting
 from lockstep.runtime.configuration.settings import declared_settings
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, on_cluster
 from lockstep.runtime.requests.request import Request
 
 FIXED = "a nameserver takes its settings at the start"
@@ -21,7 +22,7 @@ class NameserverSettings:
         self._config = config
         self._origins = origins
 
-    @handles(RequestCode.GET_NAMESRV_CONFIG)
+    @handles(RequestCode.GET_NAMESRV_CONFIG, needs=[on_cluster(GET)])
     def report(self, request: Request) -> Command:
         """Return all settings, in the order of their declaration."""
         names = declared_settings(NameserverConfig)

@@ -12,7 +12,6 @@ from typing import Generic, TypeVar
 
 from lockstep.client.cluster_client import ClusterClient
 from lockstep.operations.progress import Reporter
-from lockstep.operations.tool_groups import READER_GROUP
 from lockstep.protocol.bodies import (
     TAG,
     BrokerAddress,
@@ -73,6 +72,7 @@ from lockstep.protocol.headers.routes import (
     HoldWritesReply,
 )
 from lockstep.protocol.headers.tools import RunningInfoHeader
+from lockstep.protocol.names import READER_GROUP
 from lockstep.protocol.responses import checked, pulled
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.connections.cluster_address import ClusterAddress

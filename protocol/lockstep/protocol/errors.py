@@ -86,6 +86,8 @@ class BrokerError(LockstepError):
     """Whether the same request may succeed later, here or at another broker."""
     refresh_route: ClassVar[bool] = False
     """Whether the error means that the caller's route is outdated."""
+    retry_after_ms: int | None = None
+    """When to try again, if the other side has said so."""
 
     def __init__(self, remark: str = "", *, wire_code: int | None = None) -> None:
         self.remark = remark

@@ -27,6 +27,10 @@ DLQ_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
 """The topic to which RocketMQ's clients send their traces. Only brokers create it (`--trace-topic`)."""
+READER_GROUP = "LOCKSTEP_TAIL"
+"""The group that tools name in pulls. It commits nothing, so it has no progress."""
+REPLAY_GROUP = "LOCKSTEP_REPLAY"
+"""The group whose progress in a dead-letter topic is what tools have replayed of it."""
 SYSTEM_PREFIXES = ("rmq_sys_", "LOCKSTEP_SYS_")
 
 INTERNAL_LISTENER = "internal"
@@ -56,6 +60,11 @@ _CLIENT = re.compile(r"[!-~]+")
 def is_system_topic(topic: str) -> bool:
     """Return True for topics that users may not create: RocketMQ's own, `rmq_sys_…`, and lockstep's state topic."""
     return topic in SYSTEM_TOPICS or topic.startswith(SYSTEM_PREFIXES)
+
+
+def is_tool_group(group: str) -> bool:
+    """Return whether the group is one of the tools' own: it has no members, so it is not watched as groups are."""
+    return group in (READER_GROUP, REPLAY_GROUP)
 
 
 def is_sendable_topic(topic: str) -> bool:

@@ -4,12 +4,14 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.command import Command
-from lockstep.protocol.errors import broker_error
+from lockstep.protocol.command import RETRY_AFTER_FIELD, Command
+from lockstep.protocol.errors import BrokerError, broker_error
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import PullReply
 
 SUCCEEDED = frozenset({ResponseCode.SUCCESS})
+RETRY_AFTER_MS_MAX = 60_000
+"""The longest pause that a response may ask for."""
 PULLED = frozenset({ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOVED})
 """The codes of responses to PULL_MESSAGE that have a PullReply."""
 
@@ -17,8 +19,16 @@ PULLED = frozenset({ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseC
 def checked(response: Command, accepted: Container[int] = SUCCEEDED) -> Command:
     """Return the response if its code is one of `accepted`. Otherwise raise the BrokerError of its code."""
     if response.code not in accepted:
-        raise broker_error(response.code, response.remark)
+        raise _error_of(response)
     return response
+
+
+def _error_of(response: Command) -> BrokerError:
+    error = broker_error(response.code, response.remark)
+    named_ms = response.fields.get(RETRY_AFTER_FIELD)
+    if isinstance(named_ms, int):
+        error.retry_after_ms = min(max(named_ms, 0), RETRY_AFTER_MS_MAX)
+    return error
 
 
 @dataclass(frozen=True, slots=True)

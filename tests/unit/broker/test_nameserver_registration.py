@@ -28,6 +28,7 @@ from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.requests.dispatch import Dispatcher, handles
+from lockstep.runtime.requests.needs import ANY_USER
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request
 from support.until import until
 
@@ -211,7 +212,7 @@ class SlowNameserver:
     def __init__(self) -> None:
         self.requested: list[Request] = []
 
-    @handles(RequestCode.REGISTER_BROKER)
+    @handles(RequestCode.REGISTER_BROKER, needs=ANY_USER)
     def register(self, request: Request) -> HandlerResult:
         self.requested.append(request)
         return NO_RESPONSE

@@ -25,6 +25,7 @@ from lockstep.protocol.headers.park import ParkEndHeader, ParkEndReply, ParkHead
 from lockstep.protocol.headers.tools import CloneOffsetHeader, ResetOffsetHeader
 from lockstep.protocol.messages.properties import REASON_LENGTH_MAX
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
+from lockstep.runtime.security.authenticated_user import ANYBODY
 from support.coordination_kit import GRACE, GROUP, TIMEOUT, TOPIC, Bench, ClassicClient, Client, joined, layout, ordered
 
 S, A = ParkState, ParkAction
@@ -516,6 +517,7 @@ class Asked:
 
     def __init__(self, header: object) -> None:
         self.header = header
+        self.user = ANYBODY
         self.endpoint: Any = type("Peer", (), {"peer": "10.0.0.9:1"})()
 
     def reply(self, **fields: object) -> object:

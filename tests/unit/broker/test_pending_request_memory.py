@@ -18,6 +18,7 @@ from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.requests.dispatch import Dispatcher, handles
 from lockstep.runtime.requests.lanes import LaneLimits
+from lockstep.runtime.requests.needs import ANY_USER
 from lockstep.runtime.requests.request import HandlerResult, Request, RunInLane
 from support.broker_fakes import FakeEndpoint
 from support.pull_kit import LONG, Broker, turn
@@ -128,12 +129,12 @@ class Backs:
     def __init__(self) -> None:
         self.gate: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    @handles(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, lane="back")
+    @handles(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, needs=ANY_USER, lane="back")
     async def send_back(self, request: Request) -> HandlerResult:
         await self.gate
         return request.reply()
 
-    @handles(RequestCode.LOCK_BATCH_MQ, None, bytes)
+    @handles(RequestCode.LOCK_BATCH_MQ, None, bytes, needs=ANY_USER)
     def lock(self, request: Request) -> HandlerResult:
         return RunInLane("back", lambda: self.send_back(request))
 

@@ -22,6 +22,7 @@ from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.requests.dispatch import Dispatcher, handles
 from lockstep.runtime.requests.lanes import LaneLimits
+from lockstep.runtime.requests.needs import ANY_USER
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request, RetryLaterError, RunInLane
 from lockstep.runtime.turn import TurnBudget
 from support.loops import turns
@@ -66,30 +67,30 @@ class Processor:
         self.running = 0
         self.running_most = 0
 
-    @handles(RequestCode.GET_MAX_OFFSET, QueueHeader)
+    @handles(RequestCode.GET_MAX_OFFSET, QueueHeader, needs=ANY_USER)
     def now(self, request: Request) -> HandlerResult:
         return request.reply(OffsetReply(request.header.queue_id + 1))
 
-    @handles(RequestCode.SYNC, None, Pair)
+    @handles(RequestCode.SYNC, None, Pair, needs=ANY_USER)
     def structured(self, request: Request) -> HandlerResult:
         return request.reply(body=Pair(request.body.left + 1, request.body.right))
 
-    @handles(RequestCode.SEND_MESSAGE, None, bytes, body_bytes_max=20 << 20)
-    @handles(RequestCode.SEND_RECORDS, None, bytes)
+    @handles(RequestCode.SEND_MESSAGE, None, bytes, needs=ANY_USER, body_bytes_max=20 << 20)
+    @handles(RequestCode.SEND_RECORDS, None, bytes, needs=ANY_USER)
     def logged(self, request: Request) -> HandlerResult:
         return PendingResponse(request.reply(body=request.body))
 
-    @handles(RequestCode.PULL_MESSAGE)
+    @handles(RequestCode.PULL_MESSAGE, needs=ANY_USER)
     def kept(self, request: Request) -> HandlerResult:
         self.held.append(request)
         return NO_RESPONSE
 
-    @handles(RequestCode.LOCK_BATCH_MQ)
+    @handles(RequestCode.LOCK_BATCH_MQ, needs=ANY_USER)
     def fails(self, request: Request) -> HandlerResult:
         assert self.error is not None
         raise self.error
 
-    @handles(RequestCode.VIEW_MESSAGE_BY_ID, lane="cold")
+    @handles(RequestCode.VIEW_MESSAGE_BY_ID, needs=ANY_USER, lane="cold")
     async def slow(self, request: Request) -> HandlerResult:
         self.running += 1
         self.running_most = max(self.running_most, self.running)
@@ -101,11 +102,11 @@ class Processor:
             raise self.error
         return request.reply(remark="slow")
 
-    @handles(RequestCode.UNREGISTER_CLIENT)
+    @handles(RequestCode.UNREGISTER_CLIENT, needs=ANY_USER)
     def sometimes_slow(self, request: Request) -> HandlerResult:
         return RunInLane("cold", partial(self.slow, request))
 
-    @handles(RequestCode.GET_MIN_OFFSET)
+    @handles(RequestCode.GET_MIN_OFFSET, needs=ANY_USER)
     def wrong(self, request: Request) -> Any:
         return None
 
@@ -439,7 +440,7 @@ async def test_handler_can_refuse_with_its_own_retry_hint() -> None:
 
 def test_error_for_two_handlers_of_one_code_names_them() -> None:
     class Other:
-        @handles(RequestCode.GET_MAX_OFFSET)
+        @handles(RequestCode.GET_MAX_OFFSET, needs=ANY_USER)
         def again(self, request: Request) -> HandlerResult:
             return NO_RESPONSE
 
@@ -449,17 +450,17 @@ def test_error_for_two_handlers_of_one_code_names_them() -> None:
 
 def test_mismatched_lane_and_handler_are_rejected() -> None:
     class PlainInLane:
-        @handles(1, lane="cold")
+        @handles(1, needs=ANY_USER, lane="cold")
         def f(self, request: Request) -> HandlerResult:
             return NO_RESPONSE
 
     class AsyncWithout:
-        @handles(1)
+        @handles(1, needs=ANY_USER)
         async def f(self, request: Request) -> HandlerResult:
             return NO_RESPONSE
 
     class UnknownLane:
-        @handles(1, lane="warm")
+        @handles(1, needs=ANY_USER, lane="warm")
         async def f(self, request: Request) -> HandlerResult:
             return NO_RESPONSE
 
@@ -469,19 +470,19 @@ def test_mismatched_lane_and_handler_are_rejected() -> None:
 
 
 class ForBoth:
-    @handles(1)
+    @handles(1, needs=ANY_USER)
     def native(self, request: Request) -> HandlerResult:
         return request.reply(remark="native")
 
-    @handles(1, native=False, classic=True)
+    @handles(1, needs=ANY_USER, native=False, classic=True)
     def classic(self, request: Request) -> HandlerResult:
         return request.reply(remark="classic")
 
-    @handles(2, classic=True)
+    @handles(2, needs=ANY_USER, classic=True)
     def both(self, request: Request) -> HandlerResult:
         return request.reply(remark="both")
 
-    @handles(3, native=False, classic=True)
+    @handles(3, needs=ANY_USER, native=False, classic=True)
     def tool(self, request: Request) -> HandlerResult:
         return request.reply(remark="tool")
 
@@ -501,7 +502,7 @@ async def test_handler_serves_the_kind_of_clients_that_it_names(codec: int, said
 
 def test_two_handlers_of_one_kind_of_clients_are_an_error() -> None:
     class Again:
-        @handles(2, native=False, classic=True)
+        @handles(2, needs=ANY_USER, native=False, classic=True)
         def again(self, request: Request) -> HandlerResult:
             return NO_RESPONSE
 

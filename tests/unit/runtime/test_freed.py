@@ -21,6 +21,7 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.loop_thread import LoopThread
 from lockstep.runtime.requests.dispatch import Dispatcher, handles
 from lockstep.runtime.requests.lanes import LaneLimits
+from lockstep.runtime.requests.needs import ANY_USER
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request, RunInLane
 from support import peers
 from support.certificates import requiring, server_tls, trusting
@@ -38,27 +39,27 @@ PARTIAL = struct.pack(">iI", (1 << 24) - 8, 0x4D << 24 | 100)
 
 
 class Processor:
-    @handles(GOOD)
+    @handles(GOOD, needs=ANY_USER)
     def good(self, request: Request) -> HandlerResult:
         return request.reply()
 
-    @handles(BAD)
+    @handles(BAD, needs=ANY_USER)
     def bad(self, request: Request) -> HandlerResult:
         raise KeyError(request)
 
-    @handles(BAD_LATER, lane="slow")
+    @handles(BAD_LATER, needs=ANY_USER, lane="slow")
     async def bad_later(self, request: Request) -> HandlerResult:
         raise KeyError(request)
 
-    @handles(BAD_LANE)
+    @handles(BAD_LANE, needs=ANY_USER)
     def bad_lane(self, request: Request) -> HandlerResult:
         return RunInLane("slow", lambda: self.bad_later(request))
 
-    @handles(BUSY)
+    @handles(BUSY, needs=ANY_USER)
     def busy(self, request: Request) -> HandlerResult:
         raise SystemBusyError("later")
 
-    @handles(SILENT)
+    @handles(SILENT, needs=ANY_USER)
     def silent(self, request: Request) -> HandlerResult:
         return NO_RESPONSE
 

@@ -21,6 +21,7 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.requests import login
 from lockstep.runtime.requests.dispatch import Dispatcher, handles
 from lockstep.runtime.requests.login import GUEST_BYTES_MAX, GUEST_REQUESTS_MAX, LoginProcessor
+from lockstep.runtime.requests.needs import ANY_USER
 from lockstep.runtime.requests.request import HandlerResult, Request
 from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
 from lockstep.runtime.security.server_security import OPEN, ServerSecurity
@@ -32,10 +33,10 @@ ASK = RequestCode.GET_MAX_OFFSET
 
 
 class Processor:
-    @handles(ASK, None, bytes, body_bytes_max=1 << 20, classic=True)
+    @handles(ASK, None, bytes, needs=ANY_USER, body_bytes_max=1 << 20, classic=True)
     def who(self, request: Request) -> HandlerResult:
         identity = request.endpoint.identity
-        return request.reply(remark=None if identity is None else identity.user)
+        return request.reply(remark=None if identity is None else identity.name)
 
 
 @asynccontextmanager

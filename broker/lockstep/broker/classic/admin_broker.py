@@ -20,6 +20,7 @@ from lockstep.protocol.frame import BODY_BYTES_MAX
 from lockstep.protocol.headers.admin import StatsHeader
 from lockstep.protocol.names import TRACE_TOPIC
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, UPDATE, on_cluster
 from lockstep.runtime.requests.request import HandlerResult, Request
 
 SECRETS = frozenset(field.name for field in dataclasses.fields(BrokerConfig) if not field.repr)
@@ -50,7 +51,7 @@ class BrokerAdminProcessor:
         self._information = information
         self._address = address
 
-    @handles(RequestCode.VIEW_BROKER_STATS_DATA, StatsHeader, native=False, classic=True)
+    @handles(RequestCode.VIEW_BROKER_STATS_DATA, StatsHeader, needs=[on_cluster(GET)], native=False, classic=True)
     def view_stats(self, request: Request) -> HandlerResult:
         """Return what one topic or one group counted in the last minute, hour and day."""
         header: StatsHeader = request.header
@@ -61,23 +62,23 @@ class BrokerAdminProcessor:
             raise BrokerSystemError(f"there are no statistics {header.stats_name[:80]} of {header.stats_key[:80]!r}; there are {known}")
         return request.reply(body=write_json({name: {"sum": each.sum, "tps": each.tps} for name, each in sorted(counts.items())}))
 
-    @handles(RequestCode.GET_BROKER_RUNTIME_INFO, lane=QUERY_LANE, native=False, classic=True)
+    @handles(RequestCode.GET_BROKER_RUNTIME_INFO, needs=[on_cluster(GET)], lane=QUERY_LANE, native=False, classic=True)
     async def runtime_info(self, request: Request) -> HandlerResult:
         return request.reply(body=write_json({"table": await self._information()}))
 
-    @handles(RequestCode.GET_BROKER_CONFIG, native=False, classic=True)
+    @handles(RequestCode.GET_BROKER_CONFIG, needs=[on_cluster(GET)], native=False, classic=True)
     def report(self, request: Request) -> HandlerResult:
         return request.reply(body=properties_text(properties(self._settings, self._address())))
 
-    @handles(RequestCode.UPDATE_BROKER_CONFIG, native=False, classic=True)
+    @handles(RequestCode.UPDATE_BROKER_CONFIG, needs=[on_cluster(UPDATE)], native=False, classic=True)
     def refuse_change(self, request: Request) -> NoReturn:
         raise NoPermissionError(
             "settings are not changed by RocketMQ's tools: use `lockstep broker config set`, or start the broker with other settings"
         )
 
-    @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, native=False, classic=True)
-    @handles(RequestCode.CLEAN_UNUSED_TOPIC, native=False, classic=True)
-    @handles(RequestCode.DELETE_EXPIRED_COMMITLOG, native=False, classic=True)
+    @handles(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, needs=[on_cluster(UPDATE)], native=False, classic=True)
+    @handles(RequestCode.CLEAN_UNUSED_TOPIC, needs=[on_cluster(UPDATE)], native=False, classic=True)
+    @handles(RequestCode.DELETE_EXPIRED_COMMITLOG, needs=[on_cluster(UPDATE)], native=False, classic=True)
     def clean(self, request: Request) -> HandlerResult:
         """Do nothing: retention removes what is expired every 10 s, and the deletion of a topic removes its queues."""
         return request.reply()

@@ -18,6 +18,7 @@ from lockstep.protocol.headers.admin import GroupConfigHeader
 from lockstep.protocol.names import check_group
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, UPDATE, inside, on_group
 from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
 from lockstep.runtime.turn import TurnBudget
 
@@ -105,7 +106,14 @@ class GroupAdminProcessor:
         self._clock = clock
         self._budget = budget
 
-    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, GroupConfig, native=False, classic=True)
+    @handles(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        None,
+        GroupConfig,
+        needs=[on_group(UPDATE, field="group_name")],
+        native=False,
+        classic=True,
+    )
     def configure(self, request: Request) -> HandlerResult:
         check_config(request.body)
         self._store(request, request.body)
@@ -115,6 +123,7 @@ class GroupAdminProcessor:
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         None,
         GroupConfigList,
+        needs=[inside("Update each group")],
         lane=QUERY_LANE,
         body_bytes_max=LIST_BYTES_MAX,
         native=False,
@@ -127,12 +136,13 @@ class GroupAdminProcessor:
             raise MessageIllegalError(f"{len(body.group_config_list)} groups in one request: at most {GROUPS_MAX}")
         for config in body.group_config_list:
             check_config(config)
+            request.user.check_group(config.group_name, UPDATE)
         for config in body.group_config_list:
             await self._budget.take()
             self._store(request, config)
         return PendingResponse(request.reply())
 
-    @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupConfigHeader, native=False, classic=True)
+    @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupConfigHeader, needs=[on_group(GET, field="group")], native=False, classic=True)
     def group_config(self, request: Request) -> HandlerResult:
         header: GroupConfigHeader = request.header
         state = self._coordination.state
@@ -140,11 +150,17 @@ class GroupAdminProcessor:
             raise SubscriptionGroupNotExistError(f"group {header.group} is unknown at {state.config.broker_name}")
         return request.reply(body=write_json(group_config(header.group, state.settings.get(header.group))))
 
-    @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, lane=QUERY_LANE, native=False, classic=True)
+    @handles(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        needs=[inside("groups that may be listed")],
+        lane=QUERY_LANE,
+        native=False,
+        classic=True,
+    )
     async def all_group_configs(self, request: Request) -> HandlerResult:
         """Return all groups that the broker knows, also those without settings."""
         table = {}
-        for group in self._coordination.status.groups():
+        for group in filter(request.user.sees_group, self._coordination.status.groups()):
             await self._budget.take()
             table[group] = group_config(group, self._coordination.state.settings.get(group))
         return request.reply(body=versioned_table("subscriptionGroupTable", table, self._clock.wall_ms()))

@@ -19,6 +19,7 @@ from lockstep.runtime.clock import Clock
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import ANY_USER, CREATE, DELETE, GET, LIST, PUB, SUB, UPDATE, inside, on_topic
 from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
 from lockstep.runtime.turn import TurnBudget
 
@@ -56,7 +57,14 @@ class TopicAdminProcessor:
         self._learn = learn
         self._broker_name, self._cluster = place
 
-    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicFields, lane=ROUTE_LANE, native=False, classic=True)
+    @handles(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        CreateTopicFields,
+        needs=[inside("Create or Update topic")],
+        lane=ROUTE_LANE,
+        native=False,
+        classic=True,
+    )
     async def put_topic(self, request: Request) -> HandlerResult:
         asked = counts_of(request.header)
         await self._learn()
@@ -67,6 +75,7 @@ class TopicAdminProcessor:
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
         None,
         TopicConfigList,
+        needs=[inside("Create or Update each topic")],
         lane=ROUTE_LANE,
         body_bytes_max=LIST_BYTES_MAX,
         native=False,
@@ -84,7 +93,7 @@ class TopicAdminProcessor:
             self._put(request, asked)
         return self._creator.respond_when_known(request, PendingResponse(request.reply()))
 
-    @handles(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader, lane=ROUTE_LANE, native=False, classic=True)
+    @handles(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader, needs=[on_topic(DELETE)], lane=ROUTE_LANE, native=False, classic=True)
     async def delete_topic(self, request: Request) -> HandlerResult:
         header: TopicHeader = request.header
         await self._learn()
@@ -92,24 +101,24 @@ class TopicAdminProcessor:
             log_limited(log, "info", "topic.deleted", topic=header.topic, peer=request.endpoint.peer)
         return self._creator.respond_when_known(request, PendingResponse(request.reply()))
 
-    @handles(RequestCode.GET_TOPIC_CONFIG, TopicHeader, native=False, classic=True)
+    @handles(RequestCode.GET_TOPIC_CONFIG, TopicHeader, needs=[on_topic(GET, LIST)], native=False, classic=True)
     def topic_config(self, request: Request) -> HandlerResult:
         header: TopicHeader = request.header
         layout = self._topics.require_layout(header.topic)
         counts = self._topics.own_read_count(layout), self._topics.own_write_count(layout)
         return request.reply(body=write_json(topic_config(header.topic, *counts)))
 
-    @handles(RequestCode.GET_ALL_TOPIC_CONFIG, lane=QUERY_LANE, native=False, classic=True)
+    @handles(RequestCode.GET_ALL_TOPIC_CONFIG, needs=[inside("topics that may be listed")], lane=QUERY_LANE, native=False, classic=True)
     async def all_topic_configs(self, request: Request) -> HandlerResult:
         """Return the topics with queues of this broker."""
         table = {}
         for layout in self._topics.layouts.all():
-            if read_count := self._topics.own_read_count(layout):
+            if (read_count := self._topics.own_read_count(layout)) and request.user.sees_topic(layout.topic):
                 await self._budget.take()
                 table[layout.topic] = topic_config(layout.topic, read_count, self._topics.own_write_count(layout))
         return request.reply(body=versioned_table("topicConfigTable", table, self._clock.wall_ms()))
 
-    @handles(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader, lane=QUERY_LANE, native=False, classic=True)
+    @handles(RequestCode.GET_TOPIC_STATS_INFO, TopicHeader, needs=[on_topic(PUB, SUB, GET)], lane=QUERY_LANE, native=False, classic=True)
     async def topic_stats(self, request: Request) -> HandlerResult:
         """Return the bounds of this broker's queues, and when the last message of each was stored."""
         header: TopicHeader = request.header
@@ -120,7 +129,7 @@ class TopicAdminProcessor:
             queues.append((queue_id, first, end, await self._stored_ms(topic, queue_id, end - 1) if end > first else 0))
         return request.reply(body=topic_stats(topic, self._broker_name, queues))
 
-    @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, native=False, classic=True)
+    @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, needs=ANY_USER, native=False, classic=True)
     def system_topics(self, request: Request) -> HandlerResult:
         """Return the topics that clients may not create, and those that have a route without a layout."""
         routed = {self._broker_name, self._cluster, f"{self._cluster}_REPLY_TOPIC"}
@@ -129,6 +138,7 @@ class TopicAdminProcessor:
 
     def _put(self, request: Request, asked: TopicCounts) -> None:
         before = self._topics.find_layout(asked.topic)
+        request.user.check_topic(asked.topic, CREATE if before is None else UPDATE)
         self._changes.put(asked, self._clock.boot_ms())
         after = self._topics.require_layout(asked.topic)
         if after is not before:

@@ -23,6 +23,7 @@ from lockstep.protocol.names import check_client_id, check_group, check_topic
 from lockstep.protocol.topics.allocate import ROCKETMQ_NAMES, allocate
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import SUB, on_group, on_topic
 from lockstep.runtime.requests.request import HandlerResult, Request
 
 
@@ -45,7 +46,15 @@ class AssignmentProcessor:
         self._coordination = coordination
         self._route = route
 
-    @handles(RequestCode.QUERY_ASSIGNMENT, None, AssignmentQuestion, lane=ROUTE_LANE, native=False, classic=True)
+    @handles(
+        RequestCode.QUERY_ASSIGNMENT,
+        None,
+        AssignmentQuestion,
+        needs=[on_group(SUB), on_topic(SUB)],
+        lane=ROUTE_LANE,
+        native=False,
+        classic=True,
+    )
     async def assignment(self, request: Request) -> HandlerResult:
         """Return the queues. A client that gets an error keeps those that it has."""
         body: AssignmentQuestion = request.body

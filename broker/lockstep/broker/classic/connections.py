@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.protocol.bodies import ConsumeFromWhere, ConsumerGroup, ConsumeType, HeartbeatBody, MessageModel
 from lockstep.protocol.codec.java import LANGUAGES, OWN_LANGUAGE
+from lockstep.protocol.errors import DuplicateClientIdError
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.requests.request import Request
 
@@ -45,6 +46,8 @@ class ClassicConnection:
     """Its producer groups."""
     consumers: dict[str, Consumption] = field(default_factory=dict)
     """Its consumer groups."""
+    user: str = ""
+    """Who has logged in."""
 
 
 class ClientConnections:
@@ -60,11 +63,19 @@ class ClientConnections:
         return iter(list(self._clients.values()))
 
     def record(self, request: Request, body: HeartbeatBody, wall_ms: int) -> None:
-        """Keep the contents of a HEART_BEAT in place of those of the previous one on its connection."""
+        """Keep the contents of a HEART_BEAT in place of those of the previous one on its connection.
+
+        Raise DuplicateClientIdError if a client of another user has this client id: replies and requests to members go by it.
+        """
         endpoint, language = request.endpoint, request.language
         if request.is_native:
             language = OWN_LANGUAGE
-        known = self._clients.get(endpoint.id)
+        known, user = self._clients.get(endpoint.id), request.user.name
+        same = next(iter(self._by_id.get(body.client_id, ())), endpoint.id)
+        if same != endpoint.id and self._clients[same].user != user:
+            raise DuplicateClientIdError(
+                f"client id {body.client_id} is in use by a client of another user: give each client an id of its own"
+            )
         if known is None:
             endpoint.on_close.append(self._forget)
         elif known.client_id != body.client_id:
@@ -78,6 +89,7 @@ class ClientConnections:
             wall_ms,
             tuple([each.group for each in body.producers if len(each.group) <= GROUP_LENGTH_MAX]),
             {entry.group: Consumption.of(entry) for entry in body.consumers},
+            user,
         )
         self._by_id.setdefault(body.client_id, {})[endpoint.id] = None
 

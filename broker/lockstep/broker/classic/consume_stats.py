@@ -22,6 +22,7 @@ from lockstep.protocol.headers.tools import (
 )
 from lockstep.runtime.host import Host
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, on_cluster, on_group, on_topic
 from lockstep.runtime.requests.request import HandlerResult, Request
 from lockstep.runtime.turn import TurnBudget
 
@@ -42,7 +43,14 @@ class ConsumeStatsProcessor:
         self._topics = topics
         self._budget = budget
 
-    @handles(RequestCode.GET_CONSUME_STATS, ConsumeStatsHeader, lane=QUERY_LANE, native=False, classic=True)
+    @handles(
+        RequestCode.GET_CONSUME_STATS,
+        ConsumeStatsHeader,
+        needs=[on_group(GET), on_topic(GET, optional=True)],
+        lane=QUERY_LANE,
+        native=False,
+        classic=True,
+    )
     async def consume_stats(self, request: Request) -> HandlerResult:
         """Return the end and the group's offset of each queue of the topics in which it has progress.
 
@@ -59,7 +67,9 @@ class ConsumeStatsProcessor:
             offsets |= await self._offsets_in(group, topic)
         return request.reply(body=write_fastjson({"offsetTable": offsets}))
 
-    @handles(RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader, lane=QUERY_LANE, native=False, classic=True)
+    @handles(
+        RequestCode.GET_BROKER_CONSUME_STATS, BrokerConsumeStatsHeader, needs=[on_cluster(GET)], lane=QUERY_LANE, native=False, classic=True
+    )
     async def all_consume_stats(self, request: Request) -> HandlerResult:
         """Return the same for all groups, topic by topic."""
         header: BrokerConsumeStatsHeader = request.header
@@ -96,7 +106,14 @@ class ConsumeStatsProcessor:
             }
         return offsets
 
-    @handles(RequestCode.QUERY_CONSUME_TIME_SPAN, TopicGroupHeader, lane=QUERY_LANE, native=False, classic=True)
+    @handles(
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
+        TopicGroupHeader,
+        needs=[on_group(GET, field="group"), on_topic(GET)],
+        lane=QUERY_LANE,
+        native=False,
+        classic=True,
+    )
     async def time_spans(self, request: Request) -> HandlerResult:
         """Return when the first, the last and the last consumed message of each queue was stored, and how old the next one is."""
         header: TopicGroupHeader = request.header
@@ -120,7 +137,13 @@ class ConsumeStatsProcessor:
             "minTimeStamp": first_ms,
         }
 
-    @handles(RequestCode.QUERY_CORRECTION_OFFSET, CorrectionOffsetHeader, native=False, classic=True)
+    @handles(
+        RequestCode.QUERY_CORRECTION_OFFSET,
+        CorrectionOffsetHeader,
+        needs=[on_group(GET, field="compare_group"), on_topic(GET)],
+        native=False,
+        classic=True,
+    )
     def correction_offsets(self, request: Request) -> HandlerResult:
         """Return the lowest offset of all groups for each queue; Java's highest number where the compared group's is lower still."""
         header: CorrectionOffsetHeader = request.header
@@ -136,7 +159,7 @@ class ConsumeStatsProcessor:
                 lowest[queue_id] = INT64_MAX
         return request.reply(body=write_fastjson({"correctionOffsets": dict(sorted(lowest.items()))}))
 
-    @handles(RequestCode.QUERY_CONSUME_QUEUE, ConsumeQueueHeader, lane=QUERY_LANE, native=False, classic=True)
+    @handles(RequestCode.QUERY_CONSUME_QUEUE, ConsumeQueueHeader, needs=[on_topic(GET)], lane=QUERY_LANE, native=False, classic=True)
     async def queue_entries(self, request: Request) -> HandlerResult:
         """Return entries of a queue. `eval`: whether the filter of the named group passes it."""
         header: ConsumeQueueHeader = request.header

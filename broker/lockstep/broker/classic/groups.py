@@ -23,6 +23,7 @@ from lockstep.protocol.headers.clients import GroupHeader
 from lockstep.protocol.headers.tools import GroupNameHeader, ProducerGroupHeader, TopicGroupHeader, TopicNameHeader
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, inside, on_cluster, on_group, on_topic
 from lockstep.runtime.requests.request import HandlerResult, Request
 from lockstep.runtime.turn import TurnBudget
 
@@ -35,7 +36,7 @@ class GroupsProcessor:
         self._connections = connections
         self._budget = budget
 
-    @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, GroupHeader, native=False, classic=True)
+    @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, GroupHeader, needs=[on_group(GET)], native=False, classic=True)
     def consumer_connections(self, request: Request) -> HandlerResult:
         header: GroupHeader = request.header
         group = self._coordination.state.groups.get(header.consumer_group)
@@ -44,7 +45,7 @@ class GroupsProcessor:
             raise ConsumerNotOnlineError(f"group {header.consumer_group} has no member that is connected to this broker")
         return request.reply(body=write_fastjson(connections_body(group, members, self._subscriptions(group))))
 
-    @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader, native=False, classic=True)
+    @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, ProducerGroupHeader, needs=[on_cluster(GET)], native=False, classic=True)
     def producer_connections(self, request: Request) -> HandlerResult:
         header: ProducerGroupHeader = request.header
         clients = self._connections.producers(header.producer_group)
@@ -52,7 +53,7 @@ class GroupsProcessor:
             raise BrokerSystemError(f"the producer group {header.producer_group} has no client that is connected to this broker")
         return request.reply(body=write_fastjson({"connectionSet": [_connection(client.client_id, client) for client in clients]}))
 
-    @handles(RequestCode.GET_ALL_PRODUCER_INFO, lane=QUERY_LANE, native=False, classic=True)
+    @handles(RequestCode.GET_ALL_PRODUCER_INFO, needs=[on_cluster(GET)], lane=QUERY_LANE, native=False, classic=True)
     async def all_producers(self, request: Request) -> HandlerResult:
         groups: dict[str, list[dict[str, Any]]] = {}
         for client in self._connections:
@@ -61,7 +62,14 @@ class GroupsProcessor:
                 groups.setdefault(group, []).append(_producer(client))
         return request.reply(body=write_fastjson({"data": groups}))
 
-    @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicNameHeader, lane=QUERY_LANE, native=False, classic=True)
+    @handles(
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        TopicNameHeader,
+        needs=[on_topic(GET), inside("groups that may be listed")],
+        lane=QUERY_LANE,
+        native=False,
+        classic=True,
+    )
     async def groups_of_topic(self, request: Request) -> HandlerResult:
         """Return the groups with a member that subscribes to the topic, and those with progress in it."""
         header: TopicNameHeader = request.header
@@ -72,9 +80,9 @@ class GroupsProcessor:
             await self._budget.take()
             if group.members and (header.topic in group.topics or header.topic in group.classic_subscriptions):
                 found[group.name] = None
-        return request.reply(body=write_fastjson({"groupList": sorted(found)}))
+        return request.reply(body=write_fastjson({"groupList": sorted(filter(request.user.sees_group, found))}))
 
-    @handles(RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupNameHeader, native=False, classic=True)
+    @handles(RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupNameHeader, needs=[on_group(GET, field="group")], native=False, classic=True)
     def topics_of_group(self, request: Request) -> HandlerResult:
         """Return the topics in which the group has progress."""
         header: GroupNameHeader = request.header
@@ -82,7 +90,13 @@ class GroupsProcessor:
         topics = sorted(self._coordination.state.progress.topics_of_group(header.group))
         return request.reply(body=write_fastjson({"topicList": topics}))
 
-    @handles(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, TopicGroupHeader, native=False, classic=True)
+    @handles(
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
+        TopicGroupHeader,
+        needs=[on_group(GET, field="group"), on_topic(GET)],
+        native=False,
+        classic=True,
+    )
     def subscription(self, request: Request) -> HandlerResult:
         """Return the group's subscription of a topic; without `subscriptionData` if it has none."""
         header: TopicGroupHeader = request.header

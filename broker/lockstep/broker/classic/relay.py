@@ -27,9 +27,12 @@ from lockstep.protocol.errors import (
 )
 from lockstep.protocol.headers.tools import ConsumeDirectlyHeader, ConsumerStatusHeader, RunningInfoHeader
 from lockstep.protocol.messages.ids import parse_offset_message_id
+from lockstep.protocol.messages.record import RecordView
 from lockstep.runtime.connections.pending_requests import code_name
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, SUB, UPDATE, inside, on_group, on_topic
 from lockstep.runtime.requests.request import HandlerResult, Request, RunInLane
+from lockstep.runtime.security.rights import Kind
 
 RELAY_LANE = "relay"
 """The lane of requests that wait for a member. They use no thread of the host."""
@@ -52,10 +55,17 @@ class RelayProcessor:
         self._outstanding: set[tuple[int, int]] = set()
         """(connection, code) of the requests without a response."""
 
-    @handles(RequestCode.GET_CONSUMER_RUNNING_INFO, RunningInfoHeader, lane=RELAY_LANE, classic=True)
+    @handles(
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RunningInfoHeader,
+        needs=[inside("Get group; Update group for the stacks of running calls")],
+        lane=RELAY_LANE,
+        classic=True,
+    )
     async def running_info(self, request: Request) -> HandlerResult:
         """Return what a member reports of itself. RocketMQ's clients and the SDK have bodies, and tools, of their own."""
         header: RunningInfoHeader = request.header
+        request.user.check_group(header.consumer_group, *((UPDATE,) if header.jstack_enable else (GET,)))
         member, code = self._member(header.consumer_group, header.client_id), RequestCode.GET_CONSUMER_RUNNING_INFO
         if not request.is_native:
             _check_knows(member, code)
@@ -65,7 +75,14 @@ class RelayProcessor:
             )
         return _relayed(request, await self._ask(member, code, header, timeout_ms=NATIVE_MEMBER_MS if member.is_native else MEMBER_MS))
 
-    @handles(RequestCode.CONSUME_MESSAGE_DIRECTLY, ConsumeDirectlyHeader, lane=QUERY_LANE, native=False, classic=True)
+    @handles(
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        ConsumeDirectlyHeader,
+        needs=[on_group(UPDATE), inside("Sub the topic of the message")],
+        lane=QUERY_LANE,
+        native=False,
+        classic=True,
+    )
     async def consume_directly(self, request: Request) -> HandlerResult:
         """Have a member call its listener with a stored message."""
         header: ConsumeDirectlyHeader = request.header
@@ -76,6 +93,8 @@ class RelayProcessor:
         record = await self._store.record_at(offset)
         if record is None:
             raise BrokerSystemError(f"no message {header.msg_id} is stored here: ask the broker that its id names")
+        if not request.user.may((SUB,), Kind.TOPIC, RecordView(record).topic.decode()):
+            raise request.user.refusal("Sub the topic of this message")
         passed_on = ConsumeDirectlyHeader(
             header.consumer_group,
             header.client_id,
@@ -92,7 +111,14 @@ class RelayProcessor:
         _check_knows(member, code)
         return _relayed(request, await self._ask(member, code, header, record))
 
-    @handles(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, ConsumerStatusHeader, lane=RELAY_LANE, native=False, classic=True)
+    @handles(
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+        ConsumerStatusHeader,
+        needs=[on_group(GET, field="group"), on_topic(GET)],
+        lane=RELAY_LANE,
+        native=False,
+        classic=True,
+    )
     async def consumer_status(self, request: Request) -> HandlerResult:
         """Return the offsets that each member has in memory, one member after the other."""
         header: ConsumerStatusHeader = request.header

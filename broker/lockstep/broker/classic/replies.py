@@ -17,6 +17,7 @@ from lockstep.protocol.headers.send import SendMessageHeader, SendMessageV2Heade
 from lockstep.protocol.headers.tools import PushReplyHeader
 from lockstep.protocol.messages.properties import NAME_END, PUSH_REPLY_TIME, REPLY_TO_CLIENT, split_properties
 from lockstep.runtime.clock import Clock
+from lockstep.runtime.requests.needs import PUB, on_topic
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request
 
 PRODUCER_MS = 10_000
@@ -32,11 +33,11 @@ class ReplyProcessor:
         self._connections = connections
         self._clock = clock
 
-    @classic_send(RequestCode.SEND_REPLY_MESSAGE, SendMessageHeader, bytes, native=False)
+    @classic_send(RequestCode.SEND_REPLY_MESSAGE, SendMessageHeader, bytes, needs=[on_topic(PUB)], native=False)
     def send_reply(self, request: Request) -> HandlerResult:
         return self._push(request, request.header)
 
-    @classic_send(RequestCode.SEND_REPLY_MESSAGE_V2, SendMessageV2Header, bytes, native=False)
+    @classic_send(RequestCode.SEND_REPLY_MESSAGE_V2, SendMessageV2Header, bytes, needs=[on_topic(PUB)], native=False)
     def send_reply_v2(self, request: Request) -> HandlerResult:
         header: SendMessageV2Header = request.header
         return self._push(request, header.long_form())

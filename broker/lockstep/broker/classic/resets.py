@@ -28,6 +28,7 @@ from lockstep.protocol.errors import ConsumerNotOnlineError, LocalProtocolError,
 from lockstep.protocol.headers.tools import CloneOffsetHeader, ResetClientHeader, ResetOffsetHeader
 from lockstep.protocol.names import RETRY_PREFIX, check_group
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, SUB, UPDATE, inside, on_group, on_topic
 from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
 from lockstep.runtime.turn import TurnBudget
 
@@ -44,7 +45,14 @@ class ResetProcessor:
         self._topics = topics
         self._budget = budget
 
-    @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ResetOffsetHeader, lane=QUERY_LANE, native=False, classic=True)
+    @handles(
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        ResetOffsetHeader,
+        needs=[on_group(UPDATE, field="group"), on_topic(SUB, UPDATE)],
+        lane=QUERY_LANE,
+        native=False,
+        classic=True,
+    )
     async def reset(self, request: Request) -> HandlerResult:
         """Reset the group to a time or an offset. Nothing is reset if no member is connected: tools then write the offsets themselves."""
         header: ResetOffsetHeader = request.header
@@ -63,7 +71,13 @@ class ResetProcessor:
         kept = targets | {queue_id: self._offset(header.group, header.topic, queue_id) for queue_id in queue_ids}
         return PendingResponse(request.reply(body=write_fastjson({"offsetTable": self._table(header.topic, kept)})))
 
-    @handles(RequestCode.CLONE_GROUP_OFFSET, CloneOffsetHeader, native=False, classic=True)
+    @handles(
+        RequestCode.CLONE_GROUP_OFFSET,
+        CloneOffsetHeader,
+        needs=[on_group(SUB, GET, field="src_group"), on_group(UPDATE, field="dest_group"), inside("Sub or Update each topic")],
+        native=False,
+        classic=True,
+    )
     def clone(self, request: Request) -> HandlerResult:
         """Reset the destination group to the offsets of the source group, in one topic or in all but that of its retries."""
         header: CloneOffsetHeader = request.header
@@ -73,6 +87,8 @@ class ResetProcessor:
         if header.topic:
             self._topics.require_layout(header.topic)
         topics = [header.topic] if header.topic else sorted(progress.topics_of_group(header.src_group))
+        for topic in topics:
+            request.user.check_topic(topic, SUB, UPDATE)
         for topic in topics:
             found = sorted(progress.progress_in_topic(header.src_group, topic))
             here = [pair for pair in found if self._coordination.state.has_queue(topic, pair[0])]

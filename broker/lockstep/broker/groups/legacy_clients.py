@@ -47,6 +47,8 @@ class LegacyClients:
         self._membership = membership
         self._leases: dict[QueueKey, int] = {}
         """Classic lock → time of its last renewal, the oldest first."""
+        self._users: dict[QueueKey, str] = {}
+        """Classic lock → the user who has it, if its client has logged in. After a start it is the first one who renews it."""
         self._announced_to: dict[QueueKey, dict[int, int]] = {}
         """Connection → generation of its last pull that was answered with the offset of a reset which is not known yet."""
         self.refused_update_count = 0
@@ -54,7 +56,7 @@ class LegacyClients:
 
     # -------------------------------------------------------------------------------------------------------------- locks
 
-    def lock(self, body: LockBatchBody, now_ms: int) -> LockBatchReply:
+    def lock(self, body: LockBatchBody, now_ms: int, user: str = "") -> LockBatchReply:
         """Lock the queues that the client may have, and return those that it holds now.
 
         Lock none if that exceeds a limit: raise NoPermissionError or ServiceNotAvailableError. As in RocketMQ the client need not be a
@@ -63,37 +65,42 @@ class LegacyClients:
         check_group(body.consumer_group)
         check_client_id(body.client_id)
         state = self._state
-        granted = [ref for ref in dict.fromkeys(body.mq_set) if self._may_lock(self._key(body, ref), ref, body.client_id, now_ms)]
+        granted = [ref for ref in dict.fromkeys(body.mq_set) if self._may_lock(self._key(body, ref), ref, body.client_id, now_ms, user)]
         if granted:
             fresh = [key for ref in granted if state.locks.get(key := self._key(body, ref)) is None]
             state.limits.check_lock_room(self._key(body, granted[0]), len(fresh))
             state.register_group(body.consumer_group)
         for ref in granted:
-            self._lock(self._key(body, ref), body.client_id, now_ms)
+            self._lock(self._key(body, ref), body.client_id, now_ms, user)
         return LockBatchReply(tuple(granted))
 
-    def _may_lock(self, key: QueueKey, ref: QueueRef, client_id: str, now_ms: int) -> bool:
+    def _may_lock(self, key: QueueKey, ref: QueueRef, client_id: str, now_ms: int, user: str) -> bool:
         state = self._state
         if ref.broker_name != state.config.broker_name or not state.has_queue(ref.topic, ref.queue_id):
             return False
         if state.grants_suspended or state.classic_suspended:
             return False
         holder = state.locks.holder(key)
-        return holder is None or (holder.held_by_classic and (holder.client_id == client_id or self._expired(key, now_ms)))
+        return holder is None or self._is_owner(key, holder, client_id, user) or (holder.held_by_classic and self._expired(key, now_ms))
 
-    def _lock(self, key: QueueKey, client_id: str, now_ms: int) -> None:
+    def _lock(self, key: QueueKey, client_id: str, now_ms: int, user: str) -> None:
         holder = self._state.locks.holder(key)
         if holder is None or holder.client_id != client_id or self._expired(key, now_ms):
             self._state.grant(key, None, client_id)
         self._leases.pop(key, None)
         self._leases[key] = now_ms
+        if user:
+            self._users[key] = user
+        else:
+            self._users.pop(key, None)
 
-    def unlock(self, body: LockBatchBody) -> None:
+    def unlock(self, body: LockBatchBody, user: str = "") -> None:
         """Free the queues that this client holds. Others are ignored."""
         for ref in body.mq_set:
             key = self._key(body, ref)
             holder = self._state.locks.holder(key)
-            if ref.broker_name == self._state.config.broker_name and holder is not None and self._is_holder(holder, body.client_id):
+            mine = holder is not None and self._is_owner(key, holder, body.client_id, user)
+            if ref.broker_name == self._state.config.broker_name and mine:
                 self._free(key, "unlocked", GroupEventKind.FREED)
 
     def expire(self, now_ms: int) -> None:
@@ -121,9 +128,14 @@ class LegacyClients:
 
     def _free(self, key: QueueKey, why: str, kind: GroupEventKind) -> None:
         renewed_ms = self._leases.pop(key)
+        self._users.pop(key, None)
         holder = self._state.locks.holder(key)
         if holder is not None and holder.held_by_classic:
             self._state.free_queue(key, why, kind=kind, heard_ms=renewed_ms if kind is GroupEventKind.LOST else None)
+
+    def _is_owner(self, key: QueueKey, holder: Lock, client_id: str, user: str) -> bool:
+        """Return whether this client holds the queue, as a client of the user who has locked it."""
+        return self._is_holder(holder, client_id) and self._users.get(key, user) == user
 
     def _is_holder(self, holder: Lock, client_id: str | None) -> bool:
         return holder.held_by_classic and holder.client_id == client_id

@@ -46,6 +46,7 @@ from lockstep.protocol.messages.properties import one_line_reason
 
 ITEMS_MAX = 100_000
 """Items in one LOCK or SYNC. A frame of 16 MiB holds about as many."""
+NONE_DENIED: Mapping[str, str] = {}
 
 
 class LockSync:
@@ -58,8 +59,18 @@ class LockSync:
 
     # --------------------------------------------------------------------------------------------------------------- LOCK
 
-    def lock(self, connection: int, body: SessionLockBody, now_ms: int, by_time: OffsetsByTime = NO_OFFSETS) -> SessionLockReply | None:
-        """Handle LOCK. Return None if the connection is not that of a session, and is being closed."""
+    def lock(
+        self,
+        connection: int,
+        body: SessionLockBody,
+        now_ms: int,
+        by_time: OffsetsByTime = NO_OFFSETS,
+        denied: Mapping[str, str] = NONE_DENIED,
+    ) -> SessionLockReply | None:
+        """Handle LOCK. `denied`: the groups that the user of the session may not consume, each with the reason.
+
+        Return None if the connection is not that of a session, and is being closed.
+        """
         state = self._state
         session = state.sessions.touch(connection, now_ms)
         if session is None:
@@ -70,7 +81,10 @@ class LockSync:
             raise LocalProtocolError(f"LOCK of {len(keys)} queues: expected each once, and at most {ITEMS_MAX}")
         results: dict[QueueKey, LockResult] = {}
         for key, item in zip(keys, body.items, strict=True):
-            if item.epoch is not None:
+            if item.group in denied:
+                verdict = LockVerdict.REFUSED if item.epoch is None else LockVerdict.STALE
+                results[key] = LockResult(*key, verdict, epoch=item.epoch or 0, remark=denied[item.group])
+            elif item.epoch is not None:
                 results[key] = self._renew(session, key, item, item.epoch, now_ms)
         for key in state.locks.keys_held_by(session.id):
             lock, result = state.locks.holder(key), results.get(key)
@@ -80,7 +94,7 @@ class LockSync:
                 state.free_queue(key, "its owner no longer names it")
         starts = {(start.group, start.topic): start for start in body.starts}
         for key, item in zip(keys, body.items, strict=True):
-            if item.epoch is None:
+            if item.epoch is None and key not in results:
                 results[key] = self._acquire(session, key, starts, by_time, now_ms)
         config = state.config
         return SessionLockReply(
@@ -222,15 +236,23 @@ class LockSync:
 
     # --------------------------------------------------------------------------------------------------------------- SYNC
 
-    def sync(self, connection: int, body: SyncBody, now_ms: int) -> SyncReply | None:
-        """Handle SYNC. Return None if the connection is not that of a session, and is being closed."""
+    def sync(self, connection: int, body: SyncBody, now_ms: int, denied: Mapping[str, str] = NONE_DENIED) -> SyncReply | None:
+        """Handle SYNC. `denied`: the groups that the user of the session may not consume, each with the reason.
+
+        Return None if the connection is not that of a session, and is being closed.
+        """
         session = self._state.sessions.touch(connection, now_ms)
         if session is None:
             self._state.pending.close_connection(connection, "SYNC on a connection without a session")
             return None
         if len(body.items) > ITEMS_MAX:
             raise LocalProtocolError(f"SYNC of {len(body.items)} items, {ITEMS_MAX} allowed")
-        results = tuple(self._sync_item(session, item, now_ms) for item in body.items)
+        results = tuple(
+            self._sync_item(session, item, now_ms)
+            if item.group not in denied
+            else SyncResult(LockVerdict.STALE, item.epoch, denied[item.group])
+            for item in body.items
+        )
         return SyncReply(results, self._versions(session, {}))
 
     def _sync_item(self, session: Session, item: SyncItem, now_ms: int) -> SyncResult:

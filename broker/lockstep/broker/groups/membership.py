@@ -7,6 +7,7 @@ It loses its locks only when it ends or releases them. A classic client leaves w
 """
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lockstep.broker.groups.contract_changes import ContractChanges
@@ -31,6 +32,7 @@ log = get_logger("broker.groups")
 MEMBERS_PER_CONNECTION_MAX = GROUPS_PER_CLIENT_MAX
 """Classic members of one connection, whose client id may change. A session has one client id and is limited to as many groups."""
 UNREGISTERED = "it unregistered"
+NONE_DENIED: Mapping[str, BrokerError] = {}
 SUBSCRIPTION_BYTES_PER_CONNECTION_MAX = 2 << 20
 """Estimated memory of the subscriptions of all classic members of one connection: more than one HEART_BEAT may name."""
 
@@ -61,9 +63,12 @@ class GroupMembers:
 
     # ---------------------------------------------------------------------------------------------------------- heartbeat
 
-    def heartbeat(self, connection: int, heartbeat: Heartbeat, now_ms: int) -> HeartbeatReply | None:
+    def heartbeat(
+        self, connection: int, heartbeat: Heartbeat, now_ms: int, user: str = "", denied: Mapping[str, BrokerError] = NONE_DENIED
+    ) -> HeartbeatReply | None:
         """Bind the session, join the groups that it names, and leave those that it no longer names.
 
+        `user` is who has logged in, `denied` the groups that this user may not consume. Members of those leave, and lose their queues.
         Return None if the connection is being closed. A group that is refused does not keep the session from joining the others; the first
         refusal is raised at the end.
         """
@@ -74,13 +79,13 @@ class GroupMembers:
             if self._state.sessions.session_on(connection) is not None:
                 self._state.pending.close_connection(connection, "heartbeat without a session on a session's connection")
                 return None
-            self._classic_heartbeat(connection, heartbeat, now_ms)
+            self._classic_heartbeat(connection, heartbeat, now_ms, denied)
             return self._reply(body)
-        session = self._bind(connection, body.session, body, now_ms)
+        session = self._bind(connection, body.session, body, now_ms, user)
         if session is None:
             return None
         pairs = zip(body.consumers, heartbeat.contracts, strict=True)
-        refused = list(filter(None, (self._join_or_refuse(session, entry, contract, now_ms) for entry, contract in pairs)))
+        refused = list(filter(None, (self._join_or_refuse(session, entry, contract, now_ms, denied) for entry, contract in pairs)))
         named = {entry.group: None for entry in body.consumers}
         for group in self._state.groups.groups_of_session(session.id):
             if group.name not in named:
@@ -89,11 +94,11 @@ class GroupMembers:
             raise refused.pop(0)
         return self._reply(body)
 
-    def _bind(self, connection: int, session_id: str, body: HeartbeatBody, now_ms: int) -> Session | None:
+    def _bind(self, connection: int, session_id: str, body: HeartbeatBody, now_ms: int, user: str) -> Session | None:
         state = self._state
-        known = state.sessions.get(session_id)
+        known = state.sessions.find(session_id, user)
         was_lost = known is not None and known.connection is None
-        bound = state.sessions.bind(session_id, body.client_id, connection=connection, number=body.connection, now_ms=now_ms)
+        bound = state.sessions.bind(session_id, body.client_id, connection=connection, number=body.connection, now_ms=now_ms, user=user)
         if bound is SessionRefusal.DUPLICATE:
             raise DuplicateClientIdError(f"client id {body.client_id} is in use by a connected session: give each client an id of its own")
         if isinstance(bound, SessionRefusal):
@@ -101,7 +106,7 @@ class GroupMembers:
             return None
         if bound.older_connection is not None:
             state.pending.close_connection(bound.older_connection, "a newer connection of its session took over")
-        for group in state.groups.groups_of_session(session_id) if was_lost else ():
+        for group in state.groups.groups_of_session(bound.session.id) if was_lost else ():
             self._add_session_event(GroupEventKind.RECONNECTED, bound.session, group.name)
         return bound.session
 
@@ -109,10 +114,15 @@ class GroupMembers:
         self._state.events.add_member_event(kind, group, session.client_id, since_ms=since_ms)
         self._state.pending.request_drain()
 
-    def _join_or_refuse(self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup, now_ms: int) -> BrokerError | None:
+    def _join_or_refuse(
+        self, session: Session, entry: ConsumerGroup, offered: ConsumerGroup, now_ms: int, denied: Mapping[str, BrokerError]
+    ) -> BrokerError | None:
         """Join the group. Return why it can't be joined, or None."""
         refusal: BrokerError | None
         try:
+            if (refused := denied.get(entry.group)) is not None:
+                self.evict(session, entry.group, refused.remark)
+                raise refused
             self._check_room(entry.group, session.client_id, offered)
         except BrokerError as error:
             refusal = without_frames(error)
@@ -208,6 +218,15 @@ class GroupMembers:
 
     # ------------------------------------------------------------------------------------------------------------ leaving
 
+    def evict(self, session: Session, name: str, why: str) -> None:
+        """Remove the session from the list of a group that its user may not consume any more, and free its queues."""
+        group = self._state.groups.get(name)
+        if group is not None and group.members.get(session.client_id) == session.id:
+            self._state.leave_group(name, session.client_id, why)
+        for key in self._state.locks.keys_held_by(session.id):
+            if key[0] == name:
+                self._state.free_queue(key, why, kind=GroupEventKind.LOST)
+
     def unregister(self, connection: int, client_id: str, name: str, now_ms: int) -> bool:
         """Remove the client from the list at once; its session and its locks remain (ordering.md 6.1).
 
@@ -273,7 +292,7 @@ class GroupMembers:
 
     # ------------------------------------------------------------------------------------------------------------ classic
 
-    def _classic_heartbeat(self, connection: int, heartbeat: Heartbeat, now_ms: int) -> None:
+    def _classic_heartbeat(self, connection: int, heartbeat: Heartbeat, now_ms: int, denied: Mapping[str, BrokerError]) -> None:
         """Apply the rules of RocketMQ's registry: the newest connection of a client id counts, and the newer subscription version wins."""
         state, body = self._state, heartbeat.body
         self._classic_clients[connection] = body.client_id
@@ -285,6 +304,10 @@ class GroupMembers:
                 raise DuplicateClientIdError(
                     f"client id {body.client_id} is in use by a connected session: give each client an id of its own"
                 )
+            if (refusal := denied.get(entry.group)) is not None:
+                refused.append(without_frames(refusal))
+                self._classic_leave(entry.group, body.client_id, refusal.remark)
+                continue
             seen = self._classic_members.get(key)
             here = None if seen is None else seen.connection  # a member for which this connection has no room remains on its own
             try:

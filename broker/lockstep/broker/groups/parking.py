@@ -1,6 +1,6 @@
 """Setting keys of ordered groups aside, and bringing them back (ordering.md 15): the rules of PARK, PARK_END and PARK_CONTROL."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from lockstep.broker.groups.group_state import GroupState
 from lockstep.broker.groups.tables.lock_table import Lock, QueueKey
@@ -117,12 +117,12 @@ class Parking:
             return 0
         return max(progress.offset, progress.done[-1]) if progress.done else progress.offset
 
-    def control(self, body: ParkControlBody) -> ParkControlReply:
-        """List parked keys, or let them be replayed or dropped: all that are named, or none.
+    def control(self, body: ParkControlBody, sees: Callable[[str], bool] = lambda _: True) -> ParkControlReply:
+        """List parked keys, or let them be replayed or dropped: all that are named, or none. `sees`: whether a list shows a group.
 
         Raises LocalProtocolError if the request names no group, ParkRefusedError if a named key is not parked or can't change so.
         """
-        rows = list(self._named(body))
+        rows = [row for row in self._named(body) if sees(row.group)]
         if body.action is not ParkAction.LIST:
             if body.group is None:
                 raise LocalProtocolError(f"{body.action.value}: expected a group")

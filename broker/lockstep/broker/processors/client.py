@@ -24,7 +24,9 @@ from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN
+from lockstep.runtime.requests.needs import GET, SUB, inside, on_group, on_topic
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
+from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")
@@ -61,7 +63,14 @@ class ClientProcessor:
         self._disk_pulls = disk_pulls
         self._heartbeats = HeartbeatCache()
 
-    @handles(RequestCode.HEART_BEAT, None, bytes, body_bytes_max=HEARTBEAT_BYTES_MAX, classic=True)
+    @handles(
+        RequestCode.HEART_BEAT,
+        None,
+        bytes,
+        needs=[inside("Sub each consumer group, and each topic to which it subscribes")],
+        body_bytes_max=HEARTBEAT_BYTES_MAX,
+        classic=True,
+    )
     def heartbeat(self, request: Request) -> HandlerResult:
         """Take the heartbeat. Requests that the broker sends on this connection use the codec of its heartbeats."""
         endpoint = request.endpoint
@@ -70,7 +79,8 @@ class ClientProcessor:
         body = heartbeat.body
         self._connections.record(request, body, self._clock.wall_ms())
         before = [self._in_force(entry.group) for entry in body.consumers]
-        reply = self._coordination.membership.heartbeat(endpoint.id, heartbeat, self._clock.boot_ms())
+        denied = {} if request.user is ANYBODY else _denied(request.user, body)
+        reply = self._coordination.membership.heartbeat(endpoint.id, heartbeat, self._clock.boot_ms(), request.user.name, denied)
         for entry, (count, was) in zip(body.consumers, before, strict=True):
             now_count, now = self._in_force(entry.group)
             if now_count > count:
@@ -93,7 +103,7 @@ class ClientProcessor:
                     log_limited(log, "warning", "topic.refused", topic=topic, reason=error.remark)
         return self._creator.respond_when_known(request, result) if is_new else result
 
-    @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader, classic=True)
+    @handles(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader, needs=[on_group(SUB, optional=True)], classic=True)
     def unregister(self, request: Request) -> HandlerResult:
         """Remove the member from the list at once; its session and locks stay. A producer group has no members to remove."""
         header: UnregisterClientHeader = request.header
@@ -103,7 +113,13 @@ class ClientProcessor:
                 return NO_RESPONSE
         return request.reply()
 
-    @handles(RequestCode.CHECK_CLIENT_CONFIG, None, CheckClientConfigBody, classic=True)
+    @handles(
+        RequestCode.CHECK_CLIENT_CONFIG,
+        None,
+        CheckClientConfigBody,
+        needs=[on_group(SUB, field="group"), on_topic(SUB, field="subscription_data.topic")],
+        classic=True,
+    )
     def check_config(self, request: Request) -> HandlerResult:
         """Check that the broker can filter by the subscription: a client of RocketMQ does not start otherwise."""
         body: CheckClientConfigBody = request.body
@@ -112,7 +128,7 @@ class ClientProcessor:
         filter_of(subscription.expression_type, subscription.expression)
         return request.reply()
 
-    @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader, classic=True)
+    @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, GroupHeader, needs=[on_group(SUB, GET)], classic=True)
     def member_list(self, request: Request) -> HandlerResult:
         header: GroupHeader = request.header
         members = self._coordination.membership.member_list(header.consumer_group)
@@ -120,12 +136,18 @@ class ClientProcessor:
             raise BrokerSystemError(f"no consumer for this group, {header.consumer_group}")
         return request.reply(body=members)
 
-    @handles(RequestCode.GROUP_STATUS, GroupStatusHeader, lane=QUERY_LANE)
+    @handles(
+        RequestCode.GROUP_STATUS,
+        GroupStatusHeader,
+        needs=[inside("Sub or Get group; without one, those that may be listed")],
+        lane=QUERY_LANE,
+    )
     async def group_status(self, request: Request) -> HandlerResult:
         header: GroupStatusHeader = request.header
         if header.consumer_group is None:
             return await self._all_groups(request, summaries=bool(header.summaries))
         coordination, group = self._coordination, header.consumer_group
+        request.user.check_group(group, SUB, GET)
         queues = await packed_rows(coordination.status.queue_keys_of(group), self._budget, self._queue_status)
         members = PackedList()
         for client_id in coordination.status.member_ids(group):
@@ -146,7 +168,7 @@ class ClientProcessor:
 
     async def _all_groups(self, request: Request, *, summaries: bool) -> HandlerResult:
         status = self._coordination.status
-        names = status.groups()
+        names = tuple(filter(request.user.sees_group, status.groups()))
         if not summaries:
             return request.reply(body=GroupStatusReply(names))
         found = PackedList()
@@ -162,6 +184,12 @@ class ClientProcessor:
     def _in_force(self, group: str) -> tuple[int, ConsumerGroup | None]:
         """Return how often the group's subscriptions were replaced, and its contract."""
         return self._coordination.state.override_counts.get(group, 0), self._coordination.status.contract(group)
+
+
+def _denied(user: RequestUser, body: HeartbeatBody) -> dict[str, BrokerError]:
+    """Return the consumer groups that the user may not consume as the heartbeat says, each with the error that says why."""
+    found = {entry.group: user.consumption_refusal(entry.group, (each.topic for each in entry.subscriptions)) for entry in body.consumers}
+    return {group: error for group, error in found.items() if error is not None}
 
 
 def expressions(contract: ConsumerGroup | None) -> str:

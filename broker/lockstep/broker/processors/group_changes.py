@@ -8,6 +8,7 @@ from lockstep.protocol.headers.clients import DeleteGroupHeader, ForgetProgressH
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import DELETE, SUB, UPDATE, on_group, on_topic
 from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
 
 log = get_logger("broker")
@@ -19,7 +20,7 @@ class GroupChangesProcessor:
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
 
-    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, GroupSettings)
+    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, GroupSettings, needs=[on_group(UPDATE, field="group")])
     def configure(self, request: Request) -> HandlerResult:
         settings: GroupSettings = request.body
         self.store_settings(settings, request.endpoint.peer)
@@ -31,7 +32,7 @@ class GroupChangesProcessor:
         facts = {"subscription_policy": settings.subscription_policy.value, "consume_enable": settings.consume_enable}
         log.info("group.configured", group=settings.group, peer=peer, **facts)
 
-    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader, classic=True)
+    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader, needs=[on_group(DELETE, field="group")], classic=True)
     def delete_group(self, request: Request) -> HandlerResult:
         """Delete the group. As in RocketMQ, deleting an unknown group succeeds."""
         header: DeleteGroupHeader = request.header
@@ -46,7 +47,7 @@ class GroupChangesProcessor:
             log.info("group.deleted", group=header.group, peer=request.endpoint.peer, with_progress=with_progress, queues=count)
         return PendingResponse(request.reply())
 
-    @handles(RequestCode.FORGET_PROGRESS, ForgetProgressHeader)
+    @handles(RequestCode.FORGET_PROGRESS, ForgetProgressHeader, needs=[on_group(UPDATE)])
     def forget_progress(self, request: Request) -> HandlerResult:
         header: ForgetProgressHeader = request.header
         count = self._coordination.admin.forget_progress(header.consumer_group, header.topic)
@@ -54,7 +55,13 @@ class GroupChangesProcessor:
             log.info("progress.forgotten", group=header.consumer_group, topic=header.topic, peer=request.endpoint.peer, queues=count)
         return PendingResponse(request.reply(ForgetProgressReply(count)))
 
-    @handles(RequestCode.RESET_OFFSETS, None, ResetBody, body_bytes_max=MEMBER_BYTES_MAX)
+    @handles(
+        RequestCode.RESET_OFFSETS,
+        None,
+        ResetBody,
+        needs=[on_group(UPDATE, field="group"), on_topic(SUB, UPDATE)],
+        body_bytes_max=MEMBER_BYTES_MAX,
+    )
     def reset(self, request: Request) -> HandlerResult:
         return PendingResponse(request.reply(body=reset_progress(self._coordination, request.body, request.endpoint.peer)))
 

@@ -10,6 +10,7 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.clients import GroupEventsHeader
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, SUB, inside
 from lockstep.runtime.requests.request import HandlerResult, Request
 from lockstep.runtime.turn import TurnBudget
 
@@ -24,14 +25,21 @@ class GroupEventsProcessor:
         self._clock = clock
         self._budget = budget
 
-    @handles(RequestCode.GROUP_EVENTS, GroupEventsHeader, lane=QUERY_LANE)
+    @handles(
+        RequestCode.GROUP_EVENTS, GroupEventsHeader, needs=[inside("Get group; without one, those that may be listed")], lane=QUERY_LANE
+    )
     async def group_events(self, request: Request) -> HandlerResult:
         header: GroupEventsHeader = request.header
+        if header.consumer_group is not None:
+            request.user.check_group(header.consumer_group, SUB, GET)
         events, wall_ms = self._state.events, self._clock.wall_ms()
         events.stamp(self._clock.boot_ms(), wall_ms)
         after = begins_after(header, self._state.term)
         found, last = events.read(after, header.consumer_group, EVENTS_PER_RESPONSE_MAX)
         dropped = events.dropped(after, header.consumer_group)
+        if header.consumer_group is None:
+            sees = request.user.sees_group
+            found, dropped = [each for each in found if sees(each.group)], {name: at for name, at in dropped.items() if sees(name)}
         reply = GroupEvents(self._state.term, wall_ms, events.began_ms or wall_ms, events.first, last, (), dropped)
         return request.reply(body=pack_around(to_plain(reply) | {"events": await packed_rows(found, self._budget)}))
 

@@ -5,12 +5,14 @@ even if the request changed nothing: they may report a change that is not durabl
 and its response is sent at once.
 """
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from lockstep.broker.groups.coordination import Coordination
+from lockstep.broker.groups.lock_sync import NONE_DENIED
 from lockstep.broker.groups.start_policy import OffsetsByTime
 from lockstep.broker.processors.start_offsets import StartOffsets, TimeIndex
-from lockstep.protocol.bodies import LockBatchBody, SessionLockBody, SyncBody
+from lockstep.protocol.bodies import LockBatchBody, LockItem, SessionLockBody, SyncBody, SyncItem
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
@@ -18,7 +20,9 @@ from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import SUB, inside, on_group
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
+from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
 
 
 class LockProcessor:
@@ -29,25 +33,54 @@ class LockProcessor:
         self._coordination = coordination
         self._starts = StartOffsets(coordination, store)
 
-    @handles(RequestCode.LOCK_BATCH_MQ, None, bytes, body_bytes_max=MEMBER_BYTES_MAX, classic=True)
+    @handles(
+        RequestCode.LOCK_BATCH_MQ,
+        None,
+        bytes,
+        needs=[inside("Sub group and topic of each queue")],
+        body_bytes_max=MEMBER_BYTES_MAX,
+        classic=True,
+    )
     def lock(self, request: Request) -> HandlerResult:
         request.body = body = self._lock_body(request)
         if isinstance(body, LockBatchBody):
-            return PendingResponse(request.reply(body=self._coordination.legacy.lock(body, self._clock.boot_ms())))
+            self._check_classic(request.user, body)
+            return PendingResponse(request.reply(body=self._coordination.legacy.lock(body, self._clock.boot_ms(), request.user.name)))
         return self._starts.resolve(request, body, partial(self._session_lock, request, body))
 
-    @handles(RequestCode.UNLOCK_BATCH_MQ, None, LockBatchBody, body_bytes_max=MEMBER_BYTES_MAX, classic=True)
+    @handles(RequestCode.UNLOCK_BATCH_MQ, None, LockBatchBody, needs=[on_group(SUB)], body_bytes_max=MEMBER_BYTES_MAX, classic=True)
     def unlock(self, request: Request) -> HandlerResult:
-        self._coordination.legacy.unlock(request.body)
+        self._coordination.legacy.unlock(request.body, request.user.name)
         return PendingResponse(request.reply())
 
-    @handles(RequestCode.SYNC, None, SyncBody, body_bytes_max=MEMBER_BYTES_MAX)
+    @handles(RequestCode.SYNC, None, SyncBody, needs=[inside("Sub group and topic of each queue")], body_bytes_max=MEMBER_BYTES_MAX)
     def sync(self, request: Request) -> HandlerResult:
-        reply = self._coordination.lock_sync.sync(request.endpoint.id, request.body, self._clock.boot_ms())
+        denied = self._evict(request, request.body.items)
+        reply = self._coordination.lock_sync.sync(request.endpoint.id, request.body, self._clock.boot_ms(), denied)
         if reply is None:
             return NO_RESPONSE
         command = request.reply(body=reply)
         return PendingResponse(command) if reply.items else command
+
+    def _evict(self, request: Request, items: Sequence[LockItem | SyncItem]) -> Mapping[str, str]:
+        """End the membership in groups that the user may not consume any more. Return them, each with the reason."""
+        if request.user is ANYBODY:
+            return NONE_DENIED
+        topics: dict[str, dict[str, None]] = {}
+        for item in items:
+            topics.setdefault(item.group, {})[item.topic] = None
+        found = {group: request.user.consumption_refusal(group, named) for group, named in topics.items()}
+        denied = {group: refusal.remark for group, refusal in found.items() if refusal is not None}
+        session = self._coordination.state.sessions.session_on(request.endpoint.id)
+        if session is not None:
+            for group, why in denied.items():
+                self._coordination.membership.evict(session, group, why)
+        return denied
+
+    def _check_classic(self, user: RequestUser, body: LockBatchBody) -> None:
+        user.check_group(body.consumer_group, SUB)
+        for topic in dict.fromkeys(ref.topic for ref in body.mq_set):
+            user.check_topic(topic, SUB)
 
     def _lock_body(self, request: Request) -> SessionLockBody | LockBatchBody:
         """Decode the body. Raise the error of LockBatchBody if a connection without a session has sent neither of the two."""
@@ -65,5 +98,6 @@ class LockProcessor:
                 raise error from None
 
     def _session_lock(self, request: Request, body: SessionLockBody, by_time: OffsetsByTime) -> HandlerResult:
-        reply = self._coordination.lock_sync.lock(request.endpoint.id, body, self._clock.boot_ms(), by_time)
+        denied = self._evict(request, body.items)
+        reply = self._coordination.lock_sync.lock(request.endpoint.id, body, self._clock.boot_ms(), by_time, denied)
         return NO_RESPONSE if reply is None else PendingResponse(request.reply(body=reply))

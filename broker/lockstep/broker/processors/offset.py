@@ -16,6 +16,7 @@ from lockstep.protocol.errors import NotYoursError, QueryNotFoundError, ServiceN
 from lockstep.protocol.headers.offsets import ProgressReply, QueryConsumerOffsetHeader, UpdateConsumerOffsetHeader
 from lockstep.runtime.host import Host
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, SUB, UPDATE, on_group, on_topic
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
 
 
@@ -37,7 +38,7 @@ class OffsetProcessor:
         self._store = store
         self._starts = StartOffsets(coordination, store)
 
-    @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader, classic=True)
+    @handles(RequestCode.QUERY_CONSUMER_OFFSET, QueryConsumerOffsetHeader, needs=[on_group(SUB, GET), on_topic(SUB, GET)], classic=True)
     def query(self, request: Request) -> HandlerResult:
         """Return the group's offset. QueryNotFoundError alone lets a client use its start policy, so no other failure may raise it."""
         header: QueryConsumerOffsetHeader = request.header
@@ -52,7 +53,9 @@ class OffsetProcessor:
             raise QueryNotFoundError(f"group {header.consumer_group} has no offset for {header.topic} queue {header.queue_id}")
         return request.reply(ProgressReply(offset))
 
-    @handles(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader, classic=True)
+    @handles(
+        RequestCode.UPDATE_CONSUMER_OFFSET, UpdateConsumerOffsetHeader, needs=[on_group(SUB, UPDATE), on_topic(SUB, UPDATE)], classic=True
+    )
     def update(self, request: Request) -> HandlerResult:
         header: UpdateConsumerOffsetHeader = request.header
         key = header.consumer_group, header.topic, header.queue_id

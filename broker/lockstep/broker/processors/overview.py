@@ -12,6 +12,7 @@ from lockstep.protocol.codec.plain import pack_around
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.fields import to_plain
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, inside, on_cluster
 from lockstep.runtime.requests.request import HandlerResult, Request
 from lockstep.runtime.turn import TurnBudget
 
@@ -40,11 +41,13 @@ class OverviewProcessor:
         self._connection_count = connection_count
         self._held_count = held_count
 
-    @handles(RequestCode.OVERVIEW, lane=QUERY_LANE)
+    @handles(RequestCode.OVERVIEW, needs=[on_cluster(GET), inside("topics and groups that may be listed")], lane=QUERY_LANE)
     async def overview(self, request: Request) -> HandlerResult:
-        groups = self._coordination.status.groups()
-        topics = await packed_rows(await self._figures.topics(), self._budget)
-        flows = await packed_rows(await self._figures.flows(groups, looked_up_max=LOOKED_UP_MAX), self._budget)
+        user = request.user
+        groups = list(filter(user.sees_group, self._coordination.status.groups()))
+        topics = await packed_rows([each for each in await self._figures.topics() if user.sees_topic(each.topic)], self._budget)
+        shown = await self._figures.flows(groups, looked_up_max=LOOKED_UP_MAX)
+        flows = await packed_rows([each for each in shown if user.sees_topic(each.topic) and user.sees_group(each.group)], self._budget)
         found = await packed_rows(await self._figures.groups(groups), self._budget)
         delays = await self._figures.delays()
         appended = self._store.writer.append_latency

@@ -14,6 +14,7 @@ from lockstep.protocol.names import check_group
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, SUB, UPDATE, inside, on_group, on_topic
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
 
 log = get_logger("broker.park")
@@ -25,7 +26,7 @@ class ParkProcessor:
         self._coordination = coordination
         self._copies = copies
 
-    @handles(RequestCode.PARK, ParkHeader, lane=SEND_BACK_LANE)
+    @handles(RequestCode.PARK, ParkHeader, needs=[on_group(SUB), on_topic(SUB)], lane=SEND_BACK_LANE)
     async def park(self, request: Request) -> HandlerResult:
         header: ParkHeader = request.header
         check_group(header.consumer_group)
@@ -43,17 +44,23 @@ class ParkProcessor:
         log_limited(log, "warning", "key.parked", **facts, key=repr(key), attempts=header.attempts, error=header.reason)
         return PendingResponse(request.reply())
 
-    @handles(RequestCode.PARK_END, ParkEndHeader)
+    @handles(RequestCode.PARK_END, ParkEndHeader, needs=[on_group(SUB), on_topic(SUB)])
     def end(self, request: Request) -> HandlerResult:
         self._check_epoch(request)
         return PendingResponse(request.reply(self._coordination.parking.commit_replay(request.header)))
 
-    @handles(RequestCode.PARK_CONTROL, None, ParkControlBody)
+    @handles(
+        RequestCode.PARK_CONTROL,
+        None,
+        ParkControlBody,
+        needs=[inside("Get group to list, without one those that may be listed; Update group to replay or drop")],
+    )
     def control(self, request: Request) -> HandlerResult:
         body: ParkControlBody = request.body
         if body.group is not None:
             check_group(body.group)
-        reply = self._coordination.parking.control(body)
+            request.user.check_group(body.group, *((SUB, GET) if body.action is ParkAction.LIST else (UPDATE,)))
+        reply = self._coordination.parking.control(body, request.user.sees_group)
         if body.action is ParkAction.LIST:
             return request.reply(body=reply)
         facts = {"action": body.action.value, "group": body.group, "topic": body.topic, "key": body.key}

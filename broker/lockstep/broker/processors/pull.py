@@ -44,7 +44,7 @@ from lockstep.protocol.errors import (
     TransportError,
 )
 from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
-from lockstep.protocol.names import check_group, check_topic
+from lockstep.protocol.names import check_group, check_topic, is_tool_group
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.tags import EXPRESSION_LENGTH_MAX
 from lockstep.runtime.connections.endpoint import Endpoint
@@ -54,7 +54,9 @@ from lockstep.runtime.limits import REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, SUB, inside
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request
+from lockstep.runtime.security.authenticated_user import ANYBODY
 from lockstep.runtime.turn import Turn
 
 log = get_logger("broker.pull")
@@ -75,6 +77,7 @@ TURN_HELD_MAX = 512
 """Held pulls that one loop turn serves: one message may wake all pulls of its queue, in any number of groups."""
 PULL_HEADER_BYTES_MAX = REQUEST_HEADER_BYTES_MAX + 4 * EXPRESSION_LENGTH_MAX
 """A pull may carry a subscription expression."""
+PULL_NEEDS = [inside("Sub group and topic; for a tool that only reads, Sub or Get both")]
 TURN_PULLS_MAX = 1_024
 """Pulls that one loop turn serves, of any kind."""
 DELIVERED_MAX = 10_000
@@ -157,8 +160,8 @@ class PullProcessor:
         self._holds.held_max, self._holds.held_per_group_max = held_max, held_per_group_max
         self._lowered.schedule()
 
-    @handles(RequestCode.PULL_MESSAGE, PullHeader, header_bytes_max=PULL_HEADER_BYTES_MAX, classic=True)
-    @handles(RequestCode.LITE_PULL_MESSAGE, PullHeader, header_bytes_max=PULL_HEADER_BYTES_MAX, classic=True)
+    @handles(RequestCode.PULL_MESSAGE, PullHeader, needs=PULL_NEEDS, header_bytes_max=PULL_HEADER_BYTES_MAX, classic=True)
+    @handles(RequestCode.LITE_PULL_MESSAGE, PullHeader, needs=PULL_NEEDS, header_bytes_max=PULL_HEADER_BYTES_MAX, classic=True)
     def pull(self, request: Request) -> HandlerResult:
         header: PullHeader = request.header
         if request.is_oneway:
@@ -346,6 +349,8 @@ class PullProcessor:
         header: PullHeader = request.header
         check_group(header.consumer_group)
         check_topic(header.topic)
+        if request.user is not ANYBODY:
+            _check_rights(pull)
         self._topics.check_readable(header.topic, header.queue_id)
         if pull.inspects:
             return True
@@ -533,6 +538,14 @@ class PullProcessor:
         # The epoch may have risen since the pull began, the connection may be closed.
         if not pull.request.endpoint.closed and self._admit(pull):
             self._deliver(pull, result)
+
+
+def _check_rights(pull: Pull) -> None:
+    """Raise AccessDeniedError unless the user may have the messages now. A pull that has waited is checked again."""
+    header, user = pull.request.header, pull.request.user
+    actions = (SUB, GET) if pull.inspects or is_tool_group(header.consumer_group) else (SUB,)
+    user.check_group(header.consumer_group, *actions)
+    user.check_topic(header.topic, *actions)
 
 
 def examining_cost(wanted: Filter, result: ReadResult) -> int:

@@ -14,6 +14,7 @@ from lockstep.protocol.names import check_topic, is_sendable_topic
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import DELETE, on_topic
 from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
 
 log = get_logger("broker")
@@ -30,7 +31,7 @@ class PurgeProcessor:
         self._state = state
         self._move_groups = move_groups
 
-    @handles(RequestCode.PURGE_TOPIC, None, PurgeBody, lane=PURGE_LANE, body_bytes_max=MEMBER_BYTES_MAX)
+    @handles(RequestCode.PURGE_TOPIC, None, PurgeBody, needs=[on_topic(DELETE)], lane=PURGE_LANE, body_bytes_max=MEMBER_BYTES_MAX)
     async def purge(self, request: Request) -> HandlerResult:
         """Purge all named queues, or none. Without `force` refuse if groups have not consumed all of it, in the turn of the purge.
 

@@ -1,6 +1,6 @@
 """Bounds of queues, offsets by time, and messages by their log offset or key. RocketMQ: AdminBrokerProcessor, QueryMessageProcessor."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from lockstep.broker.store import Store
@@ -21,12 +21,15 @@ from lockstep.protocol.headers.offsets import (
     TopicHeader,
     ViewMessageHeader,
 )
-from lockstep.protocol.messages.properties import UNIQ_KEY, check_text, decode_properties
+from lockstep.protocol.messages.properties import REAL_TOPIC, UNIQ_KEY, check_text, decode_properties
 from lockstep.protocol.messages.record import RecordView
 from lockstep.protocol.names import SCHEDULE_TOPIC, is_sendable_topic
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, PUB, SUB, inside, on_topic
 from lockstep.runtime.requests.request import HandlerResult, Request
+from lockstep.runtime.security.authenticated_user import ANYBODY
+from lockstep.runtime.security.rights import Kind
 
 QUERY_LANE = "query"
 """The lane of searches, which may wait for the disk."""
@@ -57,13 +60,13 @@ class QueryProcessor:
         self._added = added
         self._clock = clock
 
-    @handles(RequestCode.GET_MAX_OFFSET, QueueHeader, classic=True)
+    @handles(RequestCode.GET_MAX_OFFSET, QueueHeader, needs=[on_topic(PUB, SUB, GET)], classic=True)
     def max_offset(self, request: Request) -> HandlerResult:
         """Return the offset after the last visible message. As in RocketMQ, 0 if the queue does not exist."""
         header: QueueHeader = request.header
         return request.reply(OffsetReply(self._store.bounds(header.topic, header.queue_id)[1] if self._has(header) else 0))
 
-    @handles(RequestCode.GET_MIN_OFFSET, QueueHeader, classic=True)
+    @handles(RequestCode.GET_MIN_OFFSET, QueueHeader, needs=[on_topic(PUB, SUB, GET)], classic=True)
     def min_offset(self, request: Request) -> HandlerResult:
         """Return the first offset that is still stored. As in RocketMQ, −1 if the queue does not exist.
 
@@ -75,14 +78,14 @@ class QueryProcessor:
         added = self._added(header.topic, header.queue_id) if request.is_native else 0
         return request.reply(MinOffsetReply(self._store.bounds(header.topic, header.queue_id)[0], added or None))
 
-    @handles(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader, lane=QUERY_LANE, classic=True)
+    @handles(RequestCode.GET_EARLIEST_MSG_STORETIME, QueueHeader, needs=[on_topic(PUB, SUB, GET)], lane=QUERY_LANE, classic=True)
     async def earliest_store_time(self, request: Request) -> HandlerResult:
         """Return when the first message that is still stored was stored. As in RocketMQ, −1 if there is none."""
         header: QueueHeader = request.header
         stored_ms = await self._store.first_stored_ms(header.topic, header.queue_id) if self._has(header) else None
         return request.reply(StoreTimeReply(-1 if stored_ms is None else stored_ms))
 
-    @handles(RequestCode.TOPIC_OFFSETS, TopicHeader)
+    @handles(RequestCode.TOPIC_OFFSETS, TopicHeader, needs=[on_topic(PUB, SUB, GET)])
     def topic_offsets(self, request: Request) -> HandlerResult:
         header: TopicHeader = request.header
         count = self._topics.own_read_count(self._topics.require_layout(header.topic))
@@ -90,7 +93,7 @@ class QueryProcessor:
         ranges = tuple(OffsetRange(queue_id, *pair) for queue_id, pair in enumerate(bounds))
         return request.reply(body=encode_body(TopicOffsets(ranges)))
 
-    @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, lane=QUERY_LANE, classic=True)
+    @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, SearchOffsetHeader, needs=[on_topic(PUB, SUB, GET)], lane=QUERY_LANE, classic=True)
     async def search_offset(self, request: Request) -> HandlerResult:
         """Return the offset of the first message stored at or after the time, else the next offset; 0 if the queue does not exist.
 
@@ -105,7 +108,13 @@ class QueryProcessor:
             offset = max(offset - 1, self._store.bounds(header.topic, header.queue_id)[0])
         return request.reply(OffsetReply(offset))
 
-    @handles(RequestCode.QUERY_MESSAGE, QueryMessageHeader, lane=QUERY_LANE, classic=True)
+    @handles(
+        RequestCode.QUERY_MESSAGE,
+        QueryMessageHeader,
+        needs=[inside("Sub or Get topic; without one, those of which the user may")],
+        lane=QUERY_LANE,
+        classic=True,
+    )
     async def query_message(self, request: Request) -> HandlerResult:
         """Return messages with a key or UNIQ_KEY, the newest first. RocketMQ: QueryMessageProcessor.queryMessage.
 
@@ -115,6 +124,8 @@ class QueryProcessor:
         """
         header: QueryMessageHeader = request.header
         check_text("key", header.key)
+        if header.topic:
+            request.user.check_topic(header.topic, SUB, GET)
         now_ms, end = self._store.now_ms(), self._store.writer.confirmed
         if request.is_native:
             waits = self._waits if header.waiting else None
@@ -122,11 +133,11 @@ class QueryProcessor:
             found = await self._search(header, min(max(scan_bytes, PIECE_BYTES), CLASSIC_SCAN_BYTES), self._now() + NATIVE_MS, waits)
             unread = found.unread_bytes or None
             reply = QueryMessageReply(now_ms, end, found.cursor, found.scanned_bytes, found.remaining_bytes, unread)
-            return request.reply(reply, b"".join(found.records))
+            return request.reply(reply, b"".join(_readable(request, found.records)))
         found = await self._search_as_rocketmq(header)
-        if not found.records:
+        if not (records := _readable(request, found.records)):
             raise QueryNotFoundError(_not_found(found))
-        return request.reply(QueryMessageReply(now_ms, end), b"".join(found.records))
+        return request.reply(QueryMessageReply(now_ms, end), b"".join(records))
 
     async def _search_as_rocketmq(self, header: QueryMessageHeader) -> Searched:
         """Search for one of RocketMQ's clients: for a UNIQ_KEY at first near the time at which its client says that it was made."""
@@ -151,7 +162,13 @@ class QueryProcessor:
     def _now(self) -> int:
         return self._clock.monotonic_ms()
 
-    @handles(RequestCode.VIEW_MESSAGE_BY_ID, ViewMessageHeader, lane=QUERY_LANE, classic=True)
+    @handles(
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        ViewMessageHeader,
+        needs=[inside("Sub or Get the topic of the message")],
+        lane=QUERY_LANE,
+        classic=True,
+    )
     async def view_message(self, request: Request) -> HandlerResult:
         """Return the stored record at a log offset. The broker's own records are not returned.
 
@@ -162,8 +179,10 @@ class QueryProcessor:
         record = None if data is None else _decoded(data)
         if data is not None and record is not None:
             if is_sendable_topic(record.topic.decode()):
+                _check_readable(request, record)
                 return request.reply(body=data)
             if request.is_native and record.topic == SCHEDULE_TOPIC.encode():
+                _check_readable(request, record)
                 if self._waits(data):
                     return request.reply(body=data)
                 raise BrokerSystemError(
@@ -200,6 +219,28 @@ def _decoded(data: bytes) -> RecordView | None:
     except (RemoteProtocolError, UnicodeDecodeError):
         return None
     return record
+
+
+def _may_read(request: Request, record: RecordView) -> bool:
+    """Return whether the user may read messages of the topic that the record belongs to: that for which it waits in a delay queue."""
+    topic = record.topic.decode()
+    if topic == SCHEDULE_TOPIC:
+        try:
+            topic = decode_properties(record.properties).get(REAL_TOPIC, "")
+        except RemoteProtocolError:
+            topic = ""
+    return request.user.may((SUB, GET), Kind.TOPIC, topic)
+
+
+def _check_readable(request: Request, record: RecordView) -> None:
+    """Raise AccessDeniedError if the user may not read the record. It does not tell the name of the topic."""
+    if not _may_read(request, record):
+        raise request.user.refusal("Sub or Get the topic of this message")
+
+
+def _readable(request: Request, records: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the records that the user may read."""
+    return records if request.user is ANYBODY else [data for data in records if _may_read(request, RecordView(data))]
 
 
 def _id(record: RecordView) -> str:

@@ -7,6 +7,7 @@ that of a repeat, because the first one may not be durable yet, and a refusal th
 request alone are sent at once.
 """
 
+from lockstep.broker.processors.producer_owners import ProducerOwners
 from lockstep.broker.processors.sent_frames import UNTIL, SentFrames, host_text
 from lockstep.broker.store import Appended
 from lockstep.broker.tables.sequence_table import ACCEPT, Scope, SequenceTable, SequenceVerdict, StoredFrame
@@ -20,7 +21,9 @@ from lockstep.protocol.native import kernels
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import PUB, on_topic
 from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request, Until
+from lockstep.runtime.security.authenticated_user import ANYBODY
 
 NOT_STORED = StoredFrame(-1, -1, 0)
 
@@ -33,8 +36,9 @@ class SendProcessor:
         self._frames = frames
         self._store = frames.store
         self._topics = frames.topics
+        self._owners = ProducerOwners()
 
-    @handles(RequestCode.SEND_RECORDS, SendRecordsHeader, bytes, body_bytes_max=RECORDS_BYTES_MAX)
+    @handles(RequestCode.SEND_RECORDS, SendRecordsHeader, bytes, needs=[on_topic(PUB)], body_bytes_max=RECORDS_BYTES_MAX)
     def send_records(self, request: Request) -> HandlerResult:
         header: SendRecordsHeader = request.header
         if header.producer_id is not None:
@@ -45,6 +49,8 @@ class SendProcessor:
         return PendingResponse(request.reply(self._reply(self._append(request, header))), UNTIL[header.durable])
 
     def _send_in_sequence(self, request: Request, header: SendRecordsHeader, producer_id: str) -> HandlerResult:
+        if request.user is not ANYBODY:
+            self._owners.check(producer_id, request.user.name)
         scope = Scope(producer_id, header.partition, header.topic, header.queue_id)
         place = header.partition, header.producer_epoch, header.first_sequence, header.count
         frame = FrameSequence(producer_id, *place, header.first, header.crc, bool(header.given))

@@ -26,7 +26,9 @@ from lockstep.protocol.messages.record import RecordView
 from lockstep.protocol.names import check_group, dlq_topic, is_sendable_topic, retry_topic
 from lockstep.runtime.host import Host
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import SUB, inside, on_group, on_topic
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
+from lockstep.runtime.security.rights import Kind
 
 SEND_BACK_LANE = "send-back"
 """The lane of requests that may have to read a message from the disk."""
@@ -40,7 +42,13 @@ class SendBackProcessor:
         self._failed = failed
         self._gate = gate
 
-    @handles(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader, lane=SEND_BACK_LANE, classic=True)
+    @handles(
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        SendBackHeader,
+        needs=[on_group(SUB, field="group"), inside("Sub the topic of the message")],
+        lane=SEND_BACK_LANE,
+        classic=True,
+    )
     async def send_back(self, request: Request) -> HandlerResult:
         header: SendBackHeader = request.header
         check_group(header.group)
@@ -51,6 +59,8 @@ class SendBackProcessor:
             )
         self._gate.check()
         record = _user_record(data)
+        if not request.user.may((SUB,), Kind.TOPIC, record.topic.decode()):
+            raise request.user.refusal("Sub the topic of this message")
         _check_same(record, header)
         times_max = RETRIES_MAX if header.max_reconsume_times is None else header.max_reconsume_times
         if header.delay_level < 0 or record.reconsume_times >= times_max:
@@ -63,7 +73,7 @@ class SendBackProcessor:
         self._failed.store(header.group, copy, header.delay_level or record.reconsume_times + FIRST_RETRY_LEVEL)
         return PendingResponse(request.reply())
 
-    @handles(RequestCode.DEAD_LETTER, DeadLetterHeader, lane=SEND_BACK_LANE)
+    @handles(RequestCode.DEAD_LETTER, DeadLetterHeader, needs=[on_group(SUB), on_topic(SUB)], lane=SEND_BACK_LANE)
     async def dead_letter(self, request: Request) -> HandlerResult:
         header: DeadLetterHeader = request.header
         check_group(header.consumer_group)

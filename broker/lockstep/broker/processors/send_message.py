@@ -54,6 +54,7 @@ from lockstep.protocol.names import RETRY_PREFIX, check_topic, dlq_topic, is_sen
 from lockstep.runtime.host import Random
 from lockstep.runtime.limits import RECORDS_BYTES_MAX
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import PUB, inside, on_topic
 from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
 
 classic_send = partial(handles, classic=True, body_bytes_max=RECORDS_BYTES_MAX, header_bytes_max=HEADER_BYTES_MAX)
@@ -82,17 +83,21 @@ class SendMessageProcessor:
         self._cluster = cluster
         self._traced = traced
 
-    @classic_send(RequestCode.SEND_MESSAGE, SendMessageHeader, bytes)
+    @classic_send(RequestCode.SEND_MESSAGE, SendMessageHeader, bytes, needs=[on_topic(PUB), inside("Create topic, if the send creates it")])
     def send_message(self, request: Request) -> HandlerResult:
         """Take RocketMQ's single send: its record is made here, and then stored like any frame."""
         return self._send(request, request.header)
 
-    @classic_send(RequestCode.SEND_MESSAGE_V2, SendMessageV2Header, bytes)
+    @classic_send(
+        RequestCode.SEND_MESSAGE_V2, SendMessageV2Header, bytes, needs=[on_topic(PUB), inside("Create topic, if the send creates it")]
+    )
     def send_message_v2(self, request: Request) -> HandlerResult:
         header: SendMessageV2Header = request.header
         return self._send(request, header.long_form())
 
-    @classic_send(RequestCode.SEND_BATCH_MESSAGE, SendMessageV2Header, bytes)
+    @classic_send(
+        RequestCode.SEND_BATCH_MESSAGE, SendMessageV2Header, bytes, needs=[on_topic(PUB), inside("Create topic, if the send creates it")]
+    )
     def send_batch(self, request: Request) -> HandlerResult:
         header: SendMessageV2Header = request.header
         return self._send(request, header.long_form(batch=True))
@@ -106,7 +111,7 @@ class SendMessageProcessor:
         if retry:
             return self._retry(request, header, check_retry_topic(header))
         before = self._topics.find_layout(header.topic)
-        layout = self._creator.find_or_create(header.topic, header.default_topic_queue_nums, header.queue_id)
+        layout = self._creator.find_or_create(header.topic, header.default_topic_queue_nums, header.queue_id, request.user)
         is_new = layout is not before
         queue_id = header.queue_id
         if queue_id < 0:

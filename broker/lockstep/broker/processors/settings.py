@@ -4,6 +4,7 @@ from lockstep.broker.running_settings import RunningSettings
 from lockstep.protocol.bodies import ChangeSettings
 from lockstep.protocol.codes import RequestCode
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import GET, SUPER_USER, on_cluster
 from lockstep.runtime.requests.request import HandlerResult, Request
 
 
@@ -13,11 +14,11 @@ class SettingsProcessor:
     def __init__(self, settings: RunningSettings) -> None:
         self._settings = settings
 
-    @handles(RequestCode.GET_BROKER_CONFIG)
+    @handles(RequestCode.GET_BROKER_CONFIG, needs=[on_cluster(GET)])
     def report(self, request: Request) -> HandlerResult:
         return request.reply(body=self._settings.report())
 
-    @handles(RequestCode.UPDATE_BROKER_CONFIG, None, ChangeSettings)
+    @handles(RequestCode.UPDATE_BROKER_CONFIG, None, ChangeSettings, needs=SUPER_USER)
     def change(self, request: Request) -> HandlerResult:
         body: ChangeSettings = request.body
         return request.reply(body=self._settings.change(body.values, request.endpoint.peer))

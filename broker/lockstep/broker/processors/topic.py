@@ -27,7 +27,9 @@ from lockstep.runtime.limits import LAYOUTS_BYTES_MAX
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import CREATE, DELETE, SUPER_USER, UPDATE, inside, on_topic
 from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request, RunInLane
+from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
 
 log = get_logger("broker")
 
@@ -65,19 +67,28 @@ class TopicProcessor:
         self._new_topics: OrderedDict[str, int] = OrderedDict()
         """Topic → when this broker learned of it (boot time, ms), for the last FIRST_SENDS_MS at least. The oldest first."""
 
-    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader, bytes, body_bytes_max=LAYOUTS_BYTES_MAX)
+    @handles(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        CreateTopicHeader,
+        bytes,
+        needs=[inside("Create, Update or Delete topic")],
+        body_bytes_max=LAYOUTS_BYTES_MAX,
+    )
     def create_topic(self, request: Request) -> HandlerResult:
         header: CreateTopicHeader = request.header
         check_topic(header.topic)
+        asked = self._asked(header, request.body)
+        known = self._topics.find_layout(header.topic) is not None
+        request.user.check_topic(header.topic, (DELETE if asked is not None and asked.deleted else UPDATE) if known else CREATE)
         if header.auto and not self.auto_create and self._topics.find_layout(header.topic) is None:
             raise topic_missing(header.topic)
         self.check_disk(header.topic)
         if header.hold_id is not None and not self._holds.in_force(header.topic, header.hold_id, self._clock.boot_ms()):
             raise NoPermissionError(f"the writes to topic {header.topic} are not held any more, so its layout was not changed")
-        layout = self._create(header, request.body)
+        layout = self._create(header, asked)
         return PendingResponse(request.reply(body=CreateTopicReply(layout)))
 
-    @handles(RequestCode.HOLD_WRITES, HoldWritesHeader)
+    @handles(RequestCode.HOLD_WRITES, HoldWritesHeader, needs=[on_topic(UPDATE)])
     def hold_writes(self, request: Request) -> HandlerResult:
         """Begin, renew or end a hold of a topic's writes. The response follows whatever the broker has appended before."""
         header: HoldWritesHeader = request.header
@@ -90,7 +101,7 @@ class TopicProcessor:
             log_limited(log, "info", "writes.held", topic=header.topic, lease_ms=header.lease_ms, peer=request.endpoint.peer)
         return PendingResponse(request.reply(HoldWritesReply(begun)))
 
-    @handles(RequestCode.FORGET_DELETIONS, ForgetDeletionsHeader)
+    @handles(RequestCode.FORGET_DELETIONS, ForgetDeletionsHeader, needs=SUPER_USER)
     def forget_deletions(self, request: Request) -> HandlerResult:
         header: ForgetDeletionsHeader = request.header
         forgotten = self._topics.forget_deletions(header.counter_max) if header.counter_max > 0 else 0
@@ -125,9 +136,9 @@ class TopicProcessor:
                 self._new_topics.popitem(last=False)
             self._new_topics[topic] = now_ms
 
-    def find_or_create(self, topic: str, queue_count: int, queue_id: int = 0) -> TopicLayout:
+    def find_or_create(self, topic: str, queue_count: int, queue_id: int = 0, user: RequestUser = ANYBODY) -> TopicLayout:
         """Return the topic of a classic send: the layout in force, or one with queues at this broker if that is allowed. Raise
-        TopicNotExistError otherwise.
+        TopicNotExistError otherwise, and AccessDeniedError if the user may not create it.
 
         The topic may be new and have been created by a send to another broker. By the route of TBW102 its client sends to queues of this
         one too, so they are added, as if the first send had come here.
@@ -138,6 +149,7 @@ class TopicProcessor:
             return layout
         if not self.auto_create:
             raise topic_missing(topic)
+        user.check_topic(topic, CREATE)
         self.check_disk(topic)
         return self._topics.create_own(topic, count, count)
 
@@ -157,15 +169,21 @@ class TopicProcessor:
         if self._may_begin is not None and self._topics.find_layout(topic) is None:
             self._may_begin(f"topic {topic}")
 
-    def _create(self, header: CreateTopicHeader, body: bytes | bytearray | memoryview) -> TopicLayout:
+    def _asked(self, header: CreateTopicHeader, body: bytes | bytearray | memoryview) -> TopicLayout | None:
+        """Return the layout that a request brings, or None."""
         if not body:
-            return self._topics.create_own(header.topic, header.read_queue_nums, header.write_queue_nums)
+            return None
         try:
             asked = decode_body(TopicLayout, body)
         except RemoteProtocolError as error:
             raise MessageIllegalError(f"the layout can't be read: {error}") from None
         if asked.topic != header.topic:
             raise MessageIllegalError(f"the header names topic {header.topic}, the layout {asked.topic}")
+        return asked
+
+    def _create(self, header: CreateTopicHeader, asked: TopicLayout | None) -> TopicLayout:
+        if asked is None:
+            return self._topics.create_own(header.topic, header.read_queue_nums, header.write_queue_nums)
         return self._topics.create(asked)
 
 

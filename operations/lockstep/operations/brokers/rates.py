@@ -8,9 +8,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lockstep.operations.brokers.append_latency import bound_name, counted, quantile
-from lockstep.operations.tool_groups import REPLAY_GROUP, is_tool_group
 from lockstep.protocol.bodies import FlowFigures, GroupFigures, NameserverStanding, Overview, TopicFigures
-from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX, group_of_topic
+from lockstep.protocol.names import DLQ_PREFIX, REPLAY_GROUP, RETRY_PREFIX, group_of_topic, is_tool_group
 
 MINUTE_MS = 60_000
 ACCEPTED = "accepted"

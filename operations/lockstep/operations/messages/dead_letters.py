@@ -10,7 +10,6 @@ from itertools import chain
 
 from lockstep.operations.admin_client import AdminClient, BrokerResults, by_name, gather_results, without_address
 from lockstep.operations.messages.queue_reader import QueueReader
-from lockstep.operations.tool_groups import REPLAY_GROUP
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, QueueOffset, ResetBody
 from lockstep.protocol.errors import SubscriptionGroupNotExistError
 from lockstep.protocol.messages.message import Message, MessageExt
@@ -24,7 +23,7 @@ from lockstep.protocol.messages.properties import (
     decode_properties,
 )
 from lockstep.protocol.messages.record import RecordView, split_records
-from lockstep.protocol.names import dlq_topic
+from lockstep.protocol.names import REPLAY_GROUP, dlq_topic
 from lockstep.protocol.topics.queue import MessageQueue
 
 

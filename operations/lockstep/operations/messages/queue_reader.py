@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 from lockstep.operations.admin_client import AdminClient, within_patience
-from lockstep.operations.tool_groups import READER_GROUP
 from lockstep.protocol.bodies import TAG, BrokerAddress
 from lockstep.protocol.messages.message import MessageExt, decode_messages
+from lockstep.protocol.names import READER_GROUP
 
 PAGE_COUNT = 256
 

@@ -1,7 +1,8 @@
 """Passes each request to the handler of its code. RocketMQ: NettyRemotingAbstract.processRequestCommand and its table of processors.
 
 A handler is a method marked with `@handles`. It decodes nothing itself, calls a table and returns a HandlerResult (request.py).
-A handler that is `async def` names a lane (lanes.py), in which it runs.
+A handler that is `async def` names a lane (lanes.py), in which it runs. What the user of a request has to be allowed is declared with the
+handler (needs.py).
 """
 
 import inspect
@@ -19,7 +20,9 @@ from lockstep.runtime.connections.pending_requests import code_name
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, Lane, LaneLimits
+from lockstep.runtime.requests.needs import RequestNeeds
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request, RunInLane, Until
+from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
 from lockstep.runtime.turn import TurnBudget
 
 
@@ -30,6 +33,7 @@ class HandlerSpec:
     code: int
     header: type | None
     body: type | None
+    needs: RequestNeeds
     lane: str | None
     body_bytes_max: int
     header_bytes_max: int
@@ -42,6 +46,7 @@ def handles(
     header: type | None = None,
     body: type | None = None,
     *,
+    needs: RequestNeeds,
     lane: str | None = None,
     body_bytes_max: int = REQUEST_BYTES_MAX,
     header_bytes_max: int = REQUEST_HEADER_BYTES_MAX,
@@ -50,14 +55,15 @@ def handles(
 ) -> Callable[[Any], Any]:
     """Mark a method `def f(self, request: Request) -> HandlerResult` as the handler of a request code.
 
-    `body` is the dataclass to which the body is decoded, or `bytes` for the body as it is; without it the body of a request is dropped.
+    `needs` is what the user has to be allowed (needs.py). `body` is the dataclass to which the body is decoded, or `bytes` for the body as
+    it is; without it the body of a request is dropped.
     A request with a header of more than `header_bytes_max` or a body of more than `body_bytes_max` bytes is refused before it is decoded.
     `classic`: the handler also serves RocketMQ's clients. Without it the code is not supported for them. `native=False`: it serves them
     alone, and another handler may serve native clients.
     """
 
     def mark(method: Any) -> Any:
-        rest = lane, body_bytes_max, header_bytes_max, native, classic
+        rest = needs, lane, body_bytes_max, header_bytes_max, native, classic
         method.__handles__ = (*getattr(method, "__handles__", ()), HandlerSpec(int(code), header, body, *rest))
         return method
 
@@ -87,6 +93,16 @@ class _Route:
         body: Any = b"" if spec.body is None else command.body if spec.body is bytes else codec.read_body(spec.body, command.body)
         return header, body
 
+    def check(self, request: Request) -> None:
+        """Raise AccessDeniedError unless the user of the request may do what it asks for."""
+        for need in self.spec.needs:
+            need.check(request)
+
+    async def check_and_handle(self, request: Request) -> HandlerResult:
+        """Handle a request that has waited: its user's rights may have changed."""
+        self.check(request)
+        return await self.handler(request)  # type: ignore[no-any-return]
+
 
 class ResponseLog(Protocol):
     """Calls back when everything that is in the log now is written, confirmed or synced."""
@@ -115,13 +131,13 @@ class Dispatcher:
         lanes: Mapping[str, LaneLimits] | None = None,
         on_request: Callable[[Endpoint], None] | None = None,
         budget: TurnBudget | None = None,
-        admit: Callable[[Command, Endpoint], None] | None = None,
+        admit: Callable[[Command, Endpoint], RequestUser] | None = None,
     ) -> None:
         """Build the table of handlers from processor instances.
 
-        `log` is what a PendingResponse waits for; without it they are sent at once. `admit` raises the error of a request that is not
-        served. `on_request` is called before each request is handled. `budget` limits what all lanes do in one turn of the loop; a request
-        takes LANE_ITEMS of it, and handlers that do more take more.
+        `log` is what a PendingResponse waits for; without it they are sent at once. `admit` returns the user of a request, or raises the
+        error of one that is not served. `on_request` is called before each request is handled. `budget` limits what all lanes do in one
+        turn of the loop; a request takes LANE_ITEMS of it, and handlers that do more take more.
         Raise ConfigError if a code has two handlers, or a lane and its handler do not fit.
         """
         self._when: Mapping[Until, Callable[[Callable[[], None]], None]] = {
@@ -159,22 +175,28 @@ class Dispatcher:
         """Return the request codes that have a handler for native clients, sorted."""
         return tuple(sorted(self._routes))
 
+    def specs(self, *, native: bool) -> dict[int, HandlerSpec]:
+        """Return the declaration of each handler, by its code."""
+        return {code: route.spec for code, route in sorted((self._routes if native else self._classic_routes).items())}
+
     def __call__(self, command: Command, endpoint: Endpoint) -> None:
         """Handle one request."""
         request = Request(command, endpoint)
         try:
             if self._admit is not None:
-                self._admit(command, endpoint)
+                request.user = self._admit(command, endpoint)
             if self._on_request is not None:
                 self._on_request(endpoint)
             route = (self._routes if command.codec == MSGPACK else self._classic_routes).get(command.code)
             if route is None:
                 raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported by this server")
             request.header, request.body = route.decode(command)
+            if request.user is not ANYBODY:
+                route.check(request)
             if route.lane is None:
                 self._carry_out(request, route.handler(request))
             else:
-                route.lane.add(request, partial(route.handler, request))
+                route.lane.add(request, partial(route.handler if request.user is ANYBODY else route.check_and_handle, request))
         except Exception as error:
             request.fail(error)
 

@@ -4,7 +4,7 @@ A connection without a login may send GUEST_REQUESTS_MAX requests in frames of G
 response FAILED_S later. Another one of the same address or user is not delayed by that: behind one address there may be many clients.
 Checking a proof costs two HMACs, so failures need no other limit.
 
-With `users_optional` a client may work without a login, too: it is for the time in which clients get their passwords.
+With `users_optional` a client may work without a login, too, and do everything: it is for the time in which clients get their passwords.
 """
 
 import asyncio
@@ -22,8 +22,9 @@ from lockstep.runtime.limits import REQUEST_BYTES_MAX
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.needs import ANY_USER
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request
-from lockstep.runtime.security.authenticated_user import AuthenticatedUser
+from lockstep.runtime.security.authenticated_user import ANYBODY, AuthenticatedUser, RequestUser
 from lockstep.runtime.security.scram import MECHANISM, MESSAGE_BYTES_MAX, ServerLogin
 from lockstep.runtime.security.server_security import ServerSecurity
 
@@ -64,9 +65,9 @@ class LoginProcessor:
         return 0 if self._optional else len(self._guests)
 
     @property
-    def gate(self) -> Callable[[Command, Endpoint], None] | None:
-        """Return `admit`, or None if nobody has to log in."""
-        return None if self._users is None or self._optional else self.admit
+    def gate(self) -> Callable[[Command, Endpoint], RequestUser] | None:
+        """Return `admit`, or None if there are no users."""
+        return None if self._users is None else self.admit
 
     def connected(self, endpoint: Endpoint) -> None:
         """A connection was accepted."""
@@ -80,10 +81,12 @@ class LoginProcessor:
         self._guests[endpoint.id] = _Guest(deadline)
         endpoint.on_close.append(self._left)
 
-    def admit(self, command: Command, endpoint: Endpoint) -> None:
-        """Raise AuthenticationError if the request needs a login first."""
-        if endpoint.identity is not None or command.code == RequestCode.AUTHENTICATE:
-            return
+    def admit(self, command: Command, endpoint: Endpoint) -> RequestUser:
+        """Return the user of a request. Raise AuthenticationError if it needs a login first."""
+        if endpoint.identity is not None:
+            return endpoint.identity
+        if self._optional or command.code == RequestCode.AUTHENTICATE:
+            return ANYBODY
         guest = self._guests.get(endpoint.id)
         if guest is not None:
             guest.requests += 1
@@ -91,7 +94,7 @@ class LoginProcessor:
                 endpoint.reject(f"{guest.requests} requests without a login")
         raise AuthenticationError("this server requires a login: give the client a user and a password")
 
-    @handles(RequestCode.AUTHENTICATE, AuthenticateHeader, bytes, body_bytes_max=MESSAGE_BYTES_MAX)
+    @handles(RequestCode.AUTHENTICATE, AuthenticateHeader, bytes, needs=ANY_USER, body_bytes_max=MESSAGE_BYTES_MAX)
     def authenticate(self, request: Request) -> HandlerResult:
         header: AuthenticateHeader = request.header
         endpoint, message = request.endpoint, bytes(request.body)
@@ -110,7 +113,7 @@ class LoginProcessor:
         address = endpoint.peer.rpartition(":")[0]
         if found is None or not users.is_valid(login.user, found[0], address):
             return self._refuse(request, login.user if login.user in users.users else "", address)
-        endpoint.identity = AuthenticatedUser(login.user, found[0])
+        endpoint.identity = AuthenticatedUser(login.user, found[0], self._users)
         endpoint.limit_frames(None)
         self._left(endpoint, "")
         log.debug("login.succeeded", user=login.user, peer=endpoint.peer)

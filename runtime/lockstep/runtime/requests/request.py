@@ -33,6 +33,7 @@ from lockstep.runtime.connections.pending_requests import code_name
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.logs.safe_text import printable
+from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
 
 log = get_logger("runtime.dispatch")
 
@@ -57,7 +58,7 @@ class Request:
     A request may be kept for long: of its frame it keeps what its handler declares, and nothing else.
     """
 
-    __slots__ = ("body", "code", "codec", "endpoint", "flag", "header", "is_done", "language", "opaque", "size", "version")
+    __slots__ = ("body", "code", "codec", "endpoint", "flag", "header", "is_done", "language", "opaque", "size", "user", "version")
 
     def __init__(self, command: Command, endpoint: Endpoint, header: Any = None, body: Any = b"") -> None:
         self.code = command.code
@@ -77,6 +78,8 @@ class Request:
         """The decoded body dataclass, or the raw bytes if the handler declares `bytes`; empty if it declares none."""
         self.is_done = False
         """Whether the response was sent."""
+        self.user: RequestUser = ANYBODY
+        """Who sends it."""
 
     @property
     def is_native(self) -> bool:
@@ -129,7 +132,8 @@ class Request:
         if isinstance(error, BrokerError) and not self.is_native:
             return response(self.opaque, self.codec, _classic_code(error, self), printable(error.remark), None, b"")
         if isinstance(error, BrokerError):
-            fields = {RETRY_AFTER_FIELD: error.retry_after_ms} if isinstance(error, RetryLaterError) else None
+            retry_after_ms = getattr(error, "retry_after_ms", None)
+            fields = None if retry_after_ms is None else {RETRY_AFTER_FIELD: retry_after_ms}
             return response(self.opaque, self.codec, error.wire_code, printable(error.remark), fields, b"")
         foreseen = isinstance(error, RemoteProtocolError | LocalProtocolError)
         remark = printable(str(error) if foreseen else f"{type(error).__name__}: {error}")

@@ -67,7 +67,7 @@ class ServerSecurity:
         identity: AuthenticatedUser | None = endpoint.identity
         if identity is None or self.users is None:
             return False
-        return not self.users.value.is_valid(identity.user, identity.verifier, endpoint.peer.rpartition(":")[0])
+        return not self.users.value.is_valid(identity.name, identity.verifier, endpoint.peer.rpartition(":")[0])
 
 
 OPEN = ServerSecurity()

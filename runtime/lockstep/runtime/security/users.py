@@ -5,6 +5,17 @@
     [user.billing]
     verifier = "SCRAM-SHA-256$…"       of the password, or a list while it is changed: `lockstep user` writes it
     from = ["10.0.0.0/8"]              addresses from which the user may log in; without it from all
+    role = "consumer"                  or a list of roles (rights.py), for these names:
+    topics = ["orders*"]
+    groups = ["billing"]
+    allow = ["Pub topic:invoices"]     more rules
+    deny = ["Sub topic:orders-secret"]
+
+    [user.ops]
+    super = true                       may do everything
+
+    [user.broker-a]
+    brokers = ["broker-a"]             names, or beginnings of names with a *: the user registers these brokers at nameservers
 
 The file has no passwords, but a verifier lets its reader guess them at leisure.
 """
@@ -20,13 +31,16 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
 from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.security.rights import NEED_GROUPS, NEED_TOPICS, NO_RIGHTS, ROLES, Action, Kind, Rights, Rule
 from lockstep.runtime.security.scram import USER_LENGTH_MAX, Verifier, made_up_verifier
 from lockstep.runtime.security.watched_files import read_file
 
 SECRETS_DIRECTORY = "/run/secrets/"
 """Docker and Kubernetes mount secrets there, with modes that can't be chosen."""
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f=,/?#@:]{1,127}")
-_KEYS = ("verifier", "from")
+_KEYS = ("verifier", "from", "role", "topics", "groups", "allow", "deny", "super", "brokers")
+_OF_BROKERS = (Rule((Action.GET, Action.LIST), Kind.TOPIC), Rule((Action.GET,), Kind.CLUSTER))
+"""What a broker asks nameservers for, besides its registration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +51,9 @@ class User:
     verifiers: tuple[Verifier, ...]
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
     """Where the user may log in from; empty: from everywhere."""
+    rights: Rights = NO_RIGHTS
+    brokers: tuple[str, ...] = ()
+    """Names of brokers that the user may register, or beginnings of names with a * at the end."""
 
     def may_come_from(self, address: str) -> bool:
         """Return whether the user may log in from an IP address."""
@@ -48,6 +65,10 @@ class User:
             return False
         mapped = getattr(found, "ipv4_mapped", None)
         return any(each in network for network in self.networks for each in (found, mapped) if each is not None)
+
+    def may_be_broker(self, name: str) -> bool:
+        """Return whether the user may register a broker of this name."""
+        return self.rights.is_super or any(name.startswith(each[:-1]) if each.endswith("*") else name == each for each in self.brokers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +147,31 @@ def _user(name: str, entry: Any) -> User:
         networks = tuple(map(ip_network, _texts(name, "from", entry.get("from"))))
     except ValueError as error:
         raise ConfigError(f"user.{name}: from: {error}") from None
-    return User(name, verifiers, networks)
+    is_super = entry.get("super", False)
+    if not isinstance(is_super, bool):
+        raise ConfigError(f"user.{name}: super: expected true or false")
+    brokers = _texts(name, "brokers", entry.get("brokers"))
+    return User(name, verifiers, networks, _rights(name, entry, is_super=is_super, is_broker=bool(brokers)), brokers)
+
+
+def _rights(name: str, entry: Mapping[str, Any], *, is_super: bool, is_broker: bool) -> Rights:
+    lists = {key: _texts(name, key, entry.get(key)) for key in ("role", "topics", "groups", "allow", "deny")}
+    roles, topics, groups = lists["role"], lists["topics"], lists["groups"]
+    allow = [*_OF_BROKERS] if is_broker else []
+    for role in roles:
+        if role not in ROLES:
+            raise ConfigError(f"user.{name}: role {role[:40]!r}: expected one of {', '.join(ROLES)}")
+        if (role in NEED_TOPICS and not topics) or (role in NEED_GROUPS and not groups):
+            raise ConfigError(f"user.{name}: role {role} needs {'topics and groups' if role in NEED_GROUPS else 'topics'}")
+        allow += ROLES[role](topics, groups)
+    if (topics or groups) and not roles:
+        raise ConfigError(f"user.{name}: topics and groups are those of a role: set role to one of {', '.join(ROLES)}")
+    if bad := next((each for each in (*topics, *groups) if not each or "*" in each[:-1]), None):
+        raise ConfigError(f"user.{name}: {bad!r}: expected a name, or its beginning with a * at the end")
+    try:
+        return Rights((*allow, *map(Rule.parse, lists["allow"])), tuple(map(Rule.parse, lists["deny"])), is_super)
+    except ConfigError as error:
+        raise ConfigError(f"user.{name}: {error}") from None
 
 
 def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from lockstep.cli.commands.top import BARS, TREND_CELLS, Sort, keep_trends, ordered, trend_text
 from lockstep.operations.brokers.rates import BrokerRates, GroupRates, Looks, TopicGroup, groups_of_topic, rates, rates_with_topics
-from lockstep.operations.tool_groups import READER_GROUP, REPLAY_GROUP
 from lockstep.protocol.bodies import BrokerStatus, FlowFigures, GroupFigures, NameserverStanding, Overview, TopicFigures
+from lockstep.protocol.names import READER_GROUP, REPLAY_GROUP
 from lockstep.runtime.metrics import BUCKETS_US
 
 STATUS = BrokerStatus("broker-a", "c", "0123", 7, {}, 0, 100_000, 1, 1_000, 500, 10, (), 1_024, 0, 0, 0, 5, 0)

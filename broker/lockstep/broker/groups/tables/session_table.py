@@ -10,15 +10,21 @@ HEART_BEAT of a session with connection number n on connection c:
 | bound to c                   | not below its own       | BOUND to c                                                      |
 | bound to another, or closed  | above its own           | BOUND to c; the caller closes the older connection              |
 | any                          | any other               | OLD: the caller closes c without a response                     |
-| of another client id, or c is another session's | any  | FOREIGN: the caller closes c without a response                 |
+| of another client id or user, or c is another session's  | any | FOREIGN: the caller closes c without a response         |
 
 A second session of one client id is a DUPLICATE while the first one is connected. During the grace of the first one the second one is
 bound and takes its place in the member lists; the locks of the first one remain until it ends.
+
+A session, and with it its client id, belongs to the user who began it, whose name is a part of its id here and in the log: another user can
+neither bind it nor take the place of its client id. One that began without a login belongs to the first user who binds it.
 A session ends when its connection has been closed for the grace, or when nothing was received from it for the session timeout.
 """
 
 from dataclasses import dataclass
 from enum import Enum
+
+USER_MARK = "@"
+"""Between the id that a client sends, which is hexadecimal, and the name of its user."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,12 +41,14 @@ class Session:
     number: int
     received_ms: int
     closed_ms: int
+    user: str = ""
+    """The user to whom it belongs; an empty text if nobody has logged in."""
 
 
 class SessionRefusal(Enum):
     OLD = "its session has a newer connection"
-    FOREIGN = "its session has another client id, or the connection another session"
-    DUPLICATE = "a connected session has this client id"
+    FOREIGN = "its session has another client id or user, or the connection another session"
+    DUPLICATE = "a connected session, or one of another user, has this client id"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +77,11 @@ class SessionTable:
     def get(self, session_id: str | None) -> Session | None:
         return None if session_id is None else self._by_id.get(session_id)
 
+    def find(self, session_id: str, user: str) -> Session | None:
+        """Return the session of a user by the id that the client sends. One that began without a login is found by every user."""
+        own = f"{session_id}{USER_MARK}{user}" if user else session_id
+        return self._by_id.get(own) or self._by_id.get(session_id)
+
     def session_on(self, connection: int) -> Session | None:
         """Return the session that is bound to this connection."""
         return self._by_connection.get(connection)
@@ -76,29 +89,34 @@ class SessionTable:
     def restore_session(self, session_id: str, client_id: str, now_ms: int) -> None:
         """Add a session that the log names. It has the grace from now on to reconnect, and any connection number binds it."""
         if session_id not in self._by_id:
-            session = Session(session_id, client_id, None, -1, now_ms, now_ms)
+            session = Session(session_id, client_id, None, -1, now_ms, now_ms, session_id.partition(USER_MARK)[2])
             self._by_id[session_id] = session
             self._by_client[client_id] = session
 
-    def bind(self, session_id: str, client_id: str, *, connection: int, number: int, now_ms: int) -> BoundSession | SessionRefusal:
+    def bind(
+        self, session_id: str, client_id: str, *, connection: int, number: int, now_ms: int, user: str = ""
+    ) -> BoundSession | SessionRefusal:
         """Bind a session to the connection of a HEART_BEAT. The table above has the results."""
         bound_here = self._by_connection.get(connection)
-        session = self._by_id.get(session_id)
+        session = self.find(session_id, user)
         if (bound_here is not None and bound_here is not session) or (session is not None and session.client_id != client_id):
+            return SessionRefusal.FOREIGN
+        if session is not None and session.user not in ("", user):
             return SessionRefusal.FOREIGN
         if session is not None and (number < session.number or (number == session.number and session.connection != connection)):
             return SessionRefusal.OLD
         other = self._by_client.get(client_id)
-        if other is not None and other is not session and other.connection is not None:
+        if other is not None and other is not session and (other.connection is not None or other.user not in ("", user)):
             return SessionRefusal.DUPLICATE
         if session is None:
-            session = self._by_id[session_id] = Session(session_id, client_id, None, number, now_ms, now_ms)
+            own = f"{session_id}{USER_MARK}{user}" if user else session_id
+            session = self._by_id[own] = Session(own, client_id, None, number, now_ms, now_ms)
         older = session.connection if session.connection != connection else None
         if older is not None:
             del self._by_connection[older]
         self._by_client[client_id] = session
         self._by_connection[connection] = session
-        session.connection, session.number, session.received_ms = connection, number, now_ms
+        session.connection, session.number, session.received_ms, session.user = connection, number, now_ms, user
         return BoundSession(session, older)
 
     def touch(self, connection: int, now_ms: int) -> Session | None:

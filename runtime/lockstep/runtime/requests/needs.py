@@ -1,0 +1,99 @@
+"""What a request needs: declared with its handler, asked before it is called. A handler without a declaration can't be written.
+
+    needs=[on_group(SUB), on_topic(SUB, GET)]   the user may Sub the group, and Sub or Get the topic that the request names
+    needs=[inside("…")]                         the handler asks Request.user itself, because only it knows the names
+    needs=ANY_USER, needs=SUPER_USER            every user; a super user
+
+A request that waits in a lane is asked again when it begins.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Protocol
+
+from lockstep.runtime.requests.request import Request
+from lockstep.runtime.security.rights import Action, Kind, any_of
+
+PUB, SUB, CREATE, UPDATE, DELETE, GET, LIST = Action
+
+
+class Need(Protocol):
+    """One condition of a request."""
+
+    def check(self, request: Request) -> None:
+        """Raise AccessDeniedError unless the user of the request may."""
+        ...
+
+    def __str__(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceNeed:
+    """One of these actions on the resource that a field of the header names; of the body, if the request has no header."""
+
+    actions: tuple[Action, ...]
+    kind: Kind
+    field: str = ""
+    optional: bool = False
+    """Whether the request may name none, and then needs nothing."""
+
+    def check(self, request: Request) -> None:
+        if self.kind is Kind.CLUSTER:
+            request.user.check(self.actions, self.kind, "")
+            return
+        name = attrgetter(self.field)(request.body if request.header is None else request.header)
+        if name or not self.optional:
+            request.user.check(self.actions, self.kind, name)
+
+    def __str__(self) -> str:
+        return f"{any_of(self.actions)} {self.kind}{' if it is named' if self.optional else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class InsideNeed:
+    """What a handler asks itself."""
+
+    text: str
+
+    def check(self, request: Request) -> None:
+        return
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
+class SuperNeed:
+    """The user is a super user."""
+
+    def check(self, request: Request) -> None:
+        request.user.check_super("do this")
+
+    def __str__(self) -> str:
+        return "super user"
+
+
+RequestNeeds = Sequence[Need]
+ANY_USER: RequestNeeds = ()
+SUPER_USER: RequestNeeds = (SuperNeed(),)
+
+
+def on_topic(*actions: Action, field: str = "topic", optional: bool = False) -> Need:
+    """Need one of these actions on the topic that the field names."""
+    return ResourceNeed(actions, Kind.TOPIC, field, optional)
+
+
+def on_group(*actions: Action, field: str = "consumer_group", optional: bool = False) -> Need:
+    """Need one of these actions on the group that the field names."""
+    return ResourceNeed(actions, Kind.GROUP, field, optional)
+
+
+def on_cluster(*actions: Action) -> Need:
+    """Need one of these actions on the cluster."""
+    return ResourceNeed(actions, Kind.CLUSTER)
+
+
+def inside(text: str) -> Need:
+    """The handler asks for the needs that the text describes."""
+    return InsideNeed(text)
