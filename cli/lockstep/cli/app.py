@@ -30,6 +30,7 @@ COMMANDS = (
     "broker",
     "security",
     "user",
+    "acl",
 )
 """Modules of `lockstep.cli.commands`, each of which has the command of its name as `app`, in the order of `lockstep --help`."""
 

@@ -1,6 +1,6 @@
 """Changes the file of users and keeps its comments. It needs the package tomlkit and no server: servers read the file again."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from lockstep.runtime.security.scram import ITERATIONS, SALT_BYTES, Verifier
 from lockstep.runtime.security.users import Users, check_user_name, parse_users, read_users
 from lockstep.runtime.security.watched_files import read_file
 
+NO_ENTRIES: Mapping[str, Any] = {}
+
 
 @dataclass(slots=True)
 class UsersFile:
@@ -24,9 +26,11 @@ class UsersFile:
     random_bytes: Callable[[int], bytes]
     """Returns unpredictable bytes."""
 
-    def add(self, name: str, password: str, networks: Sequence[str] = ()) -> None:
-        """Add a user, and make the file if there is none. Raise OperationError if the user exists, ConfigError for an invalid name or
-        password."""
+    def add(self, name: str, password: str, entries: Mapping[str, Any] = NO_ENTRIES) -> None:
+        """Add a user, and make the file if there is none. `entries`: what the user's table has besides: rights, networks.
+
+        Raise OperationError if the user exists, ConfigError for an invalid name, password or entry.
+        """
         check_user_name(name)
         document = self._document()
         users = document.setdefault("user", tomlkit.table(is_super_table=True))
@@ -34,8 +38,7 @@ class UsersFile:
             raise OperationError(f"user {name} exists: `lockstep user passwd {name}` changes its password")
         entry = tomlkit.table()
         entry["verifier"] = str(self._verifier(password))
-        if networks:
-            entry["from"] = list(networks)
+        entry.update({key: value for key, value in entries.items() if value})
         users[name] = entry
         self._write(document)
 

@@ -91,6 +91,8 @@ ARGUMENTS = {
     ("user", "rotate"): ["nobody", "--security", "users.toml"],
     ("user", "rm"): ["nobody", "--security", "users.toml"],
     ("user", "list"): ["--security", "users.toml"],
+    ("acl", "list"): ["--security", "users.toml"],
+    ("acl", "test"): ["Pub topic:orders", "--user", "nobody", "--security", "users.toml"],
 }
 """Arguments with which each command does something and ends."""
 SERVERS = {("nameserver",), ("dashboard",)}

@@ -14,6 +14,7 @@ from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.extras import with_advice
 from lockstep.runtime.host import Host
+from lockstep.runtime.security.users import User
 from lockstep.runtime.security.watched_files import read_file
 
 app = typer.Typer(no_args_is_help=True, help="Change the file of users: who may log in, and by which password.")
@@ -38,11 +39,24 @@ def add_command(
         list[str] | None,
         typer.Option("--from", metavar="NETWORK", help="Where the user may log in from; may be repeated. Default: everywhere."),
     ] = None,
+    role: Annotated[
+        list[str] | None, typer.Option("--role", help="producer, consumer, viewer or operator, for --topic and --group; may be repeated.")
+    ] = None,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="A topic of the roles, or TOP* for all that begin so.")] = None,
+    group: Annotated[list[str] | None, typer.Option("--group", help="A group of the roles, or GR* for all that begin so.")] = None,
+    allow: Annotated[list[str] | None, typer.Option("--allow", metavar="RULE", help='A rule besides, as "Pub topic:receipts".')] = None,
+    deny: Annotated[list[str] | None, typer.Option("--deny", metavar="RULE", help="What is denied in any case.")] = None,
+    broker: Annotated[
+        list[str] | None, typer.Option("--broker", metavar="BROKER", help="A broker that registers at nameservers as this user.")
+    ] = None,
+    is_super: Annotated[bool, typer.Option("--super", help="The user may do everything.")] = False,
 ) -> None:
-    """Add a user, and make the file if there is none. Servers read it again within seconds."""
+    """Add a user, and make the file if there is none. Without a role or a rule the user may do nothing. Servers read it again within
+    seconds."""
+    entries = {"from": allowed_from, "role": role, "topics": topic, "groups": group, "allow": allow, "deny": deny, "brokers": broker}
 
     def work(users: Any) -> None:
-        users.add(name, read_password(name, password_file), allowed_from or ())
+        users.add(name, read_password(name, password_file), {**entries, "super": is_super})
         print_line(f"Added user {name} to {security}.")
 
     run(_change(security, work))
@@ -97,17 +111,38 @@ def list_command(security: FileOption, as_json: JsonOption = False) -> None:
         found = users.read()
         if as_json:
             rows = [
-                {"user": each.name, "passwords": len(each.verifiers), "from": [str(network) for network in each.networks]}
+                {
+                    "user": each.name,
+                    "passwords": len(each.verifiers),
+                    "from": [str(network) for network in each.networks],
+                    "super": each.rights.is_super,
+                    "allow": list(map(str, each.rights.allow)),
+                    "deny": list(map(str, each.rights.deny)),
+                    "brokers": list(each.brokers),
+                }
                 for each in found.users.values()
             ]
             print_json({"digest": found.digest, "users": rows})
             return
         print_table(
-            ["user", "passwords", "from"],
-            [(each.name, len(each.verifiers), ", ".join(map(str, each.networks)) or "everywhere") for each in found.users.values()],
+            ["user", "passwords", "from", "may"],
+            [
+                (each.name, len(each.verifiers), ", ".join(map(str, each.networks)) or "everywhere", summary(each))
+                for each in found.users.values()
+            ],
         )
 
     run(_change(security, work))
+
+
+def summary(user: User) -> str:
+    """Return in few words what a user may do."""
+    rights = user.rights
+    if rights.is_super:
+        return "everything"
+    told = [f"register {', '.join(user.brokers)}"] if user.brokers else []
+    told += [f"{len(rules)} rules {word}" for word, rules in (("allow", rights.allow), ("deny", rights.deny)) if rules]
+    return "; ".join(told) or "nothing"
 
 
 async def _change(security: Path, work: Callable[[Any], None]) -> None:
