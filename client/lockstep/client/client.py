@@ -95,13 +95,15 @@ class ConnectionArguments(GroupArguments):
         """Return the given client, or a new one.
 
         Raises:
-            ConfigError: A client and a nameserver were given, or an address is invalid.
+            ConfigError: A client and one of its settings were given, or an address is invalid.
         """
         if self.client is None:
             nameserver = DEFAULT_NAMESERVER if self.nameserver is None else self.nameserver
             login: dict[str, Any] = {"user": self.user, "password": self.password, "login_optional": self.login_optional}
             return Client(nameserver, tls=self.tls, host=self.host, **login)
-        for name, value in (("nameserver", self.nameserver), ("tls", self.tls), ("user", self.user), ("host", self.host)):
-            if value is not None:
-                raise ConfigError(f"client={self.client!r} and {name}={value!r}: give one of them; a client has its {name} already")
+        optional = self.login_optional or None
+        given = {"nameserver": self.nameserver, "tls": self.tls, "user": self.user, "password": self.password, "login_optional": optional}
+        for name, value in (given | {"host": self.host}).items():
+            if value is not None:  # which is not shown: it may be a password, or have one
+                raise ConfigError(f"client={self.client!r} and {name}=…: give one of them; a client has its {name} already")
         return self.client

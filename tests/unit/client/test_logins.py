@@ -91,10 +91,16 @@ def test_invalid_login_in_an_address_is_refused(address: str, words: str) -> Non
     assert "secret" not in str(caught.value)
 
 
-def test_client_with_a_user_is_given_instead_of_another_user() -> None:
+@pytest.mark.parametrize("kind", [Producer, PushConsumer, PullConsumer])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("nameserver", "i:2"), ("tls", True), ("tls", False), ("user", "shop"), ("password", PASSWORD), ("login_optional", True)],
+)
+def test_setting_of_connections_belongs_to_a_client_that_is_given(kind: Any, name: str, value: object) -> None:
     client = Client("h:1", user="billing", password=PASSWORD)
-    with pytest.raises(ConfigError, match="user='shop': give one of them; a client has its user already"):
-        Producer("g", client=client, user="shop", password=PASSWORD)
+    with pytest.raises(ConfigError, match=f"<Client h:1> and {name}=…: give one of them; a client has its {name} already") as caught:
+        kind("g", client=client, **{name: value})
+    assert PASSWORD not in str(caught.value)
 
 
 def test_function_that_returns_no_text_is_an_error_without_its_value() -> None:
