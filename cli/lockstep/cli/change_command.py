@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep.cli.options import JsonOption, NameserverOption, run
+from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.changes.operation import Declared, Operation, Option, Plan
 from lockstep.operations.errors import OperationError
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would change and change nothing.")]
 UNDO_SHOWN = 32
@@ -30,11 +30,11 @@ def command_of(change: type[Operation]) -> Callable[..., None]:
     """Return the function of the command, as typer takes it."""
     declared = list(change.declared())
 
-    def command(*, nameserver: str, as_json: bool, dry_run: bool, **given: Any) -> None:
+    def command(*, nameserver: ClusterAddress, as_json: bool, dry_run: bool, **given: Any) -> None:
         operation = change(**{each.name: _value(each, given[each.name]) for each in declared})
         run(carry_out(operation, nameserver, as_json=as_json, dry_run=dry_run))
 
-    shared = [("dry_run", DryRunOption, False), ("nameserver", NameserverOption, DEFAULT_NAMESERVER), ("as_json", JsonOption, False)]
+    shared = [("dry_run", DryRunOption, False), ("nameserver", NameserverOption, DEFAULT_CLUSTER), ("as_json", JsonOption, False)]
     parameters = [_parameter(each) for each in declared]
     parameters += [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=value) for name, kind, value in shared]
     command.__doc__ = change.__doc__
@@ -65,7 +65,7 @@ def _value(declared: Declared, given: Any) -> Any:
     return given
 
 
-async def carry_out(operation: Operation, nameserver: str, *, as_json: bool = False, dry_run: bool = False) -> None:
+async def carry_out(operation: Operation, nameserver: ClusterAddress, *, as_json: bool = False, dry_run: bool = False) -> None:
     """Plan the change, carry it out and print it, or with `dry_run` print what it would do."""
     plan = await operation.plan(admin_client(nameserver))
     await finish(plan, as_json=as_json, dry_run=dry_run)

@@ -8,19 +8,42 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.cli.interrupt import CommandInterruptedError, run_interruptible
+from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError
+from lockstep.runtime.connections.cluster_address import NAMESERVER_VARIABLE, URL_VARIABLE, ClusterAddress
 from lockstep.runtime.logs.safe_text import printable
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic's name.")]
 GroupArgument = Annotated[str, typer.Argument(help="The group's name.")]
-NameserverOption = Annotated[
-    str,
-    typer.Option(
-        "--nameserver",
-        "-n",
-        envvar="LOCKSTEP_NAMESERVER",
+
+
+def _chosen_cluster(value: str | ClusterAddress | None) -> ClusterAddress | None:
+    """Return the cluster that the option names, else the environment, else the command's default."""
+    try:
+        return ClusterAddress.parse(value) if isinstance(value, str) else ClusterAddress.of_environment() or value
+    except LockstepError as error:
+        print_error(error)
+        raise typer.Exit(2) from None
+
+
+def nameserver_option(help_text: str) -> Any:
+    """Return the option that names a cluster. Its value is a ClusterAddress, or the default of the command."""
+    return typer.Option(
+        *("--nameserver", "-n"),
         metavar="HOST:PORT[;HOST:PORT]",
-        help="Addresses of the nameservers. If one does not respond, the next one is used. With TLS: lockstep://HOST:PORT/?tls_ca=FILE",
+        parser=lambda text: text,
+        callback=_chosen_cluster,
+        show_default=False,
+        help=help_text,
+    )
+
+
+DEFAULT_CLUSTER = ClusterAddress((DEFAULT_NAMESERVER,))
+NameserverOption = Annotated[
+    ClusterAddress,
+    nameserver_option(
+        "Addresses of the nameservers. If one does not respond, the next one is used. With TLS: lockstep://HOST:PORT/?tls_ca=FILE. "
+        f"Default: {URL_VARIABLE} or {NAMESERVER_VARIABLE}, else {DEFAULT_NAMESERVER}."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text and tables.")]

@@ -5,6 +5,7 @@ import sys
 from lockstep.cli.options import print_error
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.progress import Reporter, SearchProgress
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.host import Host
 
 FIRST_MS = 2_000
@@ -48,6 +49,6 @@ class StderrReporter(Reporter):
             self._width = 0
 
 
-def admin_client(nameserver: str) -> AdminClient:
-    """Return a client of the cluster whose operations report to stderr. Raises ConfigError for an invalid address."""
+def admin_client(nameserver: ClusterAddress) -> AdminClient:
+    """Return a client of the cluster whose operations report to stderr. Raises ConfigError if a file of TLS can't be used."""
     return AdminClient(Host.current(), nameserver, reporter=StderrReporter())

@@ -19,7 +19,7 @@ from lockstep.runtime.security.tls import Tls
 class ClientArguments(ClientConfig):
     """The arguments of Client."""
 
-    nameserver: NameserverAddresses = field(default=DEFAULT_NAMESERVER, kw_only=False)
+    nameserver: NameserverAddresses = field(default=DEFAULT_NAMESERVER, kw_only=False, repr=False)
     tls: Tls | bool | None = None
     user: str | None = None
     password: PasswordSource | None = field(default=None, repr=False)
@@ -39,7 +39,7 @@ class Client(OfOneProcess):
         tls: Connect by TLS: True, or Tls(ca=FILE), which says what the client trusts and shows. Default: plain connections.
         user: The user to log in as. Default: that of the URL, or LOCKSTEP_USER, or none.
         password: The password, the Path of a file that has it, or a function that returns it; the latter two are asked at each login.
-            Default: the URL's password_file, LOCKSTEP_PASSWORD, or the file that LOCKSTEP_PASSWORD_FILE names.
+            Default: the URL's password or password_file, LOCKSTEP_PASSWORD, or the file that LOCKSTEP_PASSWORD_FILE names.
         login_optional: Go on with servers that ask for no login.
         host: The clock, randomness and files to use; for tests. Default: those of this machine.
 
@@ -51,7 +51,7 @@ class Client(OfOneProcess):
 
     @takes_arguments_of(ClientArguments)
     def __init__(self, arguments: ClientArguments) -> None:
-        self.address = ClusterAddress.parse(arguments.nameserver, arguments.tls)
+        self.address = ClusterAddress.parse(arguments.nameserver, arguments.tls, may_have_password=True)
         self._security = self.address.security(Login(arguments.user, arguments.password, arguments.login_optional))
         self.config: ClientConfig = arguments
         self._host = arguments.host

@@ -52,7 +52,8 @@ class GroupArguments:
     """The arguments that every producer and consumer takes. It has no slots, so that it can be combined with a dataclass that has."""
 
     group: str = field(kw_only=False)
-    nameserver: NameserverAddresses | None = None
+    nameserver: NameserverAddresses | None = field(default=None, repr=False)
+    """It is not shown, because a URL may have a password."""
     tls: Tls | bool | None = None
     user: str | None = None
     password: PasswordSource | None = field(default=None, repr=False)

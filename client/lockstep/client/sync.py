@@ -62,7 +62,7 @@ class Producer(OfOneProcess):
         tls: Connect by TLS: True, or Tls(ca=FILE), which says what the client trusts and shows. Default: plain connections.
         user: The user to log in as. Default: that of the URL, or LOCKSTEP_USER, or none.
         password: The password, the Path of a file that has it, or a function that returns it; the latter two are asked at each login.
-            Default: the URL's password_file, LOCKSTEP_PASSWORD, or the file that LOCKSTEP_PASSWORD_FILE names.
+            Default: the URL's password or password_file, LOCKSTEP_PASSWORD, or the file that LOCKSTEP_PASSWORD_FILE names.
         login_optional: Go on with servers that ask for no login.
 
     The other arguments are the settings of ProducerConfig.

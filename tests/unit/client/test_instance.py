@@ -63,9 +63,9 @@ def test_client_is_mutually_exclusive_with_nameserver_and_host(kind: type[Produc
         kind("g", client=Client("127.0.0.1:1"), nameserver="127.0.0.1:1")
     with pytest.raises(ConfigError, match="HOST:PORT"):
         kind("g", nameserver="nowhere")
-    with pytest.raises(ConfigError, match="nameserver is 5: expected a str, a list of str, a tuple of str, a ClusterAddress or None"):
+    with pytest.raises(ConfigError, match="nameserver is of type int: expected a str, a list of str, a tuple of str, a ClusterAddress or"):
         kind("g", nameserver=5)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"nameserver is \[1\]: expected a str, a list of str, a tuple of str, a ClusterAddress or None"):
+    with pytest.raises(ConfigError, match="nameserver is of type list: expected a str, a list of str, a tuple of str, a ClusterAddress or"):
         kind("g", nameserver=[1])  # type: ignore[list-item]
     with pytest.raises(ConfigError, match=r"client=.* and host=.*: give one of them"):
         kind("g", client=Client("127.0.0.1:1"), host=Host.real())

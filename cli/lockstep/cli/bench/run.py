@@ -10,6 +10,7 @@ from typing import Any
 from lockstep.cli.bench.figures import Figure
 from lockstep.operations.changes.layouts.layout_publish import create_and_wait
 from lockstep.protocol.errors import LocalProtocolError
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.processes import ChildProcess
@@ -49,7 +50,7 @@ OnPhase = Callable[[str, int, int], None]
 
 
 class Bench:
-    def __init__(self, nameserver: str, plan: BenchPlan, folder: Path, tasks: Tasks, on_progress: OnPhase) -> None:
+    def __init__(self, nameserver: ClusterAddress, plan: BenchPlan, folder: Path, tasks: Tasks, on_progress: OnPhase) -> None:
         self.nameserver = nameserver
         self.plan = plan
         self.folder = folder
@@ -104,8 +105,10 @@ class Bench:
         return replace(figure, phase=name)
 
     async def _start(self, role: str, options: list[str]) -> ChildProcess:
-        command = ["-m", f"lockstep.cli.bench.{role}", "--nameserver", self.nameserver, *options]
-        return await ChildProcess.start(role, command, log=self.folder / f"{role}.log", tasks=self.tasks)
+        command = ["-m", f"lockstep.cli.bench.{role}", "--nameserver", str(self.nameserver), *options]
+        password = self.nameserver.password
+        environment = {} if password is None else {"LOCKSTEP_PASSWORD": password}
+        return await ChildProcess.start(role, command, log=self.folder / f"{role}.log", tasks=self.tasks, environment=environment)
 
     async def _figure(self, phase: str, process: ChildProcess) -> Figure:
         def on_event(event: dict[str, Any]) -> None:

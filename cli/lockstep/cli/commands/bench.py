@@ -11,9 +11,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from lockstep.cli.bench.figures import Figure
 from lockstep.cli.bench.run import Bench, BenchPlan, cluster, workplace
-from lockstep.cli.options import JsonOption, print_error, run
+from lockstep.cli.options import JsonOption, nameserver_option, print_error, run
 from lockstep.cli.render import print_json, print_table
 from lockstep.protocol.native import implementation
+from lockstep.runtime.connections.cluster_address import NAMESERVER_VARIABLE, URL_VARIABLE, ClusterAddress
 
 app = typer.Typer(add_completion=False)
 
@@ -40,13 +41,9 @@ def bench_command(
     ] = 0,
     flush: Annotated[str, typer.Option("--flush", help="Flush mode of the broker that the benchmark starts: async or sync.")] = "async",
     nameserver: Annotated[
-        str | None,
-        typer.Option(
-            "--nameserver",
-            "-n",
-            envvar="LOCKSTEP_NAMESERVER",
-            metavar="HOST:PORT[;HOST:PORT]",
-            help="Measure this cluster. By default the benchmark starts a nameserver and a broker of its own.",
+        ClusterAddress | None,
+        nameserver_option(
+            f"Measure this cluster. Default: that of {URL_VARIABLE} or {NAMESERVER_VARIABLE}, else servers that the benchmark starts."
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -58,7 +55,7 @@ def bench_command(
     run(_bench(lambda: BenchPlan(count, size, window, rate, queues, ordered, delayed=delayed), nameserver, flush, as_json))
 
 
-async def _bench(plan: Callable[[], BenchPlan], nameserver: str | None, flush: str, as_json: bool) -> None:
+async def _bench(plan: Callable[[], BenchPlan], nameserver: ClusterAddress | None, flush: str, as_json: bool) -> None:
     figures: list[Figure] = []
     bar = Progress(TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f}"), console=Console(file=sys.stderr))
     with bar:
@@ -72,7 +69,7 @@ async def _bench(plan: Callable[[], BenchPlan], nameserver: str | None, flush: s
                 figures = [figure async for figure in Bench(nameserver, plan(), folder, tasks, show_progress).run()]
             else:
                 async with cluster(folder, tasks, flush) as own:
-                    figures = [figure async for figure in Bench(own, plan(), folder, tasks, show_progress).run()]
+                    figures = [figure async for figure in Bench(ClusterAddress.parse(own), plan(), folder, tasks, show_progress).run()]
     if as_json:
         print_json([{**asdict(figure), "kernels": implementation()} for figure in figures])
         return

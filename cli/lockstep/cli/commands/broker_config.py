@@ -5,16 +5,16 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli.options import JsonOption, NameserverOption, run
+from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.admin_client import gather_results
 from lockstep.operations.changes.broker_settings import chosen_brokers, setting_json, text_of_value
 from lockstep.operations.errors import raise_if_incomplete
 from lockstep.protocol.bodies import BrokerSetting, BrokerSettings
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.configuration.config import did_you_mean
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 
 BrokerOption = Annotated[str | None, typer.Option("--broker", metavar="NAME", help="The name of one broker.")]
 SettingArgument = Annotated[str | None, typer.Argument(help="One setting, as in a settings file: retention_hours.")]
@@ -23,14 +23,14 @@ SettingArgument = Annotated[str | None, typer.Argument(help="One setting, as in 
 def get_command(
     setting: SettingArgument = None,
     broker: BrokerOption = None,
-    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    nameserver: NameserverOption = DEFAULT_CLUSTER,
     as_json: JsonOption = False,
 ) -> None:
     """Show the settings in force, where their values come from, and which can be changed at run time."""
     run(_get(setting, broker, nameserver, as_json))
 
 
-async def _get(setting: str | None, broker: str | None, nameserver: str, as_json: bool) -> None:
+async def _get(setting: str | None, broker: str | None, nameserver: ClusterAddress, as_json: bool) -> None:
     admin = admin_client(nameserver)
     brokers = await chosen_brokers(admin, broker)
     results = await gather_results({name: admin.settings(each) for name, each in brokers.items()})

@@ -4,23 +4,23 @@ from collections import Counter
 
 import typer
 
-from lockstep.cli.options import JsonOption, NameserverOption, run
+from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.admin_client import gather_results
 from lockstep.protocol.bodies import BrokerAddress
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command("cluster")
-def cluster_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
+def cluster_command(nameserver: NameserverOption = DEFAULT_CLUSTER, as_json: JsonOption = False) -> None:
     """List the brokers that the nameserver knows, and whether each can be reached from this machine at its advertised address."""
     run(_cluster(nameserver, as_json))
 
 
-async def _cluster(nameserver: str, as_json: bool) -> None:
+async def _cluster(nameserver: ClusterAddress, as_json: bool) -> None:
     admin = admin_client(nameserver)
     brokers = await admin.brokers()
     results = await gather_results({broker.name: admin.group_status(broker, None) for broker in brokers})

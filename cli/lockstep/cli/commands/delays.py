@@ -2,26 +2,26 @@
 
 import typer
 
-from lockstep.cli.options import JsonOption, NameserverOption, run
+from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.brokers.delays import DelayLine, DelayReport, delays_json, due_name
 from lockstep.operations.brokers.overviews import read_delays
 from lockstep.operations.errors import raise_if_incomplete
 from lockstep.operations.text import format_short_duration
 from lockstep.protocol.delays import format_delay
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command("delays")
-def delays_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
+def delays_command(nameserver: NameserverOption = DEFAULT_CLUSTER, as_json: JsonOption = False) -> None:
     """Show how many messages wait for their delay or for a retry, by delay and by when they are due."""
     run(_delays(nameserver, as_json))
 
 
-async def _delays(nameserver: str, as_json: bool) -> None:
+async def _delays(nameserver: ClusterAddress, as_json: bool) -> None:
     report = await read_delays(admin_client(nameserver))
     if as_json:
         print_json(delays_json(report))

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.cli.change_command import add_changes
-from lockstep.cli.options import JsonOption, NameserverOption, run
+from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.admin_client import AdminClient, BrokerResults, failure_summary, gather_results
 from lockstep.operations.changes.replay import DeadLetterReplay
 from lockstep.operations.errors import OperationError, raise_if_incomplete
@@ -18,6 +17,7 @@ from lockstep.operations.messages.message_text import message_json
 from lockstep.operations.text import body_text, format_time
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.protocol.names import DLQ_PREFIX, check_group
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 
 app = typer.Typer(no_args_is_help=True, help="List, show and replay dead letters: messages that a group has given up on.")
 
@@ -31,7 +31,7 @@ DeadLetterGroupArgument = Annotated[str, typer.Argument(help="The group that gav
 def ls_command(
     group: Annotated[str | None, typer.Argument(help="List this group's dead letters instead of the groups that have some.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="List at most N dead letters of each broker, the newest.")] = 20,
-    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    nameserver: NameserverOption = DEFAULT_CLUSTER,
     as_json: JsonOption = False,
 ) -> None:
     """List the groups that have dead letters, or the dead letters of one group."""
@@ -44,14 +44,14 @@ def show_command(
     message_id: Annotated[
         str, typer.Argument(metavar="MSGID", help="An id of the dead letter, as `dlq ls` prints it, or of its original message.")
     ],
-    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    nameserver: NameserverOption = DEFAULT_CLUSTER,
     as_json: JsonOption = False,
 ) -> None:
     """Show one dead letter: its original topic, the number of attempts, the reason of the failure, and the message."""
     run(_show(group, message_id, nameserver, as_json))
 
 
-async def _list_groups(nameserver: str, as_json: bool) -> None:
+async def _list_groups(nameserver: ClusterAddress, as_json: bool) -> None:
     admin = admin_client(nameserver)
     rows = []
     failed: dict[str, str] = {}
@@ -77,7 +77,7 @@ async def _queues_by_broker(admin: AdminClient, group: str) -> BrokerResults[lis
         raise OperationError(f"group {group} has no dead letters; run `lockstep dlq ls` to list the groups that have some") from None
 
 
-async def _list_dead_letters(group: str, limit: int, nameserver: str, as_json: bool) -> None:
+async def _list_dead_letters(group: str, limit: int, nameserver: ClusterAddress, as_json: bool) -> None:
     admin = admin_client(nameserver)
     results = await _queues_by_broker(admin, group)
     newest = await read_newest(admin, group, results, limit)
@@ -109,7 +109,7 @@ def _json(dead_letter: DeadLetter) -> dict[str, Any]:
     return {**origin, **message_json(dead_letter.message)}
 
 
-async def _show(group: str, message_id: str, nameserver: str, as_json: bool) -> None:
+async def _show(group: str, message_id: str, nameserver: ClusterAddress, as_json: bool) -> None:
     admin = admin_client(nameserver)
     results = await _queues_by_broker(admin, group)
     read = await gather_results({broker: _find(admin, group, queues, message_id.upper()) for broker, queues in results.values.items()})

@@ -2,25 +2,25 @@
 
 import typer
 
-from lockstep.cli.options import JsonOption, NameserverOption, run
+from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.brokers.diagnosis import Finding, findings_json
 from lockstep.operations.brokers.doctor_query import examine
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command("doctor")
-def doctor_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
+def doctor_command(nameserver: NameserverOption = DEFAULT_CLUSTER, as_json: JsonOption = False) -> None:
     """Check the cluster from this machine: nameservers, addresses, clocks, disks, broker names, group members.
 
     Each problem is printed with the next step. Exit 1 if there is any."""
     run(_doctor(nameserver, as_json))
 
 
-async def _doctor(nameserver: str, as_json: bool) -> None:
+async def _doctor(nameserver: ClusterAddress, as_json: bool) -> None:
     findings = await examine(admin_client(nameserver))
     problems = [finding for finding in findings if finding.problem is not None]
     if as_json:

@@ -8,10 +8,9 @@ import typer
 from lockstep.cli.change_command import add_changes
 from lockstep.cli.commands.group_history import history_command
 from lockstep.cli.commands.group_progress import export_command, import_command
-from lockstep.cli.options import GroupArgument, JsonOption, NameserverOption, run
+from lockstep.cli.options import DEFAULT_CLUSTER, GroupArgument, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.changes.group_clone import GroupClone
 from lockstep.operations.changes.group_delete import GroupDelete
 from lockstep.operations.changes.group_forget import GroupForget
@@ -23,6 +22,7 @@ from lockstep.operations.groups.group_query import list_groups, read_group, unkn
 from lockstep.operations.groups.group_report import GroupReport, forget_command, group_json
 from lockstep.operations.text import format_duration
 from lockstep.protocol.bodies import SubscriptionPolicy
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 
 app = typer.Typer(no_args_is_help=True, help="List, show, configure, reset, clone and delete consumer groups.")
 add_changes(app, (GroupReset, GroupClone, GroupCreate, GroupUpdate, GroupDelete, GroupForget))
@@ -32,18 +32,18 @@ app.command("import")(import_command)
 
 
 @app.command("list")
-def list_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
+def list_command(nameserver: NameserverOption = DEFAULT_CLUSTER, as_json: JsonOption = False) -> None:
     """List the groups that any broker knows, with their kind, members and lag."""
     run(_list(nameserver, as_json))
 
 
 @app.command("show")
-def show_command(group: GroupArgument, nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
+def show_command(group: GroupArgument, nameserver: NameserverOption = DEFAULT_CLUSTER, as_json: JsonOption = False) -> None:
     """Show each queue's owner and lag, and each member's subscription and the brokers that don't list it."""
     run(_show(group, nameserver, as_json))
 
 
-async def _list(nameserver: str, as_json: bool) -> None:
+async def _list(nameserver: ClusterAddress, as_json: bool) -> None:
     lines, failed = await list_groups(admin_client(nameserver))
     if as_json:
         print_json(groups_json(lines, failed))
@@ -53,7 +53,7 @@ async def _list(nameserver: str, as_json: bool) -> None:
     raise_if_incomplete(failed)
 
 
-async def _show(group: str, nameserver: str, as_json: bool) -> None:
+async def _show(group: str, nameserver: ClusterAddress, as_json: bool) -> None:
     admin = admin_client(nameserver)
     report, results = await read_group(admin, group)
     if report is None:

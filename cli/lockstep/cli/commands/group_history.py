@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli.options import GroupArgument, JsonOption, NameserverOption, run
+from lockstep.cli.options import DEFAULT_CLUSTER, GroupArgument, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.admin_client import AdminClient, gather_results
 from lockstep.operations.errors import raise_if_incomplete
 from lockstep.operations.groups.group_history import PlacedEvent, hand_overs, in_order, incomplete, known_since, summary
@@ -23,6 +22,7 @@ from lockstep.operations.text import format_short_duration, format_time
 from lockstep.protocol.bodies import GroupEventKind, GroupEvents
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import check_group, check_topic
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.host import Host
 
 
@@ -45,7 +45,7 @@ def history_command(
             help="Write a picture as well: a lane for each queue that shows who held it when, or for each member if none is locked.",
         ),
     ] = None,
-    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    nameserver: NameserverOption = DEFAULT_CLUSTER,
     as_json: JsonOption = False,
 ) -> None:
     """Show who joined and left a group, who was granted which queue when, and how long hand-overs took.
@@ -55,7 +55,7 @@ def history_command(
     run(_history(group, topic, since, svg, nameserver, as_json))
 
 
-async def _history(group: str, topic: str | None, since: str | None, svg: Path | None, nameserver: str, as_json: bool) -> None:
+async def _history(group: str, topic: str | None, since: str | None, svg: Path | None, nameserver: ClusterAddress, as_json: bool) -> None:
     host = Host.current()
     check_group(group)
     if topic is not None:

@@ -6,16 +6,16 @@ from typing import Annotated
 import typer
 
 from lockstep.cli.commands.message_find import find_command
-from lockstep.cli.options import JsonOption, NameserverOption, run
+from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.messages.message_query import brokers_to_search, find_by_id, place_of
 from lockstep.operations.messages.message_text import message_json
 from lockstep.operations.messages.message_track import track_json, track_text
 from lockstep.operations.messages.tracking import tracks
 from lockstep.operations.messages.waiting import home_queue
 from lockstep.operations.text import body_text
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.logs.safe_text import printable
 
 app = typer.Typer(no_args_is_help=True, help="Show single messages, and find them by key, id or time.")
@@ -32,7 +32,7 @@ def show_command(
     ],
     broker: Annotated[str | None, typer.Option("--broker", help="Search only this broker. By default all brokers.")] = None,
     track: Annotated[bool, typer.Option("--track", help="Show also what became of it in each group of its topic.")] = False,
-    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    nameserver: NameserverOption = DEFAULT_CLUSTER,
     as_json: JsonOption = False,
 ) -> None:
     """Show one stored message.
@@ -54,7 +54,7 @@ def show_command(
     run(_show(message_id, broker, nameserver, as_json, with_tracks=track))
 
 
-async def _show(message_id: str, broker: str | None, nameserver: str, as_json: bool, *, with_tracks: bool) -> None:
+async def _show(message_id: str, broker: str | None, nameserver: ClusterAddress, as_json: bool, *, with_tracks: bool) -> None:
     place_of(message_id)  # raises for text that is no id, before anything is asked
     admin = admin_client(nameserver)
     searched = brokers_to_search(await admin.brokers(), broker)

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli.options import JsonOption, NameserverOption, print_error, run
+from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, print_error, run
 from lockstep.cli.render import print_json
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.errors import raise_if_incomplete
 from lockstep.operations.messages.find import Criteria, Found, check_key, find_id, find_key
 from lockstep.operations.messages.message_text import message_json, message_line
@@ -22,6 +21,7 @@ from lockstep.protocol.headers.offsets import TIMESTAMP_MAX
 from lockstep.protocol.messages.properties import check_text
 from lockstep.protocol.names import check_topic
 from lockstep.protocol.tags import TagFilter
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.host import Host
 
 LIMIT_MAX = 1_000
@@ -51,7 +51,7 @@ def find_command(
     everywhere: Annotated[
         bool, typer.Option("--all", help="With --id: find also copies that were stored later (retries, dead letters, replays).")
     ] = False,
-    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    nameserver: NameserverOption = DEFAULT_CLUSTER,
     as_json: JsonOption = False,
 ) -> None:
     """Find messages by key, by the id that a producer gave, or by time, at all brokers: the newest first.
@@ -75,7 +75,7 @@ async def _find(
     period: tuple[str | None, str | None],
     limit: int,
     everywhere: bool,
-    nameserver: str,
+    nameserver: ClusterAddress,
     as_json: bool,
 ) -> None:
     host = Host.current()

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.cli.change_command import add_changes
-from lockstep.cli.options import JsonOption, NameserverOption, run
+from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.admin_client import failure_summary, gather_results
 from lockstep.operations.changes.park_change import ParkDrop, ParkReplay
 from lockstep.operations.errors import raise_if_incomplete
@@ -28,6 +27,7 @@ from lockstep.operations.messages.message_text import message_json
 from lockstep.operations.text import body_text, format_time
 from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.topics.queue import MessageQueue
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 
 app = typer.Typer(
     no_args_is_help=True, help="List, show, replay and drop parked keys: sharding keys that an ordered group has set aside after failures."
@@ -44,7 +44,7 @@ PLACES_SHOWN = 8
 def ls_command(
     group: Annotated[str | None, typer.Argument(help="List the parked keys of this group. By default those of all groups.")] = None,
     topic: TopicOption = None,
-    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    nameserver: NameserverOption = DEFAULT_CLUSTER,
     as_json: JsonOption = False,
 ) -> None:
     """List the parked keys, why each was parked, and how many messages wait for its replay.
@@ -61,7 +61,7 @@ def show_command(
     key: Annotated[str, typer.Argument(metavar="KEY", help="The sharding key, as `park ls` prints it.")],
     topic: TopicOption = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="Show at most N messages of each queue, the first ones.")] = 20,
-    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    nameserver: NameserverOption = DEFAULT_CLUSTER,
     as_json: JsonOption = False,
 ) -> None:
     """Show the messages of a parked key that wait for its replay, in order. The first one is the message that failed, or is tried now."""
@@ -71,7 +71,7 @@ def show_command(
 add_changes(app, (ParkReplay, ParkDrop))
 
 
-async def _list(group: str | None, topic: str | None, nameserver: str, as_json: bool) -> None:
+async def _list(group: str | None, topic: str | None, nameserver: ClusterAddress, as_json: bool) -> None:
     check_names(group, topic)
     admin = admin_client(nameserver)
     listed = await list_parked(admin, group, topic)
@@ -139,7 +139,7 @@ def _waiting_json(waiting: WaitingCount | None) -> dict[str, Any]:
     return {"waiting": waiting.count, "waiting_complete": waiting.complete}
 
 
-async def _show(group: str, key: str, topic: str | None, limit: int, nameserver: str, as_json: bool) -> None:
+async def _show(group: str, key: str, topic: str | None, limit: int, nameserver: ClusterAddress, as_json: bool) -> None:
     check_names(group, topic, key)
     admin = admin_client(nameserver)
     async with admin.keep_connections():

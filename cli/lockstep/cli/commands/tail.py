@@ -4,16 +4,16 @@ from typing import Annotated
 
 import typer
 
-from lockstep.cli.options import NameserverOption, TopicArgument, print_error, run
+from lockstep.cli.options import DEFAULT_CLUSTER, NameserverOption, TopicArgument, print_error, run
 from lockstep.cli.reporter import admin_client
 from lockstep.cli.tail import Selection, Tail
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.messages.message_text import message_json, message_line
 from lockstep.operations.targets import Target, parse_queue, parse_since
 from lockstep.operations.text import json_text
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.tags import TagFilter
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.host import Host
 
 END_S = 3
@@ -53,7 +53,7 @@ def tail_command(
     follow: Annotated[
         bool, typer.Option("--follow/--no-follow", help="Wait for further messages, or exit after the last one that is stored now.")
     ] = True,
-    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    nameserver: NameserverOption = DEFAULT_CLUSTER,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,
 ) -> None:
     """Print a topic's messages as they are stored, beginning at the end of every queue. Press Ctrl-C to stop.
@@ -71,7 +71,7 @@ async def _tail(
     key: str | None,
     count: int | None,
     follow: bool,
-    nameserver: str,
+    nameserver: ClusterAddress,
     as_json: bool,
 ) -> None:
     for suspect in TagFilter.parse(tag).suspicious_tags():

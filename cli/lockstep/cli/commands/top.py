@@ -16,15 +16,15 @@ from rich.table import Table
 from rich.text import Text
 
 from lockstep.cli import live
-from lockstep.cli.options import JsonOption, NameserverOption, run
+from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.brokers.overviews import read_overviews
 from lockstep.operations.brokers.rates import BrokerRates, ClusterRates, GroupRates, Looks, rates
 from lockstep.operations.text import format_duration
 from lockstep.protocol.errors import TransportError
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.logs.safe_text import printable
 
 TREND_LOOKS = 60
@@ -51,7 +51,7 @@ def top_command(
     interval: Annotated[float, typer.Option("--interval", "-i", min=0.5, max=60, help="Seconds between two looks.")] = 2.0,
     sort: Annotated[Sort, typer.Option("--sort", help="What groups are sorted by, the highest first.")] = Sort.BEHIND,
     once: Annotated[bool, typer.Option("--once", help="Print one result after two looks, and end.")] = False,
-    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    nameserver: NameserverOption = DEFAULT_CLUSTER,
     as_json: JsonOption = False,
 ) -> None:
     """Show brokers and groups as they change: rates, lag and when it will be gone, moves of queues. Ctrl-C ends it.
@@ -62,7 +62,7 @@ def top_command(
     run(_top(nameserver, interval, sort, once or as_json or not sys.stdout.isatty(), as_json), interrupted=0)
 
 
-async def _top(nameserver: str, interval_s: float, sort: Sort, once: bool, as_json: bool) -> None:
+async def _top(nameserver: ClusterAddress, interval_s: float, sort: Sort, once: bool, as_json: bool) -> None:
     admin = admin_client(nameserver)
     before = await read_overviews(admin)
     if not once:

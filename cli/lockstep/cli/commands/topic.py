@@ -3,10 +3,9 @@
 import typer
 
 from lockstep.cli.change_command import add_changes
-from lockstep.cli.options import JsonOption, NameserverOption, TopicArgument, run
+from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, TopicArgument, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.admin_client import gather_results
 from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
@@ -15,6 +14,7 @@ from lockstep.operations.changes.topic_forget_deleted import TopicForgetDeleted
 from lockstep.operations.changes.topic_purge import TopicPurge
 from lockstep.operations.errors import raise_if_incomplete
 from lockstep.operations.watch.topic_query import read_topic, topic_json
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, show, alter, purge and delete topics.")
 
@@ -22,18 +22,18 @@ add_changes(app, (TopicCreate, TopicAlter, TopicPurge, TopicDelete, TopicForgetD
 
 
 @app.command("list")
-def list_command(nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
+def list_command(nameserver: NameserverOption = DEFAULT_CLUSTER, as_json: JsonOption = False) -> None:
     """List all topics except internal ones, including the groups' %RETRY%GROUP (messages to retry) and %DLQ%GROUP (dead letters)."""
     run(_list(nameserver, as_json))
 
 
 @app.command("show")
-def show_command(topic: TopicArgument, nameserver: NameserverOption = DEFAULT_NAMESERVER, as_json: JsonOption = False) -> None:
+def show_command(topic: TopicArgument, nameserver: NameserverOption = DEFAULT_CLUSTER, as_json: JsonOption = False) -> None:
     """Show a topic's layout, and the first and the next offset of each queue."""
     run(_show(topic, nameserver, as_json))
 
 
-async def _list(nameserver: str, as_json: bool) -> None:
+async def _list(nameserver: ClusterAddress, as_json: bool) -> None:
     admin = admin_client(nameserver)
     topics = await admin.topics()
     async with admin.keep_connections():
@@ -51,7 +51,7 @@ async def _list(nameserver: str, as_json: bool) -> None:
         print_table(["topic", ">queues", "brokers", ">version"], rows, empty="no topics")
 
 
-async def _show(topic: str, nameserver: str, as_json: bool) -> None:
+async def _show(topic: str, nameserver: ClusterAddress, as_json: bool) -> None:
     report = await read_topic(admin_client(nameserver), topic)
     layout = report.layout
     if as_json:

@@ -12,10 +12,9 @@ from rich.console import Console, ConsoleDimensions
 from rich.text import Text
 
 from lockstep.cli import live
-from lockstep.cli.options import GroupArgument, JsonOption, NameserverOption, run
+from lockstep.cli.options import DEFAULT_CLUSTER, GroupArgument, JsonOption, NameserverOption, run
 from lockstep.cli.render import print_json, print_line
 from lockstep.cli.reporter import admin_client
-from lockstep.client.config import DEFAULT_NAMESERVER
 from lockstep.operations.admin_client import AdminClient, failure_summary
 from lockstep.operations.errors import raise_if_incomplete
 from lockstep.operations.explain.why_query import Diagnosis, diagnosis_json
@@ -23,6 +22,7 @@ from lockstep.operations.explain.why_question import Examine, ask
 from lockstep.operations.explain.why_text import answer_of, diagnosis_lines
 from lockstep.operations.text import format_time, json_text, without_durations
 from lockstep.protocol.errors import LockstepError
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.logs.safe_text import printable
 
 app = typer.Typer(add_completion=False)
@@ -46,7 +46,7 @@ def why_command(
     interval: Annotated[
         float, typer.Option("--interval", "-i", min=0.5, max=60, help="Seconds between two examinations, with --watch.")
     ] = 2.0,
-    nameserver: NameserverOption = DEFAULT_NAMESERVER,
+    nameserver: NameserverOption = DEFAULT_CLUSTER,
     as_json: JsonOption = False,
 ) -> None:
     """Explain why a group makes no progress: the cause first, then what adds to it, then the next step.
@@ -63,7 +63,13 @@ def why_command(
 
 
 async def _why(
-    group: str, target: str | None, key: str | None, topic: str | None, nameserver: str, as_json: bool, interval_s: float | None = None
+    group: str,
+    target: str | None,
+    key: str | None,
+    topic: str | None,
+    nameserver: ClusterAddress,
+    as_json: bool,
+    interval_s: float | None = None,
 ) -> None:
     """Examine once, or every `interval_s` seconds."""
     admin = admin_client(nameserver)

@@ -58,7 +58,7 @@ class Producer(Life):
         tls: Connect by TLS: True, or Tls(ca=FILE), which says what the client trusts and shows. Default: plain connections.
         user: The user to log in as. Default: that of the URL, or LOCKSTEP_USER, or none.
         password: The password, the Path of a file that has it, or a function that returns it; the latter two are asked at each login.
-            Default: the URL's password_file, LOCKSTEP_PASSWORD, or the file that LOCKSTEP_PASSWORD_FILE names.
+            Default: the URL's password or password_file, LOCKSTEP_PASSWORD, or the file that LOCKSTEP_PASSWORD_FILE names.
         login_optional: Go on with servers that ask for no login.
         client: The connections to use, instead of `nameserver`. Default: the producer has its own.
         host: The clock, randomness and files to use; for tests. Default: those of this machine.

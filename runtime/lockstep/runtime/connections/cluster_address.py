@@ -7,7 +7,11 @@ The parameters of the URL are tls (on or off), tls_ca, tls_cert, tls_key and tls
 TLS on. They hold for nameservers and brokers alike.
 
 A user logs in with the password of the file `password_file`, or else of LOCKSTEP_PASSWORD or LOCKSTEP_PASSWORD_FILE in the environment.
-LOCKSTEP_USER is the user of an address without one. A password is never part of an address.
+LOCKSTEP_USER is the user of an address without one.
+
+A URL that a program or LOCKSTEP_URL gives may have the password itself, lockstep://USER:PASSWORD@HOST:PORT. Arguments of commands, settings
+of servers and options of Spark may not: others can see them. User and password are percent-encoded. Nothing shows a password: neither the
+text of an address nor an error about it, which quotes no part of a text that may have one.
 """
 
 import os
@@ -26,7 +30,8 @@ from lockstep.runtime.security.users import check_user_name
 SCHEME = "lockstep://"
 PREFIX = "tls_"
 PASSWORD_FILE = "password_file"
-_URL = re.compile(r"lockstep://(?:(?P<user>[^/?#@]*)@)?(?P<hosts>[^/?#@]*)/?(?:\?(?P<query>[^#]*))?")
+URL_VARIABLE, NAMESERVER_VARIABLE = "LOCKSTEP_URL", "LOCKSTEP_NAMESERVER"
+_URL = re.compile(r"lockstep://(?:(?P<user>[^/?#@:]*)(?::(?P<password>[^/?#@]*))?@)?(?P<hosts>[^/?#@]*)/?(?:\?(?P<query>[^#@]*))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +57,57 @@ class ClusterAddress:
     user: str | None = None
     """None: there is no login, unless the environment has a user."""
     password_file: str | None = None
+    password: str | None = field(default=None, repr=False)
+    """It is not part of the text of the address."""
 
     @classmethod
-    def parse(cls, address: "ClusterAddress | str | Sequence[str]", tls: Tls | bool | None = None) -> "ClusterAddress":
+    def parse(
+        cls, address: "ClusterAddress | str | Sequence[str]", tls: Tls | bool | None = None, *, may_have_password: bool = False
+    ) -> "ClusterAddress":
         """Return the address that a text in one of the forms above has, or a list of nameservers. `tls`: True is the same as Tls().
 
         Raises:
-            ConfigError: The address is invalid, or it has settings of TLS of its own besides `tls`.
+            ConfigError: The address is invalid, it has settings of TLS of its own besides `tls`, or it is a text with a password and
+                `may_have_password` is False: others can see the text.
         """
-        found = (
-            address if isinstance(address, ClusterAddress) else _parse_text(address) if isinstance(address, str) else cls(_checked(address))
-        )
+        if isinstance(address, ClusterAddress):
+            found = address
+        else:
+            found = _parse_text(address) if isinstance(address, str) else cls(_checked(address))
+            if found.password is not None and not may_have_password:
+                instead = f"{PASSWORD_FILE}=FILE, or for clients LOCKSTEP_PASSWORD or {URL_VARIABLE}"
+                raise ConfigError(f"nameserver URL: others may see a password that it has: use {instead}")
         if tls is None:
             return found
         if found.tls is not None:
             raise ConfigError(f"nameserver={str(found)!r} and tls={tls!r}: give one of them; the address has settings of TLS already")
         return replace(found, tls=tls if isinstance(tls, Tls) else Tls() if tls else None)
 
+    @classmethod
+    def of_environment(cls, environment: Mapping[str, str] | None = None) -> "ClusterAddress | None":
+        """Return the address that LOCKSTEP_URL or LOCKSTEP_NAMESERVER has, or None.
+
+        Raises:
+            ConfigError: An address is invalid, or both are set and differ.
+        """
+        environment = os.environ if environment is None else environment
+        found: dict[str, ClusterAddress] = {}
+        for name in (URL_VARIABLE, NAMESERVER_VARIABLE):
+            text = environment.get(name, "").strip()
+            if name == URL_VARIABLE and text and not text.startswith(SCHEME):
+                raise ConfigError(f"{name} is not a URL: expected lockstep://USER:PASSWORD@HOST:PORT/, or {NAMESERVER_VARIABLE}=HOST:PORT")
+            try:
+                if text:
+                    found[name] = cls.parse(text, may_have_password=name == URL_VARIABLE)
+            except ConfigError as error:
+                raise ConfigError(f"{name}: {error}") from None
+        if len(set(map(str, found.values()))) > 1:
+            given = " and ".join(f"{name} ({address})" for name, address in found.items())
+            raise ConfigError(f"{given} differ: unset one of them")
+        return next(iter(found.values()), None)
+
     def __str__(self) -> str:
-        """Return the text that `parse` reads."""
+        """Return the text that `parse` reads, without the password."""
         if self.tls is None and self.user is None:
             return ";".join(self.nameservers)
         tls = {} if self.tls is None else {each.name: getattr(self.tls, each.name) for each in fields(Tls)}
@@ -88,7 +125,7 @@ class ClusterAddress:
         """
         environment = os.environ if environment is None else environment
         user = login.user or self.user or environment.get("LOCKSTEP_USER")
-        password: PasswordSource | None = login.password
+        password: PasswordSource | None = self.password if login.password is None else login.password
         if password is None and self.password_file is not None:
             password = Path(self.password_file)
         if password is None and user is not None:
@@ -111,7 +148,9 @@ def _parse_text(text: str) -> ClusterAddress:
         return ClusterAddress(_checked(text.replace(",", ";").split(";")))
     url = _URL.fullmatch(text.strip())
     if url is None:
-        raise ConfigError("nameserver is an invalid URL: expected lockstep://HOST:PORT,HOST:PORT/?tls=on&tls_ca=FILE")
+        raise ConfigError(
+            "nameserver is an invalid URL: expected lockstep://HOST:PORT,HOST:PORT/?tls_ca=FILE, / ? # @ : of user and password as %XX"
+        )
     nameservers = _checked(unquote(url["hosts"]).replace(";", ",").split(","))
     known = {f"{PREFIX}{each.name}": each.name for each in fields(Tls)}
     given: dict[str, str] = {}
@@ -126,16 +165,18 @@ def _parse_text(text: str) -> ClusterAddress:
             given[known[name]] = value
         else:
             names = ", ".join([*known, PASSWORD_FILE])
-            raise ConfigError(f"nameserver URL: unexpected {name[:80]}={value[:80]}: expected tls=on, tls=off, and each of {names} once")
+            raise ConfigError(f"nameserver URL: unexpected {name[:80]}: expected tls=on, tls=off, and each of {names} once")
     if given and switch == "off":
         raise ConfigError(f"nameserver URL: tls=off and {PREFIX}{next(iter(given))}: leave one of them out")
-    user = None if url["user"] is None else unquote(url["user"])
-    if user is not None and ":" in user:
-        raise ConfigError(f"nameserver URL: a password is never part of it: use {PASSWORD_FILE}=FILE or LOCKSTEP_PASSWORD")
+    user, password = (None if url[part] is None else unquote(url[part]) for part in ("user", "password"))
+    if ":" in (user or ""):
+        raise ConfigError("nameserver URL: its user has an encoded colon: expected lockstep://USER:PASSWORD@HOST:PORT")
+    if password is not None and password_file is not None:
+        raise ConfigError(f"nameserver URL: {PASSWORD_FILE} and a password: leave one of them out")
     if password_file is not None and user is None:
         raise ConfigError(f"nameserver URL: {PASSWORD_FILE} without a user: expected lockstep://USER@HOST:PORT/…")
     tls = Tls(**given) if given or switch == "on" else None
-    return ClusterAddress(nameservers, tls, None if user is None else check_user_name(user), password_file)
+    return ClusterAddress(nameservers, tls, None if user is None else check_user_name(user), password_file, password)
 
 
 def _checked(given: Iterable[str]) -> tuple[str, ...]:
@@ -143,6 +184,8 @@ def _checked(given: Iterable[str]) -> tuple[str, ...]:
     addresses = tuple(dict.fromkeys(address.strip() for address in given if address.strip()))
     if not addresses:
         raise ConfigError('no nameserver address: give nameserver="HOST:PORT" (several are separated by ";")')
+    if any("@" in address for address in addresses):  # they are not shown: there may be a password
+        raise ConfigError("nameserver address with @: expected HOST:PORT, or one URL, lockstep://USER@HOST:PORT,HOST:PORT/")
     for address in addresses:
         host, colon, port = address.rpartition(":")
         if not (colon and host and port.isascii() and port.isdigit() and len(port) <= 5 and 0 < int(port) < 65_536):
