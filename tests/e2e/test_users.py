@@ -1,13 +1,18 @@
 """A cluster whose servers require a login: clients, commands and brokers, while passwords change."""
 
+import asyncio
 import json
+import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from support.certificates import write_authority, write_certificate
-from support.cluster import Cluster
+from support.cluster import WAIT_S, Cluster
 from support.logins import PASSWORD, write_users
+from support.processes import clean_environment
 
 pytestmark = pytest.mark.e2e
 
@@ -95,3 +100,37 @@ async def test_server_that_others_reach_needs_users_and_a_certificate(cluster: C
     parameters = f"tls_ca={write_authority(tmp_path / 'ca.pem')}&password_file={tmp_path / 'password'}"
     code, _, error = await cluster.started_command("cluster", "--nameserver", f"lockstep://billing@{where}/?{parameters}")
     assert (code, "knows no broker" in error or "no broker" in error) == (1, True), error
+
+
+async def test_commands_without_an_address_use_the_login_that_was_stored(closed: Cluster, tmp_path: Path) -> None:
+    cert, key = write_certificate(tmp_path)
+    closed.server_options += ("--tls", "require", "--tls-cert", cert, "--tls-key", key)
+    closed.parameters += f"&tls_ca={write_authority(tmp_path / 'ca.pem')}"
+    await closed.servers(brokers=["broker-a"])
+    environment, file = clean_environment(HOME=str(tmp_path)), tmp_path / ".lockstep" / "client.toml"
+
+    async def lockstep(*arguments: str, password: str = "", cwd: Path = Path("/")) -> tuple[int, str]:
+        def run() -> "subprocess.CompletedProcess[str]":
+            command = [sys.executable, "-m", "lockstep.cli.main", *arguments]
+            return subprocess.run(command, capture_output=True, text=True, input=password, env=environment, cwd=cwd, timeout=WAIT_S)
+
+        ended = await asyncio.to_thread(run)
+        assert PASSWORD not in ended.stdout + ended.stderr
+        return ended.returncode, " ".join((ended.stdout + ended.stderr).split())
+
+    login = "login", "--nameserver", f"lockstep://{closed.addresses['nameserver']}/?tls_ca=ca.pem", "--user", "billing"
+    code, said = await lockstep(*login, password="wrong password", cwd=tmp_path)
+    assert (code, "the user or the password is wrong" in said, file.exists()) == (1, True, False), said
+    code, said = await lockstep(*login, password=PASSWORD, cwd=tmp_path)
+    assert (code, f"stored as default in {file}" in said, stat.S_IMODE(file.stat().st_mode)) == (0, True, 0o600), said
+    assert await lockstep("login", "--list") == (0, f"login nameserver user TLS default {closed.addresses['nameserver']} billing yes")
+    for command in (("topic", "show", "orders"), ("send", "orders", "body"), ("tail", "orders", "--from-start", "--no-follow")):
+        code, said = await lockstep(*command)
+        assert (code, "orders" in said) == (0, True), said
+    await closed.kill("nameserver")
+    code, said = await lockstep("topic", "list")
+    assert code == 1
+    assert said.endswith(f"; the address is that of the login default in {file}, whose user is billing")
+    assert await lockstep("logout") == (0, f"Removed the login default from {file}.")
+    code, said = await lockstep("topic", "list", "--nameserver", "default")
+    assert (code, f"there is no login 'default' in {file}: there are none" in said) == (2, True), said

@@ -31,6 +31,8 @@ COMMANDS = (
     "security",
     "user",
     "acl",
+    "login",
+    "logout",
 )
 """Modules of `lockstep.cli.commands`, each of which has the command of its name as `app`, in the order of `lockstep --help`."""
 

@@ -7,32 +7,35 @@ from typing import Annotated, Any
 
 import typer
 
+from lockstep.cli.chosen_cluster import LOGIN_VARIABLE, chosen_cluster, origin
 from lockstep.cli.interrupt import CommandInterruptedError, run_interruptible
 from lockstep.client.config import DEFAULT_NAMESERVER
-from lockstep.protocol.errors import ConfigError, LocalProtocolError, LockstepError
+from lockstep.operations.client_file import DEFAULT_LOGIN
+from lockstep.protocol.errors import AuthenticationError, ConfigError, LocalProtocolError, LockstepError, TransportError
 from lockstep.runtime.connections.cluster_address import NAMESERVER_VARIABLE, URL_VARIABLE, ClusterAddress
 from lockstep.runtime.logs.safe_text import printable
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic's name.")]
+LoginArgument = Annotated[str, typer.Argument(help="The name of the stored login.")]
 GroupArgument = Annotated[str, typer.Argument(help="The group's name.")]
 
 
-def _chosen_cluster(value: str | ClusterAddress | None) -> ClusterAddress | None:
-    """Return the cluster that the option names, else the environment, else the command's default."""
+def _chosen(context: typer.Context, value: str | ClusterAddress | None) -> ClusterAddress | None:
     try:
-        return ClusterAddress.parse(value) if isinstance(value, str) else ClusterAddress.of_environment() or value
+        given, default = (value, None) if isinstance(value, str) else (None, value)
+        return chosen_cluster(given, default, context)
     except LockstepError as error:
         print_error(error)
         raise typer.Exit(2) from None
 
 
 def nameserver_option(help_text: str) -> Any:
-    """Return the option that names a cluster. Its value is a ClusterAddress, or the default of the command."""
+    """Return the option that names a cluster. Its value is a ClusterAddress: chosen_cluster.py says which. The default may be None."""
     return typer.Option(
         *("--nameserver", "-n"),
-        metavar="HOST:PORT[;HOST:PORT]",
+        metavar="HOST:PORT[;HOST:PORT]|LOGIN",
         parser=lambda text: text,
-        callback=_chosen_cluster,
+        callback=_chosen,
         show_default=False,
         help=help_text,
     )
@@ -43,7 +46,8 @@ NameserverOption = Annotated[
     ClusterAddress,
     nameserver_option(
         "Addresses of the nameservers. If one does not respond, the next one is used. With TLS: lockstep://HOST:PORT/?tls_ca=FILE. "
-        f"Default: {URL_VARIABLE} or {NAMESERVER_VARIABLE}, else {DEFAULT_NAMESERVER}."
+        f"Or the name of a stored login. Default: {URL_VARIABLE}, {NAMESERVER_VARIABLE} or {LOGIN_VARIABLE}, else the login "
+        f"`{DEFAULT_LOGIN}`, else {DEFAULT_NAMESERVER}."
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text and tables.")]
@@ -68,7 +72,8 @@ def run(work: Coroutine[Any, Any, None], *, interrupted: int = 130, end_s: float
         sys.stdout = sys.stderr
         raise typer.Exit(0) from None
     except (LockstepError, OSError) as error:
-        print_error(error)
+        source = origin.get() if isinstance(error, TransportError | AuthenticationError) else ""
+        print_error(f"{error}{'; ' if source else ''}{source}")
         raise typer.Exit(2 if isinstance(error, ConfigError | LocalProtocolError) else 1) from None
 
 

@@ -9,6 +9,7 @@ from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
+from lockstep.operations.client_file import ClientFile
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.runtime.daemon import Service
@@ -123,7 +124,7 @@ class StandaloneCluster:
 
 def next_steps(nameserver: str, brokers: Mapping[str, str], store: str, dashboard: str | None = None) -> str:
     """Return the text that is printed after the start: the addresses, and commands to try in another terminal."""
-    elsewhere = nameserver != f"127.0.0.1:{DEFAULT_PORT}"
+    elsewhere = nameserver != f"127.0.0.1:{DEFAULT_PORT}" or ClientFile.of_environment().exists()
     lines = [
         f"lockstep is up: nameserver {nameserver}, "
         + ", ".join(f"{name} {address}" for name, address in brokers.items())

@@ -93,6 +93,8 @@ ARGUMENTS = {
     ("user", "list"): ["--security", "users.toml"],
     ("acl", "list"): ["--security", "users.toml"],
     ("acl", "test"): ["Pub topic:orders", "--user", "nobody", "--security", "users.toml"],
+    ("login",): ["default", "--user", "nobody"],
+    ("logout",): ["nothing"],
 }
 """Arguments with which each command does something and ends."""
 SERVERS = {("nameserver",), ("dashboard",)}
@@ -153,6 +155,7 @@ def test_invalid_value_of_any_parameter_never_prints_a_traceback(
     """The usual run tests a third of the values for each parameter, different ones for each; the slow run tests all."""
     monkeypatch.chdir(tmp_path)  # some values are names of files
     monkeypatch.setenv("LOCKSTEP_NAMESERVER", nameserver)
+    monkeypatch.setenv("LOCKSTEP_CLIENT_FILE", str(tmp_path / "client.toml"))
     options = [each.opts[0] for each in COMMANDS[path].params if isinstance(each, TyperOption) and not each.is_flag]
     places = [place for place, _ in enumerate(each for each in COMMANDS[path].params if isinstance(each, TyperArgument))]
     for number, (name, value) in enumerate(product([*options, *places], RUBBISH)):

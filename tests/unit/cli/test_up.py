@@ -143,10 +143,13 @@ def test_broker_port_above_65535_is_rejected() -> None:
         StandaloneCluster(Host.real(), store="dir", port=64_501, broker_count=1).broker_config(0, "127.0.0.1:64501")
 
 
-def test_next_steps_name_the_nameserver_only_if_it_is_not_the_default() -> None:
+def test_next_steps_name_the_nameserver_only_if_commands_would_use_another_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     brokers = {"broker-a": "127.0.0.1:10911"}
+    monkeypatch.setenv("LOCKSTEP_CLIENT_FILE", str(tmp_path / "client.toml"))
     assert "export" not in next_steps("127.0.0.1:9876", brokers, "dir")
     assert "export LOCKSTEP_NAMESERVER=127.0.0.1:1234" in next_steps("127.0.0.1:1234", brokers, "dir")
+    (tmp_path / "client.toml").touch()
+    assert "export LOCKSTEP_NAMESERVER=127.0.0.1:9876" in next_steps("127.0.0.1:9876", brokers, "dir")
 
 
 def test_next_steps_name_the_dashboard_only_if_there_is_one() -> None:

@@ -77,7 +77,8 @@ def test_name_that_an_address_or_a_login_could_not_have_is_refused(name: str) ->
 
 
 @pytest.mark.parametrize(
-    ("mode", "words"), [(0o600, ""), (0o640, ""), (0o620, "others than its owner may write it"), (0o644, "everybody may read it")]
+    ("mode", "words"),
+    [(0o600, ""), (0o640, ""), (0o620, "others than its owner may write it"), (0o644, "others than its owner may read it")],
 )
 def test_file_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: int, words: str) -> None:
     path = tmp_path / "users.toml"

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from lockstep.cli.bench.figures import Figure
 from lockstep.cli.bench.run import Bench, BenchPlan, cluster, workplace
+from lockstep.cli.chosen_cluster import LOGIN_VARIABLE
 from lockstep.cli.options import JsonOption, nameserver_option, print_error, run
 from lockstep.cli.render import print_json, print_table
 from lockstep.protocol.native import implementation
@@ -43,7 +44,8 @@ def bench_command(
     nameserver: Annotated[
         ClusterAddress | None,
         nameserver_option(
-            f"Measure this cluster. Default: that of {URL_VARIABLE} or {NAMESERVER_VARIABLE}, else servers that the benchmark starts."
+            f"Measure this cluster. Default: that of {URL_VARIABLE}, {NAMESERVER_VARIABLE} or {LOGIN_VARIABLE}, else servers that the "
+            "benchmark starts."
         ),
     ] = None,
     as_json: JsonOption = False,

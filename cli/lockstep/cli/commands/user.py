@@ -1,7 +1,5 @@
 """`lockstep user`: the file of the users of a cluster."""
 
-import getpass
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,13 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from lockstep.cli.options import JsonOption, run
+from lockstep.cli.password import PasswordOption, read_password
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.operations.errors import OperationError
-from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.extras import with_advice
 from lockstep.runtime.host import Host
 from lockstep.runtime.security.users import User
-from lockstep.runtime.security.watched_files import read_file
 
 app = typer.Typer(no_args_is_help=True, help="Change the file of users: who may log in, and by which password.")
 
@@ -23,10 +20,6 @@ NameArgument = Annotated[str, typer.Argument(help="The user's name.")]
 FileOption = Annotated[
     Path,
     typer.Option("--security", envvar="LOCKSTEP_SECURITY", help="The file of users, which all servers have (--security)."),
-]
-PasswordOption = Annotated[
-    Path | None,
-    typer.Option("--password-file", help="A file whose first line is the password. Without it the command asks, or reads a pipe."),
 ]
 
 
@@ -56,7 +49,7 @@ def add_command(
     entries = {"from": allowed_from, "role": role, "topics": topic, "groups": group, "allow": allow, "deny": deny, "brokers": broker}
 
     def work(users: Any) -> None:
-        users.add(name, read_password(name, password_file), {**entries, "super": is_super})
+        users.add(name, read_password(name, password_file, is_new=True), {**entries, "super": is_super})
         print_line(f"Added user {name} to {security}.")
 
     run(_change(security, work))
@@ -67,7 +60,7 @@ def passwd_command(name: NameArgument, security: FileOption, password_file: Pass
     """Change a user's password. Connections that used another one are closed within 10 s after servers have read the file."""
 
     def work(users: Any) -> None:
-        users.change_password(name, read_password(name, password_file))
+        users.change_password(name, read_password(name, password_file, is_new=True))
         print_line(f"Changed the password of {name} in {security}.")
 
     run(_change(security, work))
@@ -86,7 +79,7 @@ def rotate_command(
         if end:
             print_line(f"Took {users.end_rotation(name)} passwords of {name} away in {security}.")
             return
-        count = users.add_password(name, read_password(name, password_file))
+        count = users.add_password(name, read_password(name, password_file, is_new=True))
         print_line(f"User {name} has {count} passwords in {security}. When all clients have the new one: lockstep user rotate {name} --end")
 
     run(_change(security, work))
@@ -151,19 +144,3 @@ async def _change(security: Path, work: Callable[[Any], None]) -> None:
     except ModuleNotFoundError as error:
         raise OperationError(str(with_advice(error))) from error
     work(UsersFile(security, Host.current().random.token))
-
-
-def read_password(name: str, path: Path | None) -> str:
-    """Return a password from a file, from a pipe, or from who sits at the terminal, who types it twice. Raise ConfigError."""
-    if path is not None:
-        return _first_line(read_file(str(path)).decode("utf-8", "surrogateescape"))
-    if not sys.stdin.isatty():
-        return _first_line(sys.stdin.readline())
-    first = getpass.getpass(f"Password of {name}: ")
-    if getpass.getpass("The same again: ") != first:
-        raise ConfigError("the passwords differ: nothing was changed")
-    return first
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0].rstrip("\r")

@@ -70,7 +70,9 @@ TEST_PREFIX = ENVIRONMENT_PREFIX + "TEST_"
 """Variables of the test suite, which programs ignore."""
 COMPOSE_VARIABLES = frozenset({"LOCKSTEP_HOST", "LOCKSTEP_BIND"})
 """Variables of docker-compose.yml, which programs ignore."""
-CLIENT_VARIABLES = frozenset({"LOCKSTEP_URL", "LOCKSTEP_USER", "LOCKSTEP_PASSWORD", "LOCKSTEP_PASSWORD_FILE"})
+CLIENT_VARIABLES = frozenset(
+    {"LOCKSTEP_URL", "LOCKSTEP_USER", "LOCKSTEP_PASSWORD", "LOCKSTEP_PASSWORD_FILE", "LOCKSTEP_LOGIN", "LOCKSTEP_CLIENT_FILE"}
+)
 """Variables of clients and commands, which servers ignore."""
 SERVICE_LINK = re.compile(r"\w+_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)")
 SERVICE_URL = re.compile(r"(tcp|udp|sctp)://")

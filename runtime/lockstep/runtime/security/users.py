@@ -21,9 +21,7 @@ The file has no passwords, but a verifier lets its reader guess them at leisure.
 """
 
 import hashlib
-import os
 import re
-import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,10 +31,8 @@ from typing import Any
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.security.rights import NEED_GROUPS, NEED_TOPICS, NO_RIGHTS, ROLES, Action, Kind, Rights, Rule
 from lockstep.runtime.security.scram import USER_LENGTH_MAX, Verifier, made_up_verifier
-from lockstep.runtime.security.watched_files import read_file
+from lockstep.runtime.security.watched_files import check_mode, read_file
 
-SECRETS_DIRECTORY = "/run/secrets/"
-"""Docker and Kubernetes mount secrets there, with modes that can't be chosen."""
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f=,/?#@:]{1,127}")
 _KEYS = ("verifier", "from", "role", "topics", "groups", "allow", "deny", "super", "brokers")
 _OF_BROKERS = (Rule((Action.GET, Action.LIST), Kind.TOPIC), Rule((Action.GET,), Kind.CLUSTER))
@@ -104,7 +100,7 @@ def check_user_name(name: str) -> str:
 def read_users(path: str) -> Users:
     """Read the file. Raise ConfigError, which names the file and the user concerned."""
     content = read_file(path)
-    _check_mode(path)
+    check_mode(path)
     try:
         return parse_users(content)
     except ConfigError as error:
@@ -179,16 +175,3 @@ def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
         raise ConfigError(f"user.{name}: {key}: expected a text or a list of texts")
     return tuple(found)
-
-
-def _check_mode(path: str) -> None:
-    """Refuse a file that others can write, or read where its mode can be chosen."""
-    try:
-        mode = os.stat(path).st_mode  # world: as read_file
-        read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-    except OSError as error:
-        raise ConfigError(f"{path}: {str(error.strerror).lower()}") from error
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ConfigError(f"{path}: others than its owner may write it: chmod 600 {path}")
-    if mode & stat.S_IROTH and not read_only and not path.startswith(SECRETS_DIRECTORY):
-        raise ConfigError(f"{path}: everybody may read it: chmod 600 {path}")

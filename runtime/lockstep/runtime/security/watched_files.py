@@ -6,6 +6,8 @@ error only when it has been unusable for SETTLE_MS. Until it can be used, the la
 """
 
 import hashlib
+import os
+import stat
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -19,6 +21,8 @@ SETTLE_MS = 30_000
 """How long files may not fit together while they are being replaced."""
 FILE_BYTES_MAX = 1 << 20
 """The maximum size of a file: a bundle of all public authorities has a quarter of it."""
+SECRETS_DIRECTORY = "/run/secrets/"
+"""Docker and Kubernetes mount secrets there, with modes that can't be chosen."""
 
 
 def read_file(path: str) -> bytes:
@@ -31,6 +35,20 @@ def read_file(path: str) -> bytes:
     if len(content) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: more than {FILE_BYTES_MAX} bytes, the limit")
     return content
+
+
+def check_mode(path: str, *, private: bool = False) -> None:
+    """Raise ConfigError for a file with secrets that others can write, or read where its mode can be chosen. `private`: the group too may
+    not read it."""
+    try:
+        mode = os.stat(path).st_mode  # world: as read_file
+        read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError as error:
+        raise ConfigError(f"{path}: {str(error.strerror).lower()}") from error
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise ConfigError(f"{path}: others than its owner may write it: chmod 600 {path}")
+    if mode & (stat.S_IROTH | (stat.S_IRGRP if private else 0)) and not read_only and not path.startswith(SECRETS_DIRECTORY):
+        raise ConfigError(f"{path}: others than its owner may read it: chmod 600 {path}")
 
 
 class WatchedFiles(Generic[T]):
