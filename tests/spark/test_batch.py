@@ -236,6 +236,10 @@ def test_sql_select_works_and_insert_is_rejected(table: Table) -> None:
         ({"subscribe": "no-such-topic"}, "lockstep topic create no-such-topic"),
         ({"nameserver": "127.0.0.1:1", "requestTimeoutMs": "500"}, "no nameserver can be reached"),
         ({"startingOffsets": "latest"}, "a batch read would be empty"),
+        (
+            {"lockstep.tls.ca": "/nowhere/ca.pem"},
+            '"lockstep.tls.ca", or its parameter in "nameserver": /nowhere/ca.pem: no such file',
+        ),
     ],
 )
 def test_error_for_an_invalid_read_states_the_reason(table: Table, options: dict[str, str], said: str) -> None:
@@ -251,6 +255,10 @@ def test_error_for_an_invalid_read_states_the_reason(table: Table, options: dict
         ({"topic": "no-such-topic"}, "lockstep topic create no-such-topic"),
         ({"nameserver": "127.0.0.1:1"}, "no nameserver can be reached"),
         ({"notBefore": "true"}, "bornTimestamp"),
+        (
+            {"lockstep.tls.ca": "/nowhere/ca.pem"},
+            '"lockstep.tls.ca", or its parameter in "nameserver": /nowhere/ca.pem: no such file',
+        ),
     ],
 )
 def test_error_for_an_invalid_write_states_the_reason(table: Table, options: dict[str, str], said: str) -> None:
@@ -268,8 +276,9 @@ def test_rows_round_trip_by_tls(spark: Any, tmp_path: Path) -> None:
     with secure_servers(tmp_path) as nameserver:
         rows = spark.createDataFrame([(f"k{n}", str(n)) for n in range(40)], "key string, value string").repartition(4)
         rows.write.format("lockstep").option("nameserver", nameserver).option("topic", "orders").mode("append").save()
-        read = spark.read.format("lockstep").option("nameserver", nameserver).option("subscribe", "orders").load()
-        assert {bytes(row.value) for row in read.collect()} == {b"%d" % n for n in range(40)}
-        stranger = nameserver.partition("/?")[0]
+        stranger, _, ca = nameserver.partition("/?tls_ca=")
+        for options in ({"nameserver": nameserver}, {"nameserver": stranger, "lockstep.tls.ca": ca}):
+            read = spark.read.format("lockstep").options(**options, subscribe="orders").load()
+            assert {bytes(row.value) for row in read.collect()} == {b"%d" % n for n in range(40)}
         with pytest.raises(Exception, match="requires TLS: connect with TLS"):
             spark.read.format("lockstep").option("nameserver", stranger).option("subscribe", "orders").load().collect()

@@ -9,6 +9,7 @@ from typing import Any
 
 from lockstep.client import Message, Producer
 from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from support.background import Background
 
 
@@ -47,7 +48,7 @@ class SparkCluster:
     def create(self, topic: str, queues: int) -> TopicLayout:
         from lockstep.spark.cluster import run_once
 
-        return run_once((self.nameserver,), 10_000, lambda cluster: cluster.create(topic, queues))
+        return run_once(ClusterAddress.parse(self.nameserver), 10_000, lambda cluster: cluster.create(topic, queues))
 
     def alter(self, topic: str, queues: int) -> None:
         """Run `lockstep topic alter`: set the number of queues per broker."""
@@ -65,7 +66,7 @@ class SparkCluster:
         async def look(cluster: Cluster) -> dict[MessageQueue, int]:
             return {queue: high for queue, (_, high) in (await cluster.bounds([await cluster.layout(topic)])).items()}
 
-        return run_once((self.nameserver,), 10_000, look)
+        return run_once(ClusterAddress.parse(self.nameserver), 10_000, look)
 
     def committed(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
         from lockstep.spark.cluster import Cluster, run_once
@@ -74,7 +75,7 @@ class SparkCluster:
             queues = (await cluster.layout(topic)).read_queues
             return {queue: await cluster.committed(group, queue) for queue in queues}
 
-        return run_once((self.nameserver,), 10_000, look)
+        return run_once(ClusterAddress.parse(self.nameserver), 10_000, look)
 
     def send(self, topic: str, bodies: Sequence[bytes], *, key: str | None = None, **more: Any) -> None:
         """Send messages with the SDK."""

@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lockstep.client.client import Client
-from lockstep.client.config import NameserverAddresses
 from lockstep.client.instance import Instance
 from lockstep.client.patience import patiently
 from lockstep.client.topics import create_topic
@@ -19,7 +18,7 @@ from lockstep.protocol.bodies import TopicOffsets
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, QueryNotFoundError, TopicNotExistError, TransportError
+from lockstep.protocol.errors import BrokerError, ConfigError, QueryNotFoundError, TopicNotExistError, TransportError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.offsets import (
     OffsetReply,
@@ -31,8 +30,11 @@ from lockstep.protocol.headers.offsets import (
 from lockstep.protocol.headers.pull import SUBSCRIPTION, PullHeader
 from lockstep.protocol.responses import PULLED, SUCCEEDED, Pulled, pulled
 from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.event_loop import new_event_loop
-from lockstep.spark.options import SourceOptions
+from lockstep.runtime.host import Host
+from lockstep.runtime.security.watched_files import read_file
+from lockstep.spark.options import SourceOptions, files_of
 
 T = TypeVar("T")
 
@@ -195,10 +197,20 @@ def _retrieve_exception(begun: "asyncio.Future[Command]") -> None:
         begun.exception()
 
 
+def _client(address: ClusterAddress) -> Client:
+    """Return a client. Raise ConfigError that names this host and the option, if a file is missing: each executor needs it."""
+    for option, path in files_of(address).items():
+        try:
+            read_file(path)
+        except ConfigError as error:
+            raise ConfigError(f'host {Host.current().name}: option "{option}", or its parameter in "nameserver": {error}') from None
+    return Client(address)
+
+
 @asynccontextmanager
-async def connected(nameserver: NameserverAddresses, timeout_ms: int) -> AsyncIterator[Cluster]:
+async def connected(nameserver: ClusterAddress, timeout_ms: int) -> AsyncIterator[Cluster]:
     """Connect a client for the duration of the block. Raise TransportError if no nameserver responds."""
-    instance = Client(nameserver).instance()
+    instance = _client(nameserver).instance()
     try:
         await instance.start()
         yield Cluster(instance, timeout_ms)
@@ -206,7 +218,7 @@ async def connected(nameserver: NameserverAddresses, timeout_ms: int) -> AsyncIt
         await instance.close()
 
 
-def run_once(nameserver: NameserverAddresses, timeout_ms: int, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
+def run_once(nameserver: ClusterAddress, timeout_ms: int, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
     """Run `work` with a new connection in a new event loop."""
 
     async def run() -> T:
@@ -220,7 +232,7 @@ def run_once(nameserver: NameserverAddresses, timeout_ms: int, work: Callable[[C
 class CachedCluster:
     """Keeps an event loop and a connection between calls, for a stream's planner or a task that reads."""
 
-    def __init__(self, nameserver: NameserverAddresses, timeout_ms: int) -> None:
+    def __init__(self, nameserver: ClusterAddress, timeout_ms: int) -> None:
         self._nameserver = nameserver
         self._timeout_ms = timeout_ms
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -248,7 +260,7 @@ class CachedCluster:
 
     async def _run(self, work: Callable[[Cluster], Coroutine[Any, Any, T]]) -> T:
         if self._instance is None:
-            instance = Client(self._nameserver).instance()
+            instance = _client(self._nameserver).instance()
             try:
                 await instance.start()
             except BaseException:  # re-raised

@@ -7,13 +7,15 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from lockstep.protocol.errors import ConfigError, LocalProtocolError
 from lockstep.protocol.names import check_group, check_topic
 from lockstep.protocol.tags import TagFilter
 from lockstep.runtime.connections.cluster_address import ClusterAddress
+from lockstep.runtime.security.tls import Tls
+from lockstep.runtime.security.users import check_user_name
 
 OptionsT = TypeVar("OptionsT", bound="SourceOptions | SinkOptions")
 
@@ -339,6 +341,11 @@ SINK: OptionTable = {
     "reportFile": ("report_file", _text),
     "failTask": ("fail_task", _task_and_rows),
 }
+TLS = {"lockstep.tls.ca": "ca", "lockstep.tls.cert": "cert", "lockstep.tls.key": "key", "lockstep.tls.serverName": "server_name"}
+"""Option → field of Tls."""
+USER, PASSWORD_FILE = "lockstep.user", "lockstep.passwordFile"
+CONNECTION = (USER, PASSWORD_FILE, *TLS)
+"""Options of reads and writes that add to the address in `nameserver`. They name files, which each executor reads."""
 ALIASES = {
     "lockstep.nameservers": "nameserver",
     "nameservers": "nameserver",
@@ -369,15 +376,19 @@ INSTEAD = {
     "remove it: key and value are binary columns, which the query casts": (
         *("key.deserializer", "value.deserializer", "key.serializer", "value.serializer"),
     ),
-    "name the authority in the nameserver option, as in lockstep://HOST:PORT/?tls_ca=FILE": ("security.protocol", "ssl."),
-    "name the user in the nameserver option, as in lockstep://USER@HOST:PORT/?password_file=FILE": ("sasl.",),
+    'use "lockstep.tls.ca", or name the authority in the nameserver option, as in lockstep://HOST:PORT/?tls_ca=FILE': (
+        *("security.protocol", "ssl."),
+    ),
+    'use "lockstep.user" and "lockstep.passwordFile", or the nameserver option, as in lockstep://USER@HOST:PORT/?password_file=FILE': (
+        *("sasl.",),
+    ),
 }
 """What to do about an option of Kafka's source, by its name in lower case without `kafka.`; one that ends with a dot is a prefix."""
 
 
 def _parse(cls: type[OptionsT], given: Mapping[str, str], table: OptionTable) -> OptionsT:
     assert {field for field, _ in table.values()} == {field.name for field in fields(cls)}
-    known = {name.lower(): name for name in table}
+    known = {name.lower(): name for name in (*table, *CONNECTION)}
     found: dict[str, Any] = {}
     for key, text in given.items():
         lower = key.lower()
@@ -386,16 +397,46 @@ def _parse(cls: type[OptionsT], given: Mapping[str, str], table: OptionTable) ->
             if lower in SPARK_OPTIONS:
                 continue
             raise ConfigError(f'lockstep has no option "{key}"{_hint(lower, table)}')
-        field, parse = table[name]
+        field, parse = table.get(name, (name, _text))
         if field in found:
             raise ConfigError(f'option "{name}" is specified twice (also as "{key}"): remove one')
         try:
             found[field] = parse(text)
         except (ValueError, LocalProtocolError, ConfigError) as error:
-            raise ConfigError(f'option "{name}" is "{text}": {error}') from None
+            shown = "" if "@" in text else f' is "{text}"'  # an address may have a password by mistake
+            raise ConfigError(f'option "{name}"{shown}: {error}') from None
     if "nameserver" not in found:
         raise ConfigError('option "nameserver" is missing: set it to "HOST:PORT" (several are separated by ";")')
+    connection = {name: found.pop(name) for name in CONNECTION if name in found}
+    found["nameserver"] = connected_as(found["nameserver"], connection)
     return cls(**found)
+
+
+def connected_as(address: ClusterAddress, given: Mapping[str, str]) -> ClusterAddress:
+    """Return an address with the options of CONNECTION. Raise ConfigError if one is invalid, or if the address has that setting already."""
+    present = {USER: address.user, PASSWORD_FILE: address.password_file} | dict.fromkeys(TLS, address.tls)
+    for name in given:
+        if present[name] is not None:
+            raise ConfigError(
+                f'option "{name}": the URL in option "nameserver" has {"settings of TLS" if name in TLS else "one"} too: remove one'
+            )
+    try:
+        user = check_user_name(given[USER]) if USER in given else address.user
+        tls = {TLS[name]: path for name, path in given.items() if name in TLS}
+        address = replace(address, user=user, tls=Tls(**tls) if tls else address.tls)
+    except ConfigError as error:
+        raise ConfigError(f'options "{", ".join(given)}": {error}') from None
+    if PASSWORD_FILE in given:
+        if user is None or not given[PASSWORD_FILE]:
+            raise ConfigError(f'option "{PASSWORD_FILE}": expected the path of a file, and a user (option "{USER}")')
+        address = replace(address, password_file=given[PASSWORD_FILE])
+    return address
+
+
+def files_of(address: ClusterAddress) -> dict[str, str]:
+    """Return option → the file that it names, or that the URL in `nameserver` names instead."""
+    paths = {PASSWORD_FILE: address.password_file} | {name: getattr(address.tls, field, None) for name, field in TLS.items()}
+    return {name: str(path) for name, path in paths.items() if path is not None and TLS.get(name) != "server_name"}
 
 
 def _hint(lower: str, table: OptionTable) -> str:
@@ -409,10 +450,10 @@ def _hint(lower: str, table: OptionTable) -> str:
     if lower in {name.lower() for name in other}:
         more = '; a write sends the column "headers" if there is one' if lower == "includeheaders" else ""
         return f": it is for {kind}{more}"
-    return _suggestion(lower.removeprefix("kafka.").removeprefix("lockstep."), list(table))
+    return _suggestion(lower.removeprefix("kafka.").removeprefix("lockstep."), [*table, *CONNECTION])
 
 
 def _suggestion(name: str, known: list[str]) -> str:
-    by_lower = {each.lower(): each for each in known}
+    by_lower = {each.lower().removeprefix("lockstep."): each for each in known}
     close = difflib.get_close_matches(name.lower(), list(by_lower), n=1)
     return f': did you mean "{by_lower[close[0]]}"?' if close else f"; the known ones are {', '.join(known)}"

@@ -1,13 +1,16 @@
 """Options of reads and writes: each one is known, checked, and named if it is invalid."""
 
+import pickle
 import re
 from pathlib import Path
+from socket import gethostname
 
 import pytest
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.connections.cluster_address import ClusterAddress
-from lockstep.spark.options import COLUMN_TYPES, DEFAULT_COLUMNS, SINK, SOURCE, SinkOptions, SourceOptions
+from lockstep.spark.cluster import CachedCluster
+from lockstep.spark.options import COLUMN_TYPES, CONNECTION, DEFAULT_COLUMNS, SINK, SOURCE, SinkOptions, SourceOptions
 
 READ = {"nameserver": "h:1", "subscribe": "orders"}
 WRITE = {"nameserver": "h:1", "topic": "orders"}
@@ -43,6 +46,8 @@ def test_group_has_three_option_names(alias: str) -> None:
         ("path", 'use option "topic" to write and "subscribe" to read'),
         ("zzzzzz", "the known ones are nameserver, subscribe,"),
         ("frameRecords", "it is for writes"),
+        ("lockstep.tls.caa", 'did you mean "lockstep.tls.ca"?'),
+        ("passwordFiles", 'did you mean "lockstep.passwordFile"?'),
     ],
 )
 def test_unknown_option_is_rejected_with_a_suggestion(name: str, said: str) -> None:
@@ -120,8 +125,58 @@ def test_options_passed_by_spark_are_ignored() -> None:
 
 
 def test_every_option_is_documented() -> None:
-    reported = set(re.findall(r"`(\w+)`", (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text()))
-    assert SOURCE.keys() | SINK.keys() | COLUMN_TYPES.keys() <= reported
+    reported = set(re.findall(r"`([\w.]+)`", (Path(__file__).resolve().parents[3] / "docs" / "spark.md").read_text()))
+    assert SOURCE.keys() | SINK.keys() | COLUMN_TYPES.keys() | set(CONNECTION) <= reported
+
+
+@pytest.mark.parametrize(("kind", "given"), [(SourceOptions, READ), (SinkOptions, WRITE)], ids=["read", "write"])
+def test_connection_is_secured_by_options_or_by_the_url(kind: type[SourceOptions] | type[SinkOptions], given: dict[str, str]) -> None:
+    files = {"Lockstep.TLS.ca": "/ca", "lockstep.tls.cert": "/c", "lockstep.tls.key": "/k", "lockstep.tls.servername": "n"}
+    options = kind.parse({**given, "lockstep.user": "billing", "lockstep.passwordFile": "/p", **files})
+    url = "lockstep://billing@h:1/?tls_ca=/ca&tls_cert=/c&tls_key=/k&tls_server_name=n&password_file=/p"
+    assert options == kind.parse({**given, "nameserver": url})
+    assert kind.parse({**given, "lockstep.tls.ca": "/ca"}).nameserver == ClusterAddress.parse("lockstep://h:1/?tls_ca=/ca")
+    assert kind.parse({**given, "nameserver": "lockstep://a@h:1", "lockstep.passwordFile": "/p"}).nameserver.password_file == "/p"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"nameserver": "lockstep://a@h:1", "lockstep.user": "b"}, 'option "lockstep.user": the URL in option "nameserver" has one too'),
+        (
+            {"nameserver": "lockstep://h:1/?tls=on", "lockstep.tls.ca": "c"},
+            '"lockstep.tls.ca": the URL in option "nameserver" has settings',
+        ),
+        ({"lockstep.user": "a", "LOCKSTEP.USER": "b"}, '"lockstep.user" is specified twice'),
+        ({"lockstep.user": "a b"}, "'a b' is not the name of a user"),
+        (
+            {"lockstep.passwordFile": "p"},
+            'option "lockstep.passwordFile": expected the path of a file, and a user (option "lockstep.user")',
+        ),
+        ({"lockstep.tls.cert": "c"}, 'options "lockstep.tls.cert": Tls('),
+        ({"nameserver": "lockstep://a:secret@h:1"}, 'option "nameserver": nameserver URL: others may see a password'),
+        ({"nameserver": "a:secret@h:1"}, 'option "nameserver": nameserver address with @'),
+    ],
+)
+def test_invalid_option_of_the_connection_is_reported(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        SourceOptions.parse({**READ, **given})
+    assert said in str(refused.value)
+    assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("option", ["lockstep.passwordFile", "lockstep.tls.ca", "lockstep.tls.cert", "lockstep.tls.key"])
+def test_file_that_an_executor_does_not_have_is_named_with_host_and_option(tmp_path: Path, option: str) -> None:
+    files = {name: str(tmp_path / name) for name in CONNECTION if name not in ("lockstep.user", "lockstep.tls.serverName")}
+    for name, path in files.items():
+        Path(path).write_text(f"content of {name}")
+    pickled = pickle.dumps(SourceOptions.parse({**READ, "lockstep.user": "billing", **files}))
+    assert b"content of" not in pickled
+    Path(files[option]).unlink()
+    cached = CachedCluster(pickle.loads(pickled).nameserver, 1_000)
+    with pytest.raises(ConfigError, match=f'host {gethostname()}: option "{option}", or its .*: {files[option]}: no such file'):
+        cached.run(lambda cluster: cluster.topics())
+    cached.close()
 
 
 READ_SAYS: dict[str, tuple[str, object]] = {
