@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 LIMIT_S = 180.0
@@ -31,7 +32,7 @@ def clean_environment(**more: str) -> dict[str, str]:
 
 
 @contextmanager
-def program(*arguments: str, event: str, environment: Mapping[str, str] | None = None) -> Iterator[Program]:
+def program(*arguments: str, event: str, environment: Mapping[str, str] | None = None, directory: Path | None = None) -> Iterator[Program]:
     """Run `python -m arguments…` and wait for `event` on its stdout. It is killed at the end if the test did not stop it."""
     process = subprocess.Popen(
         [sys.executable, "-m", *arguments],
@@ -39,6 +40,7 @@ def program(*arguments: str, event: str, environment: Mapping[str, str] | None =
         stderr=subprocess.PIPE,
         text=True,
         env=dict(environment or clean_environment()),
+        cwd=directory,
     )
     try:
         assert process.stdout is not None

@@ -26,6 +26,7 @@ FIXED = {
     "admin_host": _LISTENS,
     "insecure": _LISTENS,
     **dict.fromkeys(("tls", "tls_cert", "tls_key", "tls_client_ca", "security", "users"), _LISTENS),
+    "core": "what a crash leaves is decided at the start",
     "advertise": _REGISTERS,
     "nameserver": _REGISTERS,
     "store": "the log is opened at the start",

@@ -6,9 +6,11 @@ from typing import TypeVar
 
 from lockstep.protocol.errors import ConfigError, LockstepError
 from lockstep.runtime.configuration.config import LoadedSettings, Settings, load
+from lockstep.runtime.configuration.tls_settings import TlsSettings
 from lockstep.runtime.daemon import Daemon, Service, exit_code_of
 from lockstep.runtime.descriptors import DESCRIPTORS
 from lockstep.runtime.logs import log
+from lockstep.runtime.security.core_files import forbid_core_files
 
 logger = log.get_logger("runtime.settings")
 
@@ -33,6 +35,8 @@ def run_program(
     log.configure(getattr(loaded.config, "log_level", "info"))
     for name, near in loaded.unknown.items():
         logger.warning("settings.unknown_variable", variable=name, ignored=True, did_you_mean=near)
+    if isinstance(loaded.config, TlsSettings) and loaded.config.has_secrets and not loaded.config.core:
+        forbid_core_files()
     DESCRIPTORS.prepare()
     try:
         service = make(loaded)

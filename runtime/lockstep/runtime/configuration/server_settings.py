@@ -46,6 +46,11 @@ class ServerSettings(TlsSettings):
         require_loopback_or_insecure(self.listeners(), insecure=self.insecure or is_closed)
         require_loopback_or_insecure(self.admin_listener(), insecure=self.insecure)
 
+    @property
+    def has_secrets(self) -> bool:
+        """Return whether the process has keys or users in its memory."""
+        return self.security is not None or super().has_secrets
+
     def open_security(self) -> ServerSecurity:
         """Read the files. Raise ConfigError if they can't be used."""
         path = self.security

@@ -22,6 +22,7 @@ class TlsSettings(Settings):
         "Connections with TLS are refused (off), accepted besides plain ones (allow), or the only ones. With a certificate the default is "
         "require, and allow on 127.0.0.1; without one it is off.",
     ] = None
+    core: Annotated[bool, "Leave a core file after a crash, although this process has keys or passwords in its memory."] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -32,6 +33,11 @@ class TlsSettings(Settings):
         if self.tls_cert is None and (self.tls_client_ca is not None or self.tls in ("allow", "require")):
             setting = "tls_client_ca" if self.tls_client_ca is not None else f"tls = {self.tls}"
             raise ConfigError(f"{setting} needs a certificate of this server: set tls_cert and tls_key")
+
+    @property
+    def has_secrets(self) -> bool:
+        """Return whether the process has keys or users in its memory."""
+        return self.tls_key is not None
 
     def open_security(self) -> ServerSecurity:
         """Read the files. Raise ConfigError if they can't be used."""
