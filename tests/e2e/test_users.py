@@ -12,7 +12,7 @@ import pytest
 from support.certificates import write_authority, write_certificate
 from support.cluster import WAIT_S, Cluster
 from support.logins import PASSWORD, write_users
-from support.processes import clean_environment
+from support.processes import clean_environment, program, run_program
 
 pytestmark = pytest.mark.e2e
 
@@ -134,3 +134,24 @@ async def test_commands_without_an_address_use_the_login_that_was_stored(closed:
     assert await lockstep("logout") == (0, f"Removed the login default from {file}.")
     code, said = await lockstep("topic", "list", "--nameserver", "default")
     assert (code, f"there is no login 'default' in {file}: there are none" in said) == (2, True), said
+
+
+def test_broker_starts_with_the_last_users_that_it_could_read_only_if_it_is_asked_to(tmp_path: Path) -> None:
+    users, copy = write_users(tmp_path / "users.toml", {"billing": [PASSWORD]}), tmp_path / "store" / "lockstep" / "users.toml"
+    broker = ("lockstep.broker", "--listen", "127.0.0.1:0", "--store", str(tmp_path / "store"), "--security", users)
+    with program(*broker, event="broker.started") as running:
+        assert running.stop() == 0
+    assert copy.read_bytes() == Path(users).read_bytes()
+    Path(users).write_text("[user")
+    ended = run_program(*broker)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert f"{users}: it is not TOML" in ended.stderr
+    assert f"{copy} has the users that this server could read last: --security-last-good starts with them" in ended.stderr
+    for _ in range(2):
+        with program(*broker, "--security-last-good", event="security.last_good") as running:
+            assert (running.started["level"], running.started["users"], running.started["not_read"]) == ("warning", str(copy), users)
+            assert running.process.stdout is not None
+            assert any(json.loads(line)["event"] == "broker.started" for line in running.process.stdout)
+            assert running.stop() == 0
+    ended = run_program("lockstep.broker", "--security-last-good")
+    assert (ended.returncode, "security_last_good needs users" in ended.stderr) == (2, True)

@@ -25,6 +25,7 @@ from lockstep.runtime.connections.listen_address import ADMIN
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import announce, get_logger
+from lockstep.runtime.security.security_watch import SecurityWatch
 
 log = get_logger("broker")
 
@@ -42,6 +43,7 @@ class Broker:
         """The store, from the start's lock of it to its close."""
         self._running: RunningBroker | None = None
         self._security = config.open_security()
+        self._watch = SecurityWatch(self._security, host)
         self.admin_port: AdminPort | None = None
         """The admin port, if the settings have one. It opens first and closes last, so that a probe learns why the broker is not ready."""
         for listen in config.admin_listener().values():
@@ -88,6 +90,8 @@ class Broker:
         config, host = self.config, self._host
         began_ms = host.clock.monotonic_ms()
         warn_of_short_retention(config)
+        if config.security_last_good:
+            log.warning("security.last_good", users=config.users_copy(), not_read=config.security)
         if self.admin_port is not None:
             await self.admin_port.start()
         budget = config.budget(host.descriptors.limit)
@@ -100,7 +104,7 @@ class Broker:
         parts = host, self._tasks, self.settings, self._gate, opened, state
         self._running = running = RunningBroker(*parts, connections_max=budget.connections_max, security=self._security)
         await running.bind()
-        self._security.watch(host, self._tasks, running.server.renew)
+        await self._watch.begin(self._tasks, running.server.renew)
         await running.enter_term(recovery)
         await running.register()
         await running.open()

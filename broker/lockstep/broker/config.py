@@ -19,7 +19,10 @@ from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.connections.listen_address import parse_listen_address
 from lockstep.runtime.descriptors import DescriptorBudget
+from lockstep.runtime.security.last_good import last_good_hint
 from lockstep.runtime.security.server_security import ServerSecurity
+from lockstep.runtime.security.users import Users
+from lockstep.runtime.security.watched_files import WatchedFiles
 
 MIB = 1 << 20
 
@@ -76,6 +79,9 @@ class BrokerConfig(ServerSettings):
         int, Range(1), "Pulls of one group that wait at one queue at a time; above it the oldest gets its response."
     ] = 1_024
     cut_corrupt: Annotated[bool, "Start with a damaged log and skip the damaged parts, which are set aside and reported."] = False
+    security_last_good: Annotated[
+        bool, "Start with the last users that this broker could read (a copy in its store), although --security names other ones."
+    ] = False
     adopt: Annotated[bool, "Take over a store to which RocketMQ's broker has written; without it such a store is refused."] = False
     adopt_without: Annotated[
         tuple[str, ...],
@@ -93,6 +99,8 @@ class BrokerConfig(ServerSettings):
             self.delay_levels_ms()
         except LockstepError as error:
             raise ConfigError(str(error)) from None
+        if self.security_last_good and self.security is None:
+            raise ConfigError("security_last_good needs users: set security to the file that has them")
         if unknown := sorted(set(self.adopt_without) - set(LEFT_OUT)):
             raise ConfigError(f"adopt_without is {unknown[0]!r}: expected {', '.join(LEFT_OUT)}")
         listeners, advertised = self.listeners(), self.advertised()
@@ -114,8 +122,23 @@ class BrokerConfig(ServerSettings):
         return ClusterAddress.parse(self.nameserver) if self.nameserver else ClusterAddress(())
 
     def open_security(self) -> ServerSecurity:
-        """Read the certificates. Raise ConfigError if they can't be used."""
-        return replace(super().open_security(), peers=self.cluster_address().security(environment={}))
+        """Read the files. Raise ConfigError if they can't be used."""
+        copy = None if self.security_last_good else self.users_copy()
+        return replace(super().open_security(), peers=self.cluster_address().security(environment={}), users_copy=copy)
+
+    def open_users(self, path: str) -> WatchedFiles[Users]:
+        """Read the file of users, or its copy if that is asked for. Raise ConfigError if it can't be used, which names the copy."""
+        copy = self.users_copy()
+        if self.security_last_good:
+            return super().open_users(copy)
+        try:
+            return super().open_users(path)
+        except ConfigError as error:
+            raise ConfigError(f"{error}{last_good_hint(copy)}") from error
+
+    def users_copy(self) -> str:
+        """Return the path of the copy of the last file of users that could be used."""
+        return f"{self.store_path()}/lockstep/users.toml"
 
     def nameservers(self) -> tuple[str, ...]:
         """Return the addresses of the nameservers."""

@@ -16,6 +16,7 @@ from lockstep.runtime.connections.tls_listener import TlsListener
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import announce
+from lockstep.runtime.security.security_watch import SecurityWatch
 
 STOP_S = 2
 """How long a stop waits for responses that are being sent."""
@@ -53,8 +54,8 @@ class DashboardServer:
         self.on_fatal: Callable[[BaseException], None] | None = None
         self.address = ""
         self._config = config
-        self._host = host
         self._security = config.open_security()
+        self._watch = SecurityWatch(self._security, host)
         self._tasks = Tasks(self._failed)
         self._dashboard = Dashboard(
             config.nameserver, host=host, host_names=config.host_name, bodies=not config.no_bodies, changes=config.allow_changes
@@ -102,7 +103,7 @@ class DashboardServer:
             await server.tls.bind(host, port)
         except OSError as error:
             raise ConfigError(f"the dashboard can't listen on {host}:{port}: {os_reason(error)}") from error
-        self._security.watch(self._host, self._tasks, lambda _reason, _concerns: None)
+        await self._watch.begin(self._tasks, lambda _reason, _concerns: None)
         self.address = format_address(server.tls.sockets[0].getsockname())
         return []
 

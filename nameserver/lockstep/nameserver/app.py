@@ -21,6 +21,7 @@ from lockstep.runtime.logs.log import announce
 from lockstep.runtime.metrics import MetricFamilies
 from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.requests.login import LoginProcessor
+from lockstep.runtime.security.security_watch import SecurityWatch
 
 SCAN_MS = 5_000
 """The interval of the search for silent brokers: a broker that vanished without a close is noticed within its 120 s and this."""
@@ -36,8 +37,8 @@ class Nameserver:
         self._tasks = Tasks(self._failed)
         self._processor = RouteProcessor(self.table, host.clock, self._tasks)
         self._budget = DescriptorBudget.of(host.descriptors.limit, config.connections_max, 0)
-        self._host = host
         self._security = config.open_security()
+        self._watch = SecurityWatch(self._security, host)
         login = LoginProcessor(host, self._security)
         processors = [self._processor, NameserverSettings(config, origins or {}), ClassicAdminProcessor(self.table, config), login]
         self._dispatcher = Dispatcher(processors, lanes=LANES, admit=login.gate)
@@ -72,7 +73,7 @@ class Nameserver:
             await self.admin_port.start()
         await self._server.start()
         self._tasks.spawn(self._scan(), "nameserver.scan")
-        self._security.watch(self._host, self._tasks, self._server.renew)
+        await self._watch.begin(self._tasks, self._server.renew)
         self._serving = True
         admin = {} if self.admin_port is None else {ADMIN: self.admin_port.address}
         limits = {"connections_max": self._budget.connections_max, "descriptor_limit": self._budget.limit}

@@ -62,7 +62,7 @@ PROGRAM_OPTIONS = frozenset(
         *("held_pulls_max", "held_pulls_per_group_max", "groups_max", "progress_max", "members_max", "subscriptions_mib_max"),
         *("group_idle_days", "trace_topic", "host_name", "root_path", "no_bodies", "allow_changes"),
         *("tls", "tls_cert", "tls_key", "tls_client_ca"),
-        *("security", "users", "core"),
+        *("security", "users", "security_last_good", "core"),
     }
 )
 """The options of all lockstep programs: a shell may set variables for all of them, and a program ignores those of the others."""

@@ -10,7 +10,7 @@ from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.listen_address import ADMIN, parse_listeners, require_loopback_or_insecure
 from lockstep.runtime.connections.server import CONNECTIONS_MAX
 from lockstep.runtime.security.server_security import ServerSecurity
-from lockstep.runtime.security.users import read_users
+from lockstep.runtime.security.users import Users, read_users
 from lockstep.runtime.security.watched_files import WatchedFiles
 
 
@@ -53,11 +53,13 @@ class ServerSettings(TlsSettings):
 
     def open_security(self) -> ServerSecurity:
         """Read the files. Raise ConfigError if they can't be used."""
-        path = self.security
-        if path is None:
+        if self.security is None:
             return super().open_security()
-        users = WatchedFiles([path], lambda: read_users(path))
-        return replace(super().open_security(), users=users, users_optional=self.users == "optional")
+        return replace(super().open_security(), users=self.open_users(self.security), users_optional=self.users == "optional")
+
+    def open_users(self, path: str) -> WatchedFiles[Users]:
+        """Read the file of users. Raise ConfigError if it can't be used."""
+        return WatchedFiles([path], lambda: read_users(path))
 
     def listeners(self) -> dict[str, tuple[str, int]]:
         """Return the (host, port) that each listener binds, by its name."""

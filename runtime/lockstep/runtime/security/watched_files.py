@@ -9,6 +9,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Generic, TypeVar
 
 from lockstep.protocol.errors import ConfigError
@@ -51,12 +52,26 @@ def check_mode(path: str, *, private: bool = False) -> None:
         raise ConfigError(f"{path}: others than its owner may read it: chmod 600 {path}")
 
 
+def write_file(path: str | Path, content: bytes, mode: int) -> None:
+    """Write a file with its mode under another name, and rename it: who looks at it sees the old one or the new one, after a crash too.
+
+    Raises OSError.
+    """
+    next_path = Path(f"{path}.new")
+    next_path.unlink(missing_ok=True)
+    with os.fdopen(os.open(next_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:  # world: as read_file
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())  # world: as read_file
+    next_path.replace(path)
+
+
 class WatchedFiles(Generic[T]):
     """A value that is made of files, and made anew when one of them has another content."""
 
     def __init__(self, paths: Sequence[str], make: Callable[[], T]) -> None:
         """`make` reads the files and returns the value, or raises ConfigError. Raise ConfigError if it fails the first time."""
-        self._paths = tuple(paths)
+        self.paths = tuple(paths)
         self._make = make
         self._digest = self._read()
         self.value = make()
@@ -79,11 +94,11 @@ class WatchedFiles(Generic[T]):
             if now_ms - self._failed_ms >= SETTLE_MS:
                 self.failure = str(error)
             return ()
-        changed = tuple(path for path, before, now in zip(self._paths, self._digest, digest, strict=True) if before != now)
+        changed = tuple(path for path, before, now in zip(self.paths, self._digest, digest, strict=True) if before != now)
         self._digest = digest
         self._failed_ms = self.failure = None
         return changed
 
     def _read(self) -> tuple[bytes, ...]:
         """Return a digest of each file: a key is not kept in memory once more."""
-        return tuple(hashlib.sha256(read_file(path)).digest() for path in self._paths)
+        return tuple(hashlib.sha256(read_file(path)).digest() for path in self.paths)

@@ -18,6 +18,7 @@
     lockstep/snapshot-N     the tables at log offset N (snapshot.py)
     lockstep/start          the log offset at which the log begins; written before retention removes older segments
     lockstep/next-log-file  empty, open while the store is; it becomes the next file of the log (commit_log.py)
+    lockstep/users.toml     a copy of the last file of users that could be used (runtime/security/last_good.py), if the broker has users
     lockstep/damage         the known damage (damage.py)
     lockstep/set-aside-N/   files that a start with --cut-corrupt has taken out of the store, and manifest.json
 

@@ -1,18 +1,21 @@
-"""How a server notices new files of TLS: it looks every 5 s, tells the ports, and says in the log what it cannot use."""
+"""How a server notices new files: it looks every 5 s, tells the ports, keeps a copy of the users, and logs what it cannot use."""
 
 import os
+import stat
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.security.security_watch import SecurityWatch
 from lockstep.runtime.security.tls import ServerCertificate, ServerTls
 from lockstep.runtime.security.watched_files import LOOK_MS, SETTLE_MS
 from support.certificates import requiring, write_authority, write_certificate
 from support.clocks import LoopClock
+from support.logins import PASSWORD, with_users, write_users
 from support.loops import FrozenLoop
 
 pytestmark = pytest.mark.frozen_clock
@@ -38,7 +41,8 @@ async def test_new_files_are_logged_and_new_authorities_renew_connections(
     cert, key = write_certificate(tmp_path)
     ca = write_authority(tmp_path / "ca")
     tasks, renewed = Tasks(), list[str]()
-    requiring(ServerTls(ServerCertificate(cert, key, ca))).watch(FakeHost(), tasks, lambda reason, _: renewed.append(reason))  # type: ignore[arg-type]
+    security = requiring(ServerTls(ServerCertificate(cert, key, ca)))
+    await SecurityWatch(security, FakeHost()).begin(tasks, lambda reason, _: renewed.append(reason))  # type: ignore[arg-type]
     await frozen.advance(LOOK_MS / 1000)
     assert caplog.messages == []
     write_certificate(tmp_path)
@@ -54,7 +58,8 @@ async def test_new_files_are_logged_and_new_authorities_renew_connections(
 async def test_files_that_stay_unusable_are_logged_once(frozen: FrozenLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cert, key = write_certificate(tmp_path)
     tasks = Tasks()
-    requiring(ServerTls(ServerCertificate(cert, key))).watch(FakeHost(), tasks, lambda reason, concerns: None)  # type: ignore[arg-type]
+    security = requiring(ServerTls(ServerCertificate(cert, key)))
+    await SecurityWatch(security, FakeHost()).begin(tasks, lambda reason, concerns: None)  # type: ignore[arg-type]
     os.unlink(key)
     await frozen.advance(SETTLE_MS / 1000)
     assert caplog.messages == [], "it is being replaced"
@@ -64,4 +69,25 @@ async def test_files_that_stay_unusable_are_logged_once(frozen: FrozenLoop, tmp_
     write_authority(tmp_path / "server.key")
     await frozen.advance(LOOK_MS / 1000)
     assert len(caplog.messages) == 2, "another reason"
+    await tasks.cancel_all()
+
+
+async def test_copy_of_the_users_follows_the_file_while_it_can_be_used(
+    frozen: FrozenLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, copy = tmp_path / "users.toml", tmp_path / "store" / "users.toml"
+    tasks, security = Tasks(), replace(with_users(write_users(path, {"billing": [PASSWORD]})), users_copy=str(copy))
+    watch = SecurityWatch(security, FakeHost())  # type: ignore[arg-type]
+    await watch.begin(tasks, lambda reason, concerns: None)
+    (message,) = caplog.messages
+    assert message == f"security.copy_failed reason=[Errno 2] No such file or directory: '{copy}.new'"
+    copy.parent.mkdir()
+    for passwords in ({"billing": ["another password"]}, {"shop": [PASSWORD]}):
+        write_users(path, passwords)
+        good = path.read_bytes()
+        await frozen.advance(LOOK_MS / 1000)
+        assert (copy.read_bytes(), stat.S_IMODE(copy.stat().st_mode)) == (good, 0o600)
+    path.write_text("[user")
+    await frozen.advance(2 * SETTLE_MS / 1000)
+    assert copy.read_bytes() == good
     await tasks.cancel_all()

@@ -1,0 +1,74 @@
+"""Reads the files of a server's security again while the server runs."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.security.authenticated_user import AuthenticatedUser
+from lockstep.runtime.security.last_good import keep_users
+from lockstep.runtime.security.server_security import ServerSecurity
+from lockstep.runtime.security.watched_files import LOOK_MS
+
+log = get_logger("runtime.security")
+
+Renew = Callable[[str, Callable[[Any], bool]], None]
+"""Closes gradually, with a reason, the connections (Endpoint) for which the function returns True."""
+
+
+class SecurityWatch:
+    """Looks at the files every LOOK_MS, and closes the connections of users and authorities that are gone."""
+
+    def __init__(self, security: ServerSecurity, host: Host) -> None:
+        self._security = security
+        self._host = host
+        self._renew: Renew = lambda _reason, _concerns: None
+        self._reported: str | None = None
+        """The failure that the log has."""
+        self._kept = ""
+        """The digest of the users of which there is a copy."""
+
+    async def begin(self, tasks: Tasks, renew: Renew) -> None:
+        """Begin to look, if there are files. The store, if the server has one, is open: it gets the copy of the users first."""
+        self._renew = renew
+        await self._keep_users()
+        if self._security.has_files:
+            tasks.spawn(self._watch(), "security.watch")
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_MS / 1000)
+            await self._look()
+
+    async def _look(self) -> None:
+        security = self._security
+        changed = await self._host.threads.run(security.look, self._host.clock.monotonic_ms())
+        if changed:
+            log.info("security.reloaded", files=list(changed))
+        if security.tls is not None and security.tls.files.client_ca in changed:
+            self._renew("the authorities of clients' certificates have changed", lambda _: True)
+        if changed and security.users is not None:
+            self._renew("its user, or the password that it used, was taken away", self._is_gone)
+        if security.failure is not None and security.failure != self._reported:
+            log.error("security.reload_failed", reason=security.failure, then="what was read before remains in force")
+        self._reported = security.failure
+        await self._keep_users()
+
+    async def _keep_users(self) -> None:
+        """Copy the file of users, if that has not been done."""
+        security = self._security
+        if security.users is None or security.users_copy is None or security.users.value.digest == self._kept:
+            return
+        self._kept = security.users.value.digest
+        (path,) = security.users.paths
+        reason = await self._host.threads.run(keep_users, path, security.users_copy)
+        if reason is not None:
+            log.warning("security.copy_failed", reason=reason)
+
+    def _is_gone(self, endpoint: Any) -> bool:
+        identity: AuthenticatedUser | None = endpoint.identity
+        if identity is None or self._security.users is None:
+            return False
+        return not self._security.users.value.is_valid(identity.user, identity.verifier, endpoint.peer.rpartition(":")[0])
