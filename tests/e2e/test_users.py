@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import stat
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from support.certificates import write_authority, write_certificate
 from support.cluster import WAIT_S, Cluster
+from support.http import raw
 from support.logins import PASSWORD, write_users
 from support.processes import clean_environment, program, run_program
 
@@ -155,3 +157,23 @@ def test_broker_starts_with_the_last_users_that_it_could_read_only_if_it_is_aske
             assert running.stop() == 0
     ended = run_program("lockstep.broker", "--security-last-good")
     assert (ended.returncode, "security_last_good needs users" in ended.stderr) == (2, True)
+
+
+async def test_users_are_read_at_once_when_it_is_asked_for(closed: Cluster, tmp_path: Path) -> None:
+    users = tmp_path / "users.toml"
+    closed.server_options += ("--admin-listen", "127.0.0.1:0")
+    await closed.servers(brokers=["broker-a"])
+    for name in ("nameserver", "broker-a"):
+        server = closed.processes[name]
+        address = str((await server.wait_for_event("nameserver.started" if name == "nameserver" else "broker.started"))["admin"])
+        write_users(users, {"billing": [PASSWORD], name: [NEW]})
+        status, body = await raw(address, b"POST /reload HTTP/1.1\r\nX-Lockstep: 1\r\n\r\n")
+        listed = json.loads(await closed.command("user", "list", "--json", "--security", str(users)))
+        assert status == 200
+        assert json.loads(body)["digest"] == listed["digest"]
+        good = users.read_bytes()
+        users.write_text("[user")
+        server.signal(signal.SIGHUP)
+        assert f"{users}: it is not TOML" in (await server.wait_for_event("security.reload_failed"))["reason"]
+        users.write_bytes(good)
+    assert (closed.folder / "store-broker-a" / "lockstep" / "users.toml").read_bytes() == good

@@ -48,7 +48,7 @@ class Broker:
         """The admin port, if the settings have one. It opens first and closes last, so that a probe learns why the broker is not ready."""
         for listen in config.admin_listener().values():
             self.admin_port = AdminPort(
-                listen, AdminPages(self.health, self._render_metrics), config.admin_hosts(host.name), self._security
+                listen, AdminPages(self.health, self._render_metrics, self._watch.reload), config.admin_hosts(host.name), self._security
             )
 
     @property
@@ -81,6 +81,11 @@ class Broker:
     @property
     def term(self) -> int:
         return self.running.term
+
+    @property
+    def on_hangup(self) -> Callable[[], None] | None:
+        """Return what SIGHUP does: it reads the files of the security again. None if there are none."""
+        return self._watch.on_hangup
 
     async def start(self) -> None:
         """Start, and return when the ports are open.

@@ -76,6 +76,10 @@ class StandaloneCluster:
         """Return the address of the nameserver, after the start."""
         return self._nameserver.address
 
+    @property
+    def on_hangup(self) -> None:
+        """Return None: SIGHUP, of a terminal that is closed, ends the process."""
+
     async def start(self) -> None:
         self._nameserver.on_fatal = self.on_fatal
         await self._nameserver.start()

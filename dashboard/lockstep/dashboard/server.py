@@ -68,6 +68,11 @@ class DashboardServer:
         """Return where a browser on this machine finds it, after the start."""
         return f"http{'' if self._security.tls is None else 's'}://{self.address}{self._config.root_path}/"
 
+    @property
+    def on_hangup(self) -> Callable[[], None] | None:
+        """Return what SIGHUP does: it reads the files of the security again. None if there are none."""
+        return self._watch.on_hangup
+
     async def start(self) -> None:
         """Bind the port and begin to watch the cluster, which need not be there yet. Raise ConfigError if the port can't be bound."""
         options = uvicorn.Config(

@@ -55,7 +55,8 @@ class Nameserver:
         self.admin_port: AdminPort | None = None
         """The admin port, if the settings have one."""
         for listen in config.admin_listener().values():
-            self.admin_port = AdminPort(listen, AdminPages(self.health, self._metrics), (host.name, *config.admin_host), self._security)
+            pages = AdminPages(self.health, self._metrics, self._watch.reload)
+            self.admin_port = AdminPort(listen, pages, (host.name, *config.admin_host), self._security)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -66,6 +67,11 @@ class Nameserver:
     def address(self) -> str:
         """Return the main address: that of the listener named `internal`, or else of the first one."""
         return self.addresses.get(INTERNAL_LISTENER) or next(iter(self.addresses.values()))
+
+    @property
+    def on_hangup(self) -> Callable[[], None] | None:
+        """Return what SIGHUP does: it reads the files of the security again. None if there are none."""
+        return self._watch.on_hangup
 
     async def start(self) -> None:
         """Bind the ports and serve. Raise ConfigError if a port can't be bound."""

@@ -4,6 +4,7 @@
     GET  /readyz     200 while clients may connect to it, else 503 with the reasons
     GET  /metrics    Prometheus' text format
     GET  /log-level  the log level; PUT one of debug, info, warning, error to change it until the process ends
+    POST /reload     reads the files of certificates and users again: 200 with those that have changed, 409 with what is wrong with one
 
 A connection carries one request of at most 8 KiB, which must be complete and responded to within 5 s. At most 64 connections may be open
 without a complete request: one more closes the oldest of them, so that a new connection is always accepted. A connection that has sent its
@@ -12,7 +13,8 @@ connections wait for their response another request for /metrics gets 503. The o
 
 There is no authentication: anyone who can connect to the port can read the names of topics and groups and change the log level. A web page
 in a browser on this machine can't: the Host of a request must be an address or a name of this machine (not another name that resolves to
-its address), and a request that a browser sends without a preflight (POST, `Content-Type: text/plain`) changes nothing.
+its address), and a request that a browser sends without a preflight (POST, `Content-Type: text/plain`) changes nothing without the header
+X-Lockstep, which needs one.
 """
 
 import asyncio
@@ -29,6 +31,7 @@ from lockstep.runtime.connections.tls_listener import TlsListener
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.logs import log as logging
 from lockstep.runtime.metrics import CONTENT_TYPE, load
+from lockstep.runtime.security.security_watch import Reloaded
 from lockstep.runtime.security.server_security import OPEN, ServerSecurity
 
 log = logging.get_logger("runtime.admin")
@@ -38,7 +41,7 @@ REQUEST_S = 5
 INCOMPLETE_MAX = 64
 """The maximum number of connections that have not sent a complete request."""
 RESPONDING_MAX = 8
-"""The number of connections waiting for their response above which a request for /metrics is rejected."""
+"""The number of connections waiting for their response above which a request for /metrics or /reload is rejected."""
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
 REASONS = {
@@ -47,6 +50,7 @@ REASONS = {
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
+    409: "Conflict",
     415: "Unsupported Media Type",
     500: "Internal Server Error",
     503: "Unavailable",
@@ -80,6 +84,7 @@ class HttpResponse:
 
 
 FAILED = HttpResponse(500, b"the request failed: see the log\n")
+BUSY = HttpResponse(503, f"{RESPONDING_MAX} connections wait for a response, the maximum: retry in a second\n".encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,7 @@ class AdminPages:
 
     health: Callable[[], Health]
     metrics: Callable[[], Awaitable[bytes]]
+    reload: Callable[[], Awaitable[Reloaded]]
 
 
 @dataclass(slots=True)
@@ -149,8 +155,10 @@ class AdminPort:
             if request.fields.get("content-type", "").strip().lower().startswith("text/plain") and "x-lockstep" not in request.fields:
                 return HttpResponse(415, b"Content-Type text/plain: the header X-Lockstep, with any value, is required too\n")
             return _set_level(request.body.strip())
-        if path not in ("/livez", "/readyz", "/metrics", "/log-level"):
-            return HttpResponse(404, b"expected /livez, /readyz, /metrics or /log-level\n")
+        if path not in ("/livez", "/readyz", "/metrics", "/log-level", "/reload"):
+            return HttpResponse(404, b"expected /livez, /readyz, /metrics, /log-level or /reload\n")
+        if path == "/reload":
+            return await self._reload(request)
         if method != "GET":
             return HttpResponse(405, f"{method[:20]} {path}: expected GET{' or PUT' if path == '/log-level' else ''}\n".encode())
         if path == "/metrics":
@@ -162,10 +170,24 @@ class AdminPort:
         status = "ok" if not reasons else "failed" if health.failed is not None else "not ready"
         return HttpResponse(503 if reasons else 200, json.dumps({"status": status, "reasons": reasons}).encode() + b"\n", JSON)
 
+    async def _reload(self, request: HttpRequest) -> HttpResponse:
+        if request.method != "POST":
+            return HttpResponse(405, f"{request.method[:20]} /reload: expected POST\n".encode())
+        if "x-lockstep" not in request.fields:
+            return HttpResponse(415, b"POST /reload: the header X-Lockstep, with any value, is required\n")
+        if self._is_busy():
+            return BUSY
+        found = await self.pages.reload()
+        facts = {"files": found.files, "digest": found.digest, "problem": found.problem}
+        return HttpResponse(200 if found.problem is None else 409, json.dumps(facts).encode() + b"\n", JSON)
+
+    def _is_busy(self) -> bool:
+        return sum(connection.is_complete for connection in self._open) > RESPONDING_MAX
+
     async def _metrics(self) -> HttpResponse:
         """Return the result of the running rendering, or else of a new one."""
-        if sum(connection.is_complete for connection in self._open) > RESPONDING_MAX:
-            return HttpResponse(503, f"{RESPONDING_MAX} connections wait for a response, the maximum: retry in a second\n".encode())
+        if self._is_busy():
+            return BUSY
         if self._scrape is None or self._scrape.done():
             self._scrape = self._tasks.spawn(self._render(), "admin metrics")
         scrape = self._scrape

@@ -89,6 +89,11 @@ class Service(Protocol):
     """Set by the Daemon before `start`. Call it with an error after which the service can't continue; the process stops with its exit
     code."""
 
+    @property
+    def on_hangup(self) -> Callable[[], None] | None:
+        """Return what SIGHUP does. None: it ends the process."""
+        ...
+
     async def start(self) -> None:
         """Start, and return when the service accepts requests. Raise the error that prevents that."""
         ...
@@ -105,7 +110,8 @@ def exit_code_of(error: BaseException) -> int:
 
 
 class Daemon:
-    """Runs one service in one process. SIGTERM and SIGINT stop it in order (exit 0); a second signal ends it at once (exit 1).
+    """Runs one service in one process. SIGTERM and SIGINT stop it in order (exit 0); a second signal ends it at once (exit 1). SIGHUP is
+    the service's (`on_hangup`).
 
     | event                              | then                                                  | exit               |
     |------------------------------------|-------------------------------------------------------|--------------------|
@@ -141,13 +147,15 @@ class Daemon:
         loop.set_exception_handler(LoopErrors())
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
+        if service.on_hangup is not None:
+            loop.add_signal_handler(signal.SIGHUP, service.on_hangup)
         service.on_fatal = self._fatal
         try:
             await self._start(service)
             await self._wake.wait()
             clean = await self._stop(service)
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.remove_signal_handler(number)
         if self._error is not None:
             return exit_code_of(self._error) or 1

@@ -33,6 +33,11 @@ class _Observed:
         self._service = service
         self._started = started
 
+    @property
+    def on_hangup(self) -> Callable[[], None] | None:
+        """Return what SIGHUP does."""
+        return self._service.on_hangup
+
     async def start(self) -> None:
         self._service.on_fatal = self._fatal
         with self._failing():

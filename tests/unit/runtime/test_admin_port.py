@@ -12,20 +12,27 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.runtime import admin_port
 from lockstep.runtime.admin_port import INCOMPLETE_MAX, REQUEST_BYTES_MAX, RESPONDING_MAX, AdminPages, AdminPort, Health
 from lockstep.runtime.logs.log import ROOT, get_logger
+from lockstep.runtime.security.security_watch import Reloaded
 from support.http import fetch, raw
 
 
 class Program:
     def __init__(self) -> None:
         self.health = Health()
+        self.reloaded = Reloaded((), None, None)
+        self.reload_count = 0
 
     async def metrics(self) -> bytes:
         return b"up 1\n"
 
+    async def reload(self) -> Reloaded:
+        self.reload_count += 1
+        return self.reloaded
+
 
 @asynccontextmanager
 async def served(program: Program, *hosts: str) -> AsyncIterator[str]:
-    port = AdminPort(("127.0.0.1", 0), AdminPages(lambda: program.health, lambda: program.metrics()), hosts)
+    port = AdminPort(("127.0.0.1", 0), AdminPages(lambda: program.health, lambda: program.metrics(), program.reload), hosts)
     await port.start()
     try:
         yield port.address
@@ -84,6 +91,7 @@ async def test_log_level_can_be_changed_at_run_time() -> None:
         (b"GET /nothing HTTP/1.1\r\n\r\n", 404),
         (b"DELETE /livez HTTP/1.1\r\n\r\n", 405),
         (b"PUT /metrics HTTP/1.1\r\n\r\n", 405),
+        (b"GET /reload HTTP/1.1\r\nX-Lockstep: 1\r\n\r\n", 405),
         (b"\x00\x01\r\n\r\n", 400),
         (b"GET /livez HTTP/1.1\r\nContent-Length: many\r\n\r\n", 400),
         (b"GET /" + b"a" * REQUEST_BYTES_MAX, 400),
@@ -167,6 +175,36 @@ async def test_plain_text_change_requires_the_x_lockstep_header(fields: str, sta
         before = (await fetch(address, "/log-level"))[1]
         assert (await raw(address, PUT.format(host="localhost", fields=fields).encode()))[0] == status
         assert (await fetch(address, "/log-level"))[1] == ("debug\n" if status == 200 else before)
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ("", 415),
+        ("Content-Type: text/plain\r\n", 415),
+        ("Host: evil.example\r\nX-Lockstep: 1\r\n", 403),
+        ("X-Lockstep: 1\r\n", 200),
+    ],
+)
+async def test_reload_requires_a_header_that_no_page_may_send(fields: str, status: int) -> None:
+    program = Program()
+    async with served(program) as address:
+        assert (await raw(address, f"POST /reload HTTP/1.1\r\n{fields}\r\n".encode()))[0] == status
+    assert program.reload_count == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("reloaded", "status"), [(Reloaded(("users.toml",), None, "0a0a0a0a"), 200), (Reloaded((), "it is not TOML", "0b0b0b0b"), 409)]
+)
+async def test_reload_says_what_was_read_or_what_is_wrong_with_it(reloaded: Reloaded, status: int) -> None:
+    program = Program()
+    program.reloaded = reloaded
+    async with served(program) as address:
+        found, body = await raw(address, b"POST /reload HTTP/1.1\r\nX-Lockstep: 1\r\n\r\n")
+    assert (found, json.loads(body)) == (
+        status,
+        {"files": list(reloaded.files), "digest": reloaded.digest, "problem": reloaded.problem},
+    )
 
 
 @pytest.mark.parametrize("kind", ["", "text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x"])
@@ -263,7 +301,7 @@ async def test_rendering_that_times_out_is_abandoned_and_restarted(monkeypatch: 
     program = Program()
     held = HeldMetrics(program)
     monkeypatch.setattr(admin_port, "REQUEST_S", 0)
-    port = AdminPort(("127.0.0.1", 0), AdminPages(Health, program.metrics))
+    port = AdminPort(("127.0.0.1", 0), AdminPages(Health, program.metrics, program.reload))
     assert (await port._metrics()).status == 503
     held.may_end.set()
     monkeypatch.setattr(admin_port, "REQUEST_S", 5)
@@ -287,4 +325,4 @@ async def test_error_for_an_admin_port_in_use_names_it() -> None:
     async with served(Program()) as address:
         host, _, port = address.rpartition(":")
         with pytest.raises(ConfigError, match=rf"the admin port can't listen on 127\.0\.0\.1:{port}"):
-            await AdminPort((host, int(port)), AdminPages(Health, Program().metrics)).start()
+            await AdminPort((host, int(port)), AdminPages(Health, Program().metrics, Program().reload)).start()

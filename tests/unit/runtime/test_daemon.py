@@ -25,6 +25,7 @@ class Scripted:
 
     def __init__(self) -> None:
         self.on_fatal: Callable[[BaseException], None] | None = None
+        self.on_hangup: Callable[[], None] | None = None
         self.events: list[str] = []
         self.started = asyncio.Event()
         self.in_start: Callable[[], None] = lambda: None
@@ -164,9 +165,19 @@ async def test_failed_stop_is_logged_and_exits_1(caplog: pytest.LogCaptureFixtur
 
 
 async def test_signal_handlers_are_restored_afterwards() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    await run(Scripted(), signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) == before
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)]
+    service = Scripted()
+    service.on_hangup = lambda: None
+    await run(service, signal.SIGTERM)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)] == before
+
+
+@pytest.mark.both_loops
+async def test_hangup_is_for_the_service_which_goes_on() -> None:
+    service = Scripted()
+    service.on_hangup = lambda: service.events.append("hangup")
+    assert await run(service, signal.SIGHUP, signal.SIGHUP, signal.SIGTERM) == 0
+    assert service.events == ["start", "started", "hangup", "hangup", "stop", "stopped"]
 
 
 async def test_unhandled_loop_error_is_logged_and_does_not_stop_the_process(caplog: pytest.LogCaptureFixture) -> None:
@@ -180,6 +191,7 @@ async def test_unhandled_loop_error_is_logged_and_does_not_stop_the_process(capl
 def test_daemon_runs_its_own_loop_with_uvloop_if_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     class Quick:
         on_fatal: Callable[[BaseException], None] | None = None
+        on_hangup: Callable[[], None] | None = None
         loop = ""
 
         async def start(self) -> None:

@@ -23,6 +23,7 @@ from lockstep.runtime.requests.dispatch import Dispatcher, handles
 from lockstep.runtime.requests.lanes import LaneLimits
 from lockstep.runtime.requests.needs import ANY_USER
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request, RunInLane
+from lockstep.runtime.security.security_watch import Reloaded
 from support import peers
 from support.certificates import requiring, server_tls, trusting
 from support.cycles import collector_off
@@ -281,7 +282,7 @@ async def test_connections_of_the_admin_port_are_freed_without_the_collector(nam
     async def metrics() -> bytes:
         raise KeyError("metrics")
 
-    port = AdminPort(("127.0.0.1", 0), AdminPages(Health, metrics))
+    port = AdminPort(("127.0.0.1", 0), AdminPages(Health, metrics, not_reloading))
     await port.start()
     await raw(port.address, ADMIN[name])
     await until(lambda: not port._open)
@@ -293,8 +294,12 @@ async def test_connections_of_the_admin_port_are_freed_without_the_collector(nam
     await port.stop()
 
 
+async def not_reloading() -> Reloaded:
+    return Reloaded((), None, None)
+
+
 async def test_admin_connection_that_sends_no_request_is_freed_without_the_collector() -> None:
-    port = AdminPort(("127.0.0.1", 0), AdminPages(Health, lambda: asyncio.sleep(0, b"")))
+    port = AdminPort(("127.0.0.1", 0), AdminPages(Health, lambda: asyncio.sleep(0, b""), not_reloading))
     await port.start()
     host, _, at = port.address.rpartition(":")
     with collector_off():

@@ -1,4 +1,4 @@
-"""How a server notices new files: it looks every 5 s, tells the ports, keeps a copy of the users, and logs what it cannot use."""
+"""How a server notices new files: it looks every 5 s and when asked to, tells the ports, copies the users, and logs what it cannot use."""
 
 import os
 import stat
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from lockstep.runtime.daemon import Tasks
-from lockstep.runtime.security.security_watch import SecurityWatch
+from lockstep.runtime.security.security_watch import Reloaded, SecurityWatch
+from lockstep.runtime.security.server_security import OPEN
 from lockstep.runtime.security.tls import ServerCertificate, ServerTls
 from lockstep.runtime.security.watched_files import LOOK_MS, SETTLE_MS
 from support.certificates import requiring, write_authority, write_certificate
@@ -91,3 +92,38 @@ async def test_copy_of_the_users_follows_the_file_while_it_can_be_used(
     await frozen.advance(2 * SETTLE_MS / 1000)
     assert copy.read_bytes() == good
     await tasks.cancel_all()
+
+
+async def test_look_that_is_asked_for_is_made_at_once_and_says_what_it_found(
+    frozen: FrozenLoop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    path = write_users(tmp_path / "users.toml", {"billing": [PASSWORD]})
+    tasks, security = Tasks(), with_users(path)
+    assert security.users is not None
+    watch = SecurityWatch(security, FakeHost())  # type: ignore[arg-type]
+    assert watch.on_hangup is not None
+    first = security.users.value.digest
+    assert await watch.reload() == Reloaded((), None, first), "before the start is complete"
+    watch.on_hangup()
+    await watch.begin(tasks, lambda reason, concerns: None)
+    await frozen.advance(0)
+    nothing = "security.reloaded files=[]"
+    assert caplog.messages == [nothing, nothing], "a hangup is not lost before the start is complete"
+    write_users(tmp_path / "users.toml", {"shop": [PASSWORD]})
+    watch.on_hangup()
+    await frozen.advance(0)
+    assert caplog.messages[2:] == [f"security.reloaded files=['{path}']"]
+    second = security.users.value.digest
+    assert second != first
+    (tmp_path / "users.toml").write_text("[user")
+    found = await watch.reload()
+    assert (found.files, found.digest) == ((), second)
+    assert (found.problem or "").startswith(f"{path}: it is not TOML")
+    watch.on_hangup()
+    await frozen.advance(2 * SETTLE_MS / 1000)
+    failures = caplog.messages[3:]
+    assert [message.split()[0] for message in failures] == ["security.reload_failed"] * 2, "one for each that asked, none for the time"
+    assert "shop" in security.users.value.users
+    await tasks.cancel_all()
+    assert SecurityWatch(OPEN, FakeHost()).on_hangup is None  # type: ignore[arg-type]

@@ -23,7 +23,8 @@ class ServerSettings(TlsSettings):
 
     listen: Annotated[tuple[str, ...], Range(1)]
     admin_listen: Annotated[
-        str | None, "HOST:PORT of the admin port: /livez, /readyz, /metrics, /log-level. Disabled by default. Port 0: any free port."
+        str | None,
+        "HOST:PORT of the admin port: /livez, /readyz, /metrics, /log-level, /reload. Off by default. Port 0: any free port.",
     ] = None
     admin_host: Annotated[
         tuple[str, ...], "A name that clients of the admin port may use (HTTP's Host), besides addresses and this machine's name."

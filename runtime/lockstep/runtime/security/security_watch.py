@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from lockstep.runtime.daemon import Tasks
@@ -18,48 +20,83 @@ Renew = Callable[[str, Callable[[Any], bool]], None]
 """Closes gradually, with a reason, the connections (Endpoint) for which the function returns True."""
 
 
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """What a look at the files has found."""
+
+    files: tuple[str, ...]
+    """Those that have changed and are in force now."""
+    problem: str | None
+    """Why a file can't be used: what was read before remains in force."""
+    digest: str | None
+    """The digest of the users in force, if there are users."""
+
+
 class SecurityWatch:
-    """Looks at the files every LOOK_MS, and closes the connections of users and authorities that are gone."""
+    """Looks at the files every LOOK_MS, and when it is asked to, and closes the connections of users and authorities that are gone."""
 
     def __init__(self, security: ServerSecurity, host: Host) -> None:
         self._security = security
         self._host = host
         self._renew: Renew = lambda _reason, _concerns: None
+        self._looking = asyncio.Lock()
+        self._asked = asyncio.Event()
         self._reported: str | None = None
-        """The failure that the log has."""
+        """The problem that the log has."""
+        self._may_copy = False
+        """Whether the store is open."""
         self._kept = ""
         """The digest of the users of which there is a copy."""
 
     async def begin(self, tasks: Tasks, renew: Renew) -> None:
         """Begin to look, if there are files. The store, if the server has one, is open: it gets the copy of the users first."""
         self._renew = renew
+        self._may_copy = True
         await self._keep_users()
         if self._security.has_files:
             tasks.spawn(self._watch(), "security.watch")
 
     async def _watch(self) -> None:
         while True:
-            await asyncio.sleep(LOOK_MS / 1000)
-            await self._look()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_MS / 1000):
+                    await self._asked.wait()
+            asked = self._asked.is_set()
+            self._asked.clear()
+            async with self._looking:
+                await self._look(asked=asked)
 
-    async def _look(self) -> None:
+    @property
+    def on_hangup(self) -> Callable[[], None] | None:
+        """Return what SIGHUP does: it asks for a look at once, or as soon as the watch has begun. None if there are no files."""
+        return self._asked.set if self._security.has_files else None
+
+    async def reload(self) -> Reloaded:
+        """Look at the files now, and log what was found, nothing too."""
+        async with self._looking:
+            return await self._look(asked=True)
+
+    async def _look(self, *, asked: bool) -> Reloaded:
         security = self._security
         changed = await self._host.threads.run(security.look, self._host.clock.monotonic_ms())
-        if changed:
+        problem = security.problem if asked else security.failure
+        if changed or (asked and problem is None):
             log.info("security.reloaded", files=list(changed))
         if security.tls is not None and security.tls.files.client_ca in changed:
             self._renew("the authorities of clients' certificates have changed", lambda _: True)
         if changed and security.users is not None:
             self._renew("its user, or the password that it used, was taken away", self._is_gone)
-        if security.failure is not None and security.failure != self._reported:
-            log.error("security.reload_failed", reason=security.failure, then="what was read before remains in force")
-        self._reported = security.failure
+        if problem is not None and (asked or problem != self._reported):
+            log.error("security.reload_failed", reason=problem, then="what was read before remains in force")
+        if problem is not None or security.problem is None:
+            self._reported = problem
         await self._keep_users()
+        return Reloaded(changed, security.problem, None if security.users is None else security.users.value.digest)
 
     async def _keep_users(self) -> None:
         """Copy the file of users, if that has not been done."""
         security = self._security
-        if security.users is None or security.users_copy is None or security.users.value.digest == self._kept:
+        if not self._may_copy or security.users is None or security.users_copy is None or security.users.value.digest == self._kept:
             return
         self._kept = security.users.value.digest
         (path,) = security.users.paths
@@ -71,4 +108,4 @@ class SecurityWatch:
         identity: AuthenticatedUser | None = endpoint.identity
         if identity is None or self._security.users is None:
             return False
-        return not self._security.users.value.is_valid(identity.user, identity.verifier, endpoint.peer.rpartition(":")[0])
+        return not self._security.users.value.is_valid(identity.name, identity.verifier, endpoint.peer.rpartition(":")[0])

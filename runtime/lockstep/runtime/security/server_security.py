@@ -33,8 +33,12 @@ class ServerSecurity:
     @property
     def failure(self) -> str | None:
         """Return why a file can't be used, although it has had the time to be replaced; or None."""
-        failures = [None if each is None else each.failure for each in (self.tls, self.users)]
-        return next((failure for failure in failures if failure is not None), None)
+        return next((each.failure for each in (self.tls, self.users) if each is not None and each.failure is not None), None)
+
+    @property
+    def problem(self) -> str | None:
+        """Return why the last look could not use a file, or None."""
+        return next((each.problem for each in (self.tls, self.users) if each is not None and each.problem is not None), None)
 
     def look(self, now_ms: int) -> tuple[str, ...]:
         """Read the files. Return those that have changed and are in force now. Blocks."""

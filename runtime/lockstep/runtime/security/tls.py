@@ -105,6 +105,11 @@ class ServerTls:
         """Return why the files can't be used, although they have had the time to be replaced; or None."""
         return self._watched.failure
 
+    @property
+    def problem(self) -> str | None:
+        """Return why the last look could not use the files, or None."""
+        return self._watched.problem
+
     def look(self, now_ms: int) -> tuple[str, ...]:
         """Read the files again. Return those that have changed, or nothing if there is no new context. Blocks."""
         return self._watched.look(now_ms)

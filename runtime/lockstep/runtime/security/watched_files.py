@@ -78,8 +78,10 @@ class WatchedFiles(Generic[T]):
         """The newest value that could be made."""
         self._failed_ms: int | None = None
         """When the files became unusable, or None."""
+        self.problem: str | None = None
+        """Why the last look could not use the files."""
         self.failure: str | None = None
-        """Why the files are unusable, once they have been for SETTLE_MS."""
+        """The same, once they have been unusable for SETTLE_MS."""
 
     def look(self, now_ms: int) -> tuple[str, ...]:
         """Read the files. If `value` is a new one, return those that have changed since the last one. Never raises: see `failure`."""
@@ -89,14 +91,15 @@ class WatchedFiles(Generic[T]):
                 return ()
             self.value = self._make()
         except ConfigError as error:
+            self.problem = str(error)
             if self._failed_ms is None:
                 self._failed_ms = now_ms
             if now_ms - self._failed_ms >= SETTLE_MS:
-                self.failure = str(error)
+                self.failure = self.problem
             return ()
         changed = tuple(path for path, before, now in zip(self.paths, self._digest, digest, strict=True) if before != now)
         self._digest = digest
-        self._failed_ms = self.failure = None
+        self._failed_ms = self.problem = self.failure = None
         return changed
 
     def _read(self) -> tuple[bytes, ...]:
