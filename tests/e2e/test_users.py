@@ -90,18 +90,32 @@ async def test_server_that_others_reach_needs_users_and_a_certificate(cluster: C
     cert, key = write_certificate(tmp_path)
     tls = ("--tls-cert", cert, "--tls-key", key)
     users = ("--security", write_users(tmp_path / "users.toml", {"billing": [PASSWORD]}))
-    for options in ((), tls, users, (*tls, *users, "--tls", "allow"), (*tls, *users, "--users", "optional")):
+    admin = ("--admin-listen", "0.0.0.0:0")
+    for options, words in [
+        ((), "pass --insecure if"),
+        (tls, "pass --insecure anonymous if"),
+        (users, "pass --insecure plaintext if"),
+        ((*tls, *users, "--tls", "allow"), "pass --insecure plaintext if"),
+        ((*tls, *users, "--users", "optional"), "pass --insecure anonymous if"),
+        ((*users, "--users", "optional", "--insecure", "plaintext"), "pass --insecure if"),
+        ((*tls, "--tls", "allow", "--insecure", "anonymous"), "pass --insecure if"),
+        ((*tls, *users, *admin), "pass --insecure anonymous if"),
+    ]:
         code, _, error = await cluster.started_command("nameserver", "--listen", "0.0.0.0:0", *options)
-        assert (code, "give it users and a certificate" in error) == (2, True), error
+        assert (code, words in error) == (2, True), error
     code, _, error = await cluster.started_command("nameserver", "--listen", "127.0.0.1:0", "--users", "optional")
     assert (code, "users = optional needs users" in error) == (2, True), error
-    command = ["-m", "lockstep.nameserver", "--listen", "0.0.0.0:0", *tls, *users]
-    started = await (await cluster.start("nameserver", command)).wait_for_event("nameserver.started")
     (tmp_path / "password").write_text(PASSWORD)
-    where = f"127.0.0.1:{started['address'].rpartition(':')[2]}"
-    parameters = f"tls_ca={write_authority(tmp_path / 'ca.pem')}&password_file={tmp_path / 'password'}"
-    code, _, error = await cluster.started_command("cluster", "--nameserver", f"lockstep://billing@{where}/?{parameters}")
-    assert (code, "knows no broker" in error or "no broker" in error) == (1, True), error
+    ca, password = f"tls_ca={write_authority(tmp_path / 'ca.pem')}", f"password_file={tmp_path / 'password'}"
+    for name, options, user, parameters in [
+        ("both", (*tls, *users), "billing@", f"{ca}&{password}"),
+        ("plaintext", (*users, "--insecure", "plaintext"), "billing@", password),
+        ("anonymous", (*tls, *admin, "--insecure", "anonymous"), "", ca),
+    ]:
+        server = await cluster.start(name, ["-m", "lockstep.nameserver", "--listen", "0.0.0.0:0", *options])
+        where = f"127.0.0.1:{(await server.wait_for_event('nameserver.started'))['address'].rpartition(':')[2]}"
+        code, _, error = await cluster.started_command("cluster", "--nameserver", f"lockstep://{user}{where}/?{parameters}")
+        assert (code, "no broker" in error) == (1, True), error
 
 
 async def test_commands_without_an_address_use_the_login_that_was_stored(closed: Cluster, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.configuration.tls_settings import TlsSettings
 from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.cluster_address import ClusterAddress
-from lockstep.runtime.connections.listen_address import require_loopback_or_insecure
+from lockstep.runtime.connections.listen_address import check_exposure
 
 LISTENER = "dashboard"
 
@@ -25,13 +25,12 @@ class DashboardConfig(TlsSettings):
     root_path: Annotated[str, "The path under which a proxy serves it, as in /lockstep."] = ""
     allow_changes: Annotated[bool, "Let browsers change topics, groups and dead letters, after a confirmation."] = False
     no_bodies: Annotated[bool, "Show no bodies of messages, and search none."] = False
-    insecure: Annotated[bool, "Accept connections from other machines although there is no authentication."] = False
     log_level: Annotated[Literal["debug", "info", "warning", "error"], "The lowest level that is logged."] = "info"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         ClusterAddress.parse(self.nameserver)
-        require_loopback_or_insecure({LISTENER: self.address}, insecure=self.insecure)
+        check_exposure({LISTENER: self.address}, self.insecure, tls=self.requires_remote_tls, users=None)
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
             raise ConfigError(f"root_path is {self.root_path!r}: expected a path that begins with a slash and does not end with one")
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 from lockstep.protocol.errors import ConfigError, LockstepError
 from lockstep.runtime.configuration.config import LoadedSettings, Settings, load
 from lockstep.runtime.configuration.tls_settings import TlsSettings
+from lockstep.runtime.connections.listen_address import MEANINGS
 from lockstep.runtime.daemon import Daemon, Service, exit_code_of
 from lockstep.runtime.descriptors import DESCRIPTORS
 from lockstep.runtime.logs import log
@@ -35,8 +36,11 @@ def run_program(
     log.configure(getattr(loaded.config, "log_level", "info"))
     for name, near in loaded.unknown.items():
         logger.warning("settings.unknown_variable", variable=name, ignored=True, did_you_mean=near)
-    if isinstance(loaded.config, TlsSettings) and loaded.config.has_secrets and not loaded.config.core:
-        forbid_core_files()
+    if isinstance(loaded.config, TlsSettings):
+        if loaded.config.has_secrets and not loaded.config.core:
+            forbid_core_files()
+        if loaded.config.insecure:
+            logger.warning("settings.insecure", insecure=loaded.config.insecure, means=MEANINGS[loaded.config.insecure])
     DESCRIPTORS.prepare()
     try:
         service = make(loaded)

@@ -1,5 +1,6 @@
 """The nameserver as a process."""
 
+import json
 import signal
 import socket
 
@@ -32,7 +33,7 @@ def test_taken_port_prints_one_line_and_exits_with_1() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--listen", "0.0.0.0:0"), ("--insecure", "give it users and a certificate")),
+        (("--listen", "0.0.0.0:0"), ("--insecure", "`lockstep security init DIRECTORY`", "`lockstep user add NAME --security FILE`")),
         (("--listen", "nowhere"), ("nowhere", "HOST:PORT")),
         (("--listen", "a=127.0.0.1:0", "--listen", "a=127.0.0.1:0"), ("twice",)),
     ],
@@ -46,7 +47,11 @@ def test_invalid_settings_print_one_line_and_exit_with_2(arguments: tuple[str, .
 
 
 def test_public_address_is_allowed_with_insecure() -> None:
-    with program(NAMESERVER, "--listen", "0.0.0.0:0", "--insecure", event="nameserver.started") as running:
+    with program(NAMESERVER, "--listen", "0.0.0.0:0", "--insecure", event="settings.insecure") as running:
+        assert (running.started["level"], running.started["insecure"]) == ("warning", True)
+        assert "need not require TLS or logins" in running.started["means"]
+        assert running.process.stdout is not None
+        assert json.loads(next(running.process.stdout))["event"] == "nameserver.started"
         assert running.stop() == 0
 
 

@@ -25,7 +25,7 @@ from lockstep.runtime.configuration.config import (
     toml_text,
 )
 from lockstep.runtime.configuration.settings import Range, declared_settings
-from lockstep.runtime.connections.listen_address import ListenAddress, parse_listen_address, parse_listeners, require_loopback_or_insecure
+from lockstep.runtime.connections.listen_address import ListenAddress, Waiver, check_exposure, parse_listen_address, parse_listeners
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,7 @@ class Config(Settings):
     port_count: Annotated[int, Range(1, 9)] = 3
     auto_create_topics: bool = False
     log_mib_max: Annotated[int | None, Range(1)] = None
+    waive: bool | Literal["plaintext", "anonymous"] = False
     hours: Annotated[float, Range(0, above=True)] = 72
 
     def __post_init__(self) -> None:
@@ -110,6 +111,23 @@ def test_boolean_setting_is_a_flag_or_a_word(argv: list[str], env: dict[str, str
     assert loaded("--no-auto-create-topics", env=env).config.auto_create_topics is False
 
 
+@pytest.mark.parametrize("word", ["plaintext", "anonymous"])
+def test_flag_may_have_a_word(word: str, tmp_path: Path) -> None:
+    file = tmp_path / "prog.toml"
+    file.write_text(f'waive = "{word}"\n')
+    for argv, env, value in [
+        ([], {}, False),
+        (["--waive"], {"LOCKSTEP_WAIVE": word}, True),
+        (["--waive", "--name", "x"], {}, True),
+        (["--waive", word], {"LOCKSTEP_WAIVE": "true"}, word),
+        ([], {"LOCKSTEP_WAIVE": word}, word),
+        ([], {"LOCKSTEP_WAIVE": "on"}, True),
+        (["--config", str(file)], {}, word),
+        (["--config", str(file), "--no-waive"], {}, False),
+    ]:
+        assert loaded(*argv, env=env).config.waive == value
+
+
 def test_variables_of_the_native_kernels_are_not_settings() -> None:
     assert loaded(env={"LOCKSTEP_PURE_PYTHON": "1", "LOCKSTEP_NATIVE": "require"})[0] == Config()
 
@@ -122,6 +140,8 @@ def test_variables_of_the_native_kernels_are_not_settings() -> None:
         (["--zzz"], {}, "unknown argument '--zzz'; known are --auto-create-topics"),
         (["stray"], {}, "unknown argument 'stray'"),
         (["--flush", "later"], {}, "argument --flush: invalid choice: 'later'"),
+        (["--waive", "later"], {}, "argument --waive: invalid choice: 'later'"),
+        ([], {"LOCKSTEP_WAIVE": "later"}, "waive = 'later' (environment LOCKSTEP_WAIVE): expected true or false or plaintext or anonymous"),
         ([], {"LOCKSTEP_FLUSH": "later"}, "flush = 'later' (environment LOCKSTEP_FLUSH): expected async or sync"),
         (["--port-count", "10"], {}, "port_count = '10' (flag --port-count): expected an integer in 1 … 9"),
         (["--port-count", "x"], {}, "port_count = 'x' (flag --port-count): expected an integer in 1 … 9"),
@@ -296,14 +316,46 @@ def test_duplicate_listener_name_is_rejected() -> None:
         ("", True),
     ],
 )
-def test_listener_on_a_non_loopback_address_requires_insecure(host: str, reachable: bool) -> None:
+def test_listener_that_other_machines_reach_is_refused(host: str, reachable: bool) -> None:
     listeners = {"internal": ("127.0.0.1", 1), "external": (host, 2)}
-    require_loopback_or_insecure(listeners, insecure=True)
     if reachable:
         with pytest.raises(ConfigError, match=r"listener 'external' .*--insecure"):
-            require_loopback_or_insecure(listeners, insecure=False)
+            check_exposure(listeners, False, tls=False, users=False)
     else:
-        require_loopback_or_insecure(listeners, insecure=False)
+        check_exposure(listeners, False, tls=False, users=False)
+
+
+TLS_HINT, USERS_HINT, NEVER = "`lockstep security init", "`lockstep user add", "asks nobody for a login"
+
+
+@pytest.mark.parametrize(
+    ("tls", "users", "waiver", "words"),
+    [
+        (False, False, False, [TLS_HINT, USERS_HINT, "pass --insecure if"]),
+        (True, False, False, [USERS_HINT, "pass --insecure anonymous if"]),
+        (False, True, False, [TLS_HINT, "pass --insecure plaintext if"]),
+        (False, False, "plaintext", [USERS_HINT, "pass --insecure if"]),
+        (False, False, "anonymous", [TLS_HINT, "pass --insecure if"]),
+        (True, False, "plaintext", [USERS_HINT, "pass --insecure anonymous if"]),
+        (False, True, "anonymous", [TLS_HINT, "pass --insecure plaintext if"]),
+        (True, None, "plaintext", [NEVER, "pass --insecure anonymous if"]),
+        (False, None, False, [TLS_HINT, NEVER, "pass --insecure if"]),
+        (True, True, False, []),
+        (False, True, "plaintext", []),
+        (True, False, "anonymous", []),
+        (True, None, "anonymous", []),
+        *((tls, users, True, []) for tls in (True, False) for users in (True, False, None)),
+    ],
+)
+def test_what_a_reachable_listener_lacks_has_to_be_waived(tls: bool, users: bool | None, waiver: Waiver, words: list[str]) -> None:
+    listeners = {"internal": ("0.0.0.0", 1)}
+    if not words:
+        check_exposure(listeners, waiver, tls=tls, users=users)
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_exposure(listeners, waiver, tls=tls, users=users)
+    assert [word for word in (TLS_HINT, USERS_HINT, NEVER) if word in str(caught.value)] == words[:-1]
+    assert words[-1] in str(caught.value)
 
 
 @given(st.text(max_size=30))
@@ -340,6 +392,7 @@ def test_name_of_a_setting_has_dashes_or_underscores() -> None:
     [
         ({"port_count": 6, "name": "a b"}, "with --port-count 6 --name 'a b'"),
         ({"auto_create_topics": True, "insecure": False}, "with --auto-create-topics --no-insecure"),
+        ({"insecure": "plaintext"}, "with --insecure plaintext"),
         ({"listen": ("a", "b")}, "with --listen a --listen b"),
         ({"store": None}, "without --store"),
         ({"store": None, "listen": (), "port_count": 6}, "with --port-count 6 and without --store --listen"),

@@ -26,6 +26,7 @@ UNLIMITED = {
     "nameserver.started": ONCE_A_START,
     "queues.rebuilding": ONCE_A_START,
     "registration.awaited": ONCE_A_START,
+    "settings.insecure": ONCE_A_START,
     "settings.unknown_variable": ONCE_A_START,
     "signal.received": ONCE_A_START,
     "snapshot.damaged": ONCE_A_START,

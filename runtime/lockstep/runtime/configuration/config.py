@@ -4,7 +4,7 @@ an unknown variable a warning, each with a suggestion: variables are set by othe
 A program declares its settings as the fields of a dataclass, a subclass of Settings, with their help texts in their types:
 `topics_max: Annotated[int, Range(1, 65_536), "Topics of the cluster; one more is refused."] = 16_384`. The flag --topics-max, the variable
 LOCKSTEP_TOPICS_MAX and the TOML key topics_max set it. A tuple of strings is a flag that may be repeated, a TOML array, and in the
-environment a comma-separated list.
+environment a comma-separated list. `insecure: bool | Literal["plaintext"]` is a flag that may have a word after it.
 """
 
 import argparse
@@ -253,7 +253,10 @@ def _parser(model: type[Settings], prog: str) -> argparse.ArgumentParser:
             shown = ", ".join(map(str, default)) if isinstance(default, tuple) else str(default)
             help_text += f" (default: {shown})"
         help_text = help_text.replace("%", "%%")
-        if bool in setting.kinds:
+        if bool in setting.kinds and (words := _choices(setting)):
+            parser.add_argument(_flag(key), dest=key, default=None, nargs="?", const=True, choices=words, help=help_text)
+            parser.add_argument(_flag(f"no_{key}"), dest=key, default=None, action="store_false", help=argparse.SUPPRESS)
+        elif bool in setting.kinds:
             parser.add_argument(_flag(key), dest=key, default=None, action=argparse.BooleanOptionalAction, help=help_text)
         elif _is_list(setting):
             parser.add_argument(_flag(key), dest=key, default=None, action="append", help=help_text + " May be repeated.")
@@ -338,10 +341,8 @@ def _convert(setting: Setting, value: Any) -> Any:
 
 def _expected(setting: Setting) -> str:
     """Describe the valid values of a setting."""
-    if choices := _choices(setting):
-        return " or ".join(choices)
-    if bool in setting.kinds:
-        return "true or false"
+    if words := [*(("true", "false") if bool in setting.kinds else ()), *(_choices(setting) or ())]:
+        return " or ".join(words)
     if _is_list(setting):
         return "a list of texts" if setting.limits is None else "a list of texts, at least one"
     what = "an integer" if int in setting.kinds else "a number" if float in setting.kinds else "a text"

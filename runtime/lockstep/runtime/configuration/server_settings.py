@@ -7,7 +7,7 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.configuration.settings import Range
 from lockstep.runtime.configuration.tls_settings import TlsSettings
 from lockstep.runtime.connections.address import parse_address
-from lockstep.runtime.connections.listen_address import ADMIN, parse_listeners, require_loopback_or_insecure
+from lockstep.runtime.connections.listen_address import ADMIN, check_exposure, parse_listeners
 from lockstep.runtime.connections.server import CONNECTIONS_MAX
 from lockstep.runtime.security.server_security import ServerSecurity
 from lockstep.runtime.security.users import Users, read_users
@@ -36,16 +36,15 @@ class ServerSettings(TlsSettings):
     users: Annotated[
         Literal["required", "optional"], "Whether clients have to log in if there are users; optional: for the time in which they learn to."
     ] = "required"
-    insecure: Annotated[bool, "Accept connections from other machines although there are no users, or no TLS."] = False
     log_level: Annotated[Literal["debug", "info", "warning", "error"], "The lowest level that is logged."] = "info"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.users == "optional" and self.security is None:
             raise ConfigError("users = optional needs users: set security to the file that has them")
-        is_closed = self.security is not None and self.users == "required" and self.tls_cert is not None and self.tls in (None, "require")
-        require_loopback_or_insecure(self.listeners(), insecure=self.insecure or is_closed)
-        require_loopback_or_insecure(self.admin_listener(), insecure=self.insecure)
+        has_users = self.security is not None and self.users == "required"
+        check_exposure(self.listeners(), self.insecure, tls=self.requires_remote_tls, users=has_users)
+        check_exposure(self.admin_listener(), self.insecure, tls=self.requires_remote_tls, users=None)
 
     @property
     def has_secrets(self) -> bool:

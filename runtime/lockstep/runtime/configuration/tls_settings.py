@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.configuration.config import Settings
-from lockstep.runtime.connections.listen_address import is_loopback
+from lockstep.runtime.connections.listen_address import Waiver, is_loopback
 from lockstep.runtime.security.server_security import ServerSecurity
 from lockstep.runtime.security.tls import ServerCertificate, ServerTls
 
@@ -22,6 +22,10 @@ class TlsSettings(Settings):
         "Connections with TLS are refused (off), accepted besides plain ones (allow), or the only ones. With a certificate the default is "
         "require, and allow on 127.0.0.1; without one it is off.",
     ] = None
+    insecure: Annotated[
+        Waiver,
+        "Let other machines connect without TLS (plaintext), without a login (anonymous), or without both, if no word is given.",
+    ] = False
     core: Annotated[bool, "Leave a core file after a crash, although this process has keys or passwords in its memory."] = False
 
     def __post_init__(self) -> None:
@@ -33,6 +37,11 @@ class TlsSettings(Settings):
         if self.tls_cert is None and (self.tls_client_ca is not None or self.tls in ("allow", "require")):
             setting = "tls_client_ca" if self.tls_client_ca is not None else f"tls = {self.tls}"
             raise ConfigError(f"{setting} needs a certificate of this server: set tls_cert and tls_key")
+
+    @property
+    def requires_remote_tls(self) -> bool:
+        """Return whether a listener that other machines reach requires TLS."""
+        return self.tls_cert is not None and self.tls in (None, "require")
 
     @property
     def has_secrets(self) -> bool:

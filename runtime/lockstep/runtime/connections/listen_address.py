@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.names import INTERNAL_LISTENER
@@ -38,14 +38,33 @@ def parse_listeners(texts: Iterable[str]) -> dict[str, tuple[str, int]]:
     return listeners
 
 
-def require_loopback_or_insecure(listeners: Mapping[str, tuple[str, int]], *, insecure: bool) -> None:
-    """Raise ConfigError if a listener can be reached from other machines without `insecure`."""
+Waiver = bool | Literal["plaintext", "anonymous"]
+"""What a listener that other machines reach may do without: TLS (plaintext), logins (anonymous), both (True), nothing (False)."""
+
+MEANINGS: dict[Waiver, str] = {
+    True: "ports that other machines reach need not require TLS or logins: whoever reaches one that does not may use all of it",
+    "plaintext": "ports that other machines reach need not require TLS: on the way to one that does not, requests can be read and changed",
+    "anonymous": "ports that other machines reach need not require logins: whoever reaches one that does not may use all of it",
+}
+"""What each waiver means, for the log."""
+_NO_TLS = "does not require TLS (`lockstep security init DIRECTORY` makes certificates, for --tls-cert and --tls-key)"
+_NO_USERS = "requires no login (`lockstep user add NAME --security FILE` makes users, for --security)"
+_NEVER_USERS = "asks nobody for a login"
+
+
+def check_exposure(listeners: Mapping[str, tuple[str, int]], waiver: Waiver, *, tls: bool, users: bool | None) -> None:
+    """Raise ConfigError if a listener can be reached from other machines, and lacks what is not waived.
+
+    `tls` and `users`: whether it requires TLS and logins there; None: it can't require logins.
+    """
+    lacks = {**({} if tls else {"plaintext": _NO_TLS}), **({} if users else {"anonymous": _NEVER_USERS if users is None else _NO_USERS})}
+    refused = [words for word, words in lacks.items() if waiver not in (True, word)]
     for name, (host, port) in listeners.items():
-        if not insecure and not is_loopback(host):
+        if refused and not is_loopback(host):
+            option = " ".join(["--insecure", *(lacks if len(lacks) == 1 else ())])
             raise ConfigError(
-                f"listener {name!r} on {host}:{port} can be reached from other machines, where any client could read, write and delete: "
-                "give it users and a certificate (--security, --tls-cert, --tls-key), listen on 127.0.0.1, or pass --insecure if the "
-                "network is trusted"
+                f"listener {name!r} on {host}:{port} can be reached from other machines, and {' and '.join(refused)}: change that, listen "
+                f"on 127.0.0.1, or pass {option} if the network is trusted"
             )
 
 
