@@ -1,4 +1,4 @@
-"""`lockstep security init`: certificates with which a server is trusted."""
+"""`lockstep security init`: certificates with which a server is trusted, and users who can log in."""
 
 import asyncio
 import json
@@ -12,7 +12,9 @@ from lockstep.cli import main as cli
 from lockstep.runtime.connections.dial import call
 from lockstep.runtime.host import Host
 from lockstep.runtime.security.client_security import ClientSecurity
+from lockstep.runtime.security.scram import Verifier
 from lockstep.runtime.security.tls import ClientTls, ServerCertificate, ServerTls, Tls
+from lockstep.runtime.security.users import read_users
 from support.certificates import requiring
 from support.peers import serving
 
@@ -52,10 +54,39 @@ def test_server_with_the_made_certificate_is_trusted(tmp_path: Path, capsys: pyt
 
 
 def test_output_says_how_servers_and_clients_use_the_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = run(capsys, str(tmp_path))
+    out = run(capsys, str(tmp_path), "--no-users")
     assert "localhost, 127.0.0.1, ::1, valid until " in out
-    assert f"--tls-cert {tmp_path / 'server.pem'} --tls-key {tmp_path / 'server.key'}" in out
-    assert f"lockstep://HOST:9876/?tls_ca={tmp_path / 'ca.pem'}" in out
+    files = f"--tls-cert {tmp_path / 'server.pem'} --tls-key {tmp_path / 'server.key'}"
+    assert out.count(f"--insecure anonymous {files}") == 2
+    assert f"lockstep://HOST:9876/?tls=on&tls_ca={tmp_path / 'ca.pem'}" in out
+    assert not (tmp_path / "users.toml").exists()
+    out = run(capsys, str(tmp_path))
+    assert f"Added admin to {tmp_path / 'users.toml'}, with random passwords in admin.password" in out
+    assert "run this again with --broker NAME" in out
+    assert f"--security {tmp_path / 'users.toml'} {files}" in out
+
+
+def test_users_are_made_once_and_those_of_brokers_when_they_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = json.loads(run(capsys, str(tmp_path), "--broker", "broker-a", "--broker", "broker-a", "--json"))
+    assert first["passwords"] == {name: str(tmp_path / f"{name}.password") for name in ("admin", "broker-a")}
+    before = read_users(first["users"]).users
+    assert {name: (each.is_super, each.brokers) for name, each in before.items()} == {
+        "admin": (True, ()),
+        "broker-a": (False, ("broker-a",)),
+    }
+    passwords = set()
+    for name, path in first["passwords"].items():
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        password = Path(path).read_text().rstrip("\n")
+        (verifier,) = before[name].verifiers
+        assert Verifier.of(password, verifier.salt) == verifier
+        passwords.add(password)
+    assert len(passwords) == 2
+    second = json.loads(run(capsys, str(tmp_path), "--broker", "broker-a", "--broker", "broker-b", "--json"))
+    assert list(second["passwords"]) == ["broker-b"]
+    after = read_users(first["users"]).users
+    assert {name: each for name, each in after.items() if name != "broker-b"} == before
+    assert json.loads(run(capsys, str(tmp_path), "--json"))["passwords"] == {}
 
 
 @pytest.mark.parametrize(
@@ -66,6 +97,10 @@ def test_output_says_how_servers_and_clients_use_the_files(tmp_path: Path, capsy
         (["--server", "../x"], 2, "expected a name for files, other than ca"),
         (["--server", "ca"], 2, "expected a name for files, other than ca"),
         (["--days", "0"], 2, "days"),
+        (["--broker", "a b"], 2, "broker name"),
+        (["--broker", "room@broker-a"], 2, "is not the name of a user"),
+        (["--broker", "admin"], 2, "that is the name of the user who may do everything"),
+        (["--broker", "broker-a", "--no-users"], 2, "leave one of them out"),
     ],
 )
 def test_invalid_options_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], code: int, words: str) -> None:

@@ -19,7 +19,8 @@ def user(text: str = f'verifier = "{ONE}"', name: str = "billing") -> bytes:
 
 def test_users_are_parsed() -> None:
     users = parse_users(
-        user(f'verifier = ["{ONE}", "{OTHER}"]\nfrom = ["10.0.0.0/8", "::1/128"]') + f'[user.b]\nverifier = "{ONE}"'.encode()
+        user(f'verifier = ["{ONE}", "{OTHER}"]\nfrom = ["10.0.0.0/8", "::1/128"]')
+        + f'[user.b]\nverifier = "{ONE}"\nsuper = true\nbrokers = ["broker-a"]'.encode()
     )
     billing = users.users["billing"]
     assert [str(each) for each in billing.verifiers] == [ONE, OTHER]
@@ -31,6 +32,7 @@ def test_users_are_parsed() -> None:
         "unknown": False,
     }
     assert users.users["b"].may_come_from("unknown")
+    assert [(each.rights.is_super, each.brokers) for each in users.users.values()] == [(False, ()), (True, ("broker-a",))]
     assert users.is_valid("billing", billing.verifiers[1], "10.0.0.1")
     assert not users.is_valid("b", billing.verifiers[1], "10.0.0.1")
     assert not users.is_valid("nobody", billing.verifiers[0], "10.0.0.1")
@@ -60,6 +62,8 @@ def test_unknown_user_gets_a_verifier_that_survives_an_edit_of_the_file() -> Non
         (user('verifier = "secret"'), "user.billing: verifier is not a verifier"),
         (user(f'verifier = ["{ONE}", "{Verifier.of("password 3", b"other salt")}"]'), "differ in salt or iterations"),
         (user(f'verifier = "{ONE}"\nfrom = ["10.0.0.1/8"]'), "user.billing: from: 10.0.0.1/8 has host bits set"),
+        (user(f'verifier = "{ONE}"\nsuper = "yes"'), "user.billing: super: expected true or false"),
+        (user(f'verifier = "{ONE}"\nbrokers = [1]'), "user.billing: brokers: expected a text or a list of texts"),
         (user(name='"a b"'), "'a b' is not the name of a user"),
     ],
 )
