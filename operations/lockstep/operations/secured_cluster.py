@@ -42,6 +42,11 @@ class SecuredCluster:
             return str(ClusterAddress((nameserver,), tls))
         return str(ClusterAddress((nameserver,), tls, user, str(password_file(self.users.parent, user))))
 
+    def server_settings(self) -> dict[str, str]:
+        """Return the settings of a server that has these files and requires TLS and logins on all its ports."""
+        users = {} if self.users is None else {"security": str(self.users)}
+        return {"tls": "require", "tls_cert": str(self.certificate.cert), "tls_key": str(self.certificate.key), **users}
+
     def client_lines(self, nameserver: str) -> list[str]:
         """Return the lines by which a shell and a program find the cluster."""
         url = self.url(nameserver)

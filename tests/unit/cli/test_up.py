@@ -93,6 +93,45 @@ async def test_dashboard_runs_with_the_cluster_and_stops_with_it_although_browse
 
 
 @pytest.mark.e2e
+def test_secure_cluster_serves_the_printed_client_and_no_other_one(tmp_path: Path) -> None:
+    up = (CLI, "up", "--secure", "--port", "0", "--brokers", "2", "--store", str(tmp_path))
+
+    def lockstep(*arguments: str, nameserver: str) -> "subprocess.CompletedProcess[str]":
+        return run_program(CLI, *arguments, environment=clean_environment(LOCKSTEP_NAMESERVER=nameserver))
+
+    with program(*up, event="up.started") as running:
+        url = running.started["nameserver"]
+        assert lockstep("send", "greetings", "hello", nameserver=url).returncode == 0
+        tailed = lockstep("tail", "greetings", "--from-start", "--count", "1", "--json", nameserver=url)
+        assert json.loads(tailed.stdout)["body"] == "hello", tailed.stderr
+        address = url.partition("@")[2].partition("/")[0]
+        for other, words in [
+            (address, "requires TLS: connect with TLS"),
+            (f"lockstep://{address}/?tls_ca={tmp_path / 'security' / 'ca.pem'}", "this server requires a login"),
+        ]:
+            refused = lockstep("send", "greetings", "hello", nameserver=other)
+            assert refused.returncode == 1
+            assert words in " ".join(refused.stderr.split())
+        assert running.stop(signal.SIGINT) == 0
+        assert running.process.stderr is not None
+        printed = running.process.stderr.read()
+        assert f"\n  export LOCKSTEP_NAMESERVER='{url}'\n" in printed
+        assert f'Producer("my-service", nameserver="{url}")' in printed
+    kept = {name: (tmp_path / "security" / name).read_bytes() for name in ("ca.pem", "users.toml", "admin.password", "broker-b.password")}
+    with program(*up, event="up.started") as again:
+        found = lockstep("tail", "greetings", "--from-start", "--count", "1", "--json", nameserver=again.started["nameserver"])
+        assert json.loads(found.stdout)["body"] == "hello", found.stderr
+        assert again.stop() == 0
+    assert {name: (tmp_path / "security" / name).read_bytes() for name in kept} == kept
+
+
+def test_secure_cluster_has_no_dashboard_because_that_has_no_logins(tmp_path: Path) -> None:
+    ended = run_program(CLI, "up", "--secure", "--dashboard", "--store", str(tmp_path / "store"))
+    assert (ended.returncode, "a dashboard has no logins" in ended.stderr) == (2, True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.e2e
 def test_taken_port_of_the_dashboard_ends_up_with_one_line(tmp_path: Path) -> None:
     port = free_ports(4, BROKER_PORT_AFTER)
     with socket.create_server(("127.0.0.1", port + 4)):
@@ -102,13 +141,21 @@ def test_taken_port_of_the_dashboard_ends_up_with_one_line(tmp_path: Path) -> No
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("arguments", [["up", "--dashboard"], ["dashboard"]])
-def test_dashboard_without_its_extra_names_what_to_install(arguments: list[str], tmp_path: Path) -> None:
-    without = f"import sys; sys.modules['starlette'] = None; from lockstep.cli.main import main; main({arguments!r})"
+@pytest.mark.parametrize(
+    ("arguments", "module", "extra"),
+    [
+        (["up", "--dashboard"], "starlette", "dashboard"),
+        (["dashboard"], "starlette", "dashboard"),
+        (["up", "--secure"], "cryptography", "secure"),
+        (["up", "--secure"], "tomlkit", "secure"),
+    ],
+)
+def test_start_without_its_extra_names_what_to_install(arguments: list[str], module: str, extra: str, tmp_path: Path) -> None:
+    without = f"import sys; sys.modules[{module!r}] = None; from lockstep.cli.main import main; main({arguments!r})"
     ended = subprocess.run(
         [sys.executable, "-c", without], cwd=tmp_path, env=clean_environment(), capture_output=True, text=True, timeout=60, check=False
     )
-    advice = "lockstep: starlette is not installed: it belongs to the extra [dashboard]; run: pip install 'lockstep-mq[dashboard]'\n"
+    advice = f"lockstep: {module} is not installed: it belongs to the extra [{extra}]; run: pip install 'lockstep-mq[{extra}]'\n"
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", advice)
     assert list(tmp_path.iterdir()) == [], "nothing was started"
 

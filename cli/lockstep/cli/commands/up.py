@@ -10,6 +10,7 @@ from lockstep.runtime.daemon import Daemon
 from lockstep.runtime.descriptors import DESCRIPTORS
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs import log
+from lockstep.runtime.security.core_files import forbid_core_files
 
 BROKERS_MAX = 26
 """broker-a to broker-z."""
@@ -35,22 +36,35 @@ def up_command(
     trace_topic: Annotated[
         bool, typer.Option("--trace-topic", help="Take the message traces of RocketMQ's clients: create RMQ_SYS_TRACE_TOPIC.")
     ] = False,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure", help="Require TLS and logins, with certificates and users in DIR/security, made once. Needs the extra [secure]."
+        ),
+    ] = False,
     log_level: Annotated[str, typer.Option("--log-level", help="Least severe events to log: debug, info, warning or error.")] = "warning",
 ) -> None:
     """Run a nameserver and brokers in this process, for development.
 
     The first send to a topic creates it. Press Ctrl-C to stop."""
     # Only this command needs the broker's code.
-    from lockstep.cli.standalone import StandaloneCluster, load_dashboard
+    from lockstep.cli.standalone import StandaloneCluster, load_dashboard, secure_standalone
 
     if log_level not in log.LEVELS:
         print_error(f"--log-level {log_level}: expected one of {', '.join(log.LEVELS)}")
+        raise typer.Exit(2)
+    if secure and dashboard:
+        print_error("--secure and --dashboard: a dashboard has no logins. Start it by itself: lockstep dashboard --nameserver URL")
         raise typer.Exit(2)
     make_dashboard = load_dashboard() if dashboard else None
     # A terminal gets the text on stderr only; a program that reads stdout waits for the JSON events.
     log.configure(log_level, announcing=not sys.stdout.isatty())
     DESCRIPTORS.prepare()
+    host = Host.real()
+    secured = secure_standalone(store, brokers, host) if secure else None
+    if secured is not None:
+        forbid_core_files()
     cluster = StandaloneCluster(
-        Host.real(), store=store, port=port, broker_count=brokers, trace_topic=trace_topic, make_dashboard=make_dashboard
+        host, store=store, port=port, broker_count=brokers, trace_topic=trace_topic, make_dashboard=make_dashboard, secured=secured
     )
     raise typer.Exit(Daemon("lockstep up").run(cluster))
