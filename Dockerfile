@@ -1,6 +1,6 @@
 # `server`, the last target and so the default, runs the command `lockstep`: brokers, nameservers, the dashboard and tools.
 # `spark` runs the load generator and the pipeline that verifies its rows, by spark-submit.
-# Both run as a user without privileges; brokers keep their logs below /data.
+# Both run as a user without privileges; brokers keep their logs below /data, docker-compose.secure.yml certificates and users in /security.
 # The wheel has the native kernels; if Debian's compiler is too old for them it is pure Python, and the build says so.
 FROM python:3.11-slim AS wheel
 RUN apt-get update -qq && apt-get install -y -qq --no-install-recommends cargo >/dev/null && rm -rf /var/lib/apt/lists/*
@@ -9,7 +9,7 @@ RUN pip wheel --verbose --no-cache-dir --no-deps --wheel-dir /wheel /src
 
 FROM python:3.11-slim AS base
 COPY --from=wheel /wheel /wheel
-RUN useradd --uid 10001 --create-home lockstep && install --directory --owner lockstep --group lockstep /data
+RUN useradd --uid 10001 --create-home lockstep && install --directory --owner lockstep --group lockstep /data /security
 WORKDIR /home/lockstep
 ENV PYTHONUNBUFFERED=1
 
@@ -24,7 +24,7 @@ ENTRYPOINT ["spark-submit"]
 CMD ["/home/lockstep/load_generator.py", "--help"]
 
 FROM base AS server
-RUN pip install --quiet --no-cache-dir "$(echo /wheel/*.whl)[dashboard]"
+RUN pip install --quiet --no-cache-dir "$(echo /wheel/*.whl)[dashboard,secure]"
 USER lockstep
 ENTRYPOINT ["lockstep"]
 CMD ["--help"]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.daemon import STOP_MS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,9 +72,7 @@ def effective(arguments: list[str], variables: dict[str, str]) -> dict[str, str]
 def test_server_accepts_its_arguments_and_variables(name: str) -> None:
     (container,) = pod(name)["containers"]
     variables = {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
-    arguments = list(container["args"])
-    for variable, value in POD.items():
-        arguments = [each.replace(variable, value) for each in arguments]
+    arguments = [with_pod(each) for each in container["args"]]
     assert "$(" not in " ".join(arguments)
     settings = effective(arguments, variables)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -112,8 +111,150 @@ def test_composed_dashboard_is_for_this_machine_only_and_its_image_has_the_extra
     assert {name.partition(":")[0] for name in names} == {each for each in compose["services"] if each.startswith("nameserver")}
     assert "http://127.0.0.1:9880/livez" in " ".join(service["healthcheck"]["test"])
     last = (ROOT / "Dockerfile").read_text().rpartition("\nFROM ")[2]
-    assert "[dashboard]" in last
+    assert "[dashboard,secure]" in last
     assert service["build"] == ".", "the last target"
+
+
+def patched(base: Any, patch: Any, key: str = "") -> Any:
+    """Return a manifest with a patch as kustomize applies it: tables are merged, and lists of what has a name."""
+    if isinstance(base, dict) and isinstance(patch, dict):
+        return base | {name: patched(base.get(name), value, name) for name, value in patch.items()}
+    by = {"containers": "name", "env": "name", "volumes": "name", "volumeMounts": "mountPath"}.get(key)
+    if not isinstance(base, list) or by is None:
+        return patch
+    old = {each[by]: each for each in base}
+    changed = {each[by]: patched(old.get(each[by]), each) for each in patch}
+    return [*changed.values(), *(each for name, each in old.items() if name not in changed)]
+
+
+def secure_manifests() -> dict[str, dict[str, Any]]:
+    """Return the manifests that the component secure/ changes, as it makes them."""
+    (component,) = documents(KUBERNETES / "secure" / "kustomization.yaml")
+    patches = [(Path(each["path"]).stem, *documents(KUBERNETES / "secure" / each["path"])) for each in component["patches"]]
+    return {f"{stem} {patch['kind']}": patched(MANIFESTS[f"{stem} {patch['kind']}"], patch) for stem, patch in patches}
+
+
+def test_kustomize_makes_the_same_secure_manifests(tmp_path: Path) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed")
+    base = os.path.relpath(KUBERNETES, tmp_path.resolve())
+    (tmp_path / "kustomization.yaml").write_text(f"resources: [{base}]\ncomponents: [{base}/secure]\n")
+    done = subprocess.run([kubectl, "kustomize", str(tmp_path)], capture_output=True, text=True, timeout=60, check=True)
+    made = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)}
+    for manifest in secure_manifests().values():
+        assert made[manifest["kind"], manifest["metadata"]["name"]] == manifest
+
+
+def made_security(arguments: list[str]) -> set[str]:
+    """Run `lockstep security init`. Return the names of the certificate."""
+    command = [sys.executable, "-m", "lockstep.cli.main", *arguments, "--json"]
+    return set(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)["names"])
+
+
+def made_secrets(page: str, directory: Path) -> tuple[set[str], dict[str, dict[str, Path]]]:
+    """Run the page's `lockstep security init`. Return the names of the certificate, and each secret that the page makes: key → file."""
+    text = page.replace("\\\n", " ").replace("=security/", f"={directory}/").replace("init security ", f"init {directory} ")
+    (command,) = re.findall(r"^    lockstep (security init .*)$", text, re.MULTILINE)
+    secrets: dict[str, dict[str, Path]] = {}
+    for secret, files in re.findall(r"^    kubectl -n messaging create secret generic (\S+) (.*)$", text, re.MULTILINE):
+        given = [each.removeprefix("--from-file=").rpartition("=") for each in files.split()]
+        secrets[secret] = {key or Path(path).name: Path(path) for key, _, path in given}
+    names = made_security(command.split())
+    assert all(path.exists() for files in secrets.values() for path in files.values())
+    return names, secrets
+
+
+def test_page_asks_cert_manager_for_the_names_that_its_command_has(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    (certificate,) = (yaml.safe_load(block) for block in re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S) if "dnsNames" in block)
+    names, secrets = made_secrets(page, tmp_path)
+    assert set(certificate["spec"]["dnsNames"]) == names
+    assert certificate["spec"]["secretName"] in secrets
+    assert {f"lockstep-broker-{n}.lockstep-broker.messaging.svc" for n in range(2)} <= names, "what brokers advertise"
+
+
+@pytest.mark.parametrize("name", [*SERVERS, DASHBOARD])
+def test_secure_pod_requires_tls_and_logins_with_the_files_that_the_page_makes(name: str, tmp_path: Path) -> None:
+    names, secrets = made_secrets((ROOT / "docs" / "kubernetes.md").read_text(), tmp_path)
+    manifest = secure_manifests()[name]
+    kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
+    spec = manifest["spec"]["template"]["spec"]
+    (container,), (volume,) = spec["containers"], spec["volumes"]
+    (mount,) = (each for each in container["volumeMounts"] if each["name"] == volume["name"])
+    assert (mount["readOnly"], volume["projected"]["defaultMode"], spec["securityContext"]["fsGroup"]) == (True, 0o440, 10001)
+    files = {key: path for source in volume["projected"]["sources"] for key, path in secrets[source["secret"]["name"]].items()}
+    variables = {each["name"]: with_pod(each["value"]) for each in container["env"] if "value" in each}
+    settings = effective([with_pod(each) for each in container["args"]], variables)
+    used = {"tls_cert": "tls.crt", "tls_key": "tls.key"} if name == DASHBOARD else {"security": "users.toml", "tls_cert": "tls.crt"}
+    assert all(settings[key].startswith(f'"{mount["mountPath"]}/{file}"') and file in files for key, file in used.items())
+    assert settings["insecure"].startswith('"anonymous"'), "probes have no login"
+    assert all(container[probe]["httpGet"]["scheme"] == "HTTPS" for probe in ("livenessProbe", "readinessProbe"))
+    if "nameserver" in settings:
+        given = [each["name"] for each in container["env"]]
+        assert "POD_NAME" not in given or given.index("POD_NAME") < given.index("LOCKSTEP_NAMESERVER"), "Kubernetes expands in this order"
+        url = variables["LOCKSTEP_NAMESERVER"]
+        for key, path in files.items():
+            url = url.replace(f"{mount['mountPath']}/{key}", str(path))
+        address = ClusterAddress.parse(url)
+        assert address.security().credentials is not None, "the files can be read"
+        assert address.user == ("admin" if name == DASHBOARD else POD["$(POD_NAME)"])
+        assert {each.partition(":")[0] for each in address.nameservers} <= names
+
+
+def with_pod(text: str) -> str:
+    for variable, value in POD.items():
+        text = text.replace(variable, value)
+    return text
+
+
+class ComposeLoader(yaml.SafeLoader):  # type: ignore[misc]
+    """Reads compose files: a list with !override replaces the one of the file before."""
+
+
+ComposeLoader.add_constructor("!override", lambda loader, node: loader.construct_sequence(node))
+
+
+def secure_services() -> dict[str, dict[str, Any]]:
+    """Return the services of docker-compose.yml with docker-compose.secure.yml, merged as compose does it, for what the latter has."""
+    base, secure = (yaml.load((ROOT / f"docker-compose{each}.yml").read_text(), ComposeLoader) for each in ("", ".secure"))
+    merged: dict[str, dict[str, Any]] = {}
+    for name, changes in secure["services"].items():
+        service = merged[name] = {**base["services"].get(name, {}), **changes}
+        if name in base["services"]:
+            service["environment"] = {**base["services"][name]["environment"], **changes["environment"]}
+            service["volumes"] = [*base["services"][name].get("volumes", []), *changes["volumes"]]
+    assert merged.keys() == {*base["services"], "security"}, "each service of the cluster is secured"
+    return merged
+
+
+def test_secure_composed_servers_require_tls_and_logins_with_the_files_that_are_made(tmp_path: Path) -> None:
+    services = secure_services()
+    made = services.pop("security")
+    assert made["volumes"] == ["security:/security"]
+    command = made["command"].replace("${LOCKSTEP_HOST:-127.0.0.1}", "192.0.2.1").replace("/security", str(tmp_path))
+    names = made_security(command.split())
+    load = services.pop("load")
+    settings = {name: effective(service["command"].split(), service["environment"]) for name, service in services.items()}
+    for name, service in (*services.items(), ("load", load)):
+        assert service["depends_on"] == {"security": {"condition": "service_completed_successfully"}}
+        assert "security:/security:ro" in service["volumes"]
+        address = ClusterAddress.parse(service["environment"]["LOCKSTEP_NAMESERVER"].replace("/security", str(tmp_path)))
+        assert address.security().credentials is not None, "the files can be read"
+        assert address.user == (name if name.startswith("broker") else "admin")
+        assert {each.partition(":")[0] for each in address.nameservers} <= names
+    for name, found in settings.items():
+        has_users = name != "dashboard"
+        for key, path in {"tls_cert": "server.pem", "tls_key": "server.key", **({"security": "users.toml"} if has_users else {})}.items():
+            assert f'"/security/{path}"' in found[key]
+            assert (tmp_path / path).exists()
+        assert found["insecure"].startswith("false" if has_users else '"anonymous"')
+        if name.startswith("broker"):
+            assert name in names
+            assert f"{name}:10911" in found["advertise"]
+    assert all(each.startswith(("127.0.0.1:", "${LOCKSTEP_BIND:-127.0.0.1}:")) for one in services.values() for each in one["ports"])
+    assert not any("5557" in each for one in services.values() for each in one["ports"]), "admin ports have no logins"
+    assert services["dashboard"]["ports"] == ["127.0.0.1:9880:9880"]
 
 
 @pytest.mark.parametrize("name", SERVERS)

@@ -2,10 +2,12 @@
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.security import users
 from lockstep.runtime.security.scram import ITERATIONS_MIN, Verifier
 from lockstep.runtime.security.users import check_user_name, parse_users, read_users
 
@@ -18,11 +20,11 @@ def user(text: str = f'verifier = "{ONE}"', name: str = "billing") -> bytes:
 
 
 def test_users_are_parsed() -> None:
-    users = parse_users(
+    found = parse_users(
         user(f'verifier = ["{ONE}", "{OTHER}"]\nfrom = ["10.0.0.0/8", "::1/128"]')
         + f'[user.b]\nverifier = "{ONE}"\nsuper = true\nbrokers = ["broker-a"]'.encode()
     )
-    billing = users.users["billing"]
+    billing = found.users["billing"]
     assert [str(each) for each in billing.verifiers] == [ONE, OTHER]
     assert {place: billing.may_come_from(place) for place in ("10.1.2.3", "[::1]", "::ffff:10.0.0.1", "192.0.2.1", "unknown")} == {
         "10.1.2.3": True,
@@ -31,12 +33,12 @@ def test_users_are_parsed() -> None:
         "192.0.2.1": False,
         "unknown": False,
     }
-    assert users.users["b"].may_come_from("unknown")
-    assert [(each.rights.is_super, each.brokers) for each in users.users.values()] == [(False, ()), (True, ("broker-a",))]
-    assert users.is_valid("billing", billing.verifiers[1], "10.0.0.1")
-    assert not users.is_valid("b", billing.verifiers[1], "10.0.0.1")
-    assert not users.is_valid("nobody", billing.verifiers[0], "10.0.0.1")
-    assert len(users.digest) == 8
+    assert found.users["b"].may_come_from("unknown")
+    assert [(each.rights.is_super, each.brokers) for each in found.users.values()] == [(False, ()), (True, ("broker-a",))]
+    assert found.is_valid("billing", billing.verifiers[1], "10.0.0.1")
+    assert not found.is_valid("b", billing.verifiers[1], "10.0.0.1")
+    assert not found.is_valid("nobody", billing.verifiers[0], "10.0.0.1")
+    assert len(found.digest) == 8
 
 
 def test_unknown_user_gets_a_verifier_that_survives_an_edit_of_the_file() -> None:
@@ -80,14 +82,31 @@ def test_name_that_an_address_or_a_login_could_not_have_is_refused(name: str) ->
     assert check_user_name("日本-billing.2") == "日本-billing.2"
 
 
+WRITABLE, READABLE = "others than its owner may write it", "others than its owner may read it"
+
+
 @pytest.mark.parametrize(
-    ("mode", "words"),
-    [(0o600, ""), (0o640, ""), (0o620, "others than its owner may write it"), (0o644, "others than its owner may read it")],
+    ("mode", "place", "words"),
+    [
+        (0o600, "directory", ""),
+        (0o640, "directory", ""),
+        (0o620, "directory", WRITABLE),
+        (0o644, "directory", READABLE),
+        (0o444, "directory", READABLE),
+        *((mode, place, "") for mode in (0o444, 0o644) for place in ("secrets", "read-only")),
+        *((0o664, place, WRITABLE) for place in ("secrets", "read-only")),
+    ],
 )
-def test_file_that_others_may_read_or_write_is_refused(tmp_path: Path, mode: int, words: str) -> None:
+def test_file_that_others_may_read_or_write_is_refused_where_its_mode_can_be_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, place: str, words: str
+) -> None:
     path = tmp_path / "users.toml"
     path.write_bytes(user())
     os.chmod(path, mode)
+    if place == "secrets":
+        monkeypatch.setattr(users, "SECRETS_DIRECTORY", f"{tmp_path}/")
+    if place == "read-only":
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
     if not words:
         assert "billing" in read_users(str(path)).users
         return
