@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,18 @@ NEW = "another password"
 def closed(cluster: Cluster, tmp_path: Path) -> Cluster:
     """Return a cluster in which everybody logs in as billing, with the password of a file."""
     (tmp_path / "password").write_text(PASSWORD)
-    cluster.server_options = ("--security", write_users(tmp_path / "users.toml", {"billing": [PASSWORD]}))
+    users = write_users(tmp_path / "users.toml", {"billing": [PASSWORD]})
+    cluster.server_options = ("--security", users, "--admin-listen", "127.0.0.1:0")
     cluster.user, cluster.parameters = "billing", f"password_file={tmp_path / 'password'}"
     return cluster
+
+
+async def reload(cluster: Cluster, name: str) -> tuple[int, dict[str, Any]]:
+    """Let a server read its files again. Return the status and the answer."""
+    event = "nameserver.started" if name == "nameserver" else "broker.started"
+    address = str((await cluster.processes[name].wait_for_event(event))["admin"])
+    status, body = await raw(address, b"POST /reload HTTP/1.1\r\nX-Lockstep: 1\r\n\r\n")
+    return status, json.loads(body)
 
 
 async def test_ordered_consumption_goes_on_while_a_password_is_replaced(closed: Cluster, tmp_path: Path) -> None:
@@ -43,6 +53,7 @@ async def test_ordered_consumption_goes_on_while_a_password_is_replaced(closed: 
     (tmp_path / "password").write_text(NEW)
     assert "Took 1 passwords of billing away" in await closed.command(*change, "--end")
     broker = closed.processes["broker-a"]
+    assert [(await reload(closed, name))[0] for name in ("nameserver", "broker-a", "broker-b")] == [200] * 3
     assert (await broker.wait_for_event("security.reloaded"))["files"] == [str(tmp_path / "users.toml")]
     report = json.loads(await closed.command("cluster", "--json"))
     assert all(each["reached"] for each in report["brokers"]), "the nameserver and the brokers have the new password"
@@ -175,16 +186,13 @@ def test_broker_starts_with_the_last_users_that_it_could_read_only_if_it_is_aske
 
 async def test_users_are_read_at_once_when_it_is_asked_for(closed: Cluster, tmp_path: Path) -> None:
     users = tmp_path / "users.toml"
-    closed.server_options += ("--admin-listen", "127.0.0.1:0")
     await closed.servers(brokers=["broker-a"])
     for name in ("nameserver", "broker-a"):
         server = closed.processes[name]
-        address = str((await server.wait_for_event("nameserver.started" if name == "nameserver" else "broker.started"))["admin"])
         write_users(users, {"billing": [PASSWORD], name: [NEW]})
-        status, body = await raw(address, b"POST /reload HTTP/1.1\r\nX-Lockstep: 1\r\n\r\n")
+        status, answer = await reload(closed, name)
         listed = json.loads(await closed.command("user", "list", "--json", "--security", str(users)))
-        assert status == 200
-        assert json.loads(body)["digest"] == listed["digest"]
+        assert (status, answer["digest"]) == (200, listed["digest"])
         good = users.read_bytes()
         users.write_text("[user")
         server.signal(signal.SIGHUP)

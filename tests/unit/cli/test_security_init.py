@@ -70,7 +70,7 @@ def test_users_are_made_once_and_those_of_brokers_when_they_are_named(tmp_path: 
     first = json.loads(run(capsys, str(tmp_path), "--broker", "broker-a", "--broker", "broker-a", "--json"))
     assert first["passwords"] == {name: str(tmp_path / f"{name}.password") for name in ("admin", "broker-a")}
     before = read_users(first["users"]).users
-    assert {name: (each.is_super, each.brokers) for name, each in before.items()} == {
+    assert {name: (each.rights.is_super, each.brokers) for name, each in before.items()} == {
         "admin": (True, ()),
         "broker-a": (False, ("broker-a",)),
     }

@@ -183,7 +183,7 @@ async def test_user_or_password_that_is_taken_away_ends_its_connections_and_no_o
         for change, closed in (({"a": ["new password"], "b": [PASSWORD]}, {"old"}), ({"a": ["new password"]}, {"old", "b"})):
             write_users(path, change)
             assert security.users.look(0)
-            server.renew("taken away", security._is_gone)
+            server.renew("taken away", security.is_gone)
             await until(lambda closed=closed: {name for name, end in ends.items() if end.closed} == closed)
         assert (await ends["new"].request(ASK, timeout_ms=5_000)).remark == "a"
         ends["new"].abort("done")

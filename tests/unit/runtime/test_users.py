@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.security import users
+from lockstep.runtime.security import watched_files
 from lockstep.runtime.security.scram import ITERATIONS_MIN, Verifier
 from lockstep.runtime.security.users import check_user_name, parse_users, read_users
 
@@ -104,7 +104,7 @@ def test_file_that_others_may_read_or_write_is_refused_where_its_mode_can_be_cho
     path.write_bytes(user())
     os.chmod(path, mode)
     if place == "secrets":
-        monkeypatch.setattr(users, "SECRETS_DIRECTORY", f"{tmp_path}/")
+        monkeypatch.setattr(watched_files, "SECRETS_DIRECTORY", f"{tmp_path}/")
     if place == "read-only":
         monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=os.ST_RDONLY))
     if not words:

@@ -9,7 +9,6 @@ from typing import Any
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
-from lockstep.runtime.security.authenticated_user import AuthenticatedUser
 from lockstep.runtime.security.last_good import keep_users
 from lockstep.runtime.security.server_security import ServerSecurity
 from lockstep.runtime.security.watched_files import LOOK_MS
@@ -85,7 +84,7 @@ class SecurityWatch:
         if security.tls is not None and security.tls.files.client_ca in changed:
             self._renew("the authorities of clients' certificates have changed", lambda _: True)
         if changed and security.users is not None:
-            self._renew("its user, or the password that it used, was taken away", self._is_gone)
+            self._renew("its user, or the password that it used, was taken away", security.is_gone)
         if problem is not None and (asked or problem != self._reported):
             log.error("security.reload_failed", reason=problem, then="what was read before remains in force")
         if problem is not None or security.problem is None:
@@ -103,9 +102,3 @@ class SecurityWatch:
         reason = await self._host.threads.run(keep_users, path, security.users_copy)
         if reason is not None:
             log.warning("security.copy_failed", reason=reason)
-
-    def _is_gone(self, endpoint: Any) -> bool:
-        identity: AuthenticatedUser | None = endpoint.identity
-        if identity is None or self._security.users is None:
-            return False
-        return not self._security.users.value.is_valid(identity.name, identity.verifier, endpoint.peer.rpartition(":")[0])

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from lockstep.runtime.security.authenticated_user import AuthenticatedUser
 from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
 from lockstep.runtime.security.tls import ServerTls
 from lockstep.runtime.security.users import Users
@@ -39,6 +41,13 @@ class ServerSecurity:
     def problem(self) -> str | None:
         """Return why the last look could not use a file, or None."""
         return next((each.problem for each in (self.tls, self.users) if each is not None and each.problem is not None), None)
+
+    def is_gone(self, endpoint: Any) -> bool:
+        """Return whether the user of a connection (Endpoint), or the password that it used, was taken away."""
+        identity: AuthenticatedUser | None = endpoint.identity
+        if identity is None or self.users is None:
+            return False
+        return not self.users.value.is_valid(identity.name, identity.verifier, endpoint.peer.rpartition(":")[0])
 
     def look(self, now_ms: int) -> tuple[str, ...]:
         """Read the files. Return those that have changed and are in force now. Blocks."""
