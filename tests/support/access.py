@@ -88,7 +88,7 @@ def named_by(need: ResourceNeed, spec: HandlerSpec) -> str:
     """Return the name that the example of a request has in the field of a need."""
     if need.kind is Kind.CLUSTER:
         return "*"
-    found = attrgetter(need.field)(example_of(spec.body if spec.header is None else spec.header))
+    found = attrgetter(need.field_name)(example_of(spec.body if spec.header is None else spec.header))
     assert isinstance(found, str), need
     return found
 
@@ -98,7 +98,7 @@ def users_with_just(spec: HandlerSpec) -> list[UserWithRights]:
     needs = resources(spec.needs)
     more = EVERYTHING if any(isinstance(need, InsideNeed) for need in spec.needs) else ()
     is_super = any(isinstance(need, SuperNeed) for need in spec.needs)
-    names = {need: CLASSIC_FIELDS.get(RequestCode(spec.code), {}).get(need.field) or named_by(need, spec) for need in needs}
+    names = {need: CLASSIC_FIELDS.get(RequestCode(spec.code), {}).get(need.field_name) or named_by(need, spec) for need in needs}
     choices = product(*([Rule((action,), need.kind, names[need]) for action in need.actions] for need in needs))
     return [UserWithRights(Rights((*rules, *more), is_super=is_super), ["broker_name"]) for rules in choices]
 

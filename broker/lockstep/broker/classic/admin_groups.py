@@ -110,7 +110,7 @@ class GroupAdminProcessor:
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         None,
         GroupConfig,
-        needs=[on_group(UPDATE, field="group_name")],
+        needs=[on_group(UPDATE, name="group_name")],
         native=False,
         classic=True,
     )
@@ -142,7 +142,7 @@ class GroupAdminProcessor:
             self._store(request, config)
         return PendingResponse(request.reply())
 
-    @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupConfigHeader, needs=[on_group(GET, field="group")], native=False, classic=True)
+    @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupConfigHeader, needs=[on_group(GET, name="group")], native=False, classic=True)
     def group_config(self, request: Request) -> HandlerResult:
         header: GroupConfigHeader = request.header
         state = self._coordination.state

@@ -109,7 +109,7 @@ class ConsumeStatsProcessor:
     @handles(
         RequestCode.QUERY_CONSUME_TIME_SPAN,
         TopicGroupHeader,
-        needs=[on_group(GET, field="group"), on_topic(GET)],
+        needs=[on_group(GET, name="group"), on_topic(GET)],
         lane=QUERY_LANE,
         native=False,
         classic=True,
@@ -140,7 +140,7 @@ class ConsumeStatsProcessor:
     @handles(
         RequestCode.QUERY_CORRECTION_OFFSET,
         CorrectionOffsetHeader,
-        needs=[on_group(GET, field="compare_group"), on_topic(GET)],
+        needs=[on_group(GET, name="compare_group"), on_topic(GET)],
         native=False,
         classic=True,
     )

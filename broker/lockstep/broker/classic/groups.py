@@ -82,7 +82,7 @@ class GroupsProcessor:
                 found[group.name] = None
         return request.reply(body=write_fastjson({"groupList": sorted(filter(request.user.sees_group, found))}))
 
-    @handles(RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupNameHeader, needs=[on_group(GET, field="group")], native=False, classic=True)
+    @handles(RequestCode.QUERY_TOPICS_BY_CONSUMER, GroupNameHeader, needs=[on_group(GET, name="group")], native=False, classic=True)
     def topics_of_group(self, request: Request) -> HandlerResult:
         """Return the topics in which the group has progress."""
         header: GroupNameHeader = request.header
@@ -93,7 +93,7 @@ class GroupsProcessor:
     @handles(
         RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER,
         TopicGroupHeader,
-        needs=[on_group(GET, field="group"), on_topic(GET)],
+        needs=[on_group(GET, name="group"), on_topic(GET)],
         native=False,
         classic=True,
     )

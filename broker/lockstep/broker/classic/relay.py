@@ -114,7 +114,7 @@ class RelayProcessor:
     @handles(
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
         ConsumerStatusHeader,
-        needs=[on_group(GET, field="group"), on_topic(GET)],
+        needs=[on_group(GET, name="group"), on_topic(GET)],
         lane=RELAY_LANE,
         native=False,
         classic=True,

@@ -48,7 +48,7 @@ class ResetProcessor:
     @handles(
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
         ResetOffsetHeader,
-        needs=[on_group(UPDATE, field="group"), on_topic(SUB, UPDATE)],
+        needs=[on_group(UPDATE, name="group"), on_topic(SUB, UPDATE)],
         lane=QUERY_LANE,
         native=False,
         classic=True,
@@ -74,7 +74,7 @@ class ResetProcessor:
     @handles(
         RequestCode.CLONE_GROUP_OFFSET,
         CloneOffsetHeader,
-        needs=[on_group(SUB, GET, field="src_group"), on_group(UPDATE, field="dest_group"), inside("Sub or Update each topic")],
+        needs=[on_group(SUB, GET, name="src_group"), on_group(UPDATE, name="dest_group"), inside("Sub or Update each topic")],
         native=False,
         classic=True,
     )

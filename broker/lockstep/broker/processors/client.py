@@ -117,7 +117,7 @@ class ClientProcessor:
         RequestCode.CHECK_CLIENT_CONFIG,
         None,
         CheckClientConfigBody,
-        needs=[on_group(SUB, field="group"), on_topic(SUB, field="subscription_data.topic")],
+        needs=[on_group(SUB, name="group"), on_topic(SUB, name="subscription_data.topic")],
         classic=True,
     )
     def check_config(self, request: Request) -> HandlerResult:

@@ -20,7 +20,7 @@ class GroupChangesProcessor:
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
 
-    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, GroupSettings, needs=[on_group(UPDATE, field="group")])
+    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, GroupSettings, needs=[on_group(UPDATE, name="group")])
     def configure(self, request: Request) -> HandlerResult:
         settings: GroupSettings = request.body
         self.store_settings(settings, request.endpoint.peer)
@@ -32,7 +32,7 @@ class GroupChangesProcessor:
         facts = {"subscription_policy": settings.subscription_policy.value, "consume_enable": settings.consume_enable}
         log.info("group.configured", group=settings.group, peer=peer, **facts)
 
-    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader, needs=[on_group(DELETE, field="group")], classic=True)
+    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroupHeader, needs=[on_group(DELETE, name="group")], classic=True)
     def delete_group(self, request: Request) -> HandlerResult:
         """Delete the group. As in RocketMQ, deleting an unknown group succeeds."""
         header: DeleteGroupHeader = request.header
@@ -59,7 +59,7 @@ class GroupChangesProcessor:
         RequestCode.RESET_OFFSETS,
         None,
         ResetBody,
-        needs=[on_group(UPDATE, field="group"), on_topic(SUB, UPDATE)],
+        needs=[on_group(UPDATE, name="group"), on_topic(SUB, UPDATE)],
         body_bytes_max=MEMBER_BYTES_MAX,
     )
     def reset(self, request: Request) -> HandlerResult:

@@ -45,7 +45,7 @@ class SendBackProcessor:
     @handles(
         RequestCode.CONSUMER_SEND_MSG_BACK,
         SendBackHeader,
-        needs=[on_group(SUB, field="group"), inside("Sub the topic of the message")],
+        needs=[on_group(SUB, name="group"), inside("Sub the topic of the message")],
         lane=SEND_BACK_LANE,
         classic=True,
     )

@@ -7,10 +7,10 @@
 A request that waits in a lane is asked again when it begins.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Protocol
+from typing import Any, Protocol
 
 from lockstep.runtime.requests.request import Request
 from lockstep.runtime.security.rights import Action, Kind, any_of
@@ -34,15 +34,17 @@ class ResourceNeed:
 
     actions: tuple[Action, ...]
     kind: Kind
-    field: str = ""
+    field_name: str = ""
     optional: bool = False
     """Whether the request may name none, and then needs nothing."""
+    _name_of: Callable[[Any], str] = field(init=False, repr=False, compare=False, default=lambda _: "")
+
+    def __post_init__(self) -> None:
+        if self.field_name:
+            object.__setattr__(self, "_name_of", attrgetter(self.field_name))
 
     def check(self, request: Request) -> None:
-        if self.kind is Kind.CLUSTER:
-            request.user.check(self.actions, self.kind, "")
-            return
-        name = attrgetter(self.field)(request.body if request.header is None else request.header)
+        name = self._name_of(request.body if request.header is None else request.header)
         if name or not self.optional:
             request.user.check(self.actions, self.kind, name)
 
@@ -79,14 +81,14 @@ ANY_USER: RequestNeeds = ()
 SUPER_USER: RequestNeeds = (SuperNeed(),)
 
 
-def on_topic(*actions: Action, field: str = "topic", optional: bool = False) -> Need:
-    """Need one of these actions on the topic that the field names."""
-    return ResourceNeed(actions, Kind.TOPIC, field, optional)
+def on_topic(*actions: Action, name: str = "topic", optional: bool = False) -> Need:
+    """Need one of these actions on the topic that the field `name` has."""
+    return ResourceNeed(actions, Kind.TOPIC, name, optional)
 
 
-def on_group(*actions: Action, field: str = "consumer_group", optional: bool = False) -> Need:
-    """Need one of these actions on the group that the field names."""
-    return ResourceNeed(actions, Kind.GROUP, field, optional)
+def on_group(*actions: Action, name: str = "consumer_group", optional: bool = False) -> Need:
+    """Need one of these actions on the group that the field `name` has."""
+    return ResourceNeed(actions, Kind.GROUP, name, optional)
 
 
 def on_cluster(*actions: Action) -> Need:
