@@ -60,3 +60,24 @@ async def test_each_works_with_the_rights_of_its_role_and_loses_them_while_it_ru
     await closed.until_held(8, "consumer-1", "consumer-2")
     await closed.finish_producer()
     await closed.prove("consumer-1", "consumer-2")
+
+
+async def test_commands_say_what_their_user_may_not(closed: Cluster) -> None:
+    await started(closed)
+    for user, command, code, words in [
+        ("shop", ("send", "orders", "hello"), 0, "SEND_OK"),
+        ("shop", ("tail", "orders", "--from-start"), 1, "NO_PERMISSION: user shop may not Sub or Get topic:orders (users file "),
+        ("shop", ("topic", "show", "orders"), 0, "8 queues"),
+        ("shop", ("topic", "delete", "orders", "--force"), 1, "may not Delete topic:orders"),
+        ("billing", ("send", "orders", "hello"), 1, "may not Pub topic:orders"),
+        ("billing", ("tail", "orders", "--from-start", "--no-follow"), 0, "hello"),
+        ("billing", ("topic", "create", "orders-2"), 1, "may not Create topic:orders-2"),
+        ("ops", ("topic", "create", "other"), 0, "created"),
+        ("billing", ("topic", "show", "other"), 1, "no topic 'other'"),
+        ("billing", ("topic", "list"), 0, "orders"),
+        ("ops", ("broker", "config", "set", "retention_hours=1", "--broker", "broker-a"), 1, "may not do this: a super user may"),
+    ]:
+        closed.user = user
+        ended, out, error = await closed.started_command(*command)
+        said = " ".join((out + error).split())
+        assert (ended, words in said) == (code, True), (user, command, said)

@@ -11,7 +11,7 @@ from lockstep.operations.errors import OperationError, raise_if_incomplete
 from lockstep.operations.messages.queue_reader import Pick, QueueReader
 from lockstep.operations.targets import Target
 from lockstep.protocol.bodies import BrokerAddress, OffsetRange, TopicRoute
-from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TransportError
+from lockstep.protocol.errors import BrokerError, NoPermissionError, RemoteProtocolError, TransportError
 from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.tags import TagFilter
 from lockstep.protocol.topics.queue import MessageQueue
@@ -155,6 +155,8 @@ class Tail:
             reader.broker = self._brokers[queue.broker_name]
             try:
                 page = await reader.next()
+            except NoPermissionError:
+                raise  # it does not pass by waiting
             except (TransportError, BrokerError, RemoteProtocolError) as error:
                 self._report_failure(queue.broker_name, str(error))
                 await asyncio.sleep(PAUSE_S)
