@@ -11,10 +11,15 @@ from typing import Any
 
 import pytest
 
+from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.errors import AuthenticationError
+from lockstep.runtime.connections.dial import connect
+from lockstep.runtime.host import Host
+from lockstep.runtime.security.users import read_users
 from support.certificates import write_authority, write_certificate
 from support.cluster import WAIT_S, Cluster
 from support.http import raw
-from support.logins import PASSWORD, write_users
+from support.logins import PASSWORD, logging_in, write_users
 from support.processes import clean_environment, program, run_program
 
 pytestmark = pytest.mark.e2e
@@ -199,3 +204,46 @@ async def test_users_are_read_at_once_when_it_is_asked_for(closed: Cluster, tmp_
         assert f"{users}: it is not TOML" in (await server.wait_for_event("security.reload_failed"))["reason"]
         users.write_bytes(good)
     assert (closed.folder / "store-broker-a" / "lockstep" / "users.toml").read_bytes() == good
+
+
+async def test_no_secret_is_in_logs_arguments_or_shown_settings(closed: Cluster, tmp_path: Path) -> None:
+    closed.server_options += ("--log-level", "debug", "--admin-listen", "127.0.0.1:0")
+    await closed.servers(brokers=["broker-a"])
+    await closed.consumer("consumer-1")
+    await closed.producer("producer", "--keys", "5")
+    await closed.until_handled(20)
+    (tmp_path / "wrong").write_text("a wrong password")
+    wrong = f"lockstep://billing@{closed.addresses['nameserver']}/?password_file={tmp_path / 'wrong'}"
+    _, _, error = await closed.started_command("topic", "list", "--nameserver", wrong)
+    config = await closed.command("broker", "config", "get", "--broker", "broker-a", "--json")
+    seen = [path.read_text() for path in closed.folder.glob("*.log")]
+    for process in closed.processes.values():
+        seen += [repr(process.events), await asyncio.to_thread(Path(f"/proc/{process.pid}/cmdline").read_text)]
+    assert any("login.succeeded" in text for text in seen), "logins are logged at this level"
+    seen += [error, config]
+    verifier = read_users(str(tmp_path / "users.toml")).users["billing"].verifiers[0]
+    for secret in (PASSWORD, "a wrong password", str(verifier).rpartition("$")[2], verifier.salt.hex()):
+        assert not any(secret in text for text in seen), secret
+
+
+async def test_one_program_with_a_wrong_password_keeps_none_of_200_others_of_its_address_out(closed: Cluster) -> None:
+    await closed.servers(brokers=["broker-a"])
+    address, host = closed.addresses["broker-a"], Host.real()
+
+    async def fail() -> None:
+        while True:
+            with pytest.raises(AuthenticationError):
+                await connect(host, address, security=logging_in(password="a wrong password"))
+
+    wrong = [asyncio.create_task(fail()) for _ in range(50)]
+    try:
+        right = await asyncio.gather(*(connect(host, address, security=logging_in()) for _ in range(200)))
+        found = await asyncio.gather(*(each.request(RequestCode.GET_BROKER_CONFIG, timeout_ms=20_000) for each in right))
+        assert [each.code for each in found] == [ResponseCode.SUCCESS] * 200
+        assert not any(task.done() for task in wrong)
+    finally:
+        for task in wrong:
+            task.cancel()
+        await asyncio.gather(*wrong, return_exceptions=True)
+        for each in right:
+            each.close("done")
