@@ -22,9 +22,11 @@ from lockstep.protocol.headers.offsets import OffsetReply, QueueHeader
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.requests.dispatch import Dispatcher, handles
 from lockstep.runtime.requests.lanes import LaneLimits
-from lockstep.runtime.requests.needs import ANY_USER
+from lockstep.runtime.requests.needs import ANY_USER, SUB, on_topic
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request, RetryLaterError, RunInLane
+from lockstep.runtime.security.rights import NO_RIGHTS
 from lockstep.runtime.turn import TurnBudget
+from support.access import user_of
 from support.loops import turns
 from support.peers import dialled, serving
 from support.recorder import Recorder, record
@@ -102,6 +104,11 @@ class Processor:
             raise self.error
         return request.reply(remark="slow")
 
+    @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, QueueHeader, needs=[on_topic(SUB)], lane="narrow")
+    async def asked(self, request: Request) -> HandlerResult:
+        await self.gate.wait()
+        return request.reply(remark="asked")
+
     @handles(RequestCode.UNREGISTER_CLIENT, needs=ANY_USER)
     def sometimes_slow(self, request: Request) -> HandlerResult:
         return RunInLane("cold", partial(self.slow, request))
@@ -111,7 +118,7 @@ class Processor:
         return None
 
 
-LANES = {"cold": LaneLimits(concurrency=2, queue_max=3, retry_after_ms=250)}
+LANES = {"cold": LaneLimits(concurrency=2, queue_max=3, retry_after_ms=250), "narrow": LaneLimits(concurrency=1, queue_max=3)}
 
 
 class DispatcherUnderTest:
@@ -364,6 +371,20 @@ async def test_lane_limits_concurrency_and_queue_and_refuses_the_rest() -> None:
     assert sorted(response.opaque for response in await bench.responses()) == requested[:5]
     assert bench.processor.running_most == 2
     assert bench.processor.running == 0
+
+
+async def test_request_that_waited_in_a_lane_is_asked_again_for_its_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench, user = DispatcherUnderTest(), user_of("Sub topic:t")
+    monkeypatch.setattr(bench.dispatcher, "_admit", lambda *_: user)
+    allowed, waiting = [bench.send_request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, {"topic": "t", "queueId": 0}) for _ in range(2)]
+    await turns(3)
+    user.rights = NO_RIGHTS
+    bench.processor.gate.set()
+    found = {response.opaque: (response.code, response.remark) for response in await bench.responses()}
+    assert found == {
+        allowed: (ResponseCode.SUCCESS, "asked"),
+        waiting: (ResponseCode.NO_PERMISSION, "user tester may not Sub topic:t"),
+    }
 
 
 async def test_full_lane_accepts_requests_again() -> None:
