@@ -9,7 +9,9 @@ from typing import Any
 from lockstep.broker.rocketmq_store.opening import OpenedStore
 from lockstep.broker.rocketmq_store.opening import open_store as open_as_broker
 from lockstep.broker.store import FlushMode, Identity, ReadStatus, Recovery, Store, StoreConfig
+from lockstep.broker.store.health.check import Removals
 from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.start.directory import StoreIdentity
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.messages.record import encode_record
 from lockstep.protocol.messages.sequence import FrameSequence, seal_frame
@@ -88,6 +90,11 @@ class Recorded:
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         self.frames.append((first, sequence))
+
+
+def no_state(_identity: StoreIdentity, _removals: Removals) -> Recorded:
+    """Return the tables of a store from which no operator has removed anything, for `check_store`."""
+    return Recorded()
 
 
 def config(**settings: Any) -> StoreConfig:

@@ -1,18 +1,17 @@
 """`lockstep store inspect`: whose store a directory is, what is in it, and what a start would do. Changes nothing."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from lockstep.broker.config import BrokerConfig
+from lockstep.broker.closed_state import closed_state
 from lockstep.broker.rocketmq_store.errors import AdoptionError
 from lockstep.broker.rocketmq_store.foreign_config import found_digests
 from lockstep.broker.rocketmq_store.foreign_log import ForeignLog, read_whole
 from lockstep.broker.rocketmq_store.foreign_scope import adopted_offsets, adopted_topics, own_names
 from lockstep.broker.rocketmq_store.foreign_store import Unfinished, check_unfinished, foreign_reason, read_foreign, start_of
-from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Identity, StoreConfig, StoreCorruptError
+from lockstep.broker.store.health.check import Removals
 from lockstep.broker.store.health.path_watch import PathWatch
 from lockstep.broker.store.health.stopped import stopped
 from lockstep.broker.store.log.commit_log import CommitLog
@@ -156,8 +155,7 @@ async def _inspect_own(
 ) -> None:
     log = CommitLog(files, directory.log, identity.segment_bytes, 0, PathWatch(files))
     newest = next(filter(None, map(Snapshots(files, directory).load, reversed(directory.snapshot_positions()))), None)
-    config = BrokerConfig(name=identity.broker_name, cluster=identity.cluster)
-    state = BrokerState(config.coordination(), _ClosedStore(identity.store_id), _NoRandom())  # type: ignore[arg-type]
+    state = closed_state(identity, Removals())
     clock = StoreClock()
     if newest is not None:
         state.replay_snapshot(newest.plain)
@@ -195,43 +193,3 @@ def _add_log(content: StoreContent, log: ForeignLog, known: set[str]) -> None:
 
 def _behind(log: ForeignLog, topic: str, offsets: dict[int, int]) -> int:
     return sum(max(0, log.end_offset(topic, queue_id) - offset) for queue_id, offset in offsets.items())
-
-
-class _ClosedStore:
-    """What the tables ask of a store while they only read the log."""
-
-    def __init__(self, store_id: str) -> None:
-        self.store_id = store_id
-        self.writer: Any = self
-        self.before_write: Any = None
-
-    def request_write(self) -> None:
-        """Ignore changes: none is written."""
-
-    def fail_inconsistent(self, error: BaseException) -> None:
-        raise error
-
-    def stored_queue_ids(self, _topic: str) -> Iterator[int]:
-        return iter(())
-
-    def check_new_state(self, _what: str) -> None:
-        """Accept everything that the log holds."""
-
-    def drop_topic(self, _topic: str) -> None:
-        """Ignore deletions: messages are counted by the log."""
-
-    def hide_below(self, _topic: str, _queue_id: int, _minimum: int) -> None:
-        """Ignore purges, as deletions."""
-
-
-class _NoRandom:
-    """No table draws a number while it only reads the log."""
-
-    def token(self, count: int) -> bytes:
-        raise NotImplementedError
-
-    def uniform(self, low: float, high: float) -> float:
-        raise NotImplementedError
-
-    def below(self, limit: int) -> int:
-        raise NotImplementedError

@@ -1,11 +1,15 @@
 """PURGE_TOPIC: what it removes, what it refuses, and what becomes of the groups that had not consumed it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lockstep.broker.app import Broker
+from lockstep.broker.closed_state import closed_state
+from lockstep.broker.config import BrokerConfig
 from lockstep.broker.groups.unconsumed import NAMED_MAX, describe_groups, unconsumed_groups
+from lockstep.broker.store.health.check import check_store
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,
     LockItem,
@@ -27,10 +31,12 @@ from lockstep.protocol.headers.park import ParkHeader
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullReply
 from lockstep.protocol.headers.send import SendBackHeader
 from lockstep.protocol.names import SCHEDULE_TOPIC, retry_topic
+from lockstep.protocol.topics.queue import LayoutVersion
+from lockstep.runtime.files import ReadOnlyFiles
 from lockstep.runtime.host import Host
 from support.coordination_kit import GROUP, TOPIC, Bench, Client, joined, layout, ordered
+from support.whole_broker import LAYOUT, dialled, frame, heartbeat, join, kill, place, reconcile, running, settings, stored
 from support.whole_broker import Client as Peer
-from support.whole_broker import dialled, frame, heartbeat, join, kill, place, reconcile, running, settings, stored
 
 FIRST, LAST = ConsumeFromWhere.FIRST_OFFSET, ConsumeFromWhere.LAST_OFFSET
 
@@ -305,3 +311,32 @@ def test_commit_without_an_epoch_from_below_a_purge_is_no_reset(offset: int, aft
     progress = on.c.state.progress.get((GROUP, TOPIC, 0))
     assert progress is not None
     assert (progress.generation, progress.offset) == (before.generation, after)
+
+
+# ------------------------------------------------------------------------------------------------------- lockstep store check
+
+
+@pytest.mark.parametrize("removal", ["purged", "deleted", "deleted and created again"])
+async def test_check_of_a_killed_store_does_not_miss_what_was_removed_since_its_snapshot(
+    tmp_path: Path, removal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A snapshot has the bounds of the queue from before, and the files of an emptied queue are removed at once."""
+    config = settings(tmp_path)
+    small = replace(config.store_config(), queue_file_entries=4)
+    monkeypatch.setattr(BrokerConfig, "store_config", lambda _: small)
+    async with running(config) as broker, dialled(broker) as client:
+        await client.create()
+        header, body, _ = frame(0, 20)
+        await client.done(RequestCode.SEND_RECORDS, header, body)
+        await broker.running.maintenance.snapshot()
+        if removal == "purged":
+            purge = PurgeBody(TOPIC, (QueueOffset(0, 20),))
+            await client.done(RequestCode.PURGE_TOPIC, body=encode_body(purge))
+        else:
+            deleted = (await client.create()).deletion
+            await client.create(deleted)
+            if removal != "deleted":
+                await client.create(replace(LAYOUT, version=LayoutVersion(deleted.version.counter + 1, 7)))
+        await kill(broker)
+    report = await check_store(ReadOnlyFiles(), str(tmp_path / "store"), lambda position, end: None, closed_state)
+    assert (report.problems, report.record_count > 20) == ([], True)

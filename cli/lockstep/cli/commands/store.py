@@ -174,12 +174,13 @@ async def _export(directory: str, as_json: bool) -> None:
 
 async def _check(directory: str, as_json: bool) -> None:
     # Only this command needs the broker's code.
+    from lockstep.broker.closed_state import closed_state
     from lockstep.broker.store.health.check import check_store
     from lockstep.runtime.files import ReadOnlyFiles
 
     with _exit_if_in_use():
         report = await check_store(
-            ReadOnlyFiles(), directory, _print_progress(lambda position, end: f"read {position} of at most {end} bytes")
+            ReadOnlyFiles(), directory, _print_progress(lambda position, end: f"read {position} of at most {end} bytes"), closed_state
         )
     if as_json:
         print_json({"whole": not report.problems, **asdict(report)})

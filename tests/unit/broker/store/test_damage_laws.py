@@ -21,6 +21,7 @@ from support.store_kit import (
     append,
     confirmed,
     kill,
+    no_state,
     open_store,
     read_queue_as_consumer,
     recovered,
@@ -140,7 +141,7 @@ def lost_by_manifest(files: SimFiles) -> int:
 async def check_law(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
     """Assert the law; return whether the store started."""
     before = contents(made.files)
-    checked = await check_store(made.files, PATH, lambda position, end: None)
+    checked = await check_store(made.files, PATH, lambda position, end: None, no_state)
     assert contents(made.files) == before, f"{what}: the check changed files"
     try:
         store, found = await recovered(made.files, Recorded(), cut_corrupt=cut_corrupt)
@@ -167,7 +168,7 @@ async def check_law(made: Stored, what: str, *, cut_corrupt: bool) -> bool:
                 assert (low, high) == (0, len(expected)), f"{what}: {key} has {low}..{high}, had {len(expected)}"
         assert sum(end - first for _, _, first, end in store.damage.lost()) == store.damage.message_count == lost, what
         await store.close()
-        report = await check_store(made.files, PATH, lambda position, end: None)
+        report = await check_store(made.files, PATH, lambda position, end: None, no_state)
         if any("running CRC" in problem.what or "__LS_SEQ" in problem.what for problem in (*checked.problems, *report.problems)):
             return True  # a property of an idempotent frame: its record is served, and no one knows which of them it is
         assert report.lost_messages == lost, f"{what}: {lost} messages are lost, the check says {report.problems}"
@@ -215,7 +216,7 @@ async def test_flipped_bit_of_the_first_queue_offset_loses_one_message(bit: int,
     await store.close()
     log = f"{PATH}/commitlog/{place - place % 4096:020d}"
     files.flip(log, place % 4096 + 27 - bit // 8, bit % 8)
-    report = await check_store(files, PATH, lambda position, end: None)
+    report = await check_store(files, PATH, lambda position, end: None, no_state)
     size = report.damaged_bytes
     assert (report.lost_messages, [problem.kind for problem in report.problems]) == (1, ["log", "messages"]), report.problems
     with pytest.raises(StoreCorruptError):

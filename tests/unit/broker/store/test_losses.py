@@ -19,6 +19,7 @@ from support.store_kit import (
     config,
     host_of,
     kill,
+    no_state,
     open_store,
     read_queue_as_consumer,
     record,
@@ -93,7 +94,7 @@ def expected(places: list[tuple[str, int, int]], is_lost: Callable[[int], bool])
 
 
 async def run_check(files: SimFiles) -> CheckReport:
-    return await check_store(files, PATH, lambda position, end: None)
+    return await check_store(files, PATH, lambda position, end: None, no_state)
 
 
 def named(report: CheckReport) -> list[str]:

@@ -12,7 +12,7 @@ from lockstep.broker.store.errors import misplaced
 from lockstep.broker.store.health.check import CheckReport, check_store
 from lockstep.runtime.files import ReadOnlyFiles
 from lockstep.testing.simulation.disk import Fault, SimFiles
-from support.store_kit import LOG, PATH, all_bodies, append, confirmed, kill, open_store, recovered
+from support.store_kit import LOG, PATH, all_bodies, append, confirmed, kill, no_state, open_store, recovered
 
 QUEUE = f"{PATH}/consumequeue/orders/0"
 
@@ -38,7 +38,7 @@ def put(files: SimFiles, path: str, data: bytes = b"not ours") -> None:
 
 
 async def run_check(files: SimFiles) -> CheckReport:
-    return await check_store(files, PATH, lambda position, end: None)
+    return await check_store(files, PATH, lambda position, end: None, no_state)
 
 
 FOREIGN = (

@@ -12,7 +12,7 @@ from lockstep.broker.store import Store
 from lockstep.broker.store.health.check import check_store
 from lockstep.broker.store.log.append import ENTRY_BYTES
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import PATH, SYNC, all_bodies, append, confirmed, host_of, kill, open_store, read_queue_as_consumer
+from support.store_kit import PATH, SYNC, all_bodies, append, confirmed, host_of, kill, no_state, open_store, read_queue_as_consumer
 
 QUEUE = "/store/consumequeue/orders/0/00000000000000000000"
 
@@ -152,7 +152,7 @@ async def test_start_removes_a_snapshot_older_than_the_log_if_a_newer_one_is_val
     assert await store.retention(0)
     await (store.close() if clean else kill(store, files))
     files.open(old, create=True).pwritev([left], 0)
-    report = await check_store(files, PATH, lambda position, end: None)
+    report = await check_store(files, PATH, lambda position, end: None, no_state)
     assert report.problems == []
     store = await open_store(files, **settings)
     assert old not in files.names

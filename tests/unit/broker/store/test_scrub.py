@@ -10,7 +10,20 @@ from lockstep.broker.store.log.append import ENTRY
 from lockstep.broker.store.log.commit_log import Segment
 from lockstep.protocol.errors import ConfigError
 from lockstep.testing.simulation.disk import Fault, SimFiles
-from support.store_kit import LOG, NEVER, PATH, abandon, all_bodies, append, confirmed, kill, open_store, read_queue_as_consumer, record
+from support.store_kit import (
+    LOG,
+    NEVER,
+    PATH,
+    abandon,
+    all_bodies,
+    append,
+    confirmed,
+    kill,
+    no_state,
+    open_store,
+    read_queue_as_consumer,
+    record,
+)
 
 SIZE = len(record(b"0" * 100))
 ENTRIES = f"{PATH}/consumequeue/orders/0/{0:020d}"
@@ -162,7 +175,7 @@ async def test_scrub_overtaken_by_retention_reports_no_damage(monkeypatch: pytes
 
 async def run_check(files: SimFiles) -> CheckReport:
     before = {path: bytes(inode.cache) for path, inode in files.names.items()}
-    report = await check_store(files, PATH, lambda position, end: None)
+    report = await check_store(files, PATH, lambda position, end: None, no_state)
     assert {path: bytes(inode.cache) for path, inode in files.names.items()} == before, "it changes nothing"
     return report
 
@@ -231,8 +244,8 @@ async def test_check_rejects_an_open_store_and_a_directory_without_a_store() -> 
     files = SimFiles()
     store = await create_store(files)
     with pytest.raises(StoreInUseError):
-        await check_store(files, PATH, lambda position, end: None)
+        await check_store(files, PATH, lambda position, end: None, no_state)
     assert len(await all_bodies(store)) == 60
     abandon(store)
     with pytest.raises(ConfigError, match="/elsewhere is not a store"):
-        await check_store(files, "/elsewhere", lambda position, end: None)
+        await check_store(files, "/elsewhere", lambda position, end: None, no_state)

@@ -12,14 +12,18 @@ from lockstep.broker.store.health.scrub import Scrub
 from lockstep.broker.store.health.stopped import stopped
 from lockstep.broker.store.log.append import ENTRY
 from lockstep.broker.store.log.commit_log import CommitLog, Segment
-from lockstep.broker.store.log.scan import NO_RECORD, WINDOW_BYTES, DamagedRange
+from lockstep.broker.store.log.scan import NO_RECORD, WINDOW_BYTES, DamagedRange, LogScan
+from lockstep.broker.store.log.store_clock import StoreClock
+from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.broker.store.queues.consume_queue import READ_COUNT, QueueFiles, names_place
 from lockstep.broker.store.queues.queue_table import StoreQueueKey
 from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity, parse_identity
+from lockstep.broker.store.start.replay import StateReplay
 from lockstep.broker.store.start.snapshot import Snapshot, Snapshots, recorded_start
 from lockstep.broker.store.start.snapshot_choice import SnapshotEvidence, snapshot_evidence
 from lockstep.broker.store.start.survey import LogSurvey, log_files
 from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.runtime.files import Files
 
 OnCheckProgress = Callable[[int, int], None]
@@ -60,7 +64,31 @@ class CheckReport:
         self.problems.append(Problem(kind, where, what))
 
 
-async def check_store(files: Files, path: str, progress: OnCheckProgress) -> CheckReport:
+class Removals:
+    """The messages that operators have removed, as state records say it to the store."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, None] = {}
+        self._minimums: dict[StoreQueueKey, int] = {}
+
+    def drop_topic(self, topic: str) -> None:
+        """A topic was deleted with what it had."""
+        self._topics[topic] = None
+
+    def hide_below(self, topic: str, queue_id: int, minimum: int) -> None:
+        """A queue was purged below an offset."""
+        self._minimums[topic, queue_id] = max(minimum, self._minimums.get((topic, queue_id), 0))
+
+    def within(self, key: StoreQueueKey, low: int, end: int) -> int:
+        """Return the first offset from `low` to `end`, the bounds of a queue before the removals, that was not removed."""
+        return end if key[0] in self._topics else max(low, min(self._minimums.get(key, 0), end))
+
+
+OpenState = Callable[[StoreIdentity, Removals], StateReplay]
+"""Returns empty tables that replay a snapshot and the state records after it, and report removals."""
+
+
+async def check_store(files: Files, path: str, progress: OnCheckProgress, open_state: OpenState) -> CheckReport:
     """Read the whole store. Raise ConfigError if there is no store, StoreInUseError while a broker has it open."""
     directory = StoreDirectory(files, path)
     if not files.exists(directory.log):
@@ -80,7 +108,7 @@ async def check_store(files: Files, path: str, progress: OnCheckProgress) -> Che
             return report
         report.broker = f"{identity.broker_name} of {identity.cluster}"
         try:
-            await _Check(files, directory, identity, report, progress).run()
+            await _Check(files, directory, identity, report, progress, open_state).run()
         except OSError as error:
             wrong = misplaced(error, path)
             if wrong is None:
@@ -93,13 +121,20 @@ class _Check:
     """One check, and the ScrubReport of its scrub."""
 
     def __init__(
-        self, files: Files, directory: StoreDirectory, identity: StoreIdentity, report: CheckReport, progress: OnCheckProgress
+        self,
+        files: Files,
+        directory: StoreDirectory,
+        identity: StoreIdentity,
+        report: CheckReport,
+        progress: OnCheckProgress,
+        open_state: OpenState,
     ) -> None:
         self._files = files
         self._directory = directory
         self._identity = identity
         self._report = report
         self._progress = progress
+        self._open_state = open_state
         self._queue_files = QueueFiles(files, directory.queues, identity.queue_file_entries, 1)
         self._damage = DamageTable()
         self._bounds: dict[StoreQueueKey, tuple[int, int]] = {}
@@ -160,6 +195,7 @@ class _Check:
             self._bounds = {(topic, queue_id): (low, following) for topic, queue_id, low, following in newest.queues}
             if log.start > newest.log_start:
                 self._pass_removed(log.start)
+            await self._pass_purged(log, newest, survey)
         self._new_from_zero = newest is not None or log.start == 0
         self._damage.trim(log.start, lambda topic, queue_id: self._bounds.get((topic, queue_id), (0, 0))[0])
         report.log_start, report.synced = log.start, survey.synced
@@ -207,6 +243,17 @@ class _Check:
         for (topic, queue_id), (low, following) in self._bounds.items():
             low, _ = self._queue_files.search(f"{self._directory.queues}/{topic}/{queue_id}", low, following, log_start)
             self._bounds[topic, queue_id] = low, following
+
+    async def _pass_purged(self, log: CommitLog, newest: Snapshot, survey: LogSurvey) -> None:
+        """Move the lower bounds past the messages that operators have removed since the snapshot: entries below may be gone."""
+        removals = Removals()
+        state = self._open_state(self._identity, removals)
+        state.replay_snapshot(newest.plain)
+        reader = _StateReader(state)
+        scan = LogScan(log, newest.position, reader, complete_until=survey.synced, known=self._damage.ranges, read=_read, frames=False)
+        await scan.run(_pause)
+        for key, (low, following) in self._bounds.items():
+            self._bounds[key] = removals.within(key, low, following), following
 
     async def _entries(self, key: StoreQueueKey, first: int, count: int) -> bytes:
         topic, queue_id = key
@@ -266,6 +313,34 @@ class _Check:
                     return end
                 end += 1
         return end
+
+
+class _StateReader:
+    """Passes the state records of a scan on, and whatever else the log has over. Damage is the concern of the scrub."""
+
+    def __init__(self, state: StateReplay) -> None:
+        self._state = state
+        self._clock = StoreClock()
+
+    def expected_offset(self, topic: str, queue_id: int) -> int | None:
+        return None
+
+    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+        return None
+
+    def record(self, record: StoredRecord) -> None:
+        if record.body is not None and not self._clock.read_clock_record(record.position, record.body):
+            self._state.replay_state(record.body)
+
+    def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
+        return
+
+    def damaged(self, damaged_range: DamagedRange) -> bool:
+        return True
+
+
+async def _pause(position: int) -> None:
+    await asyncio.sleep(0)
 
 
 async def _read(segment: Segment, count: int, at: int) -> bytes:
