@@ -23,8 +23,11 @@ of a header."""
 RETRY_AFTER_FIELD = "retryAfterMs"
 """The field of a SYSTEM_BUSY response with the time, in ms, after which to retry."""
 
+HIDDEN_FIELDS = frozenset({"Signature", "SecurityToken"})
+"""Fields of RocketMQ's signed requests."""
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, repr=False)
 class Command:
     """A request or a response. `opaque` pairs them on one connection; `fields` is the header's map of typed values."""
 
@@ -41,6 +44,12 @@ class Command:
     """The encoded length of the header of a received command."""
     language: str | int | None = None
     """The client's language by RocketMQ's name, or its number if that is unknown. None for a native command."""
+
+    def __repr__(self) -> str:
+        """Show neither secrets nor bodies: the fields that no log may have are hidden, and a body may be a password's proof."""
+        fields = {name: "…" if name in HIDDEN_FIELDS else value for name, value in self.fields.items()}
+        parts = self.code, self.opaque, self.flag, self.version, self.remark, fields
+        return f"Command({', '.join(map(repr, parts))}, {len(self.body)} bytes, {self.codec})"
 
     @property
     def is_response(self) -> bool:

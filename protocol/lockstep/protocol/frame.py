@@ -7,13 +7,14 @@
     8+H B   body
 
 The whole frame, including the length field, may have `frame_bytes_max` bytes, the header `header_bytes_max`. Both are checked before the
-first byte of them arrives, and memory is never allocated by a claimed length: the buffer grows with the received bytes.
+first byte of them arrives, and memory is never allocated by a claimed length: the buffer grows with the received bytes. Where longer frames
+depend on who sends them, the header decides, which is complete before the body.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from struct import Struct
 
-from lockstep.protocol.codec import CODECS
+from lockstep.protocol.codec import CODECS, Codec
 from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.native import kernels
@@ -39,12 +40,17 @@ class FrameBuffer:
     the stream can't be resynchronized, so the caller closes the connection.
     """
 
-    __slots__ = ("_data", "_error", "_header_bytes_max", "_position", "frame_bytes_max")
+    __slots__ = ("_bytes_max", "_data", "_error", "_header_bytes_max", "_is_long", "_position", "frame_bytes_max", "reads_long")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX, header_bytes_max: int = HEADER_BYTES_MAX) -> None:
         self.frame_bytes_max = frame_bytes_max
         """It may be changed. A longer frame that has begun is refused."""
+        self.reads_long: Callable[[Command, int], bool] | None = None
+        """Returns whether a longer frame is read all the same, by its header and its size. The body has not arrived."""
+        self._bytes_max = frame_bytes_max
         self._header_bytes_max = header_bytes_max
+        self._is_long = False
+        """Whether `reads_long` has let the frame pass that has begun."""
         self._data: bytes | bytearray = b""
         self._position = 0
         self._error: str | None = None
@@ -107,9 +113,11 @@ class FrameBuffer:
                 f"header length {header_bytes} is refused: at most {min(length - 4, self._header_bytes_max)} in a frame of length {length}"
             )
         end = start + 4 + length
+        body_at = start + _PREFIX_BYTES + header_bytes
+        if length > self.frame_bytes_max - 4 and not self._reads_on(codec, start, body_at, length):
+            return None
         if end > len(data):
             return None
-        body_at = start + _PREFIX_BYTES + header_bytes
         header = data[start + _PREFIX_BYTES : body_at]
         body = data[body_at:end] if type(data) is bytes else bytes(memoryview(data)[body_at:end])
         try:
@@ -124,9 +132,28 @@ class FrameBuffer:
         return command
 
     def _check_length(self, length: int) -> None:
-        if length < 4 or length > self.frame_bytes_max - 4:
-            hint = "; a handshake of TLS begins so, and this port has no TLS" if length >> 16 == TLS_HANDSHAKE else ""
-            raise self._fail(f"frame length {length} is refused: 4 … {self.frame_bytes_max - 4}{hint}")
+        if length < 4 or length > (self.frame_bytes_max if self.reads_long is None else self._bytes_max) - 4:
+            raise self._refused(length)
+
+    def _reads_on(self, codec: Codec, start: int, body_at: int, length: int) -> bool:
+        """Return whether a long frame is read on; False until its header has arrived. Raise RemoteProtocolError if it is refused."""
+        if not self._is_long:
+            if body_at - start > self.frame_bytes_max:
+                raise self._refused(length)
+            if body_at > len(self._data):
+                return False
+            try:
+                command = codec.decode(self._data[start + _PREFIX_BYTES : body_at], b"")
+            except RemoteProtocolError as error:
+                raise self._fail(str(error)) from None
+            if self.reads_long is None or not self.reads_long(command, length + 4):
+                raise self._refused(length)
+        self._is_long = start + 4 + length > len(self._data)
+        return True
+
+    def _refused(self, length: int) -> RemoteProtocolError:
+        hint = "; a handshake of TLS begins so, and this port has no TLS" if length >> 16 == TLS_HANDSHAKE else ""
+        return self._fail(f"frame length {length} is refused: 4 … {self.frame_bytes_max - 4}{hint}")
 
     def _fail(self, message: str) -> RemoteProtocolError:
         self._error = message

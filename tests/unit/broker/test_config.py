@@ -1,6 +1,7 @@
 """Settings of a broker: invalid values are rejected by name, and the values reach the parts that they configure."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.broker.groups.coordination import CoordinationConfig
 from lockstep.broker.store import StoreConfig
 from lockstep.protocol.errors import ConfigError
+from support.access_keys import SECRET, write_signers
 
 
 @pytest.mark.parametrize(
@@ -86,3 +88,13 @@ def test_defaults_of_settings_and_of_the_configured_parts_are_equal() -> None:
     assert coordination == CoordinationConfig(broker_name=settings.name, limits=coordination.limits)
     # A store without a broker is not scrubbed.
     assert settings.store_config() == StoreConfig(path=settings.store_path(), scrub_bytes_per_s=settings.scrub_kib_per_s << 10)
+
+
+def test_copy_of_the_users_has_its_secrets_beside_the_file_of_the_setting(tmp_path: Path) -> None:
+    config = BrokerConfig(security=write_signers(tmp_path / "users.toml", {"billing": SECRET}), store=str(tmp_path / "store"))
+    copy = Path(config.users_copy())
+    copy.parent.mkdir(parents=True)
+    (tmp_path / "users.toml").rename(copy)
+    users = replace(config, security_last_good=True).open_security().users
+    assert users is not None
+    assert users.value.secrets == {"billing": (SECRET.encode(),)}

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lockstep.protocol.command import ONEWAY_FLAG, RESPONSE_FLAG, Command
+from lockstep.protocol.command import JSON, ONEWAY_FLAG, RESPONSE_FLAG, Command
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
 from lockstep.protocol.frame import BODY_BYTES_MAX, FRAME_BYTES_MAX, HEADER_BYTES_MAX, FrameBuffer, encode_frame, encode_frame_parts
 
@@ -256,3 +256,41 @@ def test_reply_has_the_opaque_and_codec_of_its_request() -> None:
     assert reply.is_response
     assert not reply.is_oneway
     assert Command(1, flag=ONEWAY_FLAG).is_oneway
+
+
+LONG = [Command(10, number, fields={"AccessKey": key}, body=bytes(300), codec=JSON) for number, key in enumerate(["a", "b", "a"])]
+
+
+def test_longer_frame_is_read_if_its_header_lets_it_pass_wherever_the_bytes_are_split() -> None:
+    stream = b"".join(map(encode_frame, [SOME[0], LONG[0], LONG[2], SOME[1]]))
+    for step in (1, 7, 100, len(stream)):
+        buffer, asked = FrameBuffer(), list[tuple[int, bytes, int]]()
+        buffer.frame_bytes_max = 200
+
+        def reads(command: Command, size: int, asked: list[tuple[int, bytes, int]] = asked) -> bool:
+            asked.append((command.opaque, bytes(command.body), size))
+            return True
+
+        buffer.reads_long = reads
+        got: list[Command] = []
+        for at in range(0, len(stream), step):
+            buffer.feed(stream[at : at + step])
+            got += drain(buffer)
+        assert [(each.opaque, len(each.body)) for each in got] == [(1, 7), (0, 300), (2, 300), (1, 0)]
+        assert asked == [(number, b"", len(encode_frame(LONG[number]))) for number in (0, 2)], "each is asked for once"
+
+
+def test_longer_frame_is_refused_before_its_body_arrives() -> None:
+    frame = encode_frame(LONG[1])
+    size = len(frame)
+    for sent, words in [
+        (frame[: size - 300], f"frame length {size - 4} is refused: 4 … 196"),
+        (pack(">iI", FRAME_BYTES_MAX, JSON << 24 | 8), f"frame length {FRAME_BYTES_MAX} is refused"),
+        (pack(">iI", 1_000, JSON << 24 | 250), "frame length 1000 is refused"),
+        (pack(">iI", 1_000, JSON << 24 | 4) + b"null", "header is not a JSON object"),
+    ]:
+        buffer = FrameBuffer()
+        buffer.frame_bytes_max, buffer.reads_long = 200, lambda command, _: command.fields["AccessKey"] == "a"
+        buffer.feed(sent)
+        with pytest.raises(RemoteProtocolError, match=words):
+            buffer.next()

@@ -12,6 +12,7 @@ import pytest
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.codes import RequestCode, ResponseCode
+from lockstep.protocol.command import VERSION_5_0
 from lockstep.protocol.errors import TransportError
 from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.host import Host
@@ -53,6 +54,7 @@ def calls_of(dispatcher: Dispatcher, address: str, *, native: bool) -> Call:
         fields, body = example(spec, native=native)
         endpoint = await connect(Host.real(), address)
         async with java_wire(address, JSON) as java:
+            java.version = VERSION_5_0
             asked: Awaitable[Any] = (
                 endpoint.request(spec.code, fields, body, timeout_ms=10_000) if native else java.call(spec.code, fields, body)
             )

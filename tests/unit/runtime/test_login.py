@@ -9,10 +9,9 @@ import pytest
 
 from lockstep.client.kept_connection import KeptConnection
 from lockstep.protocol.codes import RequestCode, ResponseCode
-from lockstep.protocol.command import JSON, Command
+from lockstep.protocol.command import Command
 from lockstep.protocol.errors import AuthenticationError, ConfigError, TransportError
 from lockstep.protocol.fields import to_plain
-from lockstep.protocol.frame import encode_frame
 from lockstep.protocol.headers.clients import AuthenticateHeader
 from lockstep.runtime.connections.dial import call, connect
 from lockstep.runtime.connections.link import Link
@@ -27,7 +26,6 @@ from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurit
 from lockstep.runtime.security.server_security import OPEN, ServerSecurity
 from support.logins import PASSWORD, logging_in, with_users, write_users
 from support.loops import until
-from support.peers import raw_peer
 
 ASK = RequestCode.GET_MAX_OFFSET
 
@@ -131,14 +129,6 @@ async def test_without_a_login_a_connection_ends_in_its_time(users: ServerSecuri
         assert not good.closed
         good.abort("done")
         await good.wait_closed()
-
-
-async def test_client_of_rocketmq_is_refused_with_no_permission(users: ServerSecurity) -> None:
-    async with serving(users) as (server, _), raw_peer(server) as peer:
-        await peer.send(encode_frame(Command(ASK, 7, codec=JSON)))
-        response = await peer.next()
-        assert (response.code, response.opaque) == (ResponseCode.NO_PERMISSION, 7)
-        assert "requires a login" in str(response.remark)
 
 
 async def test_optional_logins_serve_everybody_and_check_who_logs_in(tmp_path: Path) -> None:

@@ -58,10 +58,10 @@ def test_unknown_user_gets_a_verifier_that_survives_an_edit_of_the_file() -> Non
         (f"{KEY}users = 1".encode(), "unknown key 'users': expected key and user"),
         (f"{KEY}user = 1".encode(), r"expected tables \[user.NAME\]"),
         (f"{KEY}[user]\nbilling = 1".encode(), "user.billing: expected a table"),
-        (user("verifyer = 1"), "user.billing: unknown key 'verifyer': expected verifier, from"),
+        (user("verifyer = 1"), "user.billing: unknown key 'verifyer': expected verifier, secret, from"),
         (user(""), "user.billing: verifier is missing: `lockstep user passwd billing` makes it"),
         (user("verifier = 1"), "user.billing: verifier: expected a text or a list of texts"),
-        (user('verifier = "secret"'), "user.billing: verifier is not a verifier"),
+        (user('verifier = "inline text"'), "user.billing: verifier is not a verifier"),
         (user(f'verifier = ["{ONE}", "{Verifier.of("password 3", b"other salt")}"]'), "differ in salt or iterations"),
         (user(f'verifier = "{ONE}"\nfrom = ["10.0.0.1/8"]'), "user.billing: from: 10.0.0.1/8 has host bits set"),
         (user(f'verifier = "{ONE}"\nsuper = "yes"'), "user.billing: super: expected true or false"),
@@ -72,7 +72,7 @@ def test_unknown_user_gets_a_verifier_that_survives_an_edit_of_the_file() -> Non
 def test_invalid_file_is_refused_with_the_user_and_the_key(content: bytes, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         parse_users(content)
-    assert "secret" not in str(caught.value)
+    assert "inline text" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["", " ", "a:b", "a@b", "a,b", "a=b", "x" * 128, "a\nb"])

@@ -10,7 +10,7 @@ from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.listen_address import ADMIN, check_exposure, parse_listeners
 from lockstep.runtime.connections.server import CONNECTIONS_MAX
 from lockstep.runtime.security.server_security import ServerSecurity
-from lockstep.runtime.security.users import Users, read_users
+from lockstep.runtime.security.users import Users, watch_users
 from lockstep.runtime.security.watched_files import WatchedFiles
 
 
@@ -58,8 +58,8 @@ class ServerSettings(TlsSettings):
         return replace(super().open_security(), users=self.open_users(self.security), users_optional=self.users == "optional")
 
     def open_users(self, path: str) -> WatchedFiles[Users]:
-        """Read the file of users. Raise ConfigError if it can't be used."""
-        return WatchedFiles([path], lambda: read_users(path))
+        """Read the file of users, and the secrets that it names, beside that of the setting. Raise ConfigError if one can't be used."""
+        return watch_users(path, beside=self.security)
 
     def listeners(self) -> dict[str, tuple[str, int]]:
         """Return the (host, port) that each listener binds, by its name."""

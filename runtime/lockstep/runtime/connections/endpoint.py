@@ -83,6 +83,7 @@ class Endpoint(asyncio.Protocol):
         "hint",
         "id",
         "identity",
+        "is_anonymous",
         "listener",
         "local",
         "on_close",
@@ -116,6 +117,8 @@ class Endpoint(asyncio.Protocol):
         """Why it was closed."""
         self.identity: AuthenticatedUser | None = None
         """Who has logged in on this connection, at the accepting end."""
+        self.is_anonymous = True
+        """Whether nobody has logged in on it, or signed a request."""
         self.hint = ""
         """What may be the cause if the peer closes the connection before it has sent anything."""
         self.on_open: Callable[[Endpoint], None] | None = None
@@ -236,9 +239,11 @@ class Endpoint(asyncio.Protocol):
         waiting = 0 if self.closed or self._transport is None else self._transport.get_write_buffer_size()
         return self._out_bytes + waiting
 
-    def limit_frames(self, bytes_max: int | None) -> None:
-        """Accept only frames of at most `bytes_max` bytes from now on. None: the connection's own limit."""
+    def limit_frames(self, bytes_max: int | None, reads_long: Callable[[Command, int], bool] | None = None) -> None:
+        """Accept only frames of at most `bytes_max` bytes from now on, or those that `reads_long` lets pass. None: the connection's own
+        limit."""
         self._frames.frame_bytes_max = self._limits.frame_bytes_max if bytes_max is None else bytes_max
+        self._frames.reads_long = reads_long
 
     @property
     def is_encrypted(self) -> bool:

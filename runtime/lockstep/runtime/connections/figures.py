@@ -12,8 +12,8 @@ def add_connections(families: MetricFamilies, server: Server) -> None:
         text = "1 if files of certificates or users can't be used and what was read before remains in force."
         families.gauge("lockstep_security_reload_failed", text, rows=[((), float(security.failure is not None))])
     if security.users is not None:
-        text = "Open connections on which nobody has logged in."
-        anonymous = sum(each.identity is None for each in server.endpoints.values())
+        text = "Open connections on which nobody has logged in or signed a request."
+        anonymous = sum(each.is_anonymous for each in server.endpoints.values())
         families.gauge("lockstep_anonymous_connections", text, rows=[((), anonymous)])
     if security.tls is None:
         return

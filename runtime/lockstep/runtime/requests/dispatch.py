@@ -25,6 +25,10 @@ from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Pendin
 from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
 from lockstep.runtime.turn import TurnBudget
 
+CODES_OF_USERS = frozenset((*range(50, 55), *range(3001, 3011)))
+"""The codes by which RocketMQ's tools change and list users and their rights (ACL of 4.x and ACL 2.0)."""
+OF_USERS = ": users and what they may do are in the file of --security; `lockstep user` and `lockstep acl` change and list them"
+
 
 @dataclass(frozen=True, slots=True)
 class HandlerSpec:
@@ -189,7 +193,8 @@ class Dispatcher:
                 self._on_request(endpoint)
             route = (self._routes if command.codec == MSGPACK else self._classic_routes).get(command.code)
             if route is None:
-                raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported by this server")
+                hint = OF_USERS if command.code in CODES_OF_USERS else ""
+                raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported by this server{hint}")
             request.header, request.body = route.decode(command)
             if request.user is not ANYBODY:
                 route.check(request)

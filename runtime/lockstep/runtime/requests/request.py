@@ -26,20 +26,22 @@ from typing import Any, Final, Literal
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RETRY_AFTER_FIELD, VERSION_5_0, Command, response
-from lockstep.protocol.errors import BrokerError, LocalProtocolError, RemoteProtocolError, SystemBusyError
+from lockstep.protocol.errors import AuthenticationError, BrokerError, LocalProtocolError, RemoteProtocolError, SystemBusyError
 from lockstep.protocol.object_text import text_of
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.pending_requests import code_name
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.logs.safe_text import printable
-from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
+from lockstep.runtime.security.authenticated_user import ANYBODY, AccessDeniedError, RequestUser
 
 log = get_logger("runtime.dispatch")
 
 
 RETRIES_BUSY_VERSION = VERSION_5_0
 """The version from which RocketMQ's producers repeat a send that was answered SYSTEM_BUSY. Older ones repeat SERVICE_NOT_AVAILABLE."""
+ACL_PREFIX = "org.apache.rocketmq.acl.common.AclException: "
+"""How the remark begins with which RocketMQ refuses a client before 5.0 what its user may not do; the code is SYSTEM_ERROR."""
 OWN_CODES_FROM = 30_001
 """The codes of requests and responses from here on are lockstep's own."""
 
@@ -125,12 +127,15 @@ class Request:
         if not isinstance(error, BrokerError | RemoteProtocolError | LocalProtocolError):
             facts = {"code": code_name(self.code), "peer": self.endpoint.peer, "error": text_of(error)}
             log_limited(log, "error", "request.failed", **facts, exc_info=error)
+        elif self.is_oneway and isinstance(error, AccessDeniedError):
+            log_limited(log, "warning", "oneway.denied", code=code_name(self.code), peer=self.endpoint.peer, reason=error.remark)
         if not self.is_done:
             self.respond(self._error_response(error))
 
     def _error_response(self, error: Exception) -> Command:
         if isinstance(error, BrokerError) and not self.is_native:
-            return response(self.opaque, self.codec, _classic_code(error, self), printable(error.remark), None, b"")
+            code, remark = _classic_form(error, self)
+            return response(self.opaque, self.codec, code, printable(remark), None, b"")
         if isinstance(error, BrokerError):
             retry_after_ms = getattr(error, "retry_after_ms", None)
             fields = None if retry_after_ms is None else {RETRY_AFTER_FIELD: retry_after_ms}
@@ -140,13 +145,16 @@ class Request:
         return response(self.opaque, self.codec, ResponseCode.SYSTEM_ERROR, remark, None, b"")
 
 
-def _classic_code(error: BrokerError, request: Request) -> int:
-    """Return the code by which a client of RocketMQ does the right thing: repeats, asks again, or reports it."""
-    if error.wire_code == ResponseCode.SYSTEM_BUSY and request.version < RETRIES_BUSY_VERSION:
-        return ResponseCode.SERVICE_NOT_AVAILABLE
-    if error.wire_code == ResponseCode.UNAUTHENTICATED:
-        return ResponseCode.NO_PERMISSION
-    return ResponseCode.SYSTEM_ERROR if error.wire_code >= OWN_CODES_FROM else error.wire_code
+def _classic_form(error: BrokerError, request: Request) -> tuple[int, str]:
+    """Return the code by which a client of RocketMQ does the right thing: repeats, asks again, or reports it; and the remark."""
+    code, remark = error.wire_code, error.remark
+    if isinstance(error, AccessDeniedError | AuthenticationError):
+        if isinstance(error, AccessDeniedError):
+            remark = f"{remark}, from {request.endpoint.peer.rpartition(':')[0]}"
+        return (ResponseCode.NO_PERMISSION, remark) if request.version >= VERSION_5_0 else (ResponseCode.SYSTEM_ERROR, ACL_PREFIX + remark)
+    if code == ResponseCode.SYSTEM_BUSY and request.version < RETRIES_BUSY_VERSION:
+        return ResponseCode.SERVICE_NOT_AVAILABLE, remark
+    return ResponseCode.SYSTEM_ERROR if code >= OWN_CODES_FROM else code, remark
 
 
 Until = Literal["written", "confirmed", "synced"]

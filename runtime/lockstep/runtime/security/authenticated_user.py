@@ -97,13 +97,14 @@ ANYBODY: RequestUser = _Anybody()
 
 @dataclass(frozen=True, slots=True)
 class AuthenticatedUser(RequestUser):
-    """A user who has logged in, and the verifier of the password that was used: if it is taken away, the connection ends.
+    """A user who has logged in, and the verifier of the password that was used: if it is taken away, the connection ends. Or one who has
+    signed a request, without a verifier.
 
     The rights are those that the file of users gives at the time of each question.
     """
 
     name: str
-    verifier: Verifier
+    verifier: Verifier | None
     users: WatchedFiles[Users]
 
     @property

@@ -4,6 +4,7 @@
 
     [user.billing]
     verifier = "SCRAM-SHA-256$…"       of the password, or a list while it is changed: `lockstep user` writes it
+    secret = { file = "billing.secret" }   of the AccessKey `billing` of RocketMQ's clients, or a list (access_keys.py)
     from = ["10.0.0.0/8"]              addresses from which the user may log in; without it from all
     role = "consumer"                  or a list of roles (rights.py), for these names:
     topics = ["orders*"]
@@ -21,20 +22,22 @@ The file has no passwords, but a verifier lets its reader guess them at leisure.
 """
 
 import hashlib
+import os
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Any
 
 from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.security.access_keys import SecretSource, is_signed
 from lockstep.runtime.security.rights import NEED_GROUPS, NEED_TOPICS, NO_RIGHTS, ROLES, Action, Kind, Rights, Rule
 from lockstep.runtime.security.scram import USER_LENGTH_MAX, Verifier, made_up_verifier
-from lockstep.runtime.security.watched_files import check_mode, read_file
+from lockstep.runtime.security.watched_files import WatchedFiles, check_mode, read_file
 
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f=,/?#@:]{1,127}")
-_KEYS = ("verifier", "from", "role", "topics", "groups", "allow", "deny", "super", "brokers")
+_KEYS = ("verifier", "secret", "from", "role", "topics", "groups", "allow", "deny", "super", "brokers")
 _OF_BROKERS = (Rule((Action.GET, Action.LIST), Kind.TOPIC), Rule((Action.GET,), Kind.CLUSTER))
 """What a broker asks nameservers for, besides its registration."""
 
@@ -50,6 +53,8 @@ class User:
     rights: Rights = NO_RIGHTS
     brokers: tuple[str, ...] = ()
     """Names of brokers that the user may register, or beginnings of names with a * at the end."""
+    secrets: tuple[SecretSource, ...] = ()
+    """Where the secrets are with which requests may be signed that have the user's name as AccessKey."""
 
     def may_come_from(self, address: str) -> bool:
         """Return whether the user may log in from an IP address."""
@@ -72,19 +77,26 @@ class Users:
     """The content of the file."""
 
     users: Mapping[str, User]
-    key: bytes
+    key: bytes = field(repr=False)
     digest: str
     """The first 8 hex digits of the file's SHA-256, by which servers can be compared."""
+    secrets: Mapping[str, Sequence[bytes]] = field(default_factory=dict, repr=False)
+    """The secrets of each user who has some, if they were read."""
 
     def verifiers(self, name: str) -> Sequence[Verifier]:
         """Return the verifiers of a user, or one that no password has."""
         user = self.users.get(name)
-        return (made_up_verifier(self.key, name),) if user is None else user.verifiers
+        return (user.verifiers if user is not None else ()) or (made_up_verifier(self.key, name),)
 
-    def is_valid(self, name: str, verifier: Verifier, address: str) -> bool:
+    def is_valid(self, name: str, verifier: Verifier | None, address: str) -> bool:
         """Return whether a login with this verifier from this address would succeed."""
         user = self.users.get(name)
         return user is not None and verifier in user.verifiers and user.may_come_from(address)
+
+    def is_signed(self, name: str, fields: Mapping[str, Any], body: bytes | bytearray | memoryview, address: str) -> bool:
+        """Return whether a request from this address is signed by the user who has this name as AccessKey."""
+        user = self.users.get(name)
+        return user is not None and user.may_come_from(address) and is_signed(self.secrets.get(name, ()), fields, body)
 
 
 def check_user_name(name: str) -> str:
@@ -97,14 +109,42 @@ def check_user_name(name: str) -> str:
     return name
 
 
-def read_users(path: str) -> Users:
-    """Read the file. Raise ConfigError, which names the file and the user concerned."""
+def read_users(path: str, *, secrets_beside: str | None = None) -> Users:
+    """Read the file. `secrets_beside`: the directory of secrets without an absolute path; None: secrets are not read.
+
+    Raise ConfigError, which names the file and the user concerned.
+    """
     content = read_file(path)
     check_mode(path)
     try:
-        return parse_users(content)
+        users = parse_users(content)
+        return users if secrets_beside is None else _with_secrets(users, secrets_beside)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
+
+
+def watch_users(path: str, *, beside: str | None = None) -> WatchedFiles[Users]:
+    """Read the file and the secrets that it names, as a server does. `beside`: the file beside which they are, by default the file itself.
+
+    Raise ConfigError if one can't be used.
+    """
+    directory = os.path.dirname(path if beside is None else beside)
+
+    def files(users: Users) -> Sequence[str]:
+        return [source.path(directory) for user in users.users.values() for source in user.secrets if source.file]
+
+    return WatchedFiles([path], lambda: read_users(path, secrets_beside=directory), files)
+
+
+def _with_secrets(users: Users, directory: str) -> Users:
+    secrets = {}
+    for user in users.users.values():
+        try:
+            if user.secrets:
+                secrets[user.name] = tuple(source.read(directory) for source in user.secrets)
+        except ConfigError as error:
+            raise ConfigError(f"user.{user.name}: secret: {error}") from None
+    return replace(users, secrets=secrets)
 
 
 def parse_users(content: bytes) -> Users:
@@ -131,8 +171,12 @@ def _user(name: str, entry: Any) -> User:
     if unknown := sorted(entry.keys() - set(_KEYS)):
         raise ConfigError(f"user.{name}: unknown key {unknown[0]!r}: expected {', '.join(_KEYS)}")
     texts = _texts(name, "verifier", entry.get("verifier"))
-    if not texts:
-        raise ConfigError(f"user.{name}: verifier is missing: `lockstep user passwd {name}` makes it")
+    try:
+        secrets = SecretSource.parse(entry.get("secret"))
+    except ConfigError as error:
+        raise ConfigError(f"user.{name}: {error}") from None
+    if not (texts or secrets):
+        raise ConfigError(f"user.{name}: verifier is missing: `lockstep user passwd {name}` makes it; or secret, for RocketMQ's clients")
     try:
         verifiers = tuple(map(Verifier.parse, texts))
     except ConfigError as error:
@@ -147,7 +191,7 @@ def _user(name: str, entry: Any) -> User:
     if not isinstance(is_super, bool):
         raise ConfigError(f"user.{name}: super: expected true or false")
     brokers = _texts(name, "brokers", entry.get("brokers"))
-    return User(name, verifiers, networks, _rights(name, entry, is_super=is_super, is_broker=bool(brokers)), brokers)
+    return User(name, verifiers, networks, _rights(name, entry, is_super=is_super, is_broker=bool(brokers)), brokers, secrets)
 
 
 def _rights(name: str, entry: Mapping[str, Any], *, is_super: bool, is_broker: bool) -> Rights:

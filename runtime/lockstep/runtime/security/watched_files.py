@@ -8,7 +8,7 @@ error only when it has been unusable for SETTLE_MS. Until it can be used, the la
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -69,13 +69,14 @@ def write_file(path: str | Path, content: bytes, mode: int) -> None:
 class WatchedFiles(Generic[T]):
     """A value that is made of files, and made anew when one of them has another content."""
 
-    def __init__(self, paths: Sequence[str], make: Callable[[], T]) -> None:
-        """`make` reads the files and returns the value, or raises ConfigError. Raise ConfigError if it fails the first time."""
+    def __init__(self, paths: Sequence[str], make: Callable[[], T], more: Callable[[T], Sequence[str]] = lambda _: ()) -> None:
+        """`make` reads the files and returns the value, or raises ConfigError. `more` returns further files that a value is made of, which
+        the first ones name. Raise ConfigError if `make` fails the first time."""
         self.paths = tuple(paths)
         self._make = make
-        self._digest = self._read()
-        self.value = make()
-        """The newest value that could be made."""
+        self._more = more
+        self._digests, self.value = self._load(self._read(self.paths))
+        """`value` is the newest one that could be made."""
         self._failed_ms: int | None = None
         """When the files became unusable, or None."""
         self.problem: str | None = None
@@ -86,10 +87,10 @@ class WatchedFiles(Generic[T]):
     def look(self, now_ms: int) -> tuple[str, ...]:
         """Read the files. If `value` is a new one, return those that have changed since the last one. Never raises: see `failure`."""
         try:
-            digest = self._read()
-            if digest == self._digest and self._failed_ms is None:
+            digests = self._read(self._digests)
+            if digests == self._digests and self._failed_ms is None:
                 return ()
-            self.value = self._make()
+            digests, self.value = self._load(digests)
         except ConfigError as error:
             self.problem = str(error)
             if self._failed_ms is None:
@@ -97,11 +98,29 @@ class WatchedFiles(Generic[T]):
             if now_ms - self._failed_ms >= SETTLE_MS:
                 self.failure = self.problem
             return ()
-        changed = tuple(path for path, before, now in zip(self.paths, self._digest, digest, strict=True) if before != now)
-        self._digest = digest
+        changed = tuple(path for path, digest in digests.items() if digest != self._digests.get(path))
+        self._digests = digests
         self._failed_ms = self.problem = self.failure = None
         return changed
 
-    def _read(self) -> tuple[bytes, ...]:
-        """Return a digest of each file: a key is not kept in memory once more."""
-        return tuple(hashlib.sha256(read_file(path)).digest() for path in self.paths)
+    def _load(self, digests: dict[str, bytes]) -> tuple[dict[str, bytes], T]:
+        """Make the value. Return it, and digests of its files as they were before that: if it names others, it is made again."""
+        while True:
+            value = self._make()
+            paths = (*self.paths, *self._more(value))
+            if digests.keys() == set(paths):
+                return digests, value
+            digests = self._read(paths)
+
+    def _read(self, paths: Iterable[str]) -> dict[str, bytes]:
+        """Return a digest of each file: a key is not kept in memory once more. It is empty for a further file that can't be read, which
+        may not be one any more: `make` raises the error if it is."""
+        digests = {}
+        for path in paths:
+            try:
+                digests[path] = hashlib.sha256(read_file(path)).digest()
+            except ConfigError:
+                if path in self.paths:
+                    raise
+                digests[path] = b""
+        return digests
