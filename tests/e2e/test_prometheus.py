@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from support.cluster import QUICK, Cluster
 from support.http import raw

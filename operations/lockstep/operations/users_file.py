@@ -11,11 +11,13 @@ from tomlkit.exceptions import TOMLKitError
 from lockstep.operations.administrator_files import replace_file
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.security.access_keys import SecretSource
 from lockstep.runtime.security.scram import ITERATIONS, SALT_BYTES, Verifier
 from lockstep.runtime.security.users import Users, check_user_name, parse_users, read_users
 from lockstep.runtime.security.watched_files import read_file
 
 NO_ENTRIES: Mapping[str, Any] = {}
+NO_SECRETS: Mapping[Path, bytes] = {}
 
 
 @dataclass(slots=True)
@@ -26,21 +28,43 @@ class UsersFile:
     random_bytes: Callable[[int], bytes]
     """Returns unpredictable bytes."""
 
-    def add(self, name: str, password: str, entries: Mapping[str, Any] = NO_ENTRIES) -> None:
-        """Add a user, and make the file if there is none. `entries`: what the user's table has besides: rights, networks.
+    def add(self, name: str, password: str | None, entries: Mapping[str, Any] = NO_ENTRIES) -> None:
+        """Add a user, and make the file if there is none. `entries`: what the user's table has besides: rights, networks, a secret instead
+        of a password.
 
         Raise OperationError if the user exists, ConfigError for an invalid name, password or entry.
         """
         check_user_name(name)
+        self.add_all({name: {**({} if password is None else {"verifier": str(self._verifier(password))}), **entries}})
+
+    def add_all(self, tables: Mapping[str, Mapping[str, Any]], secrets: Mapping[Path, bytes] = NO_SECRETS) -> None:
+        """Add users with their tables, and write the files of their secrets before; all of them or none.
+
+        Raise OperationError if a user or another file of a secret exists, ConfigError for an invalid table.
+        """
         document = self._document()
         users = document.setdefault("user", tomlkit.table(is_super_table=True))
-        if name in users:
-            raise OperationError(f"user {name} exists: `lockstep user passwd {name}` changes its password")
-        entry = tomlkit.table()
-        entry["verifier"] = str(self._verifier(password))
-        entry.update({key: value for key, value in entries.items() if value})
-        users[name] = entry
-        self._write(document)
+        for name, entries in tables.items():
+            if name in users:
+                raise OperationError(f"user {name} exists: `lockstep user passwd {name}` changes its password")
+            entry = tomlkit.table()
+            entry.update({key: _inline(value) for key, value in entries.items() if value})
+            users[name] = entry
+        for path, secret in secrets.items():
+            if path.exists() and read_file(str(path)) != secret:
+                raise OperationError(f"{path} exists and has another secret: remove it first")
+        self._write(document, secrets)
+
+    def secret_entry(self, path: Path) -> dict[str, str]:
+        """Return how a user's table names the file of a secret: beside the file of users by a relative path.
+
+        Raise ConfigError if there is such a file here, and it can't be used.
+        """
+        absolute, directory = path.absolute(), self.path.absolute().parent
+        source = SecretSource(str(absolute.relative_to(directory) if absolute.is_relative_to(directory) else absolute))
+        if absolute.exists():
+            source.read(str(directory))
+        return {"file": source.file}
 
     def change_password(self, name: str, password: str) -> None:
         """Replace all passwords of a user by one. Raise OperationError if there is no such user."""
@@ -51,7 +75,7 @@ class UsersFile:
     def add_password(self, name: str, password: str) -> int:
         """Add a password to those of a user. Return how many it has now. Raise OperationError if there is no such user."""
         document, entry = self._entry(name)
-        known = self._texts(entry)
+        known = self._texts(name, entry)
         first = Verifier.parse(known[0])
         known.append(str(self._verifier(password, first.salt, first.iterations)))
         entry["verifier"] = known
@@ -61,7 +85,7 @@ class UsersFile:
     def end_rotation(self, name: str) -> int:
         """Remove all passwords of a user but the last one that was added. Return how many were removed."""
         document, entry = self._entry(name)
-        known = self._texts(entry)
+        known = self._texts(name, entry)
         entry["verifier"] = known[-1]
         self._write(document)
         return len(known) - 1
@@ -99,14 +123,27 @@ class UsersFile:
         return document, users[name]
 
     @staticmethod
-    def _texts(entry: Any) -> list[str]:
-        value = entry["verifier"]
+    def _texts(name: str, entry: Any) -> list[str]:
+        value = entry.get("verifier")
+        if value is None:
+            raise OperationError(f"user {name} has no password: `lockstep user passwd {name}` gives it one")
         return [str(value)] if isinstance(value, str) else [str(each) for each in value]
 
-    def _write(self, document: Any) -> None:
+    def _write(self, document: Any, secrets: Mapping[Path, bytes] = NO_SECRETS) -> None:
         content = tomlkit.dumps(document).encode()
         parse_users(content)
+        for path, secret in secrets.items():
+            replace_file(path, secret, 0o600)
         replace_file(self.path, content, 0o600)
 
     def _verifier(self, password: str, salt: bytes | None = None, iterations: int = ITERATIONS) -> Verifier:
         return Verifier.of(password, self.random_bytes(SALT_BYTES) if salt is None else salt, iterations)
+
+
+def _inline(value: Any) -> Any:
+    """Return a value for a table; a map of its own in one line."""
+    if not isinstance(value, dict):
+        return value
+    table = tomlkit.inline_table()
+    table.update(value)
+    return table

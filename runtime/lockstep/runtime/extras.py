@@ -9,7 +9,7 @@ EXTRA_OF = {
     **dict.fromkeys(("pytest", "pytest_asyncio"), "testing"),
     **dict.fromkeys(("pyspark", "pyarrow", "numpy"), "spark"),
     **dict.fromkeys(("starlette", "uvicorn", "jinja2", "babel"), "dashboard"),
-    **dict.fromkeys(("cryptography", "tomlkit"), "secure"),
+    **dict.fromkeys(("cryptography", "tomlkit", "yaml"), "secure"),
     "opentelemetry": "otel",
     "taskiq": "taskiq",
     "lz4": "lz4",

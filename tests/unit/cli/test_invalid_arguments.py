@@ -92,6 +92,7 @@ ARGUMENTS = {
     ("user", "rm"): ["nobody", "--security", "users.toml"],
     ("user", "list"): ["--security", "users.toml"],
     ("acl", "list"): ["--security", "users.toml"],
+    ("acl", "import"): ["plain_acl.yml", "--security", "users.toml"],
     ("acl", "test"): ["Pub topic:orders", "--user", "nobody", "--security", "users.toml"],
     ("login",): ["default", "--user", "nobody"],
     ("logout",): ["nothing"],

@@ -127,6 +127,27 @@ def test_comments_of_the_file_stay(world: World) -> None:
     assert "# the shop, until March" in world.path.read_text()
 
 
+def test_secret_of_an_access_key_is_named_and_the_user_has_a_password_only_if_it_is_given(world: World, tmp_path: Path) -> None:
+    beside, password = world.path.parent / "billing.secret", tmp_path / "password"
+    world.path.parent.mkdir()
+    for path, text in ((beside, "a secret of billing"), (password, PASSWORD)):
+        path.touch(0o600)
+        path.write_text(text)
+    world.run("add", "billing", "--secret-file", str(beside))
+    world.run("add", "shop", "--secret-file", "/run/secrets/shop", "--password-file", str(password))
+    users = {each["user"]: (each["passwords"], each["secrets"]) for each in json.loads(world.run("list", "--json"))["users"]}
+    assert users == {"billing": (0, 1), "shop": (1, 1)}
+    text = world.path.read_text()
+    assert 'secret = {file = "billing.secret"}' in text
+    assert 'secret = {file = "/run/secrets/shop"}' in text
+    assert "a secret" not in text
+    assert "user billing has no password: `lockstep user passwd billing`" in world.run("rotate", "billing", password=PASSWORD, code=1)
+    world.run("passwd", "billing", password=PASSWORD)
+    assert matches(world.verifiers("billing")[0], PASSWORD)
+    beside.write_text("short")
+    assert f"{beside}: a secret of 5 characters" in world.run("add", "other", "--secret-file", str(beside), code=2)
+
+
 def test_password_may_come_from_a_file(world: World, tmp_path: Path) -> None:
     (tmp_path / "password").write_bytes(b"correct horse\r\nsecond line\n")
     world.run("add", "billing", "--password-file", str(tmp_path / "password"))

@@ -1,15 +1,18 @@
 """`lockstep acl`: what the users of a file may do."""
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from lockstep.cli.commands.user import FileOption
-from lockstep.cli.options import JsonOption, run
+from lockstep.cli.commands.user import FileOption, change_users, summary
+from lockstep.cli.options import JsonOption, print_error, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.operations.errors import OperationError
+from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.security.rights import Rule
 from lockstep.runtime.security.users import User, Users, read_users
+from lockstep.runtime.security.watched_files import read_file
 
 app = typer.Typer(no_args_is_help=True, help="Show and test what users may do. The rules are in the file of users.")
 
@@ -51,6 +54,38 @@ def test_command(
             raise typer.Exit(1)
 
     run(work())
+
+
+@app.command("import")
+def import_command(
+    path: Annotated[Path, typer.Argument(metavar="PLAIN_ACL", help="RocketMQ's plain_acl.yml.")],
+    security: FileOption,
+    keep_open: Annotated[
+        bool,
+        typer.Option(
+            "--keep-open", help="Import it although it has addresses that need no signature: they are left out, with a warning each."
+        ),
+    ] = False,
+) -> None:
+    """Add the accounts of RocketMQ's plain_acl.yml to the file of users, and write their secrets into files beside it (mode 0600)."""
+
+    def work(users: Any) -> None:
+        from lockstep.operations.plain_acl import parse_plain_acl
+
+        try:
+            found = parse_plain_acl(read_file(str(path)), keep_open=keep_open)
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}") from None
+        files = {each.access_key: security.parent / f"{each.access_key}.secret" for each in found.accounts}
+        tables = {each.access_key: {"secret": users.secret_entry(files[each.access_key]), **each.entries} for each in found.accounts}
+        users.add_all(tables, {files[each.access_key]: each.secret for each in found.accounts})
+        for line in found.left_out:
+            print_error(f"left out: {line}")
+        added = users.read().users
+        for name in tables:
+            print_line(f"Added user {name} to {security}, with its secret in {files[name]}. It may do: {summary(added[name])}.")
+
+    run(change_users(security, work))
 
 
 def _user(users: Users, name: str) -> User:

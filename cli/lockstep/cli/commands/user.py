@@ -43,16 +43,23 @@ def add_command(
         list[str] | None, typer.Option("--broker", metavar="BROKER", help="A broker that registers at nameservers as this user.")
     ] = None,
     is_super: Annotated[bool, typer.Option("--super", help="The user may do everything.")] = False,
+    secret_file: Annotated[
+        Path | None,
+        typer.Option("--secret-file", help="For RocketMQ's clients: the file whose first line is the secret of the AccessKey NAME."),
+    ] = None,
 ) -> None:
     """Add a user, and make the file if there is none. Without a role or a rule the user may do nothing. Servers read it again within
-    seconds."""
+    seconds. With --secret-file the user has a password only if --password-file is given."""
     entries = {"from": allowed_from, "role": role, "topics": topic, "groups": group, "allow": allow, "deny": deny, "brokers": broker}
 
     def work(users: Any) -> None:
-        users.add(name, read_password(name, password_file, is_new=True), {**entries, "super": is_super})
+        secret = None if secret_file is None else users.secret_entry(secret_file)
+        by_secret = secret is not None and password_file is None
+        password = None if by_secret else read_password(name, password_file, is_new=True)
+        users.add(name, password, {"secret": secret, **entries, "super": is_super})
         print_line(f"Added user {name} to {security}.")
 
-    run(_change(security, work))
+    run(change_users(security, work))
 
 
 @app.command("passwd")
@@ -63,7 +70,7 @@ def passwd_command(name: NameArgument, security: FileOption, password_file: Pass
         users.change_password(name, read_password(name, password_file, is_new=True))
         print_line(f"Changed the password of {name} in {security}.")
 
-    run(_change(security, work))
+    run(change_users(security, work))
 
 
 @app.command("rotate")
@@ -82,7 +89,7 @@ def rotate_command(
         count = users.add_password(name, read_password(name, password_file, is_new=True))
         print_line(f"User {name} has {count} passwords in {security}. When all clients have the new one: lockstep user rotate {name} --end")
 
-    run(_change(security, work))
+    run(change_users(security, work))
 
 
 @app.command("rm")
@@ -93,7 +100,7 @@ def rm_command(name: NameArgument, security: FileOption) -> None:
         users.remove(name)
         print_line(f"Removed user {name} from {security}.")
 
-    run(_change(security, work))
+    run(change_users(security, work))
 
 
 @app.command("list")
@@ -107,6 +114,7 @@ def list_command(security: FileOption, as_json: JsonOption = False) -> None:
                 {
                     "user": each.name,
                     "passwords": len(each.verifiers),
+                    "secrets": len(each.secrets),
                     "from": [str(network) for network in each.networks],
                     "super": each.rights.is_super,
                     "allow": list(map(str, each.rights.allow)),
@@ -118,14 +126,14 @@ def list_command(security: FileOption, as_json: JsonOption = False) -> None:
             print_json({"digest": found.digest, "users": rows})
             return
         print_table(
-            ["user", "passwords", "from", "may"],
+            ["user", "passwords", "secrets", "from", "may"],
             [
-                (each.name, len(each.verifiers), ", ".join(map(str, each.networks)) or "everywhere", summary(each))
+                (each.name, len(each.verifiers), len(each.secrets), ", ".join(map(str, each.networks)) or "everywhere", summary(each))
                 for each in found.users.values()
             ],
         )
 
-    run(_change(security, work))
+    run(change_users(security, work))
 
 
 def summary(user: User) -> str:
@@ -138,7 +146,8 @@ def summary(user: User) -> str:
     return "; ".join(told) or "nothing"
 
 
-async def _change(security: Path, work: Callable[[Any], None]) -> None:
+async def change_users(security: Path, work: Callable[[Any], None]) -> None:
+    """Call `work` with the UsersFile. Raise OperationError if a package for it is missing."""
     try:
         from lockstep.operations.users_file import UsersFile
     except ModuleNotFoundError as error:
