@@ -19,8 +19,15 @@ class Uses:
     def __init__(self) -> None:
         self.producer = Producer("cpp-shop", timeout=10_000)
         self.producer.set_namesrv_addr(NAMESERVERS)
+        self.sign(self.producer)
         self.producer.start()
         self.members = 0
+
+    @staticmethod
+    def sign(client: object) -> None:
+        """Sign the requests of a client, if the environment has an AccessKey."""
+        if "ACCESS_KEY" in os.environ:
+            client.set_session_credentials(os.environ["ACCESS_KEY"], os.environ["SECRET_KEY"], "ALIYUN")  # type: ignore[attr-defined]
 
     def sync(self, topic: str) -> None:
         self.send(topic, "TagA", "1")
@@ -97,6 +104,7 @@ class Uses:
         self.send(topic, "TagA", "2")
         consumer = PullConsumer(f"group-{topic}")
         consumer.set_namesrv_addr(NAMESERVERS)
+        self.sign(consumer)
         consumer.start()
         got: set[str] = set()
 
@@ -145,6 +153,7 @@ class Uses:
         self.members += 1
         consumer = PushConsumer(f"group-{topic}", **options)
         consumer.set_namesrv_addr(NAMESERVERS)
+        self.sign(consumer)
         consumer.set_instance_name(f"member-{self.members}")
         return consumer
 

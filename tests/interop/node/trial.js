@@ -11,7 +11,8 @@ const [ nameSrv, ...asked ] = process.argv.slice(2);
 const errors = [];
 const note = (...words) => errors.push(words.map(String).join(' '));
 const logger = { debug() {}, info() {}, warn: note, error: note };
-const common = { httpclient: {}, nameSrv, logger };
+const { ACCESS_KEY: accessKey, SECRET_KEY: secretKey } = process.env; // unset: requests are not signed
+const common = { httpclient: {}, nameSrv, logger, accessKey, secretKey };
 const producer = new Producer({ ...common, producerGroup: 'node-shop' });
 producer.on('error', note);
 let instances = 0;
