@@ -43,7 +43,8 @@ class Broker:
         """The store, from the start's lock of it to its close."""
         self._running: RunningBroker | None = None
         self._security = config.open_security()
-        self._watch = SecurityWatch(self._security, host)
+        self._audit = config.open_audit(config.name, host.clock)
+        self._watch = SecurityWatch(self._security, host, self._audit.on_hangup)
         self.admin_port: AdminPort | None = None
         """The admin port, if the settings have one. It opens first and closes last, so that a probe learns why the broker is not ready."""
         for listen in config.admin_listener().values():
@@ -84,7 +85,7 @@ class Broker:
 
     @property
     def on_hangup(self) -> Callable[[], None] | None:
-        """Return what SIGHUP does: it reads the files of the security again. None if there are none."""
+        """Return what SIGHUP does: it reads the files of the security again, and opens that of the audit again. None if there are none."""
         return self._watch.on_hangup
 
     async def start(self) -> None:
@@ -107,7 +108,7 @@ class Broker:
         state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
         recovery = await store.recover(state)
         parts = host, self._tasks, self.settings, self._gate, opened, state
-        self._running = running = RunningBroker(*parts, connections_max=budget.connections_max, security=self._security)
+        self._running = running = RunningBroker(*parts, connections_max=budget.connections_max, security=self._security, audit=self._audit)
         await running.bind()
         await self._watch.begin(self._tasks, running.server.renew)
         await running.enter_term(recovery)

@@ -65,6 +65,7 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import EndpointLimits
 from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.requests.audit import RequestAudit
 from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, LaneLimits
 from lockstep.runtime.requests.login import LoginProcessor
@@ -104,6 +105,7 @@ class RunningBroker:
         *,
         connections_max: int,
         security: ServerSecurity,
+        audit: RequestAudit,
     ) -> None:
         self._host = host
         self._tasks = tasks
@@ -155,8 +157,8 @@ class RunningBroker:
         self.statistics = Statistics(config.cluster)
         figures = Figures(store, state, pulls)
         processors = self._make_processors(holds, group_topics, figures, budget)
-        login = LoginProcessor(host, security)
-        self.dispatcher = Dispatcher([*processors, login], store.writer, LANES, self._on_request, budget, login.gate)
+        login = LoginProcessor(host, security, audit)
+        self.dispatcher = Dispatcher([*processors, login], store.writer, LANES, self._on_request, budget, login.gate, audit)
         self.server = server = Server(
             host,
             config.listeners(),
@@ -169,7 +171,7 @@ class RunningBroker:
         )
         self._effects = EffectRunner(coordination.state.pending, server.endpoints, pulls.stale, self._date_events)
         self._leases = LeaseTimer(host, coordination, lambda: server.half_open_count > 0 or login.awaited_count > 0)
-        self._metrics = BrokerMetrics(config, store, state, pulls, figures)
+        self._metrics = BrokerMetrics(config, store, state, pulls, figures, audit)
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken
         state.on_topic_changed += [pulls.topic_changed, topics.topic_changed]

@@ -26,6 +26,7 @@ FIXED = {
     "admin_host": _LISTENS,
     "insecure": _LISTENS,
     **dict.fromkeys(("tls", "tls_cert", "tls_key", "tls_client_ca", "security", "users", "security_last_good"), _LISTENS),
+    "audit": "the file is opened at the start",
     "core": "what a crash leaves is decided at the start",
     "advertise": _REGISTERS,
     "nameserver": _REGISTERS,

@@ -11,7 +11,7 @@ from lockstep.nameserver.settings import NameserverSettings
 from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.protocol.native import implementation
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
-from lockstep.runtime.connections.figures import add_connections
+from lockstep.runtime.connections.figures import add_access, add_connections
 from lockstep.runtime.connections.listen_address import ADMIN
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import Tasks
@@ -38,10 +38,11 @@ class Nameserver:
         self._processor = RouteProcessor(self.table, host.clock, self._tasks)
         self._budget = DescriptorBudget.of(host.descriptors.limit, config.connections_max, 0)
         self._security = config.open_security()
-        self._watch = SecurityWatch(self._security, host)
-        login = LoginProcessor(host, self._security)
+        self._audit = config.open_audit(f"nameserver {host.name}", host.clock)
+        self._watch = SecurityWatch(self._security, host, self._audit.on_hangup)
+        login = LoginProcessor(host, self._security, self._audit)
         processors = [self._processor, NameserverSettings(config, origins or {}), ClassicAdminProcessor(self.table, config), login]
-        self._dispatcher = Dispatcher(processors, lanes=LANES, admit=login.gate)
+        self._dispatcher = Dispatcher(processors, lanes=LANES, admit=login.gate, audit=self._audit)
         self._server = Server(
             host,
             config.listeners(),
@@ -70,7 +71,7 @@ class Nameserver:
 
     @property
     def on_hangup(self) -> Callable[[], None] | None:
-        """Return what SIGHUP does: it reads the files of the security again. None if there are none."""
+        """Return what SIGHUP does: it reads the files of the security again, and opens that of the audit again. None if there are none."""
         return self._watch.on_hangup
 
     async def start(self) -> None:
@@ -122,6 +123,7 @@ class Nameserver:
             rows=[((), self.table.layouts.user_count)],
         )
         add_connections(figures, self._server)
+        add_access(figures, self._audit)
         return await figures.render()
 
     def _failed(self, error: BaseException) -> None:

@@ -19,7 +19,8 @@ from lockstep.runtime.metrics import Slices
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.lanes import LaneLimits
 from lockstep.runtime.requests.needs import ANY_USER, DELETE, GET, UPDATE, inside, on_cluster, on_topic
-from lockstep.runtime.requests.request import Request
+from lockstep.runtime.requests.request import Change, Request
+from lockstep.runtime.security.rights import Kind
 
 LIST_LANE = "lists"
 """The lane of lists that look at every topic."""
@@ -37,6 +38,7 @@ class ClassicAdminProcessor:
     @handles(RequestCode.PUT_KV_CONFIG, PutKvConfigHeader, needs=[on_cluster(UPDATE)], native=False, classic=True)
     def put_value(self, request: Request) -> Command:
         header: PutKvConfigHeader = request.header
+        request.change = self._change(header, header.value)
         self._values.put(header.namespace, header.key, header.value)
         return request.reply()
 
@@ -48,8 +50,13 @@ class ClassicAdminProcessor:
     @handles(RequestCode.DELETE_KV_CONFIG, KvConfigHeader, needs=[on_cluster(UPDATE)], native=False, classic=True)
     def delete_value(self, request: Request) -> Command:
         header: KvConfigHeader = request.header
+        request.change = self._change(header)
         self._values.delete(header.namespace, header.key)
         return request.reply()
+
+    def _change(self, header: PutKvConfigHeader | KvConfigHeader, after: str | None = None) -> Change:
+        before = self._values.find(header.namespace, header.key)
+        return Change(f"{Kind.CLUSTER}, {header.namespace}/{header.key}", before, after)
 
     @handles(RequestCode.GET_KVLIST_BY_NAMESPACE, NamespaceHeader, needs=[on_cluster(GET)], native=False, classic=True)
     def values(self, request: Request) -> Command:

@@ -33,11 +33,16 @@ class KvConfig:
         self._values[key] = value
         self._characters += more
 
+    def find(self, namespace: str, key: str) -> str | None:
+        """Return the value, or None if there is none."""
+        return self._values.get(key) if namespace == NAMESPACE else None
+
     def get(self, namespace: str, key: str) -> str:
         """Return the value. Raise QueryNotFoundError if there is none."""
-        if namespace != NAMESPACE or key not in self._values:
+        value = self.find(namespace, key)
+        if value is None:
             raise QueryNotFoundError(f"no value of {key[:80]!r} in namespace {namespace[:80]!r}")
-        return self._values[key]
+        return value
 
     def delete(self, namespace: str, key: str) -> None:
         """As in RocketMQ, deleting a key without a value succeeds. Raise NoPermissionError for another namespace."""

@@ -18,6 +18,7 @@ from lockstep.runtime.connections.link import Link
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
 from lockstep.runtime.requests import login
+from lockstep.runtime.requests.audit import RequestAudit
 from lockstep.runtime.requests.dispatch import Dispatcher, handles
 from lockstep.runtime.requests.login import GUEST_BYTES_MAX, GUEST_REQUESTS_MAX, LoginProcessor
 from lockstep.runtime.requests.needs import ANY_USER
@@ -38,13 +39,14 @@ class Processor:
 
 
 @asynccontextmanager
-async def serving(security: ServerSecurity) -> AsyncIterator[tuple[Server, LoginProcessor]]:
-    logins = LoginProcessor(Host.real(), security)
+async def serving(security: ServerSecurity) -> AsyncIterator[tuple[Server, RequestAudit]]:
+    audit = RequestAudit("server")
+    logins = LoginProcessor(Host.real(), security, audit)
     dispatcher = Dispatcher([Processor(), logins], admit=logins.gate)
     server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, dispatcher, on_connect=logins.connected, security=security)
     await server.start()
     try:
-        yield server, logins
+        yield server, audit
     finally:
         await server.close()
 
@@ -84,11 +86,11 @@ async def test_password_comes_from_a_file_or_a_function_as_it_is_at_each_login(u
 
 @pytest.mark.parametrize(("user", "password"), [("billing", "wrong password"), ("nobody", PASSWORD), ("shop", PASSWORD)])
 async def test_wrong_password_and_unknown_user_are_refused_in_the_same_words(users: ServerSecurity, user: str, password: str) -> None:
-    async with serving(users) as (server, logins):
+    async with serving(users) as (server, audit):
         words = f"user {user}: the user or the password is wrong, or the user may not log in from 127.0.0.1"
         with pytest.raises(AuthenticationError, match=words):
             await ask(server, logging_in(user, password))
-        assert logins.failed == {user if user != "nobody" else "": 1}
+        assert audit.failed_logins == {user if user != "nobody" else "": 1}
         await until(lambda: not server.endpoints)
 
 
@@ -184,19 +186,19 @@ async def test_link_tries_a_refused_login_again_and_logs_it_once(
 ) -> None:
     monkeypatch.setattr("lockstep.runtime.connections.link.LOGIN_PAUSE_S", 0.01)
     passwords = ["wrong password"] * 3 + [PASSWORD]
-    async with serving(users) as (server, logins):
+    async with serving(users) as (server, audit):
         link = Link(Host.real(), lambda: server.addresses["internal"], security=logging_in(password=lambda: passwords.pop(0)))
         assert (await link.request(ASK, timeout_ms=10_000)).remark == "billing"
-        assert logins.failed == {"billing": 3}
+        assert audit.failed_logins == {"billing": 3}
         assert sum(message.startswith("login.refused") for message in caplog.messages) == 1
         await link.close()
 
 
 async def test_failed_login_waits_and_a_good_one_beside_it_does_not(users: ServerSecurity, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(login, "FAILED_S", 3_600.0)
-    async with serving(users) as (server, logins):
+    async with serving(users) as (server, audit):
         failing = [asyncio.ensure_future(ask(server, logging_in(password="wrong password"))) for _ in range(20)]
-        await until(lambda: logins.failed["billing"] == 20)
+        await until(lambda: audit.failed_logins["billing"] == 20)
         assert (await ask(server, logging_in())).remark == "billing"
         assert not any(each.done() for each in failing)
         for each in failing:

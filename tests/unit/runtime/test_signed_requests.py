@@ -22,6 +22,7 @@ from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
 from lockstep.runtime.requests import login
+from lockstep.runtime.requests.audit import RequestAudit
 from lockstep.runtime.requests.dispatch import Dispatcher, handles
 from lockstep.runtime.requests.login import GUEST_BYTES_MAX, GUEST_REQUESTS_MAX, LoginProcessor
 from lockstep.runtime.requests.needs import PUB, on_topic
@@ -49,8 +50,9 @@ class Processor:
 
 @asynccontextmanager
 async def serving(security: ServerSecurity) -> AsyncIterator[tuple[Server, LoginProcessor]]:
-    logins = LoginProcessor(Host.real(), security)
-    dispatcher = Dispatcher([Processor(), logins], admit=logins.gate)
+    audit = RequestAudit("server")
+    logins = LoginProcessor(Host.real(), security, audit)
+    dispatcher = Dispatcher([Processor(), logins], admit=logins.gate, audit=audit)
     server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, dispatcher, on_connect=logins.connected, security=security)
     await server.start()
     try:
@@ -89,7 +91,7 @@ async def test_user_is_that_of_the_request_and_bodies_are_signed_also_those_that
         assert shop.remark == f"shop {len(BODY)}"
         assert (await ask(java, bytes(1 << 22))).remark == f"billing {1 << 22}"
         wrong = await java.call(DROP, signed(TOPIC, BODY), BODY + b"x")
-        assert (wrong.code, logins.failed["billing"]) == (ResponseCode.SYSTEM_ERROR, 1)
+        assert (wrong.code, logins._audit.failed_logins["billing"]) == (ResponseCode.SYSTEM_ERROR, 1)
 
 
 async def test_numbers_and_booleans_of_a_header_count_as_the_text_that_was_sent(users: ServerSecurity) -> None:
@@ -128,7 +130,7 @@ async def test_each_version_of_a_client_is_refused_in_the_form_that_it_knows(
                 ):
                     reply = await java.call(ASK, fields, version=version)
                     assert (reply.code, reply.remark) == (code, prefix + words), fields
-    assert logins.failed == {"billing": 6, "": 2, "far": 2}
+    assert logins._audit.failed_logins == {"billing": 6, "": 2, "far": 2}
     assert sum(message.startswith("login.failed") for message in caplog.messages) == 10
 
 
@@ -202,7 +204,7 @@ async def test_refused_oneway_requests_are_logged_because_their_sender_never_lea
             command = Command(ASK, 5, ONEWAY_FLAG, fields=signed(TOPIC, **signer), codec=JSON)
             java.writer.write(encode_frame(command))
         assert (await ask(java, key="shop", secret="a secret of the shop")).code == ResponseCode.NO_PERMISSION, "its sender learns"
-        assert logins.failed == {"billing": 1}
+        assert logins._audit.failed_logins == {"billing": 1}
     denied = [message for message in caplog.messages if message.startswith("oneway.denied")]
     assert len(denied) == 1
     assert "code=GET_MAX_OFFSET (30)" in denied[0]
@@ -262,7 +264,7 @@ async def test_nothing_secret_is_logged_or_shown(users: ServerSecurity, caplog: 
                 end.abort("done")
             except Exception as error:
                 shown.append(str(error))
-        shown += [repr(each) for each in (users, users.users.value, logins.failed, replace(users, users=None))]  # type: ignore[union-attr]
+        shown += [repr(each) for each in (users, users.users.value, logins._audit.failed_logins, replace(users, users=None))]  # type: ignore[union-attr]
         shown.append(repr(Command(RequestCode.AUTHENTICATE, body=proof)))
         config = NameserverConfig(listen=("127.0.0.1:0",), security=users.users.paths[0])  # type: ignore[union-attr]
         shown += repr(config), render(config, {"listen": "", "security": "", "users": ""})

@@ -19,7 +19,8 @@ from lockstep.protocol.names import check_group
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import GET, UPDATE, inside, on_group
-from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.request import Change, HandlerResult, PendingResponse, Request
+from lockstep.runtime.security.rights import Kind, resource
 from lockstep.runtime.turn import TurnBudget
 
 GROUPS_MAX = 1_000
@@ -123,7 +124,7 @@ class GroupAdminProcessor:
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
         None,
         GroupConfigList,
-        needs=[inside("Update each group")],
+        needs=[inside("Update each group", changes=True)],
         lane=QUERY_LANE,
         body_bytes_max=LIST_BYTES_MAX,
         native=False,
@@ -140,6 +141,7 @@ class GroupAdminProcessor:
         for config in body.group_config_list:
             await self._budget.take()
             self._store(request, config)
+        request.change = Change(", ".join(resource(Kind.GROUP, config.group_name) for config in body.group_config_list))
         return PendingResponse(request.reply())
 
     @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupConfigHeader, needs=[on_group(GET, name="group")], native=False, classic=True)
@@ -168,4 +170,4 @@ class GroupAdminProcessor:
     def _store(self, request: Request, config: GroupConfig) -> None:
         """Store what is kept. The group's other settings, which `lockstep` made, remain."""
         settings = self._coordination.state.settings.get(config.group_name) or GroupSettings(config.group_name)
-        self._native.store_settings(replace(settings, consume_enable=config.consume_enable), request.endpoint.peer)
+        self._native.store_settings(request, replace(settings, consume_enable=config.consume_enable))

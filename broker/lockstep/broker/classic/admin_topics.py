@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from lockstep.broker.classic.admin_bodies import LIST_BYTES_MAX, topic_config, topic_stats, versioned_table
 from lockstep.broker.classic.topic_changes import CreateTopicFields, TopicChanges, TopicConfigList, TopicCounts, counts_of
 from lockstep.broker.processors.query import QUERY_LANE
-from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
+from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor, layout_facts, topic_change
 from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import TopicList
@@ -20,7 +20,8 @@ from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import ANY_USER, CREATE, DELETE, GET, LIST, PUB, SUB, UPDATE, inside, on_topic
-from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.request import Change, HandlerResult, PendingResponse, Request
+from lockstep.runtime.security.rights import Kind, resource
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")
@@ -60,7 +61,7 @@ class TopicAdminProcessor:
     @handles(
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         CreateTopicFields,
-        needs=[inside("Create or Update topic")],
+        needs=[inside("Create or Update topic", changes=True)],
         lane=ROUTE_LANE,
         native=False,
         classic=True,
@@ -75,7 +76,7 @@ class TopicAdminProcessor:
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST,
         None,
         TopicConfigList,
-        needs=[inside("Create or Update each topic")],
+        needs=[inside("Create or Update each topic", changes=True)],
         lane=ROUTE_LANE,
         body_bytes_max=LIST_BYTES_MAX,
         native=False,
@@ -91,13 +92,17 @@ class TopicAdminProcessor:
         for asked in every:
             await self._budget.take()
             self._put(request, asked)
+        request.change = Change(", ".join(resource(Kind.TOPIC, asked.topic) for asked in every))
         return self._creator.respond_when_known(request, PendingResponse(request.reply()))
 
     @handles(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader, needs=[on_topic(DELETE)], lane=ROUTE_LANE, native=False, classic=True)
     async def delete_topic(self, request: Request) -> HandlerResult:
         header: TopicHeader = request.header
         await self._learn()
+        before = self._topics.find_layout(header.topic)
+        request.change = change = topic_change(header.topic, before)
         if self._changes.delete(header.topic):
+            change.after = layout_facts(self._topics.layouts.get(header.topic))
             log_limited(log, "info", "topic.deleted", topic=header.topic, peer=request.endpoint.peer)
         return self._creator.respond_when_known(request, PendingResponse(request.reply()))
 
@@ -139,8 +144,10 @@ class TopicAdminProcessor:
     def _put(self, request: Request, asked: TopicCounts) -> None:
         before = self._topics.find_layout(asked.topic)
         request.user.check_topic(asked.topic, CREATE if before is None else UPDATE)
+        request.change = change = topic_change(asked.topic, before)
         self._changes.put(asked, self._clock.boot_ms())
         after = self._topics.require_layout(asked.topic)
+        change.after = layout_facts(after)
         if after is not before:
             facts = {"topic": asked.topic, "read": asked.read, "write": asked.write, "counter": after.version.counter}
             log_limited(log, "info", "topic.put", **facts, peer=request.endpoint.peer)

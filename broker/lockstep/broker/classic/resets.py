@@ -66,7 +66,7 @@ class ResetProcessor:
             targets[queue_id] = await self._target(header, queue_id)
         moved = self._moved(header, targets)
         if moved:
-            reset_progress(self._coordination, ResetBody(header.group, header.topic, moved), request.endpoint.peer)
+            reset_progress(self._coordination, ResetBody(header.group, header.topic, moved), request)
             self._tell_members(header, {queue.queue_id: queue.offset for queue in moved})
         kept = targets | {queue_id: self._offset(header.group, header.topic, queue_id) for queue_id in queue_ids}
         return PendingResponse(request.reply(body=write_fastjson({"offsetTable": self._table(header.topic, kept)})))
@@ -94,7 +94,7 @@ class ResetProcessor:
             here = [pair for pair in found if self._coordination.state.has_queue(topic, pair[0])]
             if here and not topic.startswith(RETRY_PREFIX):
                 queues = tuple(QueueOffset(queue_id, each.offset) for queue_id, each in here)
-                reset_progress(self._coordination, ResetBody(header.dest_group, topic, queues), request.endpoint.peer)
+                reset_progress(self._coordination, ResetBody(header.dest_group, topic, queues), request)
         return PendingResponse(request.reply())
 
     def _queue_ids(self, header: ResetOffsetHeader) -> list[int]:

@@ -15,15 +15,19 @@ from lockstep.broker.store import Store
 from lockstep.broker.tables.topic_table import NAMES_MAX
 from lockstep.protocol.bodies import FlowFigures, GroupFigures, TopicFigures
 from lockstep.protocol.names import DLQ_PREFIX
-from lockstep.runtime.connections.figures import add_connections
+from lockstep.runtime.connections.figures import add_access, add_connections
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.metrics import MetricFamilies
+from lockstep.runtime.requests.audit import RequestAudit
 
 
 class BrokerMetrics:
     """Renders all metrics of one broker."""
 
-    def __init__(self, config: BrokerConfig, store: Store, state: BrokerState, pulls: PullProcessor, figures: Figures) -> None:
+    def __init__(
+        self, config: BrokerConfig, store: Store, state: BrokerState, pulls: PullProcessor, figures: Figures, audit: RequestAudit
+    ) -> None:
+        self._audit = audit
         self._labels = {"cluster": config.cluster, "node_type": "broker", "node_id": config.name}
         self._store = store
         self._state = state
@@ -42,6 +46,7 @@ class BrokerMetrics:
         rows = [((address,), float(state is RegistrationState.ACCEPTED)) for address, state in registrations.items()]
         families.gauge("lockstep_registered", "1 if this nameserver has accepted the broker.", ("nameserver",), rows)
         add_connections(families, server)
+        add_access(families, self._audit)
         return await families.render()
 
     def _topics(self, families: MetricFamilies, topics: Sequence[TopicFigures], groups: Sequence[str]) -> None:

@@ -1,5 +1,7 @@
 """Requests of operators that change a group: its settings, a reset of its progress, its deletion. RocketMQ: AdminBrokerProcessor."""
 
+from dataclasses import asdict
+
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.protocol.bodies import GroupSettings, ResetBody, ResetReply
 from lockstep.protocol.codes import RequestCode
@@ -9,7 +11,8 @@ from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import DELETE, SUB, UPDATE, on_group, on_topic
-from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.request import Change, HandlerResult, PendingResponse, Request
+from lockstep.runtime.security.rights import Kind, resource
 
 log = get_logger("broker")
 
@@ -23,12 +26,15 @@ class GroupChangesProcessor:
     @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, GroupSettings, needs=[on_group(UPDATE, name="group")])
     def configure(self, request: Request) -> HandlerResult:
         settings: GroupSettings = request.body
-        self.store_settings(settings, request.endpoint.peer)
+        self.store_settings(request, settings)
         return PendingResponse(request.reply(body=settings))
 
-    def store_settings(self, settings: GroupSettings, peer: str) -> None:
-        """Store the settings of a group, as `peer` has asked."""
+    def store_settings(self, request: Request, settings: GroupSettings) -> None:
+        """Store the settings of a group, as the request asks."""
+        peer, before = request.endpoint.peer, self._coordination.state.settings.get(settings.group)
         self._coordination.admin.set_settings(settings)
+        named = resource(Kind.GROUP, settings.group)
+        request.change = Change(named, None if before is None else asdict(before), asdict(settings))
         facts = {"subscription_policy": settings.subscription_policy.value, "consume_enable": settings.consume_enable}
         log.info("group.configured", group=settings.group, peer=peer, **facts)
 
@@ -43,6 +49,8 @@ class GroupChangesProcessor:
             if request.is_native:
                 raise
             raise BrokerSystemError(error.remark) from None  # RocketMQ's tools take NO_PERMISSION for a missing right
+        facts = {"existed": count is not None, "with_progress": with_progress, "queues": count or 0}
+        request.change = Change(resource(Kind.GROUP, header.group), after=facts)
         if count is not None:
             log.info("group.deleted", group=header.group, peer=request.endpoint.peer, with_progress=with_progress, queues=count)
         return PendingResponse(request.reply())
@@ -51,6 +59,8 @@ class GroupChangesProcessor:
     def forget_progress(self, request: Request) -> HandlerResult:
         header: ForgetProgressHeader = request.header
         count = self._coordination.admin.forget_progress(header.consumer_group, header.topic)
+        named = f"{resource(Kind.GROUP, header.consumer_group)}, {resource(Kind.TOPIC, header.topic)}"
+        request.change = Change(named, after={"queues": count})
         if count:
             log.info("progress.forgotten", group=header.consumer_group, topic=header.topic, peer=request.endpoint.peer, queues=count)
         return PendingResponse(request.reply(ForgetProgressReply(count)))
@@ -63,12 +73,14 @@ class GroupChangesProcessor:
         body_bytes_max=MEMBER_BYTES_MAX,
     )
     def reset(self, request: Request) -> HandlerResult:
-        return PendingResponse(request.reply(body=reset_progress(self._coordination, request.body, request.endpoint.peer)))
+        return PendingResponse(request.reply(body=reset_progress(self._coordination, request.body, request)))
 
 
-def reset_progress(coordination: Coordination, body: ResetBody, peer: str) -> ResetReply:
-    """Reset the progress of a group in a topic, as `peer` has asked, and log what moved. Raises the errors of GroupAdmin.reset_progress."""
+def reset_progress(coordination: Coordination, body: ResetBody, request: Request) -> ResetReply:
+    """Reset the progress of a group in a topic, as the request asks, and log what moved. Raises the errors of GroupAdmin.reset_progress."""
     reply = coordination.admin.reset_progress(body)
     moved = {before.queue_id: [before.offset, after.offset] for before, after in zip(reply.queues, body.queues, strict=True)}
-    log.info("progress.reset", group=body.group, topic=body.topic, peer=peer, queues=moved)
+    log.info("progress.reset", group=body.group, topic=body.topic, peer=request.endpoint.peer, queues=moved)
+    offsets = [{queue.queue_id: queue.offset for queue in queues} for queues in (reply.queues, body.queues)]
+    request.change = Change(f"{resource(Kind.GROUP, body.group)}, {resource(Kind.TOPIC, body.topic)}", *offsets)
     return reply

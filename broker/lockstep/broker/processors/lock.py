@@ -70,7 +70,10 @@ class LockProcessor:
         for item in items:
             topics.setdefault(item.group, {})[item.topic] = None
         found = {group: request.user.consumption_refusal(group, named) for group, named in topics.items()}
-        denied = {group: refusal.remark for group, refusal in found.items() if refusal is not None}
+        refusals = {group: refusal for group, refusal in found.items() if refusal is not None}
+        for refusal in refusals.values():
+            request.note_refusal(refusal)
+        denied = {group: refusal.remark for group, refusal in refusals.items()}
         session = self._coordination.state.sessions.session_on(request.endpoint.id)
         if session is not None:
             for group, why in denied.items():

@@ -15,7 +15,8 @@ from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import GET, SUB, UPDATE, inside, on_group, on_topic
-from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.request import NO_RESPONSE, Change, HandlerResult, PendingResponse, Request
+from lockstep.runtime.security.rights import Kind, resource
 
 log = get_logger("broker.park")
 
@@ -60,10 +61,14 @@ class ParkProcessor:
         if body.group is not None:
             check_group(body.group)
             request.user.check_group(body.group, *((SUB, GET) if body.action is ParkAction.LIST else (UPDATE,)))
+        if body.action is not ParkAction.LIST:
+            request.change = Change(f"{resource(Kind.GROUP, body.group or '')}, {resource(Kind.TOPIC, body.topic or '')}")
         reply = self._coordination.parking.control(body, request.user.sees_group)
         if body.action is ParkAction.LIST:
             return request.reply(body=reply)
         facts = {"action": body.action.value, "group": body.group, "topic": body.topic, "key": body.key}
+        if request.change is not None:
+            request.change.after = {"action": body.action.value, "keys": len(reply.keys)}
         log.info("parked_keys.changed", **facts, keys=len(reply.keys), peer=request.endpoint.peer)
         if body.action is ParkAction.DROP:
             self._copies.wake()

@@ -15,7 +15,8 @@ from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import DELETE, on_topic
-from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.request import Change, HandlerResult, PendingResponse, Request
+from lockstep.runtime.security.rights import Kind, resource
 
 log = get_logger("broker")
 
@@ -43,6 +44,7 @@ class PurgeProcessor:
         groups = unconsumed_groups(self._state.coordination.state, body.topic, minimums)
         reply = PurgeReply(queues, tuple(groups[:GROUPS_LISTED_MAX]), len(groups))
         if body.dry_run:
+            request.change = None
             return request.reply(body=reply)
         if groups and not body.force:
             raise self._refusal(body.topic, groups)
@@ -51,6 +53,8 @@ class PurgeProcessor:
             removed = sum(queue.after - queue.before for queue in queues)
             facts = {"queues": minimums, "messages": removed, "groups_moved": len(groups)}
             log.info("topic.purged", topic=body.topic, peer=request.endpoint.peer, **facts)
+            before = {queue.queue_id: queue.before for queue in queues}
+            request.change = Change(resource(Kind.TOPIC, body.topic), before, minimums)
             await self._move_groups([(body.topic, queue_id, minimum) for queue_id, minimum in minimums.items()])
         return PendingResponse(request.reply(body=reply))
 

@@ -15,7 +15,7 @@ from lockstep.broker.classic.traces import REGION
 from lockstep.broker.delivery.failed_messages import FailedMessages
 from lockstep.broker.delivery.message_copy import MessageCopy
 from lockstep.broker.processors.sent_frames import UNTIL, SentFrames, born_host, host_text
-from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.processors.topic import TopicProcessor, topic_change
 from lockstep.broker.store import Appended
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import VERSION_5_0
@@ -113,6 +113,8 @@ class SendMessageProcessor:
         before = self._topics.find_layout(header.topic)
         layout = self._creator.find_or_create(header.topic, header.default_topic_queue_nums, header.queue_id, request.user)
         is_new = layout is not before
+        if is_new:
+            request.change = topic_change(header.topic, before, layout)
         queue_id = header.queue_id
         if queue_id < 0:
             queue_id = self._random.below(max(1, self._topics.own_write_count(layout)))

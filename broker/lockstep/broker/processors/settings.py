@@ -5,7 +5,7 @@ from lockstep.protocol.bodies import ChangeSettings
 from lockstep.protocol.codes import RequestCode
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import GET, SUPER_USER, on_cluster
-from lockstep.runtime.requests.request import HandlerResult, Request
+from lockstep.runtime.requests.request import Change, HandlerResult, Request
 
 
 class SettingsProcessor:
@@ -21,4 +21,7 @@ class SettingsProcessor:
     @handles(RequestCode.UPDATE_BROKER_CONFIG, None, ChangeSettings, needs=SUPER_USER)
     def change(self, request: Request) -> HandlerResult:
         body: ChangeSettings = request.body
-        return request.reply(body=self._settings.change(body.values, request.endpoint.peer))
+        changed = self._settings.change(body.values, request.endpoint.peer)
+        before = {each.setting.name: each.before for each in changed.changes}
+        request.change = Change("cluster", before, {each.setting.name: each.setting.value for each in changed.changes})
+        return request.reply(body=changed)

@@ -28,8 +28,9 @@ from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import CREATE, DELETE, SUPER_USER, UPDATE, inside, on_topic
-from lockstep.runtime.requests.request import HandlerResult, PendingResponse, Request, RunInLane
+from lockstep.runtime.requests.request import Change, HandlerResult, PendingResponse, Request, RunInLane
 from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
+from lockstep.runtime.security.rights import Kind, resource
 
 log = get_logger("broker")
 
@@ -71,14 +72,16 @@ class TopicProcessor:
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         CreateTopicHeader,
         bytes,
-        needs=[inside("Create, Update or Delete topic")],
+        needs=[inside("Create, Update or Delete topic", changes=True)],
         body_bytes_max=LAYOUTS_BYTES_MAX,
     )
     def create_topic(self, request: Request) -> HandlerResult:
         header: CreateTopicHeader = request.header
         check_topic(header.topic)
+        before = self._topics.find_layout(header.topic)
+        request.change = change = topic_change(header.topic, before)
         asked = self._asked(header, request.body)
-        known = self._topics.find_layout(header.topic) is not None
+        known = before is not None
         request.user.check_topic(header.topic, (DELETE if asked is not None and asked.deleted else UPDATE) if known else CREATE)
         if header.auto and not self.auto_create and self._topics.find_layout(header.topic) is None:
             raise topic_missing(header.topic)
@@ -86,6 +89,7 @@ class TopicProcessor:
         if header.hold_id is not None and not self._holds.in_force(header.topic, header.hold_id, self._clock.boot_ms()):
             raise NoPermissionError(f"the writes to topic {header.topic} are not held any more, so its layout was not changed")
         layout = self._create(header, asked)
+        change.after = layout_facts(layout)
         return PendingResponse(request.reply(body=CreateTopicReply(layout)))
 
     @handles(RequestCode.HOLD_WRITES, HoldWritesHeader, needs=[on_topic(UPDATE)])
@@ -97,7 +101,9 @@ class TopicProcessor:
             return PendingResponse(request.reply(HoldWritesReply(False)))
         self._topics.require_layout(header.topic)
         begun = self._holds.hold(header.topic, header.hold_id, header.lease_ms, self._clock.boot_ms())
-        if begun:
+        if not begun:
+            request.change = None  # it was renewed
+        else:
             log_limited(log, "info", "writes.held", topic=header.topic, lease_ms=header.lease_ms, peer=request.endpoint.peer)
         return PendingResponse(request.reply(HoldWritesReply(begun)))
 
@@ -106,6 +112,7 @@ class TopicProcessor:
         header: ForgetDeletionsHeader = request.header
         forgotten = self._topics.forget_deletions(header.counter_max) if header.counter_max > 0 else 0
         remembered = self._topics.layouts.deleted_count
+        request.change = Change("cluster", after={"forgotten": forgotten})
         if forgotten:
             log.warning("deletions.forgotten", count=forgotten, remembered=remembered, peer=request.endpoint.peer)
         return PendingResponse(request.reply(ForgetDeletionsReply(forgotten, remembered)))
@@ -185,6 +192,19 @@ class TopicProcessor:
         if asked is None:
             return self._topics.create_own(header.topic, header.read_queue_nums, header.write_queue_nums)
         return self._topics.create(asked)
+
+
+def topic_change(topic: str, before: TopicLayout | None, after: TopicLayout | None = None) -> Change:
+    """Return what the audit knows of a change of a topic."""
+    return Change(resource(Kind.TOPIC, topic), layout_facts(before), layout_facts(after))
+
+
+def layout_facts(layout: TopicLayout | None) -> dict[str, int | bool] | None:
+    """Return what the audit knows of a layout: its counter, and how many brokers and queues it has."""
+    if layout is None:
+        return None
+    read, write = sum(each.read_queue_count for each in layout.entries), sum(each.write_queue_count for each in layout.entries)
+    return {"counter": layout.version.counter, "brokers": len(layout.brokers), "read": read, "write": write, "deleted": layout.deleted}
 
 
 def _has_only_first_queues(layout: TopicLayout) -> bool:

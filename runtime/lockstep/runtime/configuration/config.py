@@ -55,6 +55,7 @@ PROGRAM_OPTIONS = frozenset(
             "adopt_without",
             "log_level",
             "admin_listen",
+            "audit",
             "admin_host",
             "connections_max",
             "message_delay_level",

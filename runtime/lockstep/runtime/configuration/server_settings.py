@@ -4,11 +4,14 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.clock import Clock
 from lockstep.runtime.configuration.settings import Range
 from lockstep.runtime.configuration.tls_settings import TlsSettings
 from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.listen_address import ADMIN, check_exposure, parse_listeners
 from lockstep.runtime.connections.server import CONNECTIONS_MAX
+from lockstep.runtime.logs.audit_file import AuditFile
+from lockstep.runtime.requests.audit import OFF, STDOUT, RequestAudit, to_file, to_log
 from lockstep.runtime.security.server_security import ServerSecurity
 from lockstep.runtime.security.users import Users, watch_users
 from lockstep.runtime.security.watched_files import WatchedFiles
@@ -36,6 +39,11 @@ class ServerSettings(TlsSettings):
     users: Annotated[
         Literal["required", "optional"], "Whether clients have to log in if there are users; optional: for the time in which they learn to."
     ] = "required"
+    audit: Annotated[
+        str | None,
+        "Where logins, refusals and changes are written: a FILE, `stdout` (the log), or `off`. By default the log if there are users, else "
+        "off.",
+    ] = None
     log_level: Annotated[Literal["debug", "info", "warning", "error"], "The lowest level that is logged."] = "info"
 
     def __post_init__(self) -> None:
@@ -60,6 +68,14 @@ class ServerSettings(TlsSettings):
     def open_users(self, path: str) -> WatchedFiles[Users]:
         """Read the file of users, and the secrets that it names, beside that of the setting. Raise ConfigError if one can't be used."""
         return watch_users(path, beside=self.security)
+
+    def open_audit(self, server: str, clock: Clock) -> RequestAudit:
+        """Return the audit of a server with this name. Raise ConfigError if its file can't be opened."""
+        target = self.audit or (OFF if self.security is None else STDOUT)
+        if target in (OFF, STDOUT):
+            return RequestAudit(server, to_log if target == STDOUT else None)
+        file = AuditFile(target)
+        return RequestAudit(server, to_file(file, clock), file.reopen)
 
     def listeners(self) -> dict[str, tuple[str, int]]:
         """Return the (host, port) that each listener binds, by its name."""

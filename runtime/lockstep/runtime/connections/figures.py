@@ -2,6 +2,16 @@
 
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.metrics import MetricFamilies
+from lockstep.runtime.requests.audit import RequestAudit
+
+
+def add_access(families: MetricFamilies, audit: RequestAudit) -> None:
+    """Add what was refused for missing rights and logins, and what the audit lacks."""
+    rows = [((user,), count) for user, count in audit.failed_logins.items()]
+    families.counter("lockstep_logins_failed", "Logins that failed; those of unknown users have no name.", ("user",), rows)
+    rows = [((user,), count) for user, count in audit.denied.items()]
+    families.counter("lockstep_requests_denied", "Requests refused for missing rights, or for want of a login.", ("user",), rows)
+    families.counter("lockstep_audit_dropped", "Events of the audit that could not be written.", rows=[((), audit.dropped)])
 
 
 def add_connections(families: MetricFamilies, server: Server) -> None:

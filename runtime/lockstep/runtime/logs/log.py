@@ -21,6 +21,7 @@ from lockstep.runtime.logs.safe_text import printable, printable_lines
 ROOT = "lockstep"
 LEVELS = ("debug", "info", "warning", "error")
 _ANNOUNCER = f"{ROOT}.announce"
+_AUDIT = f"{ROOT}.audit"
 
 Logger = FilteringBoundLogger
 
@@ -109,6 +110,12 @@ def configure(level: str = "info", *, stream: TextIO | None = None, announcing: 
     root.setLevel(level.upper())
     root.propagate = False
     logging.getLogger(_ANNOUNCER).setLevel(logging.INFO if announcing else logging.NOTSET)
+
+
+def audit_logger() -> Logger:
+    """Return the logger `lockstep.audit`, which no level of the program silences."""
+    logging.getLogger(_AUDIT).setLevel(logging.INFO)
+    return get_logger(_AUDIT)
 
 
 def level() -> str:

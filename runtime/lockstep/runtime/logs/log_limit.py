@@ -1,6 +1,7 @@
 """Limit events that a peer can cause: at most 10 per second of each name are logged, then one line with the number of dropped ones."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -43,16 +44,19 @@ class EventLimit:
         return min(ends, default=None)
 
 
-class _LoopEventLimit:
+class LoopEventLimit:
     """An EventLimit with the clock of the running loop."""
 
-    __slots__ = ("_armed", "_limit")
+    __slots__ = ("_armed", "_left_out", "_limit")
 
-    def __init__(self) -> None:
+    def __init__(self, left_out: Callable[[str, int], None]) -> None:
+        """`left_out` is called with the name and the number of events that were dropped, when their period is over."""
+        self._left_out = left_out
         self._limit = EventLimit()
         self._armed = False
 
     def allows(self, event: str) -> bool:
+        """Return whether this event is one of the first of its name in its period."""
         now_ms = self._report()
         allowed = self._limit.allows(event, now_ms)
         if not allowed and not self._armed:
@@ -62,7 +66,7 @@ class _LoopEventLimit:
     def _report(self) -> int:
         now_ms = int(asyncio.get_running_loop().time() * 1000)
         for event, count in self._limit.pop_ended(now_ms):
-            log.warning("events.left_out", left_out=event, count=count, period_ms=PERIOD_MS)
+            self._left_out(event, count)
         return now_ms
 
     def _arm(self) -> None:
@@ -76,7 +80,11 @@ class _LoopEventLimit:
         self._arm()
 
 
-_logs: "WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopEventLimit]" = WeakKeyDictionary()
+def _log_left_out(event: str, count: int) -> None:
+    log.warning("events.left_out", left_out=event, count=count, period_ms=PERIOD_MS)
+
+
+_logs: "WeakKeyDictionary[asyncio.AbstractEventLoop, LoopEventLimit]" = WeakKeyDictionary()
 
 
 def log_limited(logger: Logger, level: Literal["info", "warning", "error"], event: str, **facts: Any) -> None:
@@ -92,5 +100,5 @@ def _passes(event: str) -> bool:
         return True
     limit = _logs.get(loop)
     if limit is None:
-        limit = _logs[loop] = _LoopEventLimit()
+        limit = _logs[loop] = LoopEventLimit(_log_left_out)
     return limit.allows(event)

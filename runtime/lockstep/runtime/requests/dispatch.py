@@ -19,9 +19,10 @@ from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.pending_requests import code_name
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
+from lockstep.runtime.requests.audit import RequestAudit
 from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, Lane, LaneLimits
 from lockstep.runtime.requests.needs import RequestNeeds
-from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request, RunInLane, Until
+from lockstep.runtime.requests.request import NO_RESPONSE, Change, HandlerResult, PendingResponse, Request, RunInLane, Until
 from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
 from lockstep.runtime.turn import TurnBudget
 
@@ -82,6 +83,8 @@ class _Route:
     name: str
     spec: HandlerSpec
     lane: Lane | None
+    changes: bool
+    """Whether the audit has each request."""
 
     def decode(self, command: Command) -> tuple[Any, Any]:
         """Return the header and the body that the handler declares. Raise MessageIllegalError if one is too long, else protocol errors."""
@@ -96,6 +99,10 @@ class _Route:
         header = None if spec.header is None else codec.read_fields(spec.header, command.fields)
         body: Any = b"" if spec.body is None else command.body if spec.body is bytes else codec.read_body(spec.body, command.body)
         return header, body
+
+    def change(self, request: Request) -> Change:
+        """Return what the audit knows of a request before its handler is called."""
+        return Change(", ".join(filter(None, (need.resource(request) for need in self.spec.needs))))
 
     def check(self, request: Request) -> None:
         """Raise AccessDeniedError unless the user of the request may do what it asks for."""
@@ -136,12 +143,14 @@ class Dispatcher:
         on_request: Callable[[Endpoint], None] | None = None,
         budget: TurnBudget | None = None,
         admit: Callable[[Command, Endpoint], RequestUser] | None = None,
+        audit: RequestAudit | None = None,
     ) -> None:
         """Build the table of handlers from processor instances.
 
         `log` is what a PendingResponse waits for; without it they are sent at once. `admit` returns the user of a request, or raises the
         error of one that is not served. `on_request` is called before each request is handled. `budget` limits what all lanes do in one
-        turn of the loop; a request takes LANE_ITEMS of it, and handlers that do more take more.
+        turn of the loop; a request takes LANE_ITEMS of it, and handlers that do more take more. `audit` notes what is denied, and what
+        is changed.
         Raise ConfigError if a code has two handlers, or a lane and its handler do not fit.
         """
         self._when: Mapping[Until, Callable[[Callable[[], None]], None]] = {
@@ -154,6 +163,7 @@ class Dispatcher:
         self._lanes = {name: Lane(name, limits, self._tasks, budget, self._carry_out) for name, limits in (lanes or {}).items()}
         self._on_request = on_request
         self._admit = admit
+        self._audit = audit
         self._routes: dict[int, _Route] = {}
         self._classic_routes: dict[int, _Route] = {}
         for processor in processors:
@@ -170,7 +180,8 @@ class Dispatcher:
             raise ConfigError(f"{name}: an async handler names a lane, a plain one does not")
         if spec.lane is not None and spec.lane not in self._lanes:
             raise ConfigError(f"{name}: lane {spec.lane!r} is not one of {sorted(self._lanes)}")
-        route = _Route(handler, name, spec, None if spec.lane is None else self._lanes[spec.lane])
+        lane = None if spec.lane is None else self._lanes[spec.lane]
+        route = _Route(handler, name, spec, lane, any(need.changes for need in spec.needs))
         for table in tables:
             table[spec.code] = route
 
@@ -186,6 +197,7 @@ class Dispatcher:
     def __call__(self, command: Command, endpoint: Endpoint) -> None:
         """Handle one request."""
         request = Request(command, endpoint)
+        request.audit = self._audit
         try:
             if self._admit is not None:
                 request.user = self._admit(command, endpoint)
@@ -196,6 +208,8 @@ class Dispatcher:
                 hint = OF_USERS if command.code in CODES_OF_USERS else ""
                 raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported by this server{hint}")
             request.header, request.body = route.decode(command)
+            if route.changes and self._audit is not None:
+                request.change = route.change(request)
             if request.user is not ANYBODY:
                 route.check(request)
             if route.lane is None:
@@ -213,6 +227,8 @@ class Dispatcher:
 
     def _carry_out(self, request: Request, result: HandlerResult) -> None:
         """Carry out the result of a request's handler."""
+        if request.change is not None and self._audit is not None and isinstance(result, Command | PendingResponse):
+            self._audit.done(request, result if isinstance(result, Command) else result.command)
         if type(result) is Command:
             request.respond(result)
         elif type(result) is RunInLane:

@@ -11,7 +11,6 @@ With `users_optional` a client may work without a login, too, and do everything:
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +24,12 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.limits import REQUEST_BYTES_MAX
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.requests.audit import RequestAudit
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import ANY_USER
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request
 from lockstep.runtime.security.access_keys import access_key
-from lockstep.runtime.security.authenticated_user import ANYBODY, AuthenticatedUser, RequestUser
+from lockstep.runtime.security.authenticated_user import ANYBODY, AuthenticatedUser, LoginRefusedError, RequestUser
 from lockstep.runtime.security.scram import MECHANISM, MESSAGE_BYTES_MAX, ServerLogin
 from lockstep.runtime.security.server_security import ServerSecurity
 
@@ -64,14 +64,15 @@ class _Guest:
 class LoginProcessor:
     """Serves logins, and admits the requests of who has logged in or signs them. Give `connected` to Server and `admit` to Dispatcher."""
 
-    def __init__(self, host: Host, security: ServerSecurity) -> None:
+    def __init__(self, host: Host, security: ServerSecurity, audit: RequestAudit) -> None:
         self._host = host
+        self._audit = audit
         self._users = security.users
         self._optional = security.users_optional
         self._guests: dict[int, _Guest] = {}
         """By Endpoint.id."""
-        self.failed: Counter[str] = Counter()
-        """Failed logins and signatures by user; those of unknown users by an empty text."""
+        self._connections: dict[str, set[int]] = {}
+        """User → the connections on which the user has logged in or signed a request."""
 
     @property
     def awaited_count(self) -> int:
@@ -102,24 +103,25 @@ class LoginProcessor:
         is_native = command.codec == MSGPACK
         name = "" if is_native else access_key(command.fields)
         if name:
-            user = self._signer(name, command, endpoint)
-            if user is not None:
-                return user
-            refusal = f"the AccessKey or its secret is wrong, or the user may not come from {_address(endpoint)}"
-        elif self._optional or command.code == RequestCode.AUTHENTICATE:
+            return self._signer(name, command, endpoint)
+        if self._optional or command.code == RequestCode.AUTHENTICATE:
             return ANYBODY
-        else:
-            refusal = _NO_LOGIN if is_native else _NO_SIGNATURE
         self._count(endpoint)
-        raise AuthenticationError(refusal)
+        raise AuthenticationError(_NO_LOGIN if is_native else _NO_SIGNATURE)
 
-    def _signer(self, name: str, command: Command, endpoint: Endpoint) -> AuthenticatedUser | None:
-        """Return the user who has signed a request, or None if the signature is wrong."""
+    def _signer(self, name: str, command: Command, endpoint: Endpoint) -> AuthenticatedUser:
+        """Return the user who has signed a request. Raise LoginRefusedError if the signature is wrong, or on a connection too many."""
         assert self._users is not None
         users = self._users.value
-        if not users.is_signed(name, command.fields, command.body, _address(endpoint)):
-            self._log_failure(name if name in users.users else "", endpoint)
-            return None
+        if users.is_signed(name, command.fields, command.body, _address(endpoint)):
+            refusal = self._enter(name, endpoint)
+        else:
+            refusal = f"the AccessKey or its secret is wrong, or the user may not come from {_address(endpoint)}"
+        if refusal is not None:
+            user = name if name in users.users else ""
+            self._log_failure(user, endpoint)
+            self._count(endpoint)
+            raise LoginRefusedError(refusal, user)
         if endpoint.is_anonymous:
             self._welcome(endpoint)
         return AuthenticatedUser(name, None, self._users)
@@ -165,21 +167,46 @@ class LoginProcessor:
         found = login.final(message)
         address = _address(endpoint)
         if found is None or not users.is_valid(login.user, found[0], address):
-            return self._refuse(request, login.user if login.user in users.users else "", address)
+            reason = f"the user or the password is wrong, or the user may not log in from {address}"
+            return self._refuse(request, login.user if login.user in users.users else "", reason)
+        too_many = self._enter(login.user, endpoint)
+        if too_many is not None:
+            return self._refuse(request, login.user, too_many)
         endpoint.identity = AuthenticatedUser(login.user, found[0], self._users)
         self._welcome(endpoint)
         log.debug("login.succeeded", user=login.user, peer=endpoint.peer)
         return request.reply(body=found[1])
 
-    def _refuse(self, request: Request, user: str, address: str) -> HandlerResult:
+    def _refuse(self, request: Request, user: str, reason: str) -> HandlerResult:
         self._log_failure(user, request.endpoint)
-        error = AuthenticationError(f"the user or the password is wrong, or the user may not log in from {address}")
-        asyncio.get_running_loop().call_later(FAILED_S, request.fail, error)
+        self._audit.login_failed(user, request.endpoint.peer, reason)
+        request.audit = None
+        asyncio.get_running_loop().call_later(FAILED_S, request.fail, AuthenticationError(reason))
         return NO_RESPONSE
 
     def _log_failure(self, user: str, endpoint: Endpoint) -> None:
-        self.failed[user] += 1
         log_limited(log, "warning", "login.failed", user=user or None, peer=endpoint.peer)
+
+    def _enter(self, user: str, endpoint: Endpoint) -> str | None:
+        """Note that a user works on a connection. Return why the user may not, or None."""
+        assert self._users is not None
+        mine = self._connections.setdefault(user, set())
+        if endpoint.id in mine:
+            return None
+        limit = self._users.value.users[user].limits.connections
+        if limit is not None and len(mine) >= limit:
+            return f"user {user} has {limit} connections to this server, its limit"
+        mine.add(endpoint.id)
+        endpoint.on_close.append(partial(self._leave, user))
+        self._audit.logged_in(user, endpoint.peer)
+        return None
+
+    def _leave(self, user: str, endpoint: Endpoint, _reason: str) -> None:
+        """A connection on which the user worked is closed."""
+        mine = self._connections[user]
+        mine.discard(endpoint.id)
+        if not mine:
+            del self._connections[user]
 
     def _welcome(self, endpoint: Endpoint) -> None:
         """Take the limits of a guest away."""

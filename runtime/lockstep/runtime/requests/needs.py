@@ -13,9 +13,10 @@ from operator import attrgetter
 from typing import Any, Protocol
 
 from lockstep.runtime.requests.request import Request
-from lockstep.runtime.security.rights import Action, Kind, any_of
+from lockstep.runtime.security.rights import Action, Kind, any_of, resource
 
 PUB, SUB, CREATE, UPDATE, DELETE, GET, LIST = Action
+_CHANGES = frozenset({CREATE, UPDATE, DELETE})
 
 
 class Need(Protocol):
@@ -23,6 +24,15 @@ class Need(Protocol):
 
     def check(self, request: Request) -> None:
         """Raise AccessDeniedError unless the user of the request may."""
+        ...
+
+    @property
+    def changes(self) -> bool:
+        """Return whether only requests that change something have this need: the audit has each of them."""
+        ...
+
+    def resource(self, request: Request) -> str:
+        """Return the resource that the request names, as rights name it, or an empty text."""
         ...
 
     def __str__(self) -> str: ...
@@ -48,6 +58,14 @@ class ResourceNeed:
         if name or not self.optional:
             request.user.check(self.actions, self.kind, name)
 
+    @property
+    def changes(self) -> bool:
+        return _CHANGES.issuperset(self.actions)
+
+    def resource(self, request: Request) -> str:
+        name = self._name_of(request.body if request.header is None else request.header)
+        return resource(self.kind, name) if name or self.kind is Kind.CLUSTER else ""
+
     def __str__(self) -> str:
         return f"{any_of(self.actions)} {self.kind}{' if it is named' if self.optional else ''}"
 
@@ -57,9 +75,13 @@ class InsideNeed:
     """What a handler asks itself."""
 
     text: str
+    changes: bool = False
 
     def check(self, request: Request) -> None:
         return
+
+    def resource(self, request: Request) -> str:
+        return ""
 
     def __str__(self) -> str:
         return self.text
@@ -71,6 +93,13 @@ class SuperNeed:
 
     def check(self, request: Request) -> None:
         request.user.check_super("do this")
+
+    @property
+    def changes(self) -> bool:
+        return True
+
+    def resource(self, request: Request) -> str:
+        return str(Kind.CLUSTER)
 
     def __str__(self) -> str:
         return "super user"
@@ -96,6 +125,6 @@ def on_cluster(*actions: Action) -> Need:
     return ResourceNeed(actions, Kind.CLUSTER)
 
 
-def inside(text: str) -> Need:
-    """The handler asks for the needs that the text describes."""
-    return InsideNeed(text)
+def inside(text: str, *, changes: bool = False) -> Need:
+    """The handler asks for the needs that the text describes. `changes`: it always changes something."""
+    return InsideNeed(text, changes)

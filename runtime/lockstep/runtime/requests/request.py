@@ -21,7 +21,7 @@ errors to responses. So an error ends this request and nothing else:
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import ResponseCode
@@ -54,13 +54,47 @@ class RetryLaterError(SystemBusyError):
         self.retry_after_ms = retry_after_ms
 
 
+@dataclass(slots=True)
+class Change:
+    """What a request changes, for the audit. It has no bodies of messages and no secrets."""
+
+    resource: str = ""
+    """As rights name it: topic:NAME, group:NAME, cluster."""
+    before: object = None
+    """What was there, if the handler knows it; anything that JSON can have."""
+    after: object = None
+
+
+class FailureAudit(Protocol):
+    """Notes requests that failed."""
+
+    def failed(self, request: "Request", error: Exception) -> None:
+        """Note the error of a request."""
+        ...
+
+
 class Request:
     """One request and its only response.
 
     A request may be kept for long: of its frame it keeps what its handler declares, and nothing else.
     """
 
-    __slots__ = ("body", "code", "codec", "endpoint", "flag", "header", "is_done", "language", "opaque", "size", "user", "version")
+    __slots__ = (
+        "audit",
+        "body",
+        "change",
+        "code",
+        "codec",
+        "endpoint",
+        "flag",
+        "header",
+        "is_done",
+        "language",
+        "opaque",
+        "size",
+        "user",
+        "version",
+    )
 
     def __init__(self, command: Command, endpoint: Endpoint, header: Any = None, body: Any = b"") -> None:
         self.code = command.code
@@ -82,6 +116,9 @@ class Request:
         """Whether the response was sent."""
         self.user: RequestUser = ANYBODY
         """Who sends it."""
+        self.audit: FailureAudit | None = None
+        self.change: Change | None = None
+        """What the audit says of the request when it ends; None: it changes nothing, and is not audited unless it is denied."""
 
     @property
     def is_native(self) -> bool:
@@ -129,8 +166,14 @@ class Request:
             log_limited(log, "error", "request.failed", **facts, exc_info=error)
         elif self.is_oneway and isinstance(error, AccessDeniedError):
             log_limited(log, "warning", "oneway.denied", code=code_name(self.code), peer=self.endpoint.peer, reason=error.remark)
+        self.note_refusal(error)
         if not self.is_done:
             self.respond(self._error_response(error))
+
+    def note_refusal(self, error: Exception) -> None:
+        """Tell the audit of an error, also of one that only a part of the response has."""
+        if self.audit is not None:
+            self.audit.failed(self, error)
 
     def _error_response(self, error: Exception) -> Command:
         if isinstance(error, BrokerError) and not self.is_native:

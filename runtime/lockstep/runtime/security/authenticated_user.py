@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from lockstep.protocol.errors import NoPermissionError
+from lockstep.protocol.errors import AuthenticationError, NoPermissionError
 from lockstep.runtime.security.rights import NO_RIGHTS, Action, Kind, Rights, any_of, resource
 from lockstep.runtime.security.scram import Verifier
 from lockstep.runtime.security.users import Users
@@ -17,10 +17,20 @@ _SEE_GROUP = (Action.LIST, Action.GET, Action.SUB)
 class AccessDeniedError(NoPermissionError):
     """A user's rights do not allow the request."""
 
-    def __init__(self, remark: str, retry_after_ms: int | None = None) -> None:
+    def __init__(self, remark: str, retry_after_ms: int | None = None, resource: str = "") -> None:
         super().__init__(remark)
+        self.resource = resource
+        """To what the right is missing, for the audit: the remark does not always tell it."""
         self.retry_after_ms = retry_after_ms
         """When a member may try to join again: rights may differ between servers until each has read the file."""
+
+
+class LoginRefusedError(AuthenticationError):
+    """A request that a user has signed is refused. `user`: who was named, or an empty text if there is no such user."""
+
+    def __init__(self, remark: str, user: str) -> None:
+        super().__init__(remark)
+        self.user = user
 
 
 class RequestUser:
@@ -47,7 +57,9 @@ class RequestUser:
     def check(self, actions: Sequence[Action], kind: Kind, name: str) -> None:
         """Raise AccessDeniedError unless the user may do one of these to a resource."""
         if not self.may(actions, kind, name):
-            raise self.refusal(f"{any_of(actions)} {resource(kind, name)}")
+            error = self.refusal(f"{any_of(actions)} {resource(kind, name)}")
+            error.resource = resource(kind, name)
+            raise error
 
     def check_topic(self, name: str, *actions: Action) -> None:
         """Raise AccessDeniedError unless the user may do one of these to the topic."""
@@ -72,7 +84,7 @@ class RequestUser:
             for topic in topics:
                 self.check_topic(topic, Action.SUB)
         except AccessDeniedError as error:
-            return AccessDeniedError(f"group {group} is not for this user: {error.remark}", retry_after_ms=DENIED_MS)
+            return AccessDeniedError(f"group {group} is not for this user: {error.remark}", DENIED_MS, error.resource)
         return None
 
     def check_super(self, what: str) -> None:

@@ -34,7 +34,9 @@ class Reloaded:
 class SecurityWatch:
     """Looks at the files every LOOK_MS, and when it is asked to, and closes the connections of users and authorities that are gone."""
 
-    def __init__(self, security: ServerSecurity, host: Host) -> None:
+    def __init__(self, security: ServerSecurity, host: Host, also: Callable[[], None] | None = None) -> None:
+        """`also`: what SIGHUP does besides."""
+        self._also = also
         self._security = security
         self._host = host
         self._renew: Renew = lambda _reason, _concerns: None
@@ -67,8 +69,13 @@ class SecurityWatch:
 
     @property
     def on_hangup(self) -> Callable[[], None] | None:
-        """Return what SIGHUP does: it asks for a look at once, or as soon as the watch has begun. None if there are no files."""
-        return self._asked.set if self._security.has_files else None
+        """Return what SIGHUP does: it asks for a look at once, or as soon as the watch has begun. None if there is nothing to do."""
+        return self._hung_up if self._security.has_files or self._also is not None else None
+
+    def _hung_up(self) -> None:
+        self._asked.set()
+        if self._also is not None:
+            self._also()
 
     async def reload(self) -> Reloaded:
         """Look at the files now, and log what was found, nothing too."""

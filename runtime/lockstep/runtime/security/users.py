@@ -11,6 +11,7 @@
     groups = ["billing"]
     allow = ["Pub topic:invoices"]     more rules
     deny = ["Sub topic:orders-secret"]
+    limits = { connections = 50, bytes_in_per_s = "20MiB" }     of each server (user_limits.py)
 
     [user.ops]
     super = true                       may do everything
@@ -34,10 +35,11 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.security.access_keys import SecretSource, is_signed
 from lockstep.runtime.security.rights import NEED_GROUPS, NEED_TOPICS, NO_RIGHTS, ROLES, Action, Kind, Rights, Rule
 from lockstep.runtime.security.scram import USER_LENGTH_MAX, Verifier, made_up_verifier
+from lockstep.runtime.security.user_limits import NO_LIMITS, UserLimits
 from lockstep.runtime.security.watched_files import WatchedFiles, check_mode, read_file
 
 _NAME = re.compile(r"[^\s\x00-\x1f\x7f=,/?#@:]{1,127}")
-_KEYS = ("verifier", "secret", "from", "role", "topics", "groups", "allow", "deny", "super", "brokers")
+_KEYS = ("verifier", "secret", "from", "role", "topics", "groups", "allow", "deny", "super", "brokers", "limits")
 _OF_BROKERS = (Rule((Action.GET, Action.LIST), Kind.TOPIC), Rule((Action.GET,), Kind.CLUSTER))
 """What a broker asks nameservers for, besides its registration."""
 
@@ -55,6 +57,7 @@ class User:
     """Names of brokers that the user may register, or beginnings of names with a * at the end."""
     secrets: tuple[SecretSource, ...] = ()
     """Where the secrets are with which requests may be signed that have the user's name as AccessKey."""
+    limits: UserLimits = NO_LIMITS
 
     def may_come_from(self, address: str) -> bool:
         """Return whether the user may log in from an IP address."""
@@ -80,6 +83,8 @@ class Users:
     key: bytes = field(repr=False)
     digest: str
     """The first 8 hex digits of the file's SHA-256, by which servers can be compared."""
+    limited: Mapping[str, UserLimits]
+    """User → limits, of those who have some."""
     secrets: Mapping[str, Sequence[bytes]] = field(default_factory=dict, repr=False)
     """The secrets of each user who has some, if they were read."""
 
@@ -162,7 +167,8 @@ def parse_users(content: bytes) -> Users:
     if not isinstance(named, dict):
         raise ConfigError("user: expected tables [user.NAME]")
     users = {check_user_name(name): _user(name, entry) for name, entry in named.items()}
-    return Users(users, bytes.fromhex(key), hashlib.sha256(content).hexdigest()[:8])
+    limited = {user.name: user.limits for user in users.values() if user.limits != NO_LIMITS}
+    return Users(users, bytes.fromhex(key), hashlib.sha256(content).hexdigest()[:8], limited)
 
 
 def _user(name: str, entry: Any) -> User:
@@ -191,7 +197,11 @@ def _user(name: str, entry: Any) -> User:
     if not isinstance(is_super, bool):
         raise ConfigError(f"user.{name}: super: expected true or false")
     brokers = _texts(name, "brokers", entry.get("brokers"))
-    return User(name, verifiers, networks, _rights(name, entry, is_super=is_super, is_broker=bool(brokers)), brokers, secrets)
+    try:
+        limits = UserLimits.parse(entry.get("limits", {}))
+    except ConfigError as error:
+        raise ConfigError(f"user.{name}: limits{error}") from None
+    return User(name, verifiers, networks, _rights(name, entry, is_super=is_super, is_broker=bool(brokers)), brokers, secrets, limits)
 
 
 def _rights(name: str, entry: Mapping[str, Any], *, is_super: bool, is_broker: bool) -> Rights:
