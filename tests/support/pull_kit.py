@@ -10,6 +10,7 @@ from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.groups.tables.park_table import ParkFilter, ParkTable
 from lockstep.broker.journal import Journal
 from lockstep.broker.processors.pull import PullProcessor
+from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.protocol.bodies import ParkedKey, Subscription
 from lockstep.protocol.codes import RequestCode
@@ -69,7 +70,8 @@ class Broker:
         self.topics = TopicTable(LayoutTable(), Journal(), "broker-a")
         self.topics.create(TopicLayout("t", LayoutVersion(1, 7), (LayoutEntry("broker-a", 4, 4, 1),)))
         self.coordination = FakeCoordination()
-        self.pulls = PullProcessor(self.host, self.tasks, self.store, self.topics, self.coordination, **sums)  # type: ignore[arg-type]
+        quotas = UserQuotas(None, self.host.clock)
+        self.pulls = PullProcessor(self.host, self.tasks, self.store, self.topics, self.coordination, quotas=quotas, **sums)  # type: ignore[arg-type]
         self.dispatcher = Dispatcher([self.pulls])
         self.endpoint = FakeEndpoint()
 

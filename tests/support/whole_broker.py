@@ -51,7 +51,7 @@ def settings(path: Path, **values: Any) -> BrokerConfig:
 
 @asynccontextmanager
 async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
-    broker = Broker(config, Host.real())
+    broker = Broker(config, Host.current())
     try:
         await broker.start()
         yield broker
@@ -62,7 +62,7 @@ async def running(config: BrokerConfig) -> AsyncIterator[Broker]:
 @asynccontextmanager
 async def dialled(broker: Broker, security: ClientSecurity = NO_SECURITY) -> AsyncIterator["Client"]:
     inbound: asyncio.Queue[Command] = asyncio.Queue()
-    endpoint = await connect(Host.real(), broker.address, security=security, handler=lambda command, _: inbound.put_nowait(command))
+    endpoint = await connect(Host.current(), broker.address, security=security, handler=lambda command, _: inbound.put_nowait(command))
     try:
         yield Client(endpoint, inbound)
     finally:

@@ -46,6 +46,7 @@ from lockstep.broker.processors.settings import SettingsProcessor
 from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
+from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.rocketmq_store.adoption import take_over
 from lockstep.broker.rocketmq_store.opening import OpenedStore
 from lockstep.broker.running_settings import RunningSettings
@@ -147,8 +148,18 @@ class RunningBroker:
             wait_until_known=registration.wait_until_known,
             may_begin=store.check_new_state,
         )
-        limits = {"held_max": config.held_pulls_max, "held_per_group_max": config.held_pulls_per_group_max}
-        self.pulls = pulls = PullProcessor(host, tasks, store, state.topics, coordination, **limits, traced=config.trace_topic)
+        self.quotas = quotas = UserQuotas(security.users, host.clock)
+        self.pulls = pulls = PullProcessor(
+            host,
+            tasks,
+            store,
+            state.topics,
+            coordination,
+            quotas=quotas,
+            held_max=config.held_pulls_max,
+            held_per_group_max=config.held_pulls_per_group_max,
+            traced=config.trace_topic,
+        )
         group_topics = GroupTopics(state.topics, store.check_new_state, lambda topic: holds.holds(topic, host.clock.boot_ms()))
         self.delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
         self.failed = failed = FailedMessages(store, coordination, delays, group_topics)
@@ -171,7 +182,7 @@ class RunningBroker:
         )
         self._effects = EffectRunner(coordination.state.pending, server.endpoints, pulls.stale, self._date_events)
         self._leases = LeaseTimer(host, coordination, lambda: server.half_open_count > 0 or login.awaited_count > 0)
-        self._metrics = BrokerMetrics(config, store, state, pulls, figures, audit)
+        self._metrics = BrokerMetrics(config, store, state, pulls, figures, audit, quotas)
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken
         state.on_topic_changed += [pulls.topic_changed, topics.topic_changed]
@@ -182,7 +193,7 @@ class RunningBroker:
         topics, pulls, delays, failed, copies = self.topics, self.pulls, self.delays, self.failed, self.copies
         coordination, config, registration, statistics = state.coordination, settings.config, self.registration, self.statistics
         connections = ClientConnections(coordination)
-        frames = SentFrames(store, state.topics, gate, holds, host.clock)
+        frames = SentFrames(store, state.topics, gate, holds, host.clock, self.quotas)
         groups = GroupChangesProcessor(coordination)
         changes = TopicChanges(state.topics, coordination, holds, topics.check_disk, store)
         names = config.name, config.cluster
@@ -202,7 +213,7 @@ class RunningBroker:
             OverviewProcessor(coordination, figures, store, budget, self.status, self._connection_count, lambda: pulls.held_count),
             GroupEventsProcessor(coordination, host.clock, budget),
             ResetProcessor(coordination, connections, store, state.topics, budget),
-            ReplyProcessor(connections, host.clock),
+            ReplyProcessor(connections, host.clock, self.quotas),
             AssignmentProcessor(coordination, registration.route),
             StatusProcessor(self.status),
             groups,

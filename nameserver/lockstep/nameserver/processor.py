@@ -36,7 +36,7 @@ from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import ANY_USER, SUPER_USER, inside
-from lockstep.runtime.requests.request import Change, Request
+from lockstep.runtime.requests.request import AuditedChange, Request
 
 log = get_logger("lockstep.nameserver")
 
@@ -92,7 +92,7 @@ class RouteProcessor:
         try:
             change = self._table.register(registration, self._connection(request.endpoint), self._clock.monotonic_ms())
         except BrokerNameTakenError as error:
-            request.change = Change(f"broker:{registration.name}")
+            request.change = AuditedChange(f"broker:{registration.name}")
             log_limited(log, "warning", "broker.refused", name=registration.name, peer=request.endpoint.peer, reason=error.remark)
             raise
         finally:
@@ -102,7 +102,7 @@ class RouteProcessor:
         if change.joined or change.adopted or change.refused:
             counts = {"adopted": len(change.adopted), "refused": len(change.refused) + change.refused_more}
             facts = {"joined": change.joined, "term": registration.term, "listeners": registration.listeners, **counts}
-            request.change = Change(f"broker:{registration.name}", after=facts)
+            request.change = AuditedChange(f"broker:{registration.name}", after=facts)
         if change.superseded is not None and (older := self._connections.get(change.superseded)) is not None:
             older.close(f"broker {registration.name} has registered from {request.endpoint.peer}")
         self._notify_brokers(change.adopted, request.endpoint)
@@ -114,7 +114,7 @@ class RouteProcessor:
         _check_broker(request, header.broker_name)
         if self._table.unregister(header.broker_name, header.store_id, header.term, request.endpoint.id):
             log_limited(log, "info", "broker.unregistered", name=header.broker_name, reason="unregistered by the broker")
-            request.change = Change(f"broker:{header.broker_name}")
+            request.change = AuditedChange(f"broker:{header.broker_name}")
         return request.reply()
 
     @handles(
@@ -156,7 +156,7 @@ class RouteProcessor:
     def forget_deletions(self, request: Request) -> Command:
         header: ForgetDeletionsHeader = request.header
         forgotten = self._table.forget_deletions(header.counter_max)
-        request.change = Change("cluster", after={"forgotten": forgotten})
+        request.change = AuditedChange("cluster", after={"forgotten": forgotten})
         if forgotten:
             log.warning("deletions.forgotten", count=forgotten, peer=request.endpoint.peer)
         return request.reply(ForgetDeletionsReply(forgotten, self._table.layouts.deleted_count))

@@ -29,8 +29,8 @@ class UsersFile:
     """Returns unpredictable bytes."""
 
     def add(self, name: str, password: str | None, entries: Mapping[str, Any] = NO_ENTRIES) -> None:
-        """Add a user, and make the file if there is none. `entries`: what the user's table has besides: rights, networks, a secret instead
-        of a password.
+        """Add a user, and make the file if there is none. `entries`: what the user's table has besides: rights, networks, limits, a secret
+        instead of a password.
 
         Raise OperationError if the user exists, ConfigError for an invalid name, password or entry.
         """

@@ -25,10 +25,14 @@ def checked(response: Command, accepted: Container[int] = SUCCEEDED) -> Command:
 
 def _error_of(response: Command) -> BrokerError:
     error = broker_error(response.code, response.remark)
-    named_ms = response.fields.get(RETRY_AFTER_FIELD)
-    if isinstance(named_ms, int):
-        error.retry_after_ms = min(max(named_ms, 0), RETRY_AFTER_MS_MAX)
+    error.retry_after_ms = retry_after_ms(response)
     return error
+
+
+def retry_after_ms(response: Command) -> int | None:
+    """Return the pause that a refusal asks for before the request is repeated, or None."""
+    named_ms = response.fields.get(RETRY_AFTER_FIELD)
+    return min(max(named_ms, 0), RETRY_AFTER_MS_MAX) if isinstance(named_ms, int) else None
 
 
 @dataclass(frozen=True, slots=True)

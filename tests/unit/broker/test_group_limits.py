@@ -13,6 +13,7 @@ from lockstep.broker.groups.tables.activity_table import DAY_MS
 from lockstep.broker.journal import Journal
 from lockstep.broker.maintenance import StoreMaintenance
 from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import ConsumeFromWhere, GroupSettings, LockResult, LockVerdict, QueueOffset, ResetBody
@@ -23,7 +24,9 @@ from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import MessageQueue, TopicLayout
+from lockstep.runtime.clock import Clock
 from lockstep.runtime.metrics import SLICE_ITEMS
+from lockstep.runtime.requests.audit import RequestAudit
 from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.security.server_security import OPEN
 from support.broker_fakes import FakeEndpoint, FakeHost, request
@@ -441,7 +444,8 @@ async def test_scrape_reads_at_most_a_slice_of_entries_per_turn(monkeypatch: pyt
         endpoints: ClassVar[dict[int, object]] = {}
         security = OPEN
 
-    metrics = BrokerMetrics(Config(), Store(), State(), Pulls(), Figures(Store(), State(), Pulls()))  # type: ignore[arg-type]
+    parts = Config(), Store(), State(), Pulls(), Figures(Store(), State(), Pulls())  # type: ignore[arg-type]
+    metrics = BrokerMetrics(*parts, RequestAudit("c"), UserQuotas(None, Clock()))  # type: ignore[arg-type]
     monkeypatch.setattr(BrokerMetrics, "_log", lambda self, figures: None)
     scrape = asyncio.ensure_future(metrics.render({}, Server()))
     while not scrape.done():

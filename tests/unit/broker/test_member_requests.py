@@ -8,6 +8,7 @@ import pytest
 from lockstep.broker.classic.connections import ClassicConnection
 from lockstep.broker.classic.relay import MEMBER_MS, NATIVE_MEMBER_MS, RelayProcessor
 from lockstep.broker.classic.replies import PRODUCER_MS, ReplyProcessor
+from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import JSON, Command
 from lockstep.protocol.errors import MemberTimeoutError, RequestCodeNotSupportedError, RequestTimeoutError, SystemBusyError
@@ -90,7 +91,7 @@ async def test_member_that_does_not_respond_is_reported_and_can_be_asked_again()
 
 async def test_producer_that_does_not_accept_a_reply_is_reported() -> None:
     endpoint = SilentEndpoint()
-    replies = ReplyProcessor(cast(Any, client_on(endpoint)), Clock())
+    replies = ReplyProcessor(cast(Any, client_on(endpoint)), Clock(), UserQuotas(None, Clock()))
     header = SendMessageHeader("repliers", "DefaultCluster_REPLY_TOPIC", 0, properties="REPLY_TO_CLIENT\x01m")
     replies.send_reply(Request(Command(324, 5, codec=JSON), cast(Any, endpoint), header, b"answer"))
     assert endpoint.sent == []
@@ -103,7 +104,7 @@ async def test_producer_that_does_not_accept_a_reply_is_reported() -> None:
 async def test_reply_to_a_producer_that_reads_too_slowly_is_refused() -> None:
     endpoint = SilentEndpoint()
     endpoint.unsent_bytes = 17 << 20
-    replies = ReplyProcessor(cast(Any, client_on(endpoint)), Clock())
+    replies = ReplyProcessor(cast(Any, client_on(endpoint)), Clock(), UserQuotas(None, Clock()))
     header = SendMessageHeader("repliers", "DefaultCluster_REPLY_TOPIC", 0, properties="REPLY_TO_CLIENT\x01m")
     with pytest.raises(SystemBusyError, match="client m reads too slowly"):
         replies.send_reply(Request(Command(324, 5, codec=JSON), cast(Any, endpoint), header, b"answer"))

@@ -13,6 +13,7 @@ from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_message import SendMessageProcessor
 from lockstep.broker.processors.sent_frames import SentFrames
 from lockstep.broker.processors.topic import TopicProcessor
+from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.store import Store
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.send_gate import SendGate
@@ -52,7 +53,7 @@ class Broker:
         homes = GroupTopics(self.topics)
         self.delays = DelayedDelivery(self.store, DelayTable(Journal()), homes, LEVELS_MS)  # type: ignore[arg-type]
         failed = FailedMessages(self.store, None, self.delays, homes)  # type: ignore[arg-type]
-        frames = SentFrames(cast(Store, self.store), self.topics, self.gate, self.holds, self.host.clock)
+        frames = SentFrames(cast(Store, self.store), self.topics, self.gate, self.holds, self.host.clock, UserQuotas(None, self.host.clock))
         records = SendProcessor(self.sequences, frames)
         messages = SendMessageProcessor(frames, creator, failed, self.host.random, cluster="DefaultCluster")
         self.dispatcher = Dispatcher([records, messages, creator], self.store)

@@ -90,6 +90,16 @@ def test_rights_are_added_shown_and_tested(world: World) -> None:
     assert world.path.read_text() == before
 
 
+def test_limits_are_added_and_shown_and_refused_with_the_key(world: World) -> None:
+    world.run("add", "shop", "--limit", "bytes_in_per_s=20MiB", "--limit", "connections=50", password=PASSWORD)
+    assert 'limits = {bytes_in_per_s = "20MiB", connections = "50"}' in world.path.read_text()
+    (shop,) = json.loads(world.run("list", "--json"))["users"]
+    assert shop["limits"] == {"connections": 50, "bytes_in_per_s": 20 << 20}
+    assert "connections=50, bytes_in_per_s=20971520" in world.run("list")
+    for limit, words in [("connections", "limits.connections: ''"), ("topics=1", "limits: unknown key 'topics'")]:
+        assert f"user.billing: {words}" in world.run("add", "billing", "--limit", limit, password=PASSWORD, code=2)
+
+
 def test_users_are_added_changed_listed_and_removed(world: World) -> None:
     assert "Added user billing" in world.run("add", "billing", password="correct horse")
     assert stat.S_IMODE(os.stat(world.path).st_mode) == 0o600

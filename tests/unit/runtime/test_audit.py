@@ -26,7 +26,7 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.logs.audit_file import AuditFile
 from lockstep.runtime.logs.log_limit import EVENTS_MAX
 from lockstep.runtime.requests import login
-from lockstep.runtime.requests.audit import Facts, RequestAudit
+from lockstep.runtime.requests.audit import AuditFacts, RequestAudit
 from lockstep.runtime.requests.request import Request
 from lockstep.runtime.security.authenticated_user import AccessDeniedError, RequestUser
 from support.logins import PASSWORD, logging_in, write_users
@@ -118,8 +118,8 @@ async def test_audit_has_logins_changes_with_before_and_after_and_refusals(tmp_p
         denied,
         denied,
     ]
-    assert events[4]["before"] == {"retention_hours": "72.0"}
-    assert events[4]["after"] == {"retention_hours": "5.0"}
+    assert events[4]["before"] == {"retention_hours": "72"}
+    assert events[4]["after"] == {"retention_hours": "5"}
     assert "before" not in events[3]
     assert events[3]["after"] == {"counter": 1, "brokers": 1, "read": 4, "write": 4, "deleted": False}
     refusals = [each for each in events if each["event"] == "request"]
@@ -143,7 +143,7 @@ async def test_refusal_that_a_part_of_a_response_has_is_audited_too(tmp_path: Pa
 
 @pytest.mark.simulated
 async def test_number_of_refusals_that_were_left_out_is_told_for_each_user() -> None:
-    events: list[Facts] = []
+    events: list[AuditFacts] = []
     audit = RequestAudit("broker-a", lambda facts: events.append(facts) is None)
     endpoint = Endpoint(Host.current(), None)
     for user, count in (("shop", EVENTS_MAX + 3), ("billing", 2)):

@@ -22,7 +22,7 @@ from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.host import Host
 from lockstep.runtime.requests import login
-from lockstep.runtime.requests.audit import RequestAudit
+from lockstep.runtime.requests.audit import AuditFacts, RequestAudit
 from lockstep.runtime.requests.dispatch import Dispatcher, handles
 from lockstep.runtime.requests.login import GUEST_BYTES_MAX, GUEST_REQUESTS_MAX, LoginProcessor
 from lockstep.runtime.requests.needs import PUB, on_topic
@@ -49,8 +49,8 @@ class Processor:
 
 
 @asynccontextmanager
-async def serving(security: ServerSecurity) -> AsyncIterator[tuple[Server, LoginProcessor]]:
-    audit = RequestAudit("server")
+async def serving(security: ServerSecurity, events: list[AuditFacts] | None = None) -> AsyncIterator[tuple[Server, LoginProcessor]]:
+    audit = RequestAudit("server", None if events is None else lambda facts: events.append(facts) is None)
     logins = LoginProcessor(Host.real(), security, audit)
     dispatcher = Dispatcher([Processor(), logins], admit=logins.gate, audit=audit)
     server = Server(Host.real(), {"internal": ("127.0.0.1", 0)}, dispatcher, on_connect=logins.connected, security=security)
@@ -194,6 +194,32 @@ async def test_longer_frames_of_guests_are_limited_together_and_the_longest_make
     reasons = [message for message in caplog.messages if message.startswith("connection.refused")]
     for reason, words in zip(reasons, ["frames without a valid signature have more than 1000000 bytes", "frame length"], strict=True):
         assert words in reason
+
+
+async def test_audit_has_each_signer_once_a_connection_and_what_was_refused_also_oneway_and_connections_are_limited(
+    users: ServerSecurity, tmp_path: Path
+) -> None:
+    events: list[AuditFacts] = []
+    written = tmp_path / "users.toml"
+    written.write_text(written.read_text().replace("[user.billing]", "[user.billing]\nlimits = { connections = 1 }"))
+    assert users.users is not None
+    assert users.users.look(0)
+    shop = {"key": "shop", "secret": "a secret of the shop"}
+    async with serving(users, events) as (server, _), wire(server) as java, wire(server) as other:
+        for signer in ({}, {}, shop, {"secret": "wrong secret"}):
+            java.writer.write(encode_frame(Command(ASK, 5, ONEWAY_FLAG, fields=signed(TOPIC, **signer), codec=JSON)))
+        assert (await ask(java)).remark == "billing 0"
+        refused = await ask(other)
+        assert (refused.code, refused.remark) == (ResponseCode.NO_PERMISSION, "user billing has 1 connections to this server, its limit")
+        assert (await ask(java)).remark == "billing 0"
+    assert [(each["event"], each["user"], each["outcome"]) for each in events] == [
+        ("login", "billing", "done"),
+        ("login", "shop", "done"),
+        ("request", "shop", "denied"),
+        ("login", "billing", "failed"),
+        ("login", "billing", "failed"),
+    ]
+    assert not [each for each in events if SECRET in str(each)]
 
 
 async def test_refused_oneway_requests_are_logged_because_their_sender_never_learns(

@@ -9,6 +9,7 @@ import pytest
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.security import watched_files
 from lockstep.runtime.security.scram import ITERATIONS_MIN, Verifier
+from lockstep.runtime.security.user_limits import NO_LIMITS, UserLimits
 from lockstep.runtime.security.users import check_user_name, parse_users, read_users
 
 KEY = 'key = "' + "0a" * 32 + '"\n'
@@ -41,6 +42,13 @@ def test_users_are_parsed() -> None:
     assert len(found.digest) == 8
 
 
+def test_limits_are_parsed_and_users_without_them_cost_no_look() -> None:
+    limits = 'limits = { connections = 5, bytes_in_per_s = "20MiB", bytes_out_per_s = "7 B", requests_per_s = "20000", producer_ids = 1 }'
+    found = parse_users(user(f'verifier = "{ONE}"\n{limits}') + f'[user.b]\nverifier = "{ONE}"\nlimits = {{}}'.encode())
+    assert found.limited == {"billing": UserLimits(5, 20_000, 20 << 20, 7, None, 1)}
+    assert found.users["b"].limits == NO_LIMITS
+
+
 def test_unknown_user_gets_a_verifier_that_survives_an_edit_of_the_file() -> None:
     before, after = parse_users(user()), parse_users(user(name="other"))
     assert before.digest != after.digest
@@ -66,6 +74,24 @@ def test_unknown_user_gets_a_verifier_that_survives_an_edit_of_the_file() -> Non
         (user(f'verifier = "{ONE}"\nfrom = ["10.0.0.1/8"]'), "user.billing: from: 10.0.0.1/8 has host bits set"),
         (user(f'verifier = "{ONE}"\nsuper = "yes"'), "user.billing: super: expected true or false"),
         (user(f'verifier = "{ONE}"\nbrokers = [1]'), "user.billing: brokers: expected a text or a list of texts"),
+        (user(f'verifier = "{ONE}"\nlimits = 1'), "user.billing: limits: expected a table"),
+        (
+            user(f'verifier = "{ONE}"\nlimits = {{ topics = 1 }}'),
+            "user.billing: limits: unknown key 'topics': expected conn",
+        ),
+        *(
+            (user(f'verifier = "{ONE}"\nlimits = {{ {entry} }}'), f"user.billing: limits.{words}")
+            for entry, words in [
+                ("connections = -1", "connections: '-1': expected a number from 1 to 1125899906842624"),
+                ("held_pulls = 0", "held_pulls: '0': expected a number"),
+                ("held_pulls = 1.5", "held_pulls: '1.5': expected a number"),
+                ("requests_per_s = true", "requests_per_s: 'True': expected a number"),
+                ("requests_per_s = '1MiB'", "requests_per_s: '1MiB': expected a number"),
+                ("bytes_in_per_s = '20MB'", "bytes_in_per_s: '20MB': expected a number of bytes, as 1000000"),
+                ("bytes_out_per_s = '-1MiB'", "bytes_out_per_s: '-1MiB': expected a number of bytes"),
+                ("bytes_out_per_s = '9999999GiB'", "bytes_out_per_s: '9999999GiB': expected a number of bytes"),
+            ]
+        ),
         (user(name='"a b"'), "'a b' is not the name of a user"),
     ],
 )

@@ -19,7 +19,7 @@ from lockstep.protocol.names import check_group
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import GET, UPDATE, inside, on_group
-from lockstep.runtime.requests.request import Change, HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.request import AuditedChange, HandlerResult, PendingResponse, Request
 from lockstep.runtime.security.rights import Kind, resource
 from lockstep.runtime.turn import TurnBudget
 
@@ -141,7 +141,7 @@ class GroupAdminProcessor:
         for config in body.group_config_list:
             await self._budget.take()
             self._store(request, config)
-        request.change = Change(", ".join(resource(Kind.GROUP, config.group_name) for config in body.group_config_list))
+        request.change = AuditedChange(", ".join(resource(Kind.GROUP, config.group_name) for config in body.group_config_list))
         return PendingResponse(request.reply())
 
     @handles(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupConfigHeader, needs=[on_group(GET, name="group")], native=False, classic=True)

@@ -20,7 +20,7 @@ from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import ANY_USER, CREATE, DELETE, GET, LIST, PUB, SUB, UPDATE, inside, on_topic
-from lockstep.runtime.requests.request import Change, HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.request import AuditedChange, HandlerResult, PendingResponse, Request
 from lockstep.runtime.security.rights import Kind, resource
 from lockstep.runtime.turn import TurnBudget
 
@@ -92,7 +92,7 @@ class TopicAdminProcessor:
         for asked in every:
             await self._budget.take()
             self._put(request, asked)
-        request.change = Change(", ".join(resource(Kind.TOPIC, asked.topic) for asked in every))
+        request.change = AuditedChange(", ".join(resource(Kind.TOPIC, asked.topic) for asked in every))
         return self._creator.respond_when_known(request, PendingResponse(request.reply()))
 
     @handles(RequestCode.DELETE_TOPIC_IN_BROKER, TopicHeader, needs=[on_topic(DELETE)], lane=ROUTE_LANE, native=False, classic=True)

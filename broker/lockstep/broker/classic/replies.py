@@ -9,6 +9,7 @@ from functools import partial
 from lockstep.broker.classic.batch import joined_properties
 from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.processors.send_message import classic_send
+from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
@@ -29,7 +30,8 @@ UNSENT_BYTES_MAX = 16 << 20
 class ReplyProcessor:
     """Passes replies on to producers."""
 
-    def __init__(self, connections: ClientConnections, clock: Clock) -> None:
+    def __init__(self, connections: ClientConnections, clock: Clock, quotas: UserQuotas) -> None:
+        self._quotas = quotas
         self._connections = connections
         self._clock = clock
 
@@ -54,6 +56,8 @@ class ReplyProcessor:
             raise BrokerSystemError(f"client {client_id} is one of lockstep's SDK, which takes no replies: the reply was dropped")
         if producer.endpoint.unsent_bytes > UNSENT_BYTES_MAX:
             raise SystemBusyError(f"client {client_id} reads too slowly: the reply was dropped")
+        if self._quotas.limited:
+            self._quotas.admit_send(request.user.name, request.size)
         now_ms = self._clock.wall_ms()
         endpoint = producer.endpoint
         pushed = PushReplyHeader(

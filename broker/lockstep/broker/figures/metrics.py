@@ -10,6 +10,7 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.broker.figures.figures import Figures
 from lockstep.broker.nameserver_registration import RegistrationState
 from lockstep.broker.processors.pull import PullProcessor
+from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.broker.tables.topic_table import NAMES_MAX
@@ -25,9 +26,17 @@ class BrokerMetrics:
     """Renders all metrics of one broker."""
 
     def __init__(
-        self, config: BrokerConfig, store: Store, state: BrokerState, pulls: PullProcessor, figures: Figures, audit: RequestAudit
+        self,
+        config: BrokerConfig,
+        store: Store,
+        state: BrokerState,
+        pulls: PullProcessor,
+        figures: Figures,
+        audit: RequestAudit,
+        quotas: UserQuotas,
     ) -> None:
         self._audit = audit
+        self._quotas = quotas
         self._labels = {"cluster": config.cluster, "node_type": "broker", "node_id": config.name}
         self._store = store
         self._state = state
@@ -47,6 +56,8 @@ class BrokerMetrics:
         families.gauge("lockstep_registered", "1 if this nameserver has accepted the broker.", ("nameserver",), rows)
         add_connections(families, server)
         add_access(families, self._audit)
+        text = "Sends that were refused, pulls that waited, and others that were refused, because of a limit of their user."
+        families.counter("lockstep_quota_exceeded", text, ("user", "limit"), list(self._quotas.exceeded.items()))
         return await families.render()
 
     def _topics(self, families: MetricFamilies, topics: Sequence[TopicFigures], groups: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import DELETE, SUB, UPDATE, on_group, on_topic
-from lockstep.runtime.requests.request import Change, HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.request import AuditedChange, HandlerResult, PendingResponse, Request
 from lockstep.runtime.security.rights import Kind, resource
 
 log = get_logger("broker")
@@ -34,7 +34,7 @@ class GroupChangesProcessor:
         peer, before = request.endpoint.peer, self._coordination.state.settings.get(settings.group)
         self._coordination.admin.set_settings(settings)
         named = resource(Kind.GROUP, settings.group)
-        request.change = Change(named, None if before is None else asdict(before), asdict(settings))
+        request.change = AuditedChange(named, None if before is None else asdict(before), asdict(settings))
         facts = {"subscription_policy": settings.subscription_policy.value, "consume_enable": settings.consume_enable}
         log.info("group.configured", group=settings.group, peer=peer, **facts)
 
@@ -50,7 +50,7 @@ class GroupChangesProcessor:
                 raise
             raise BrokerSystemError(error.remark) from None  # RocketMQ's tools take NO_PERMISSION for a missing right
         facts = {"existed": count is not None, "with_progress": with_progress, "queues": count or 0}
-        request.change = Change(resource(Kind.GROUP, header.group), after=facts)
+        request.change = AuditedChange(resource(Kind.GROUP, header.group), after=facts)
         if count is not None:
             log.info("group.deleted", group=header.group, peer=request.endpoint.peer, with_progress=with_progress, queues=count)
         return PendingResponse(request.reply())
@@ -60,7 +60,7 @@ class GroupChangesProcessor:
         header: ForgetProgressHeader = request.header
         count = self._coordination.admin.forget_progress(header.consumer_group, header.topic)
         named = f"{resource(Kind.GROUP, header.consumer_group)}, {resource(Kind.TOPIC, header.topic)}"
-        request.change = Change(named, after={"queues": count})
+        request.change = AuditedChange(named, after={"queues": count})
         if count:
             log.info("progress.forgotten", group=header.consumer_group, topic=header.topic, peer=request.endpoint.peer, queues=count)
         return PendingResponse(request.reply(ForgetProgressReply(count)))
@@ -82,5 +82,5 @@ def reset_progress(coordination: Coordination, body: ResetBody, request: Request
     moved = {before.queue_id: [before.offset, after.offset] for before, after in zip(reply.queues, body.queues, strict=True)}
     log.info("progress.reset", group=body.group, topic=body.topic, peer=request.endpoint.peer, queues=moved)
     offsets = [{queue.queue_id: queue.offset for queue in queues} for queues in (reply.queues, body.queues)]
-    request.change = Change(f"{resource(Kind.GROUP, body.group)}, {resource(Kind.TOPIC, body.topic)}", *offsets)
+    request.change = AuditedChange(f"{resource(Kind.GROUP, body.group)}, {resource(Kind.TOPIC, body.topic)}", *offsets)
     return reply

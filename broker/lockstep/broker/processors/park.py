@@ -15,7 +15,7 @@ from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import GET, SUB, UPDATE, inside, on_group, on_topic
-from lockstep.runtime.requests.request import NO_RESPONSE, Change, HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.request import NO_RESPONSE, AuditedChange, HandlerResult, PendingResponse, Request
 from lockstep.runtime.security.rights import Kind, resource
 
 log = get_logger("broker.park")
@@ -62,7 +62,7 @@ class ParkProcessor:
             check_group(body.group)
             request.user.check_group(body.group, *((SUB, GET) if body.action is ParkAction.LIST else (UPDATE,)))
         if body.action is not ParkAction.LIST:
-            request.change = Change(f"{resource(Kind.GROUP, body.group or '')}, {resource(Kind.TOPIC, body.topic or '')}")
+            request.change = AuditedChange(f"{resource(Kind.GROUP, body.group or '')}, {resource(Kind.TOPIC, body.topic or '')}")
         reply = self._coordination.parking.control(body, request.user.sees_group)
         if body.action is ParkAction.LIST:
             return request.reply(body=reply)

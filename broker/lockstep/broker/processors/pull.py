@@ -23,6 +23,7 @@ from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.groups.tables.park_table import KeyFilter, WaitingFilter
 from lockstep.broker.processors.cold_reads import ColdReads
 from lockstep.broker.processors.pull_request import Filter, Pull, check_given, filter_of, page_of, unsupported_filter
+from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.store import ReadResult, ReadStatus, Store
 from lockstep.broker.tables.long_poll_table import (
     HELD_MAX,
@@ -43,7 +44,7 @@ from lockstep.protocol.errors import (
     SubscriptionNotLatestError,
     TransportError,
 )
-from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, SUSPEND, PullHeader, PullReply
+from lockstep.protocol.headers.pull import COMMIT_OFFSET, SUBSCRIPTION, PullHeader, PullReply
 from lockstep.protocol.names import check_group, check_topic, is_tool_group
 from lockstep.protocol.object_text import text_of
 from lockstep.protocol.tags import EXPRESSION_LENGTH_MAX
@@ -55,7 +56,7 @@ from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import GET, SUB, inside
-from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request, RetryLaterError
 from lockstep.runtime.security.authenticated_user import ANYBODY
 from lockstep.runtime.turn import Turn
 
@@ -78,6 +79,8 @@ TURN_HELD_MAX = 512
 PULL_HEADER_BYTES_MAX = REQUEST_HEADER_BYTES_MAX + 4 * EXPRESSION_LENGTH_MAX
 """A pull may carry a subscription expression."""
 PULL_NEEDS = [inside("Sub group and topic; for a tool that only reads, Sub or Get both")]
+LATE_MS = 1_000
+"""How long a pull whose client does not let it wait does so all the same if its user is above a limit. RocketMQ's clients wait 10 s."""
 TURN_PULLS_MAX = 1_024
 """Pulls that one loop turn serves, of any kind."""
 DELIVERED_MAX = 10_000
@@ -116,6 +119,7 @@ class PullProcessor:
         topics: TopicTable,
         coordination: Coordination,
         *,
+        quotas: UserQuotas,
         held_max: int = HELD_MAX,
         held_per_group_max: int = HELD_PER_GROUP_MAX,
         traced: bool = False,
@@ -126,6 +130,7 @@ class PullProcessor:
         self._store = store
         self._topics = topics
         self._coordination = coordination
+        self._quotas = quotas
         self._holds: LongPollTable[Pull] = LongPollTable(held_max=held_max, held_per_group_max=held_per_group_max)
         self._found: deque[Pull] = deque()
         self._turn = Turn("pulls", self._serve_found, self._turn_failed)
@@ -167,7 +172,7 @@ class PullProcessor:
         if request.is_oneway:
             return NO_RESPONSE
         pull = Pull(request)
-        if header.sys_flag & SUSPEND and header.suspend_timeout_millis > 0:
+        if pull.suspends:
             pull.deadline_ms = self._clock.monotonic_ms() + min(header.suspend_timeout_millis, SUSPEND_MS_MAX)
         self._serve_soon([pull])
         return NO_RESPONSE
@@ -221,7 +226,8 @@ class PullProcessor:
         now_ms = self._clock.monotonic_ms()
         expired = self._take(lambda holds: holds.take_expired(now_ms, TURN_HELD_MAX))
         for pull in expired:
-            pull.deadline_ms = None
+            if pull.deadline_ms is not None and pull.deadline_ms <= now_ms:  # else it is tried again
+                pull.deadline_ms = None
         self._serve_soon(expired)
         self._arm()
 
@@ -235,7 +241,7 @@ class PullProcessor:
     def _end_early(self, excess: list[Pull]) -> None:
         self.excess_count += len(excess)
         for pull in excess:
-            pull.deadline_ms = None  # its response is that of a pull at its deadline
+            pull.deadline_ms, pull.late_ms = None, 0  # its response is that of a pull at its deadline
         self._serve_soon(excess)
 
     def _arm(self) -> None:
@@ -319,6 +325,8 @@ class PullProcessor:
             self._block(pull)
             return
         if not self._admit(pull):
+            return
+        if self._quotas.limited and not self._stopping and self._waits_for_quota(pull):
             return
         header: PullHeader = request.header
         count, size = page_of(header, native=request.is_native)
@@ -437,14 +445,21 @@ class PullProcessor:
 
     def _hold(self, pull: Pull) -> bool:
         header: PullHeader = pull.request.header
-        endpoint = pull.request.endpoint
         if pull.deadline_ms is None or self._stopping or pull.gap is not None:
             return False
         if self._store.bounds(header.topic, header.queue_id)[1] > pull.offset:
             self._serve_soon([pull])
             return True
+        return self._put(pull, pull.deadline_ms)
+
+    def _put(self, pull: Pull, until_ms: int) -> bool:
+        """Put a pull into the table. Return False if its connection holds its maximum. Raise RetryLaterError if its user does."""
+        header: PullHeader = pull.request.header
+        user = pull.request.user.name if self._quotas.limited else ""
+        if user:
+            self._quotas.check_held(user, self._holds.count_of(user))
         place = header.consumer_group, header.topic, header.queue_id
-        held = HeldPull(pull, endpoint.id, *place, pull.deadline_ms, expression_bytes(header.subscription))
+        held = HeldPull(pull, pull.request.endpoint.id, *place, until_ms, expression_bytes(header.subscription), user)
         try:
             if not self._holds.hold(held):
                 return False
@@ -455,6 +470,27 @@ class PullProcessor:
         if oldest is not None:
             self._end_early([oldest.item])
         self._arm()
+        return True
+
+    def _waits_for_quota(self, pull: Pull) -> bool:
+        """Return whether the pull waits because its user is above a limit, or was answered without messages because it has for so long.
+
+        It waits in the table of held pulls, so that all their limits and ends hold for it. One that is woken too early keeps its turn.
+        Raise RetryLaterError if it has waited for so long and its client takes an empty response for the end of the queue.
+        """
+        user, now_ms = pull.request.user.name, self._clock.monotonic_ms()
+        if self._quotas.admit_pull(user, is_counted=pull.is_counted):
+            pull.is_counted = True
+            return False
+        if pull.late_ms is None:
+            pull.late_ms = now_ms + LATE_MS if pull.deadline_ms is None else pull.deadline_ms
+        if pull.due_ms <= now_ms:
+            pull.due_ms = self._quotas.pull_due_ms(user)
+        if now_ms >= pull.late_ms or not self._put(pull, min(pull.due_ms, pull.late_ms)):
+            if not pull.suspends:
+                raise RetryLaterError(f"pulls of user {user} are above its limits at this broker", max(pull.due_ms - now_ms, LATE_MS))
+            first, end = self._store.bounds(pull.request.header.topic, pull.request.header.queue_id)
+            self._send(pull, ResponseCode.PULL_RETRY_IMMEDIATELY, ReadResult(ReadStatus.NO_MATCHED, pull.offset, first, end))
         return True
 
     # -------------------------------------------------------------------------------------------------------------- responding
@@ -479,7 +515,10 @@ class PullProcessor:
         if parts:
             if self._traced and not request.is_native:
                 parts = with_trace_marks(parts)
-            self._turn_bytes += sum(map(len, parts))
+            size = sum(map(len, parts))
+            self._turn_bytes += size
+            if self._quotas.limited:
+                self._quotas.count_pulled(request.user.name, size)
             self.found_count += 1
         else:
             self.empty_count += 1

@@ -8,7 +8,7 @@ from lockstep.broker.groups.tables.park_table import ParkFilter
 from lockstep.broker.store.queues.predicates import Keep
 from lockstep.protocol.bodies import SQL92, TAG
 from lockstep.protocol.errors import BrokerSystemError, LocalProtocolError, SubscriptionParseError
-from lockstep.protocol.headers.pull import PullHeader
+from lockstep.protocol.headers.pull import SUSPEND, PullHeader
 from lockstep.protocol.sql92 import SqlError, compile_sql, count_comparisons, parse_sql
 from lockstep.protocol.tags import TagFilter, check_expression
 from lockstep.runtime.requests.request import Request
@@ -24,7 +24,7 @@ CLASSIC_BYTES_MAX = 256 << 10
 class Pull:
     """A pull from its request to its response. `offset` moves ahead of the request's while messages come that do not match its filter."""
 
-    __slots__ = ("commit_seen", "deadline_ms", "failure", "fresh", "gap", "hidden", "offset", "request")
+    __slots__ = ("commit_seen", "deadline_ms", "due_ms", "failure", "fresh", "gap", "hidden", "is_counted", "late_ms", "offset", "request")
 
     def __init__(self, request: Request) -> None:
         header: PullHeader = request.header
@@ -36,6 +36,12 @@ class Pull:
         """Whether its commit bit was obeyed or refused. A pull is checked again after it has waited."""
         self.deadline_ms: int | None = None
         """When the pull is due, by the monotonic clock; None if it must not be held."""
+        self.is_counted = False
+        """Whether it was counted towards the limit of its user's requests."""
+        self.late_ms: int | None = None
+        """Until when it waits at most because its user is above a limit; None: it has not waited for that."""
+        self.due_ms = 0
+        """When it is tried again, if it waits for that."""
         self.gap: tuple[int, int] | None = None
         self.hidden: ParkFilter | None = None
         """What parked keys hid from the last read."""
@@ -47,6 +53,12 @@ class Pull:
         """Return the group, the topic and the queue id."""
         header: PullHeader = self.request.header
         return header.consumer_group, header.topic, header.queue_id
+
+    @property
+    def suspends(self) -> bool:
+        """Return whether its client lets it wait for messages. If not, an empty response means that there are none."""
+        header: PullHeader = self.request.header
+        return bool(header.sys_flag & SUSPEND) and header.suspend_timeout_millis > 0
 
     @property
     def inspects(self) -> bool:

@@ -15,7 +15,7 @@ from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import DELETE, on_topic
-from lockstep.runtime.requests.request import Change, HandlerResult, PendingResponse, Request
+from lockstep.runtime.requests.request import AuditedChange, HandlerResult, PendingResponse, Request
 from lockstep.runtime.security.rights import Kind, resource
 
 log = get_logger("broker")
@@ -54,7 +54,7 @@ class PurgeProcessor:
             facts = {"queues": minimums, "messages": removed, "groups_moved": len(groups)}
             log.info("topic.purged", topic=body.topic, peer=request.endpoint.peer, **facts)
             before = {queue.queue_id: queue.before for queue in queues}
-            request.change = Change(resource(Kind.TOPIC, body.topic), before, minimums)
+            request.change = AuditedChange(resource(Kind.TOPIC, body.topic), before, minimums)
             await self._move_groups([(body.topic, queue_id, minimum) for queue_id, minimum in minimums.items()])
         return PendingResponse(request.reply(body=reply))
 

@@ -1,10 +1,10 @@
 """SEND_RECORDS: checks a send of lockstep's clients and appends it.
 
 The order of the checks is a rule (wire.md): the sequence first, so that a repeat gets its first response whatever else has changed; then
-the layout, topic and queue; then whether the broker takes sends at all; then disk space and every record, by the store. There is no await
-between the decoding of a send and its append. Every response waits until the log is confirmed up to its end, or as `durable` requires: also
-that of a repeat, because the first one may not be durable yet, and a refusal that reports a layout. Only refusals that depend on the
-request alone are sent at once.
+the layout, topic and queue; then whether the broker takes sends at all, and more of this user; then disk space and every record, by the
+store. There is no await between the decoding of a send and its append. Every response waits until the log is confirmed up to its end, or as
+`durable` requires: also that of a repeat, because the first one may not be durable yet, and a refusal that reports a layout. Only refusals
+that depend on the request alone are sent at once.
 """
 
 from lockstep.broker.processors.producer_owners import ProducerOwners
@@ -36,7 +36,7 @@ class SendProcessor:
         self._frames = frames
         self._store = frames.store
         self._topics = frames.topics
-        self._owners = ProducerOwners()
+        self._owners = ProducerOwners(frames.quotas)
 
     @handles(RequestCode.SEND_RECORDS, SendRecordsHeader, bytes, needs=[on_topic(PUB)], body_bytes_max=RECORDS_BYTES_MAX)
     def send_records(self, request: Request) -> HandlerResult:
@@ -50,7 +50,7 @@ class SendProcessor:
 
     def _send_in_sequence(self, request: Request, header: SendRecordsHeader, producer_id: str) -> HandlerResult:
         if request.user is not ANYBODY:
-            self._owners.check(producer_id, request.user.name)
+            self._owners.check(producer_id, request.user.name, self._store.now_ms())
         scope = Scope(producer_id, header.partition, header.topic, header.queue_id)
         place = header.partition, header.producer_epoch, header.first_sequence, header.count
         frame = FrameSequence(producer_id, *place, header.first, header.crc, bool(header.given))

@@ -124,7 +124,7 @@ class SendMessageProcessor:
         record = record_of_send(header, queue_id, request.body, self._cluster_for(request))
         level = delay_level(header.properties) if header.delay_ms is None else self._failed.delays.find_delay_level(header.delay_ms)
         if level > 0:
-            self._frames.check_room(header.topic, queue_id)
+            self._frames.admit(request, header.topic, queue_id)
             appended = self._failed.delays.append(self._copy_of(request, record), level)
         else:
             appended = self._frames.append(request, header.topic, queue_id, record, 1)

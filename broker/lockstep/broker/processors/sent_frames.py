@@ -6,6 +6,7 @@ What the broker sends on its own behalf (`broker/delivery`) does not come here.
 from collections.abc import Mapping
 from functools import lru_cache
 
+from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.store import Appended, Store
 from lockstep.broker.tables.send_gate import SendGate
 from lockstep.broker.tables.topic_table import TopicTable
@@ -14,6 +15,7 @@ from lockstep.protocol.errors import LocalProtocolError
 from lockstep.protocol.messages.record import NO_HOST, host_address, pack_host
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.requests.request import Request, RetryLaterError, Until
+from lockstep.runtime.security.authenticated_user import ANYBODY
 
 UNTIL: Mapping[bool | None, Until] = {None: "confirmed", True: "synced", False: "written"}
 """Header field `durable` → how far the log must be before the response is sent."""
@@ -28,8 +30,9 @@ HELD_RETRY_MS = 100
 class SentFrames:
     """Checks the queue, the broker's load and the holds of writes, and appends a frame."""
 
-    def __init__(self, store: Store, topics: TopicTable, gate: SendGate, holds: WriteHolds, clock: Clock) -> None:
+    def __init__(self, store: Store, topics: TopicTable, gate: SendGate, holds: WriteHolds, clock: Clock, quotas: UserQuotas) -> None:
         self.store = store
+        self.quotas = quotas
         self.topics = topics
         self._gate = gate
         self._holds = holds
@@ -38,10 +41,17 @@ class SentFrames:
     def append(
         self, request: Request, topic: str, queue_id: int, frame: bytes | bytearray | memoryview, count: int, *, sequenced: bool = False
     ) -> Appended:
-        """Append a frame; every send is stored by this. Raises the errors of `check_room` and of Store.append_frame."""
-        self.check_room(topic, queue_id)
+        """Append a frame; every send is stored by this, or by `broker/delivery` after a delay. Raises the errors of `admit` and of
+        Store.append_frame."""
+        self.admit(request, topic, queue_id)
         plain = bytes(frame) if isinstance(frame, memoryview) else frame
         return self.store.append_frame(topic, queue_id, plain, count, born_host=born_host(request.endpoint.peer), sequenced=sequenced)
+
+    def admit(self, request: Request, topic: str, queue_id: int) -> None:
+        """Check a send, and count it towards the limits of its user. Raises the errors of `check_room`, and RetryLaterError."""
+        self.check_room(topic, queue_id)
+        if request.user is not ANYBODY and self.quotas.limited:
+            self.quotas.admit_send(request.user.name, request.size)
 
     def check_room(self, topic: str, queue_id: int) -> None:
         """Check that the queue takes sends now. Raises the errors of TopicTable.check_writable and `check_load`, and RetryLaterError."""

@@ -5,7 +5,7 @@ from lockstep.protocol.bodies import ChangeSettings
 from lockstep.protocol.codes import RequestCode
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import GET, SUPER_USER, on_cluster
-from lockstep.runtime.requests.request import Change, HandlerResult, Request
+from lockstep.runtime.requests.request import AuditedChange, HandlerResult, Request
 
 
 class SettingsProcessor:
@@ -23,5 +23,5 @@ class SettingsProcessor:
         body: ChangeSettings = request.body
         changed = self._settings.change(body.values, request.endpoint.peer)
         before = {each.setting.name: each.before for each in changed.changes}
-        request.change = Change("cluster", before, {each.setting.name: each.setting.value for each in changed.changes})
+        request.change = AuditedChange("cluster", before, {each.setting.name: each.setting.value for each in changed.changes})
         return request.reply(body=changed)

@@ -28,7 +28,7 @@ from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import CREATE, DELETE, SUPER_USER, UPDATE, inside, on_topic
-from lockstep.runtime.requests.request import Change, HandlerResult, PendingResponse, Request, RunInLane
+from lockstep.runtime.requests.request import AuditedChange, HandlerResult, PendingResponse, Request, RunInLane
 from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
 from lockstep.runtime.security.rights import Kind, resource
 
@@ -112,7 +112,7 @@ class TopicProcessor:
         header: ForgetDeletionsHeader = request.header
         forgotten = self._topics.forget_deletions(header.counter_max) if header.counter_max > 0 else 0
         remembered = self._topics.layouts.deleted_count
-        request.change = Change("cluster", after={"forgotten": forgotten})
+        request.change = AuditedChange("cluster", after={"forgotten": forgotten})
         if forgotten:
             log.warning("deletions.forgotten", count=forgotten, remembered=remembered, peer=request.endpoint.peer)
         return PendingResponse(request.reply(ForgetDeletionsReply(forgotten, remembered)))
@@ -194,9 +194,9 @@ class TopicProcessor:
         return self._topics.create(asked)
 
 
-def topic_change(topic: str, before: TopicLayout | None, after: TopicLayout | None = None) -> Change:
+def topic_change(topic: str, before: TopicLayout | None, after: TopicLayout | None = None) -> AuditedChange:
     """Return what the audit knows of a change of a topic."""
-    return Change(resource(Kind.TOPIC, topic), layout_facts(before), layout_facts(after))
+    return AuditedChange(resource(Kind.TOPIC, topic), layout_facts(before), layout_facts(after))
 
 
 def layout_facts(layout: TopicLayout | None) -> dict[str, int | bool] | None:

@@ -13,7 +13,7 @@ as the caller handles in one turn of its loop.
 """
 
 import heapq
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -45,6 +45,8 @@ class HeldPull(Generic[T]):
     deadline_ms: int
     expression_bytes: int = 0
     """Memory of the subscription expression that the pull carries, if that is a long one."""
+    user: str = ""
+    """Whose pull it is, if it has limits."""
     number: int = field(default=0, init=False)
     """Number of this entry in the table, from 1. 0 if the pull is not held."""
 
@@ -76,6 +78,8 @@ class LongPollTable(Generic[T]):
         self._by_topic: dict[str, dict[int, HeldPulls[T]]] = {}
         self._by_group: dict[tuple[str, str, int], HeldPulls[T]] = {}
         self._by_connection: dict[int, HeldPulls[T]] = {}
+        self._by_user: Counter[str] = Counter()
+        """User with limits → number of pulls."""
         self._long: OrderedDict[int, HeldPull[T]] = OrderedDict()
         """The pulls with a long expression."""
         self._long_bytes = 0
@@ -86,6 +90,10 @@ class LongPollTable(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._all)
+
+    def count_of(self, user: str) -> int:
+        """Return how many pulls of a user with limits are held."""
+        return self._by_user[user]
 
     def held_by(self, group: str, topic: str, queue_id: int) -> list[T]:
         """Return what the pulls of a group are that are held at a queue, the oldest first."""
@@ -100,6 +108,8 @@ class LongPollTable(Generic[T]):
         self._number += 1
         pull.number = self._number
         self._all[pull.number] = mine[pull.number] = pull
+        if pull.user:
+            self._by_user[pull.user] += 1
         if pull.expression_bytes:
             self._long[pull.number] = pull
             self._long_bytes += pull.expression_bytes
@@ -226,6 +236,8 @@ class LongPollTable(Generic[T]):
         number, queues = pull.number, self._by_topic[pull.topic]
         if self._long.pop(number, None) is not None:
             self._long_bytes -= pull.expression_bytes
+        if pull.user:
+            self._by_user[pull.user] -= 1
         _drop(queues, pull.queue_id, number)
         if not queues:
             del self._by_topic[pull.topic]

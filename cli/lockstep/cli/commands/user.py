@@ -1,6 +1,7 @@
 """`lockstep user`: the file of the users of a cluster."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,6 +43,10 @@ def add_command(
     broker: Annotated[
         list[str] | None, typer.Option("--broker", metavar="BROKER", help="A broker that registers at nameservers as this user.")
     ] = None,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option("--limit", metavar="KEY=VALUE", help="What the user may use of a server, as bytes_in_per_s=20MiB; may be repeated."),
+    ] = None,
     is_super: Annotated[bool, typer.Option("--super", help="The user may do everything.")] = False,
     secret_file: Annotated[
         Path | None,
@@ -51,12 +56,13 @@ def add_command(
     """Add a user, and make the file if there is none. Without a role or a rule the user may do nothing. Servers read it again within
     seconds. With --secret-file the user has a password only if --password-file is given."""
     entries = {"from": allowed_from, "role": role, "topics": topic, "groups": group, "allow": allow, "deny": deny, "brokers": broker}
+    limits = dict(each.partition("=")[::2] for each in limit or ())
 
     def work(users: Any) -> None:
         secret = None if secret_file is None else users.secret_entry(secret_file)
         by_secret = secret is not None and password_file is None
         password = None if by_secret else read_password(name, password_file, is_new=True)
-        users.add(name, password, {"secret": secret, **entries, "super": is_super})
+        users.add(name, password, {"secret": secret, **entries, "super": is_super, "limits": limits})
         print_line(f"Added user {name} to {security}.")
 
     run(change_users(security, work))
@@ -120,15 +126,23 @@ def list_command(security: FileOption, as_json: JsonOption = False) -> None:
                     "allow": list(map(str, each.rights.allow)),
                     "deny": list(map(str, each.rights.deny)),
                     "brokers": list(each.brokers),
+                    "limits": _limits(each),
                 }
                 for each in found.users.values()
             ]
             print_json({"digest": found.digest, "users": rows})
             return
         print_table(
-            ["user", "passwords", "secrets", "from", "may"],
+            ["user", "passwords", "secrets", "from", "may", "limits"],
             [
-                (each.name, len(each.verifiers), len(each.secrets), ", ".join(map(str, each.networks)) or "everywhere", summary(each))
+                (
+                    each.name,
+                    len(each.verifiers),
+                    len(each.secrets),
+                    ", ".join(map(str, each.networks)) or "everywhere",
+                    summary(each),
+                    ", ".join(f"{key}={value}" for key, value in _limits(each).items()),
+                )
                 for each in found.users.values()
             ],
         )
@@ -144,6 +158,10 @@ def summary(user: User) -> str:
     told = [f"register {', '.join(user.brokers)}"] if user.brokers else []
     told += [f"{len(rules)} rules {word}" for word, rules in (("allow", rights.allow), ("deny", rights.deny)) if rules]
     return "; ".join(told) or "nothing"
+
+
+def _limits(user: User) -> dict[str, int]:
+    return {key: value for key, value in asdict(user.limits).items() if value is not None}
 
 
 async def change_users(security: Path, work: Callable[[Any], None]) -> None:

@@ -33,8 +33,8 @@ OFF, STDOUT = "off", "stdout"
 VALUE_LENGTH_MAX = 4_000
 """The longest JSON of a value before or after a change. A longer one is cut, and is a text then."""
 
-Facts = Mapping[str, object]
-AuditWriter = Callable[[Facts], bool]
+AuditFacts = Mapping[str, object]
+AuditWriter = Callable[[AuditFacts], bool]
 """Writes one event. Returns False if it was dropped."""
 
 
@@ -54,6 +54,11 @@ class RequestAudit:
         """By user; those of unknown users by an empty text."""
         self.dropped = 0
         """Events that could not be written."""
+
+    @property
+    def is_written(self) -> bool:
+        """Return whether events are written."""
+        return self._write is not None
 
     def logged_in(self, user: str, peer: str) -> None:
         """Note a login."""
@@ -116,7 +121,7 @@ def _cut(value: object) -> Any:
     return value if len(text) <= VALUE_LENGTH_MAX else f"{text[:VALUE_LENGTH_MAX]}…"
 
 
-def to_log(facts: Facts) -> bool:
+def to_log(facts: AuditFacts) -> bool:
     """Write an event to the log, whatever its level is."""
     rest: dict[str, Any] = {key: value for key, value in facts.items() if key != "event"}
     audit_logger().info(str(facts["event"]), **rest)
@@ -126,7 +131,7 @@ def to_log(facts: Facts) -> bool:
 def to_file(file: AuditFile, clock: Clock) -> AuditWriter:
     """Return what appends events to a file, as lines of JSON in ASCII, each with its time first."""
 
-    def write(facts: Facts) -> bool:
+    def write(facts: AuditFacts) -> bool:
         time = datetime.fromtimestamp(clock.wall_ms() / 1000, UTC).isoformat(timespec="milliseconds")
         return file.append(json.dumps({"time": time, **facts}, default=str).encode())
 

@@ -22,7 +22,7 @@ from lockstep.runtime.limits import REQUEST_BYTES_MAX, REQUEST_HEADER_BYTES_MAX
 from lockstep.runtime.requests.audit import RequestAudit
 from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, Lane, LaneLimits
 from lockstep.runtime.requests.needs import RequestNeeds
-from lockstep.runtime.requests.request import NO_RESPONSE, Change, HandlerResult, PendingResponse, Request, RunInLane, Until
+from lockstep.runtime.requests.request import NO_RESPONSE, AuditedChange, HandlerResult, PendingResponse, Request, RunInLane, Until
 from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
 from lockstep.runtime.turn import TurnBudget
 
@@ -100,9 +100,9 @@ class _Route:
         body: Any = b"" if spec.body is None else command.body if spec.body is bytes else codec.read_body(spec.body, command.body)
         return header, body
 
-    def change(self, request: Request) -> Change:
+    def change(self, request: Request) -> AuditedChange:
         """Return what the audit knows of a request before its handler is called."""
-        return Change(", ".join(filter(None, (need.resource(request) for need in self.spec.needs))))
+        return AuditedChange(", ".join(filter(None, (need.resource(request) for need in self.spec.needs))))
 
     def check(self, request: Request) -> None:
         """Raise AccessDeniedError unless the user of the request may do what it asks for."""
@@ -164,6 +164,7 @@ class Dispatcher:
         self._on_request = on_request
         self._admit = admit
         self._audit = audit
+        self._notes_changes = audit is not None and audit.is_written
         self._routes: dict[int, _Route] = {}
         self._classic_routes: dict[int, _Route] = {}
         for processor in processors:
@@ -208,7 +209,7 @@ class Dispatcher:
                 hint = OF_USERS if command.code in CODES_OF_USERS else ""
                 raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported by this server{hint}")
             request.header, request.body = route.decode(command)
-            if route.changes and self._audit is not None:
+            if route.changes and self._notes_changes:
                 request.change = route.change(request)
             if request.user is not ANYBODY:
                 route.check(request)

@@ -55,7 +55,7 @@ class RetryLaterError(SystemBusyError):
 
 
 @dataclass(slots=True)
-class Change:
+class AuditedChange:
     """What a request changes, for the audit. It has no bodies of messages and no secrets."""
 
     resource: str = ""
@@ -117,7 +117,7 @@ class Request:
         self.user: RequestUser = ANYBODY
         """Who sends it."""
         self.audit: FailureAudit | None = None
-        self.change: Change | None = None
+        self.change: AuditedChange | None = None
         """What the audit says of the request when it ends; None: it changes nothing, and is not audited unless it is denied."""
 
     @property

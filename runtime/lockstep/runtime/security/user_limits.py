@@ -48,9 +48,8 @@ NO_LIMITS = UserLimits()
 def _number(key: str, value: Any) -> int:
     in_bytes = key.startswith("bytes_")
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
-    if found is not None and found[2] in (UNITS if in_bytes else ("",)):
-        value = int(found[1]) * UNITS[found[2]]
-    if type(value) is not int or not 1 <= value <= LIMIT_MAX:
+    number = int(found[1]) * UNITS[found[2]] if found is not None and found[2] in (UNITS if in_bytes else ("",)) else value
+    if type(number) is not int or not 1 <= number <= LIMIT_MAX:
         form = 'a number of bytes, as 1000000, "500KiB", "20MiB" or "1GiB",' if in_bytes else "a number"
         raise ConfigError(f".{key}: {str(value)[:40]!r}: expected {form} from 1 to {LIMIT_MAX}")
-    return value
+    return number

@@ -21,7 +21,7 @@ from lockstep.protocol.errors import RemoteProtocolError, TransportError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader, PullReply
 from lockstep.protocol.messages.message import MessageExt, decode_messages
-from lockstep.protocol.responses import PULLED
+from lockstep.protocol.responses import PULLED, retry_after_ms
 from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("client.consumer")
@@ -151,7 +151,8 @@ def _read(worker: AbstractQueueWorker, response: Command, reply: PullReply, offs
 
 def _refused(worker: AbstractQueueWorker, response: Command) -> int:
     if response.code == ResponseCode.SYSTEM_BUSY:
-        return BUSY_PAUSE_MS
+        named_ms = retry_after_ms(response)
+        return BUSY_PAUSE_MS if named_ms is None else named_ms
     log.warning("pull.refused", queue=str(worker.queue), code=response.code, remark=response.remark)
     if response.code in _SUBSCRIPTION_UNKNOWN:
         worker.subscription_lapsed()
