@@ -222,21 +222,6 @@ async def test_audit_has_each_signer_once_a_connection_and_what_was_refused_also
     assert not [each for each in events if SECRET in str(each)]
 
 
-async def test_refused_oneway_requests_are_logged_because_their_sender_never_learns(
-    users: ServerSecurity, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with serving(users) as (server, logins), wire(server) as java:
-        for signer in ({"secret": "wrong secret"}, {"key": "shop", "secret": "a secret of the shop"}):
-            command = Command(ASK, 5, ONEWAY_FLAG, fields=signed(TOPIC, **signer), codec=JSON)
-            java.writer.write(encode_frame(command))
-        assert (await ask(java, key="shop", secret="a secret of the shop")).code == ResponseCode.NO_PERMISSION, "its sender learns"
-        assert logins._audit.failed_logins == {"billing": 1}
-    denied = [message for message in caplog.messages if message.startswith("oneway.denied")]
-    assert len(denied) == 1
-    assert "code=GET_MAX_OFFSET (30)" in denied[0]
-    assert "reason=user shop may not Pub topic:orders" in denied[0]
-
-
 async def test_change_of_the_files_is_in_force_for_the_next_request(users: ServerSecurity, tmp_path: Path) -> None:
     assert users.users is not None
     async with serving(users) as (server, _), wire(server) as java:

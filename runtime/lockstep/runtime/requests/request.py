@@ -164,8 +164,6 @@ class Request:
         if not isinstance(error, BrokerError | RemoteProtocolError | LocalProtocolError):
             facts = {"code": code_name(self.code), "peer": self.endpoint.peer, "error": text_of(error)}
             log_limited(log, "error", "request.failed", **facts, exc_info=error)
-        elif self.is_oneway and isinstance(error, AccessDeniedError):
-            log_limited(log, "warning", "oneway.denied", code=code_name(self.code), peer=self.endpoint.peer, reason=error.remark)
         self.note_refusal(error)
         if not self.is_done:
             self.respond(self._error_response(error))
