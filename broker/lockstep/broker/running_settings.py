@@ -24,7 +24,7 @@ FIXED = {
     "listen": _LISTENS,
     "admin_listen": _LISTENS,
     "admin_host": _LISTENS,
-    "insecure": _LISTENS,
+    **dict.fromkeys(("admin_token_file", "admin_open", "insecure"), _LISTENS),
     **dict.fromkeys(("tls", "tls_cert", "tls_key", "tls_client_ca", "security", "users", "security_last_good"), _LISTENS),
     "audit": "the file is opened at the start",
     "core": "what a crash leaves is decided at the start",

@@ -11,10 +11,13 @@ without a complete request: one more closes the oldest of them, so that a new co
 request is never closed in favor of another one. Requests for /metrics that arrive during a rendering get its result, and while 8
 connections wait for their response another request for /metrics gets 503. The other pages respond in the same turn of the loop.
 
-There is no authentication: anyone who can connect to the port can read the names of topics and groups and change the log level. A web page
-in a browser on this machine can't: the Host of a request must be an address or a name of this machine (not another name that resolves to
-its address), and a request that a browser sends without a preflight (POST, `Content-Type: text/plain`) changes nothing without the header
-X-Lockstep, which needs one.
+Pages that `ServerSecurity.guarded` names need the token of the admin port (`Authorization: Bearer TOKEN`), which is read again when its file
+changes. While there are such pages, /livez and /readyz tell their reasons, which have names in them, to requests with the token only. On
+this machine there are none, unless there is a token.
+
+A web page in a browser on this machine reaches nothing: the Host of a request must be an address or a name of this machine (not another
+name that resolves to its address), and a request that a browser sends without a preflight (POST, `Content-Type: text/plain`) changes nothing
+without the header X-Lockstep, which needs one.
 """
 
 import asyncio
@@ -47,6 +50,7 @@ JSON = "application/json"
 REASONS = {
     200: "OK",
     400: "Bad Request",
+    401: "Unauthorized",
     403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
@@ -83,6 +87,8 @@ class HttpResponse:
     content_type: str = TEXT
 
 
+CHALLENGE = "WWW-Authenticate: Bearer\r\n"
+HIDDEN = "the token of this port shows the reasons (--admin-token-file)"
 FAILED = HttpResponse(500, b"the request failed: see the log\n")
 BUSY = HttpResponse(503, f"{RESPONDING_MAX} connections wait for a response, the maximum: retry in a second\n".encode())
 
@@ -151,12 +157,16 @@ class AdminPort:
             step = "use its address, or start it with --admin-host"
             return HttpResponse(403, f"host {host[:80]!r} is not a name of this machine: {step}\n".encode())
         method, path = request.method, request.path.partition("?")[0]
+        if path not in ("/livez", "/readyz", "/metrics", "/log-level", "/reload"):
+            return HttpResponse(404, b"expected /livez, /readyz, /metrics, /log-level or /reload\n")
+        if path in self.security.guarded and not self._has_token(request):
+            if self.security.admin_token is None:
+                return HttpResponse(403, f"{path} needs a token, and this server has none: set admin_token_file\n".encode())
+            return HttpResponse(401, f"{path} needs the token of this port: Authorization: Bearer TOKEN\n".encode())
         if path == "/log-level" and method == "PUT":
             if request.fields.get("content-type", "").strip().lower().startswith("text/plain") and "x-lockstep" not in request.fields:
                 return HttpResponse(415, b"Content-Type text/plain: the header X-Lockstep, with any value, is required too\n")
             return _set_level(request.body.strip())
-        if path not in ("/livez", "/readyz", "/metrics", "/log-level", "/reload"):
-            return HttpResponse(404, b"expected /livez, /readyz, /metrics, /log-level or /reload\n")
         if path == "/reload":
             return await self._reload(request)
         if method != "GET":
@@ -165,8 +175,17 @@ class AdminPort:
             return await self._metrics()
         if path == "/log-level":
             return HttpResponse(200, f"{logging.level()}\n".encode())
+        return self._health(request, path)
+
+    def _has_token(self, request: HttpRequest) -> bool:
+        token = self.security.admin_token
+        return token is not None and token.value.is_in(request.fields.get("authorization", ""))
+
+    def _health(self, request: HttpRequest, path: str) -> HttpResponse:
         health = self.pages.health()
         reasons = ([] if health.failed is None else [health.failed]) + (list(health.unready) if path == "/readyz" else [])
+        if reasons and self.security.guarded and not self._has_token(request):
+            reasons = [HIDDEN]
         status = "ok" if not reasons else "failed" if health.failed is not None else "not ready"
         return HttpResponse(503 if reasons else 200, json.dumps({"status": status, "reasons": reasons}).encode() + b"\n", JSON)
 
@@ -283,5 +302,6 @@ class _Connection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing():
             return
         head = f"HTTP/1.1 {response.status} {REASONS[response.status]}\r\nContent-Type: {response.content_type}\r\n"
+        head += CHALLENGE if response.status == 401 else ""
         self._transport.write(f"{head}Content-Length: {len(response.body)}\r\nConnection: close\r\n\r\n".encode() + response.body)
         self._transport.close()

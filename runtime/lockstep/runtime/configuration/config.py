@@ -57,6 +57,8 @@ PROGRAM_OPTIONS = frozenset(
             "admin_listen",
             "audit",
             "admin_host",
+            "admin_token_file",
+            "admin_open",
             "connections_max",
             "message_delay_level",
         ),

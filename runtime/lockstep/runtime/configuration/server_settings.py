@@ -8,10 +8,11 @@ from lockstep.runtime.clock import Clock
 from lockstep.runtime.configuration.settings import Range
 from lockstep.runtime.configuration.tls_settings import TlsSettings
 from lockstep.runtime.connections.address import parse_address
-from lockstep.runtime.connections.listen_address import ADMIN, check_exposure, parse_listeners
+from lockstep.runtime.connections.listen_address import ADMIN, check_exposure, is_loopback, parse_listeners
 from lockstep.runtime.connections.server import CONNECTIONS_MAX
 from lockstep.runtime.logs.audit_file import AuditFile
 from lockstep.runtime.requests.audit import OFF, STDOUT, RequestAudit, to_file, to_log
+from lockstep.runtime.security.admin_token import GUARDED, AdminToken, read_token
 from lockstep.runtime.security.server_security import ServerSecurity
 from lockstep.runtime.security.users import Users, watch_users
 from lockstep.runtime.security.watched_files import WatchedFiles
@@ -32,6 +33,11 @@ class ServerSettings(TlsSettings):
     admin_host: Annotated[
         tuple[str, ...], "A name that clients of the admin port may use (HTTP's Host), besides addresses and this machine's name."
     ] = ()
+    admin_token_file: Annotated[
+        str | None,
+        "File whose first line is the token that /metrics, /log-level and /reload need. Without it other machines get none of them.",
+    ] = None
+    admin_open: Annotated[Literal["metrics"] | None, "Page of the admin port that needs no token."] = None
     connections_max: Annotated[int, Range(1), "Connections at a time; fewer if the limit of file descriptors (ulimit -n) is low."] = (
         CONNECTIONS_MAX
     )
@@ -52,18 +58,19 @@ class ServerSettings(TlsSettings):
             raise ConfigError("users = optional needs users: set security to the file that has them")
         has_users = self.security is not None and self.users == "required"
         check_exposure(self.listeners(), self.insecure, tls=self.requires_remote_tls, users=has_users)
-        check_exposure(self.admin_listener(), self.insecure, tls=self.requires_remote_tls, users=None)
+        check_exposure(self.admin_listener(), self.insecure, tls=self.requires_remote_tls, users=True)
 
     @property
     def has_secrets(self) -> bool:
         """Return whether the process has keys or users in its memory."""
-        return self.security is not None or super().has_secrets
+        return self.security is not None or self.admin_token_file is not None or super().has_secrets
 
     def open_security(self) -> ServerSecurity:
         """Read the files. Raise ConfigError if they can't be used."""
-        if self.security is None:
-            return super().open_security()
-        return replace(super().open_security(), users=self.open_users(self.security), users_optional=self.users == "optional")
+        users = None if self.security is None else self.open_users(self.security)
+        token = None if self.admin_token_file is None else self._open_token(self.admin_token_file)
+        found = replace(super().open_security(), admin_token=token, guarded=self._guarded())
+        return found if users is None else replace(found, users=users, users_optional=self.users == "optional")
 
     def open_users(self, path: str) -> WatchedFiles[Users]:
         """Read the file of users, and the secrets that it names, beside that of the setting. Raise ConfigError if one can't be used."""
@@ -76,6 +83,16 @@ class ServerSettings(TlsSettings):
             return RequestAudit(server, to_log if target == STDOUT else None)
         file = AuditFile(target)
         return RequestAudit(server, to_file(file, clock), file.reopen)
+
+    def _open_token(self, path: str) -> WatchedFiles[AdminToken]:
+        return WatchedFiles([path], lambda: read_token(path))
+
+    def _guarded(self) -> frozenset[str]:
+        """Return the pages of the admin port that need the token."""
+        reachable = any(not is_loopback(host) for host, _ in self.admin_listener().values())
+        if self.admin_token_file is None and (not reachable or self.insecure in (True, "anonymous")):
+            return frozenset()
+        return GUARDED - {f"/{self.admin_open}"}
 
     def listeners(self) -> dict[str, tuple[str, int]]:
         """Return the (host, port) that each listener binds, by its name."""
