@@ -1,6 +1,7 @@
 """The dashboard as an ASGI application: its pages, and what they know of the cluster."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -12,10 +13,12 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp
 
 from lockstep.dashboard import failed_messages, views, why_page
+from lockstep.dashboard.access.guard import Guard
+from lockstep.dashboard.access.login import BrowserLogin, without_login
+from lockstep.dashboard.access.sessions import SESSION, BrowserSession, Sessions, session_of
 from lockstep.dashboard.changes.pages import Changes
 from lockstep.dashboard.documents import answer_document, document, error_status, group_document, refusal, wants_json
 from lockstep.dashboard.failed_messages import DeadLetters, ParkedRows, read_dead, read_parked
-from lockstep.dashboard.guard import Guard
 from lockstep.dashboard.message_page import MessagePage
 from lockstep.dashboard.message_search import MessageSearch
 from lockstep.dashboard.messages import Messages
@@ -24,6 +27,7 @@ from lockstep.dashboard.render import BASE, PART, Static, Templates
 from lockstep.dashboard.searches import Searches
 from lockstep.dashboard.tail_page import TailPage
 from lockstep.dashboard.why_page import Question, question_of
+from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.brokers.delays import DelayReport, delays_json
 from lockstep.operations.brokers.diagnosis import Finding, findings_json
 from lockstep.operations.brokers.doctor_query import examine
@@ -48,14 +52,15 @@ FINDINGS_FRESH_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """Requests that are made only for a page that is open."""
+    """Requests that are made only for a page that is open. Those of which the key has a client are made by it, that of a session: what they
+    return is for its user only."""
 
     groups: Cache[str, ShownGroup]
     topics: Cache[str, TopicReport]
-    whys: Cache[Question, Diagnosis]
+    whys: Cache[tuple[AdminClient, Question], Diagnosis]
     doctor: Cache[None, list[Finding]]
-    dead: Cache[str, DeadLetters]
-    parked: Cache[tuple[str, bool], ParkedRows]
+    dead: Cache[tuple[AdminClient, str], DeadLetters]
+    parked: Cache[tuple[AdminClient, str, bool], ParkedRows]
     settings: Cache[None, ClusterSettings]
     delays: Cache[None, DelayReport]
     topic_names: Cache[None, tuple[str, ...]]
@@ -66,34 +71,44 @@ class Dashboard:
     """The pages of one cluster. `start` begins to watch it; `app` is the ASGI application."""
 
     def __init__(
-        self, nameserver: str, *, host: Host | None = None, host_names: Iterable[str] = (), bodies: bool = True, changes: bool = False
+        self,
+        nameserver: str,
+        *,
+        host: Host | None = None,
+        host_names: Iterable[str] = (),
+        bodies: bool = True,
+        changes: bool = False,
+        login: bool | None = None,
     ) -> None:
         """`host_names`: names under which browsers may open it. Without `bodies` no body of a message is shown or searched.
 
-        With `changes` whoever reaches it can change topics and groups.
+        With `changes` whoever may look can change topics and groups. With `login` browsers have to log in as users of the cluster, by
+        default if the dashboard itself does; then messages, dead letters and parked keys are read, and changes made, as that user.
         """
         self.host = host or Host.current()
         self.tasks = Tasks()
         self.watch = Watch(self.host, nameserver, self.tasks)
         self._templates = Templates()
-        self._changes = Changes(self.watch.admin, self.tasks, self._page) if changes else None
-        messages, searches = Messages(bodies=bodies), Searches()
-        self._search = MessageSearch(self.watch.admin, messages, searches)
-        self._one = MessagePage(self.watch.admin, messages, searches)
-        self._tails = TailPage(self.watch.admin, self.tasks, messages)
+        self._changes = Changes(self.host, self.tasks, self._page) if changes else None
+        self._messages, self._searches = Messages(bodies=bodies), Searches()
+        messages = self._messages
+        self._tails = TailPage(self.tasks, messages)
         admin, clock = self.watch.admin, self.host.clock
+        self._sessions = Sessions(admin, self.tasks, self._ended)
         self._caches = Caches(
             groups=Cache(clock, self.tasks, self._look_at_group),
             topics=Cache(clock, self.tasks, lambda topic: read_topic(admin, topic)),
-            whys=Cache(clock, self.tasks, lambda question: why_page.answer(admin, question), cost_factor=why_page.COST_FACTOR),
+            whys=Cache(clock, self.tasks, lambda key: why_page.answer(*key), cost_factor=why_page.COST_FACTOR),
             doctor=Cache(clock, self.tasks, lambda _: examine(admin)),
-            dead=Cache(clock, self.tasks, lambda group: read_dead(admin, messages, group)),
-            parked=Cache(clock, self.tasks, lambda key: read_parked(admin, key[0], count=key[1])),
+            dead=Cache(clock, self.tasks, lambda key: read_dead(key[0], messages, key[1])),
+            parked=Cache(clock, self.tasks, lambda key: read_parked(key[0], key[1], count=key[2])),
             settings=Cache(clock, self.tasks, lambda _: read_settings(admin)),
             delays=Cache(clock, self.tasks, lambda _: read_delays(admin)),
             topic_names=Cache(clock, self.tasks, lambda _: admin.topics()),
             listing=Cache(clock, self.tasks, lambda _: list_groups(admin)),
         )
+        login = admin.has_login if login is None else login
+        entrance = BrowserLogin(self._sessions, self._templates, f"lockstep_session_{self.host.random.token(4).hex()}")
         self.routes = [
             Route("/", self._cluster),
             Route("/topics", self._topics),
@@ -113,24 +128,32 @@ class Dashboard:
             Route("/doctor", self._doctor),
             Route("/livez", _livez),
             *(self._changes.routes if self._changes is not None else ()),
+            *(entrance.routes if login else ()),
             Mount("/static", Static()),
         ]
-        self.app: ASGIApp = Guard(Starlette(routes=self.routes, exception_handlers={404: self._not_found}), host_names, changes=changes)
+        pages = Starlette(routes=self.routes, exception_handlers={404: self._not_found})
+        gate = entrance.gate(pages) if login else without_login(pages, BrowserSession(None, admin, self.host.random.token(16).hex()))
+        self.app: ASGIApp = Guard(gate, host_names, changes=changes, login=login)
 
     async def start(self) -> None:
         """Begin to watch the cluster."""
         self.tasks.spawn(self.watch.run(), "dashboard watch")
 
     async def stop(self) -> None:
-        """End all requests to the cluster."""
+        """End all sessions and all requests to the cluster."""
+        self._sessions.end_all()
         await self.tasks.cancel_all()
+
+    def _ended(self, session: BrowserSession) -> None:
+        if self._changes is not None:
+            self._changes.replays.stop_of(session)
 
     # --------------------------------------------------------------------------------------------------------------- pages
 
     def _page(self, request: Request, name: str, values: Mapping[str, Any], status: int = 200) -> Response:
         if wants_json(request):
             return refusal("this page has no JSON", status if status >= 400 else 406)
-        frame = {**views.frame(self.watch, self.host.clock), "changes": self._changes is not None}
+        frame = {**views.frame(self.watch, self.host.clock), "changes": self._changes is not None, "user": session_of(request).user}
         return self._templates.page(request, name, {**frame, **values}, status)
 
     def _answer_page(
@@ -158,14 +181,27 @@ class Dashboard:
         of = (group, await self._caches.groups.look(group)) if known else None
         return self._answer_page(request, "topic.html", views.topic(self.watch, topic, answer, of, request.query_params), answer)
 
+    @asynccontextmanager
+    async def _search(self, request: Request) -> AsyncIterator[MessageSearch]:
+        admin = session_of(request).admin
+        async with admin.keep_connections():
+            yield MessageSearch(admin, self._messages, self._searches)
+
+    @asynccontextmanager
+    async def _one(self, request: Request) -> AsyncIterator[MessagePage]:
+        admin = session_of(request).admin
+        async with admin.keep_connections():
+            yield MessagePage(admin, self._messages, self._searches)
+
     async def _topic_messages(self, request: Request) -> Response:
         if PART in request.headers:
             return self._page(request, BASE, {})
-        values = await self._search.of_topic(request.path_params["topic"], request.query_params)
+        async with self._search(request) as search:
+            values = await search.of_topic(request.path_params["topic"], request.query_params)
         return self._page(request, "messages.html", values, 503 if values["busy"] else 200)
 
     async def _topic_tail(self, request: Request) -> Response:
-        values = await self._tails.of_topic(request.path_params["topic"], request.query_params)
+        values = await self._tails.of_topic(session_of(request).admin, request.path_params["topic"], request.query_params)
         return self._page(request, "tail.html", values, 404 if values["missing"] else 200)
 
     async def _find_message(self, request: Request) -> Response:
@@ -174,21 +210,24 @@ class Dashboard:
             return RedirectResponse(f"{request.scope.get('root_path', '')}/messages/{quote(wanted, safe='')}", 303)
         if PART in request.headers:
             return self._page(request, BASE, {})
-        values = await self._search.by_key(request.query_params)
+        async with self._search(request) as search:
+            values = await search.by_key(request.query_params)
         return self._page(request, "find.html", values, 503 if values["busy"] else 200)
 
     async def _message(self, request: Request) -> Response:
         if PART in request.headers:
             return self._page(request, BASE, {})
         as_json = wants_json(request)
-        values = await self._one.one(request.path_params["id"], related=not as_json)
+        async with self._one(request) as one:
+            values = await one.one(request.path_params["id"], related=not as_json)
         status = 200 if values["message"] else 503 if values["busy"] else 404
         if as_json:
-            return document(self._one.document(values)) if values["message"] else refusal(values["error"], status)
+            return document(one.document(values)) if values["message"] else refusal(values["error"], status)
         return self._page(request, "message.html", values, status)
 
     async def _message_body(self, request: Request) -> Response:
-        return await self._one.body(request.path_params["id"])
+        async with self._one(request) as one:
+            return await one.body(request.path_params["id"])
 
     async def _look_at_group(self, group: str) -> ShownGroup:
         return shown_group(group, await look_at_group(self.watch, group))
@@ -208,19 +247,20 @@ class Dashboard:
 
     async def _why(self, request: Request) -> Response:
         question = question_of(request.path_params["group"], request.query_params)
+        key = session_of(request).admin, question
         if wants_json(request):
-            return answer_document(await self._caches.whys.look(question, fresh=True), lambda found: diagnosis_json(question.group, found))
-        answer = await self._caches.whys.look(question)
+            return answer_document(await self._caches.whys.look(key, fresh=True), lambda found: diagnosis_json(question.group, found))
+        answer = await self._caches.whys.look(key)
         return self._answer_page(request, "why.html", why_page.why(question, answer), answer)
 
     async def _dead(self, request: Request) -> Response:
         group = request.path_params["group"]
-        answer = await self._caches.dead.look(group)
+        answer = await self._caches.dead.look((session_of(request).admin, group))
         return self._answer_page(request, "dead.html", failed_messages.dead(group, answer), answer)
 
     async def _parked(self, request: Request) -> Response:
         group, count = request.path_params["group"], request.query_params.get("count") == "1"
-        answer = await self._caches.parked.look((group, count))
+        answer = await self._caches.parked.look((session_of(request).admin, group, count))
         return self._answer_page(request, "parked.html", failed_messages.parked(group, answer, count=count), answer)
 
     async def _delays(self, request: Request) -> Response:
@@ -239,6 +279,8 @@ class Dashboard:
         return self._answer_page(request, "doctor.html", views.doctor(answer), answer)
 
     async def _not_found(self, request: Request, _: Exception) -> Response:
+        if SESSION not in request.scope:  # a page without it shows no names
+            return PlainTextResponse("not found\n", 404)
         return self._page(request, "missing.html", {}, 404)
 
 

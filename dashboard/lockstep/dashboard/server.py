@@ -58,7 +58,12 @@ class DashboardServer:
         self._watch = SecurityWatch(self._security, host)
         self._tasks = Tasks(self._failed)
         self._dashboard = Dashboard(
-            config.nameserver, host=host, host_names=config.host_name, bodies=not config.no_bodies, changes=config.allow_changes
+            config.nameserver,
+            host=host,
+            host_names=config.host_name,
+            bodies=not config.no_bodies,
+            changes=config.allow_changes,
+            login=config.login,
         )
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None

@@ -14,18 +14,18 @@ from lockstep.runtime.daemon import Tasks
 class TailPage:
     """Follows the topics whose page is open. Without bodies none is searched."""
 
-    def __init__(self, admin: AdminClient, tasks: Tasks, messages: Messages) -> None:
+    def __init__(self, tasks: Tasks, messages: Messages) -> None:
         self._messages = messages
-        self._tails: LiveTails[MessageRow] = LiveTails(admin, tasks, messages.row)
+        self._tails: LiveTails[MessageRow] = LiveTails(tasks, messages.row)
 
-    async def of_topic(self, topic: str, query: Mapping[str, str]) -> dict[str, Any]:
+    async def of_topic(self, admin: AdminClient, topic: str, query: Mapping[str, str]) -> dict[str, Any]:
         """Return the last messages of a topic that meet the query, and what is left out."""
         wanted = {name: query.get(name, "").strip() for name in ("tag", "key", "body")}
         body = wanted["body"] if self._messages.bodies else ""
         criteria = Criteria(tags=wanted["tag"] or "*", sharding_key=wanted["key"] or None, body=body or None)
         tail, error = None, None
         try:
-            tail = await self._tails.look(topic, criteria)
+            tail = await self._tails.look(admin, topic, criteria)
             if tail is None:
                 error = f"{READERS_MAX} topics and filters are looked at already, which is the most at a time: close another page"
         except LockstepError as failure:

@@ -27,4 +27,4 @@ class NameserverSettings:
         """Return all settings, in the order of their declaration."""
         names = declared_settings(NameserverConfig)
         settings = tuple(report_setting(name, self._config, self._config, self._origins, FIXED) for name in names)
-        return request.reply(body=BrokerSettings(settings))
+        return request.reply(body=BrokerSettings(settings, request.user.users_digest, request.user.sees_all))

@@ -77,6 +77,8 @@ from lockstep.protocol.responses import checked, pulled
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.host import Host
+from lockstep.runtime.security.credentials import Credentials
+from lockstep.runtime.security.tls import ClientTls
 
 T = TypeVar("T")
 
@@ -116,7 +118,8 @@ class AdminClient:
         self.reporter = reporter or Reporter()
         self.address = ClusterAddress.parse(nameserver)
         self.nameservers = self.address.nameservers
-        self._cluster = ClusterClient(host, self.nameservers, security=self.address.security(), timeout_ms=timeout_ms)
+        self._security = self.address.security()
+        self._cluster = ClusterClient(host, self.nameservers, security=self._security, timeout_ms=timeout_ms)
 
     @asynccontextmanager
     async def keep_connections(self, *, redial: bool = False) -> AsyncIterator[None]:
@@ -130,6 +133,20 @@ class AdminClient:
             yield
         finally:
             await self._cluster.close()
+
+    @property
+    def has_login(self) -> bool:
+        """Return whether this client logs in."""
+        return self._security.credentials is not None
+
+    @property
+    def tls(self) -> ClientTls | None:
+        """Return how this client connects by TLS; None: connections are plain."""
+        return self._security.tls
+
+    def as_user(self, credentials: Credentials) -> "AdminClient":
+        """Return a client of the same cluster that logs in with these credentials."""
+        return AdminClient(self.host, replace(self.address, credentials=credentials))
 
     async def brokers(self) -> tuple[BrokerAddress, ...]:
         """Return every broker that the nameserver knows, sorted by name."""
@@ -284,6 +301,13 @@ class AdminClient:
     async def nameserver_settings(self, address: str) -> BrokerSettings:
         """Return all settings of one nameserver."""
         return decode_body(BrokerSettings, checked(await self._cluster.request(address, RequestCode.GET_NAMESRV_CONFIG)).body)
+
+    async def access(self) -> BrokerSettings:
+        """Return the settings of a nameserver that responds, which say what the user of this client may see.
+
+        Raise AuthenticationError if the login is refused, and NoPermissionError for a user who may not Get the cluster.
+        """
+        return decode_body(BrokerSettings, checked(await self._cluster.ask(RequestCode.GET_NAMESRV_CONFIG)).body)
 
     async def change_settings(self, broker: BrokerAddress, values: dict[str, str]) -> SettingChanges:
         """Change settings of one broker until it ends: all of them or none."""

@@ -11,13 +11,13 @@ without a complete request: one more closes the oldest of them, so that a new co
 request is never closed in favor of another one. Requests for /metrics that arrive during a rendering get its result, and while 8
 connections wait for their response another request for /metrics gets 503. The other pages respond in the same turn of the loop.
 
-Pages that `ServerSecurity.guarded` names need the token of the admin port (`Authorization: Bearer TOKEN`), which is read again when its file
-changes. While there are such pages, /livez and /readyz tell their reasons, which have names in them, to requests with the token only. On
-this machine there are none, unless there is a token.
+Pages that `ServerSecurity.guarded` names need the token of the admin port (`Authorization: Bearer TOKEN`), which is read again when its
+file changes. While there are such pages, /livez and /readyz tell their reasons, which have names in them, to requests with the token only.
+On this machine there are none, unless there is a token.
 
 A web page in a browser on this machine reaches nothing: the Host of a request must be an address or a name of this machine (not another
-name that resolves to its address), and a request that a browser sends without a preflight (POST, `Content-Type: text/plain`) changes nothing
-without the header X-Lockstep, which needs one.
+name that resolves to its address), and a request that a browser sends without a preflight (POST, `Content-Type: text/plain`) changes
+nothing without the header X-Lockstep, which needs one.
 """
 
 import asyncio

@@ -5,13 +5,16 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker.figures import figures
-from lockstep.dashboard import Dashboard, guard
+from lockstep.dashboard import Dashboard
+from lockstep.dashboard.access import guard
+from lockstep.dashboard.access.guard import Guard
+from lockstep.dashboard.access.sessions import BrowserSession, Sessions
+from lockstep.dashboard.changes import pages
 from lockstep.dashboard.changes.forms import Form, Planned
 from lockstep.dashboard.changes.outcomes import Outcomes
-from lockstep.dashboard.changes.pages import Changes
 from lockstep.dashboard.changes.replays import Replays
-from lockstep.dashboard.guard import Guard
 from lockstep.dashboard.message_search import MessageSearch
+from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.brokers import rates
 from lockstep.operations.groups import ownership
 from lockstep.operations.messages.find import Criteria
@@ -23,10 +26,12 @@ from lockstep.operations.watch.live_tail import LiveTail, LiveTails
 from lockstep.operations.watch.series import Series
 from lockstep.operations.watch.tail_plan import TailPlan
 from lockstep.runtime.metrics import Slices
+from lockstep.runtime.security.rights import Rights
 from sweep.mutants.registry import Patches, mutant
 
 WATCH = "tests/unit/operations/watch/"
 CHANGES = "tests/unit/dashboard/test_changes.py::"
+LOGIN = "tests/unit/dashboard/test_dashboard_login.py::"
 MESSAGE_PAGES = "tests/unit/dashboard/test_message_pages.py::"
 PICTURES = "tests/unit/operations/pictures/test_pictures.py::"
 RATES = "tests/unit/operations/brokers/test_rates.py::"
@@ -94,8 +99,8 @@ def a_form_from_elsewhere_is_taken(patch: Patches) -> None:
 
 @mutant(aimed=CHANGES + "test_form_without_the_token_changes_nothing")
 def the_token_is_not_asked_for(patch: Patches) -> None:
-    """A form has the token of the process that made it."""
-    patch.set(Changes, "_has_token", lambda self, form: True)
+    """A form has the token of the session for which it was made."""
+    patch.set(pages, "_has_token", lambda session, form: True)
 
 
 @mutant(aimed=CHANGES + "test_change_needs_the_name_and_the_plan_that_was_shown")
@@ -245,7 +250,7 @@ def a_clock_set_back_reverses_a_tail(patch: Patches) -> None:
 def each_viewer_has_a_reader_of_its_own(patch: Patches) -> None:
     """All who look at one topic with one filter share a reader."""
     look = LiveTails.look
-    patch.set(LiveTails, "look", lambda self, *wanted: look(LiveTails(self._admin, self._tasks, self._row), *wanted))
+    patch.set(LiveTails, "look", lambda self, *wanted: look(LiveTails(self._tasks, self._row), *wanted))
 
 
 @mutant(aimed=TAIL + "test_all_who_look_share_one_reader_which_ends_when_nobody_looks")
@@ -258,3 +263,25 @@ def a_reader_goes_on_when_nobody_looks(patch: Patches) -> None:
         self.looked_ms = self._clock.monotonic_ms()
 
     patch.set(LiveTail, "round", looked_at)
+
+
+@mutant(aimed=LOGIN + "test_who_may_not_see_the_whole_cluster_is_told_why_and_gets_no_session")
+def who_sees_a_part_of_the_cluster_may_log_in(patch: Patches) -> None:
+    """A session is for who may see all that the shared pages show."""
+    patch.set(Rights, "sees_all", property(lambda self: True))
+
+
+@mutant(aimed=LOGIN + "test_change_is_made_as_the_user_who_has_logged_in_and_refused_in_the_words_of_the_broker")
+def changes_are_made_as_the_dashboards_user(patch: Patches) -> None:
+    """What a user asks for and changes is done as that user."""
+    patch.set(AdminClient, "as_user", lambda self, credentials: self)
+
+
+@mutant(aimed=LOGIN + "test_session_ends_with_the_user_or_the_rights")
+def a_session_is_not_checked_again(patch: Patches) -> None:
+    """A session ends when its user is gone."""
+
+    async def unasked(self: Sessions, session: BrowserSession) -> None:
+        session.checked_ms = 0
+
+    patch.set(Sessions, "_look", unasked)

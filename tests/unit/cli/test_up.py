@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
 from lockstep.cli.standalone import BROKER_PORT_AFTER, VIP_PORT_BEFORE, StandaloneCluster, next_steps
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.host import Host
-from support.http import raw
+from support.http import raw, raw_response
 from support.java_requests import send
 from support.java_wire import JSON, java_wire
 from support.ports import END, FIRST, is_free
@@ -125,10 +126,18 @@ def test_secure_cluster_serves_the_printed_client_and_no_other_one(tmp_path: Pat
     assert {name: (tmp_path / "security" / name).read_bytes() for name in kept} == kept
 
 
-def test_secure_cluster_has_no_dashboard_because_that_has_no_logins(tmp_path: Path) -> None:
-    ended = run_program(CLI, "up", "--secure", "--dashboard", "--store", str(tmp_path / "store"))
-    assert (ended.returncode, "a dashboard has no logins" in ended.stderr) == (2, True)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.e2e
+async def test_dashboard_of_a_secure_cluster_lets_the_administrator_in(tmp_path: Path) -> None:
+    with program(CLI, "up", "--secure", "--dashboard", "--port", "0", "--store", str(tmp_path), event="up.started") as running:
+        url = running.started["dashboard"]
+        assert (await read(url, "/"))[0] == 401
+        form = urlencode({"user": "admin", "password": (tmp_path / "security" / "admin.password").read_text().strip(), "then": "/doctor"})
+        address = url.removeprefix("http://").rstrip("/")
+        fields = f"Host: {address}\r\nOrigin: http://{address}\r\nContent-Type: application/x-www-form-urlencoded\r\nConnection: close\r\n"
+        request = f"POST /login HTTP/1.1\r\n{fields}Content-Length: {len(form)}\r\n\r\n{form}"
+        status, headers, _ = await raw_response(address, request.encode())
+        assert (status, headers["location"]) == (303, "/doctor")
+        assert running.stop() == 0
 
 
 @pytest.mark.e2e

@@ -12,9 +12,9 @@ import pytest
 
 from lockstep.client import PushConsumer
 from lockstep.dashboard import Dashboard
+from lockstep.dashboard.access.form_body import FORM_BYTES_MAX, FORM_S
 from lockstep.dashboard.changes.forms import Form, form_of
 from lockstep.dashboard.changes.outcomes import KEPT_MAX, Outcomes, PlanOutcome
-from lockstep.dashboard.changes.pages import FORM_BYTES_MAX, FORM_S
 from lockstep.operations.changes import catalogue
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.runtime.host import Host

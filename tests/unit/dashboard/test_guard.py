@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.dashboard.guard import HEADERS, REQUESTS_MAX, Guard
+from lockstep.dashboard.access.guard import HEADERS, REQUESTS_MAX, Guard
 from support.asgi import get
 
 

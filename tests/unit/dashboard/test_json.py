@@ -49,7 +49,7 @@ async def test_json_of_a_page_is_that_of_its_command(lockstep_cluster: TestClust
             f"/groups/{GROUP}": group._show(GROUP, where, True),
             f"/groups/{GROUP}/why": why._why(GROUP, None, None, None, where, True),
             "/delays": delays._delays(where, True),
-            "/doctor": doctor._doctor(where, True),
+            "/doctor": doctor._doctor(where, None, True),
             f"/messages/{sent}": message._show(sent, None, where, True, with_tracks=True),
         }
         for url, command in pages.items():

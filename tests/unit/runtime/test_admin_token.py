@@ -16,6 +16,7 @@ from support.http import raw_response
 TOKEN, NEXT = "0123456789abcdef", "fedcba9876543210"
 PAGES = ("/livez", "/readyz", "/metrics", "/log-level", "/reload")
 OPEN, REFUSED, WITH_TOKEN = "open", "refused", "with the token"
+GIVEN = (None, "Bearer ", f"Basic {TOKEN}", f"Bearer {TOKEN[:-1]}", f"Bearer {NEXT}", f"Bearer {TOKEN}", f"bearer {TOKEN}")
 PROBES = {"/livez": OPEN, "/readyz": OPEN}
 
 
@@ -70,15 +71,7 @@ async def test_pages_that_need_the_token(
     await port.start()
     try:
         for path, wanted in rule.items():
-            for given in (
-                None,
-                "Bearer ",
-                f"Basic {TOKEN}",
-                f"Bearer {TOKEN[:-1]}",
-                f"Bearer {NEXT}",
-                f"Bearer {TOKEN}",
-                f"bearer {TOKEN}",
-            ):
+            for given in GIVEN:
                 status, headers, body = await asked(port, path, given)
                 has_token = given is not None and given.lower().endswith(f"bearer {TOKEN}")
                 expected = 200 if wanted == OPEN or (wanted == WITH_TOKEN and has_token) else 403 if wanted == REFUSED else 401
@@ -146,6 +139,6 @@ def test_admin_port_that_other_machines_reach_needs_tls_and_no_word_for_logins(t
     settings(admin_listen="0.0.0.0:0", **certificate)
     settings(admin_listen="0.0.0.0:0", insecure="plaintext")
     for lacking in ({}, {**certificate, "tls": "allow"}, {"insecure": "anonymous"}):
-        with pytest.raises(ConfigError, match="listener 'admin' .* --insecure plaintext|pass --insecure if"):
+        with pytest.raises(ConfigError, match=r"listener 'admin' .* --insecure plaintext|pass --insecure if"):
             settings(admin_listen="0.0.0.0:0", **lacking)
     assert settings(admin_token_file=token_file(tmp_path / "token")).has_secrets

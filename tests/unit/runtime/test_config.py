@@ -15,6 +15,7 @@ from lockstep.dashboard.config import DashboardConfig
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.configuration.config import (
+    CLIENT_VARIABLES,
     PROGRAM_OPTIONS,
     LoadedSettings,
     Settings,
@@ -23,6 +24,7 @@ from lockstep.runtime.configuration.config import (
     parse_texts,
     setting_name,
     toml_text,
+    variable_of,
 )
 from lockstep.runtime.configuration.settings import Range, declared_settings
 from lockstep.runtime.connections.listen_address import ListenAddress, Waiver, check_exposure, parse_listen_address, parse_listeners
@@ -244,6 +246,7 @@ def test_variable_that_only_ends_like_one_of_kubernetes_is_reported() -> None:
 def test_program_options_list_the_settings_of_all_programs() -> None:
     programs = BrokerConfig, NameserverConfig, DashboardConfig
     assert {"config", *(name for program in programs for name in declared_settings(program))} == PROGRAM_OPTIONS
+    assert not CLIENT_VARIABLES & set(map(variable_of, PROGRAM_OPTIONS)), "a variable means one thing"
 
 
 def test_show_config_prints_a_loadable_file_with_the_origin_of_each_setting(
@@ -325,7 +328,7 @@ def test_listener_that_other_machines_reach_is_refused(host: str, reachable: boo
         check_exposure(listeners, False, tls=False, users=False)
 
 
-TLS_HINT, USERS_HINT, NEVER = "`lockstep security init", "`lockstep user add", "asks nobody for a login"
+TLS_HINT, USERS_HINT = "`lockstep security init", "`lockstep user add"
 
 
 @pytest.mark.parametrize(
@@ -338,23 +341,20 @@ TLS_HINT, USERS_HINT, NEVER = "`lockstep security init", "`lockstep user add", "
         (False, False, "anonymous", [TLS_HINT, "pass --insecure if"]),
         (True, False, "plaintext", [USERS_HINT, "pass --insecure anonymous if"]),
         (False, True, "anonymous", [TLS_HINT, "pass --insecure plaintext if"]),
-        (True, None, "plaintext", [NEVER, "pass --insecure anonymous if"]),
-        (False, None, False, [TLS_HINT, NEVER, "pass --insecure if"]),
         (True, True, False, []),
         (False, True, "plaintext", []),
         (True, False, "anonymous", []),
-        (True, None, "anonymous", []),
-        *((tls, users, True, []) for tls in (True, False) for users in (True, False, None)),
+        *((tls, users, True, []) for tls in (True, False) for users in (True, False)),
     ],
 )
-def test_what_a_reachable_listener_lacks_has_to_be_waived(tls: bool, users: bool | None, waiver: Waiver, words: list[str]) -> None:
+def test_what_a_reachable_listener_lacks_has_to_be_waived(tls: bool, users: bool, waiver: Waiver, words: list[str]) -> None:
     listeners = {"internal": ("0.0.0.0", 1)}
     if not words:
         check_exposure(listeners, waiver, tls=tls, users=users)
         return
     with pytest.raises(ConfigError) as caught:
         check_exposure(listeners, waiver, tls=tls, users=users)
-    assert [word for word in (TLS_HINT, USERS_HINT, NEVER) if word in str(caught.value)] == words[:-1]
+    assert [word for word in (TLS_HINT, USERS_HINT) if word in str(caught.value)] == words[:-1]
     assert words[-1] in str(caught.value)
 
 

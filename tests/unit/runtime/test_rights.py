@@ -100,6 +100,26 @@ def test_role_gives_rights_in_its_topics_and_groups_and_no_others() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "sees_all"),
+    [
+        ("super = true", True),
+        ('role = "viewer"', True),
+        ('role = "operator"', True),
+        ('role = "viewer"\ndeny = ["Sub topic:secret*"]', True),
+        ('role = "viewer"\ndeny = ["Get topic:secret*"]', False),
+        ('role = "viewer"\ndeny = ["Pub,List group:secret"]', False),
+        ('role = "viewer"\ntopics = ["*"]\ngroups = ["b*"]', False),
+        ('allow = ["Get topic:*", "List group:*"]', False),
+        ('allow = ["Get topic:*", "Get group:*"]', True),
+        ('allow = ["Get topic:*"]', False),
+        ("", False),
+    ],
+)
+def test_user_sees_all_who_may_get_all_names_that_there_will_be(text: str, sees_all: bool) -> None:
+    assert parse_users(user() + text.encode()).users["billing"].rights.sees_all == sees_all
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ('role = "admin"', "user.billing: role 'admin': expected one of producer, consumer, viewer, operator"),

@@ -1,5 +1,7 @@
 """Requests of operators for the broker's settings. RocketMQ: AdminBrokerProcessor."""
 
+from dataclasses import replace
+
 from lockstep.broker.running_settings import RunningSettings
 from lockstep.protocol.bodies import ChangeSettings
 from lockstep.protocol.codes import RequestCode
@@ -16,7 +18,7 @@ class SettingsProcessor:
 
     @handles(RequestCode.GET_BROKER_CONFIG, needs=[on_cluster(GET)])
     def report(self, request: Request) -> HandlerResult:
-        return request.reply(body=self._settings.report())
+        return request.reply(body=replace(self._settings.report(), users_digest=request.user.users_digest, sees_all=request.user.sees_all))
 
     @handles(RequestCode.UPDATE_BROKER_CONFIG, None, ChangeSettings, needs=SUPER_USER)
     def change(self, request: Request) -> HandlerResult:

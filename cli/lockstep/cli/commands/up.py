@@ -53,9 +53,6 @@ def up_command(
     if log_level not in log.LEVELS:
         print_error(f"--log-level {log_level}: expected one of {', '.join(log.LEVELS)}")
         raise typer.Exit(2)
-    if secure and dashboard:
-        print_error("--secure and --dashboard: a dashboard has no logins. Start it by itself: lockstep dashboard --nameserver URL")
-        raise typer.Exit(2)
     make_dashboard = load_dashboard() if dashboard else None
     # A terminal gets the text on stderr only; a program that reads stdout waits for the JSON events.
     log.configure(log_level, announcing=not sys.stdout.isatty())

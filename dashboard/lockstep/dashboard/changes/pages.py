@@ -2,35 +2,31 @@
 
     form ─▶ plan, in the words of the command ─▶ the name typed once more ─▶ the plan is made again: another one is shown instead ─▶ done
 
-Each form has a token of this process: a page from elsewhere can't know it. Each page of a plan has a nonce: the plan is carried out once,
+Each form has a token of the session: a page from elsewhere can't know it. Each page of a plan has a nonce: the plan is carried out once,
 and its outcome has an address of its own (Post/Redirect/Get).
 """
 
-import asyncio
 from collections.abc import Callable, Mapping
 from hmac import compare_digest
 from typing import Any
-from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from lockstep.dashboard.access.form_body import FormError, read_form
+from lockstep.dashboard.access.sessions import BrowserSession, session_of
 from lockstep.dashboard.changes.forms import Form, Planned, form_of
 from lockstep.dashboard.changes.outcomes import NONCE, Outcomes, PlanOutcome, sentences
 from lockstep.dashboard.changes.replays import Replays
-from lockstep.operations.admin_client import AdminClient
 from lockstep.operations.changes.catalogue import CHANGES
 from lockstep.operations.changes.replay import DeadLetterReplay
 from lockstep.operations.errors import OperationError
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
 
-FORM_BYTES_MAX = 256 * 1024
-FORM_S = 10
-"""How long a form may take to come."""
-FIELDS_MAX = 32
 FAILURES = (LockstepError, OSError)
 RenderPage = Callable[[Request, str, Mapping[str, Any], int], Response]
 log = get_logger("lockstep.dashboard")
@@ -39,17 +35,12 @@ UNEXPECTED = "it failed for a reason that nobody expected: the log of the dashbo
 ANOTHER_PLAN = "things have changed, and nothing was done: this is what it does now"
 
 
-class FormError(LockstepError):
-    """The body of a request is not a form of these pages."""
-
-
 class Changes:
     """Serves the forms of all changes."""
 
-    def __init__(self, admin: AdminClient, tasks: Tasks, page: RenderPage) -> None:
-        self._admin = admin
+    def __init__(self, host: Host, tasks: Tasks, page: RenderPage) -> None:
+        self._host = host
         self._page = page
-        self._token = admin.host.random.token(16).hex()
         self.replays = Replays(tasks)
         self._outcomes = Outcomes()
         self._forms = {each.path: form_of(each) for each in CHANGES if each.title is not None}
@@ -68,7 +59,8 @@ class Changes:
         return self._list(request)
 
     def _list(self, request: Request, *, error: str | None = None, status: int = 200) -> Response:
-        values = {"kinds": list(self._forms.values()), "replays": self.replays.all, "token": self._token, "error": error}
+        token = session_of(request).form_token
+        values = {"kinds": list(self._forms.values()), "replays": self.replays.all, "token": token, "error": error}
         return self._page(request, "changes.html", values, status)
 
     async def _form(self, request: Request) -> Response:
@@ -81,18 +73,19 @@ class Changes:
         form = self._forms.get(request.path_params["change"])
         if form is None:
             return self._page(request, "missing.html", {}, 404)
+        session = session_of(request)
         try:
-            sent = await self._read(request)
+            sent = await read_form(request)
         except FormError as error:
             return self._shown(request, form, form.filled({}), error=str(error), status=400)
         values = form.filled(sent)
-        if not self._has_token(sent):
+        if not _has_token(session, sent):
             return self._shown(request, form, values, error=OLD_FORM, status=403)
         nonce = sent.get("nonce", "")
         if nonce in self._outcomes:
             return _to_outcome(request, form, nonce)
         try:
-            planned = await self._plan(form, values)
+            planned = await self._plan(session, form, values)
         except FAILURES as error:
             return self._shown(request, form, values, error=str(error), status=409)
         values |= planned.fixed
@@ -107,18 +100,19 @@ class Changes:
             return _to_outcome(request, form, nonce)
         return await self._do(request, form, values, planned, nonce)
 
-    async def _plan(self, form: Form, values: Mapping[str, str]) -> Planned:
+    async def _plan(self, session: BrowserSession, form: Form, values: Mapping[str, str]) -> Planned:
         """Return what the change would do with these values. Raise LockstepError if there is nothing to do, or not all of it is known."""
         operation = form.operation(values)
         if isinstance(operation, DeadLetterReplay):  # it goes on after the response
-            plan = await self.replays.plan(self._admin, operation)
+            plan = await self.replays.plan(session, operation)
         else:
-            plan = await operation.plan(self._admin)
+            plan = await operation.plan(session.admin)
         plan.check_complete()
         return Planned.of(operation, plan)
 
     async def _do(self, request: Request, form: Form, values: Mapping[str, str], planned: Planned, nonce: str) -> Response:
-        target = values[form.fields[0].name]
+        user = session_of(request).user
+        of_change = {"change": form.name, "target": values[form.fields[0].name], "user": user, "peer": peer_of(request)}
         self._outcomes.begin(nonce)
         try:
             outcome = await planned.plan.carry_out()
@@ -127,11 +121,11 @@ class Changes:
             self._outcomes.end(nonce, PlanOutcome(sentences(outcome.lines, outcome.undo)))
         except FAILURES as error:
             self._outcomes.end(nonce, PlanOutcome(error=str(error)))
-            log.warning("change.failed", change=form.name, target=target, peer=_peer(request), error=str(error))
+            log.warning("change.failed", **of_change, error=str(error))
             return self._shown(request, form, values, planned=planned, error=str(error), status=409)
         finally:
             self._outcomes.end(nonce, PlanOutcome(error=UNEXPECTED))
-        log.info("change.made", change=form.name, target=target, peer=_peer(request))
+        log.info("change.made", **of_change)
         return _to_outcome(request, form, nonce)
 
     async def _outcome(self, request: Request) -> Response:
@@ -146,14 +140,18 @@ class Changes:
         to_list = RedirectResponse(f"{request.scope.get('root_path', '')}/changes", 303)
         if request.method != "POST":
             return to_list
+        session = session_of(request)
         try:
-            sent = await self._read(request)
+            sent = await read_form(request)
         except FormError as error:
             return self._list(request, error=str(error), status=400)
-        if not self._has_token(sent):
+        if not _has_token(session, sent):
             return self._list(request, error=OLD_FORM, status=403)
-        if self.replays.stop(sent.get("group", "")):
-            log.info("change.made", change="stop-replay", target=sent["group"], peer=_peer(request))
+        try:
+            if self.replays.stop(sent.get("group", ""), session.user):
+                log.info("change.made", change="stop-replay", target=sent["group"], user=session.user, peer=peer_of(request))
+        except OperationError as error:
+            return self._list(request, error=str(error), status=409)
         return to_list
 
     def _shown(
@@ -166,32 +164,13 @@ class Changes:
         error: str | None = None,
         status: int = 200,
     ) -> Response:
-        nonce = self._admin.host.random.token(16).hex()
-        shown = {"change": form, "values": values, "planned": planned, "error": error, "token": self._token, "nonce": nonce}
+        nonce, token = self._host.random.token(16).hex(), session_of(request).form_token
+        shown = {"change": form, "values": values, "planned": planned, "error": error, "token": token, "nonce": nonce}
         return self._page(request, "change.html", shown, status)
 
-    def _has_token(self, sent: Mapping[str, str]) -> bool:
-        return compare_digest(sent.get("token", "").encode(), self._token.encode())
 
-    async def _read(self, request: Request) -> dict[str, str]:
-        """Return the fields of the form in the request's body. Raise FormError for another body."""
-        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if kind != "application/x-www-form-urlencoded":
-            raise FormError(f"a form is expected, not {kind[:40]!r}")
-        body = bytearray()
-        try:
-            async with asyncio.timeout(FORM_S):
-                async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > FORM_BYTES_MAX:
-                        raise FormError(f"the form is larger than {FORM_BYTES_MAX // 1024} KiB: send large messages with `lockstep send`")
-        except TimeoutError:
-            raise FormError(f"the form has not come within {FORM_S} s") from None
-        try:
-            pairs = parse_qsl(body.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=FIELDS_MAX)
-        except ValueError as error:
-            raise FormError(f"the form can't be read: {error}") from None
-        return dict(pairs)
+def _has_token(session: BrowserSession, sent: Mapping[str, str]) -> bool:
+    return compare_digest(sent.get("token", "").encode(), session.form_token.encode())
 
 
 def _to_outcome(request: Request, form: Form, nonce: str) -> Response:
@@ -199,6 +178,6 @@ def _to_outcome(request: Request, form: Form, nonce: str) -> Response:
     return RedirectResponse(f"{request.scope.get('root_path', '')}/changes/{form.name}/done/{nonce}", 303)
 
 
-def _peer(request: Request) -> str | None:
+def peer_of(request: Request) -> str | None:
     """Return the address of the browser, or of the proxy before the dashboard."""
     return None if request.client is None else request.client.host

@@ -104,6 +104,7 @@ async function refresh(part) {
   if (part.tag) headers["If-None-Match"] = part.tag;
   const response = await fetch(location.href, { headers, cache: "no-store", signal: AbortSignal.timeout(15000) });
   if (response.status === 304) return;
+  if (response.status === 401) location.reload(); // to the login, which leads back here
   if (!response.headers.get("etag")) throw new Error(String(response.status));
   const text = await response.text();
   if (part.element.contains(document.activeElement) && document.activeElement.matches("input, select")) return;

@@ -1,4 +1,5 @@
-"""The messages of a topic as they come, for several who look at once: one reader for each topic and filter, which reads a limited part.
+"""The messages of a topic as they come, for several who look at once: one reader, which reads a limited part, for each client, topic and
+filter.
 
 It begins at the end of each queue. Every ROUND_S it requests the bounds of the queues, and of what is new it reads at most READ_MAX
 messages, or FILTERED_MAX with a filter (tail_plan.py). It uses no group's progress and takes no lock, so it changes nothing.
@@ -186,29 +187,28 @@ class LiveTail(Generic[T]):
 class LiveTails(Generic[T]):
     """The readers of all who look."""
 
-    def __init__(self, admin: AdminClient, tasks: Tasks, row: Callable[[MessageExt], T]) -> None:
-        self._admin = admin
+    def __init__(self, tasks: Tasks, row: Callable[[MessageExt], T]) -> None:
         self._tasks = tasks
         self._row = row
-        self._readers: dict[tuple[str, Criteria], LiveTail[T]] = {}
+        self._readers: dict[tuple[AdminClient, str, Criteria], LiveTail[T]] = {}
 
     def __len__(self) -> int:
         return len(self._readers)
 
-    async def look(self, topic: str, criteria: Criteria) -> LiveTail[T] | None:
-        """Return the reader, at once if there is one. The first look begins it and waits for its first round, for at most FIRST_S. Return
-        None if there are READERS_MAX others.
+    async def look(self, admin: AdminClient, topic: str, criteria: Criteria) -> LiveTail[T] | None:
+        """Return the reader of this client, at once if there is one. The first look begins it and waits for its first round, for at most
+        FIRST_S. Return None if there are READERS_MAX others.
 
         Raise LocalProtocolError for an invalid tag expression.
         """
-        key = topic, criteria
+        key = admin, topic, criteria
         reader = self._readers.get(key)
         if reader is None:
             if len(self._readers) >= READERS_MAX:
                 return None
-            reader = self._readers[key] = LiveTail(self._admin, self._tasks, topic, criteria, self._row)
+            reader = self._readers[key] = LiveTail(admin, self._tasks, topic, criteria, self._row)
             self._tasks.spawn(self._run(key, reader), f"tail {topic}")
-        reader.looked_ms = self._admin.host.clock.monotonic_ms()
+        reader.looked_ms = admin.host.clock.monotonic_ms()
         try:
             async with asyncio.timeout(FIRST_S):
                 await reader.first_round.wait()
@@ -216,7 +216,7 @@ class LiveTails(Generic[T]):
             pass  # the page says that nothing is known yet
         return reader
 
-    async def _run(self, key: tuple[str, Criteria], reader: LiveTail[T]) -> None:
+    async def _run(self, key: tuple[AdminClient, str, Criteria], reader: LiveTail[T]) -> None:
         try:
             await reader.run()
         finally:

@@ -86,6 +86,10 @@ class BrokerSettings:
     """GET_BROKER_CONFIG (26), GET_NAMESRV_CONFIG (319): all settings of the server."""
 
     settings: tuple[BrokerSetting, ...]
+    users_digest: str | None = None
+    """That of the file of users in force. None if who asks has not logged in."""
+    sees_all: bool = False
+    """Whether who asks may see all topics and groups and their status."""
 
 
 @dataclass(frozen=True, slots=True)

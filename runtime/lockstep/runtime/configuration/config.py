@@ -63,7 +63,7 @@ PROGRAM_OPTIONS = frozenset(
             "message_delay_level",
         ),
         *("held_pulls_max", "held_pulls_per_group_max", "groups_max", "progress_max", "members_max", "subscriptions_mib_max"),
-        *("group_idle_days", "trace_topic", "host_name", "root_path", "no_bodies", "allow_changes"),
+        *("group_idle_days", "trace_topic", "host_name", "root_path", "no_bodies", "allow_changes", "require_login"),
         *("tls", "tls_cert", "tls_key", "tls_client_ca"),
         *("security", "users", "security_last_good", "core"),
     }

@@ -59,6 +59,8 @@ class ClusterAddress:
     password_file: str | None = None
     password: str | None = field(default=None, repr=False)
     """It is not part of the text of the address."""
+    credentials: Credentials | None = field(default=None, repr=False, compare=False)
+    """What a program logs in with instead: no text has them."""
 
     @classmethod
     def parse(
@@ -123,6 +125,9 @@ class ClusterAddress:
         Raises:
             ConfigError: A file can't be used, or a user has no password or a password no user.
         """
+        tls = None if self.tls is None else ClientTls(self.tls)
+        if self.credentials is not None:
+            return ClientSecurity(tls, self.credentials)
         environment = os.environ if environment is None else environment
         user = login.user or self.user or environment.get("LOCKSTEP_USER")
         password: PasswordSource | None = self.password if login.password is None else login.password
@@ -138,9 +143,7 @@ class ClusterAddress:
             given = "password=, password_file in the address, LOCKSTEP_PASSWORD or LOCKSTEP_PASSWORD_FILE"
             raise ConfigError(f"user {user} has no password: give it by {given}")
         credentials = None if user is None or password is None else Credentials(user, password, login.optional)
-        if self.tls is None and credentials is None:
-            return NO_SECURITY
-        return ClientSecurity(None if self.tls is None else ClientTls(self.tls), credentials)
+        return NO_SECURITY if tls is None and credentials is None else ClientSecurity(tls, credentials)
 
 
 def _parse_text(text: str) -> ClusterAddress:

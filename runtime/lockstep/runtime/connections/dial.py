@@ -126,6 +126,20 @@ async def _open(
         raise OSError("the server ended the handshake of TLS: does it have TLS on this port?") from error
 
 
+async def peer_certificate(host: Host, address: str, tls: ClientTls) -> Mapping[str, Any]:
+    """Shake hands as `connect` does, and close the connection. Return what the server's certificate says, as `getpeercert` does.
+
+    Raise TransportError if that fails.
+    """
+    name, port = parse_address(address)
+    context = await host.threads.run(tls.context, host.clock.monotonic_ms())
+    try:
+        return (await _open(name, port, CONNECT_MS, _Sight, context, tls.settings.server_name or name)).certificate
+    except (OSError, UnicodeError) as error:
+        reason = os_reason(error) if isinstance(error, OSError) else f"{name} is not a host name"
+        raise TransportError(f"{address}: {reason}") from without_frames(error)
+
+
 async def _why_refused(host: Host, error: ssl.SSLCertVerificationError, tls: ClientTls, name: str, port: int, server_name: str) -> str:
     """Return why a server's certificate was refused, and what it says: connect once more to see it."""
     says: Mapping[str, Any] = {}

@@ -30,8 +30,6 @@ def read_token(path: str) -> AdminToken:
     token = read_file(path).partition(b"\n")[0].rstrip(b"\r")
     check_mode(path)
     if not _TOKEN.fullmatch(token):
-        expected = (
-            f"{TOKEN_LENGTH_MIN} to {TOKEN_LENGTH_MAX} printable ASCII characters without a space, as `openssl rand -hex 32` makes them"
-        )
-        raise ConfigError(f"{path}: its first line is no token: expected {expected}")
+        expected = f"{TOKEN_LENGTH_MIN} to {TOKEN_LENGTH_MAX} printable ASCII characters without a space"
+        raise ConfigError(f"{path}: its first line is no token: expected {expected}, as `openssl rand -hex 32` makes them")
     return AdminToken(token)

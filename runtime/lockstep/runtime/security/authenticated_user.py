@@ -46,6 +46,16 @@ class RequestUser:
         """Return whether the user may do everything."""
         return True
 
+    @property
+    def sees_all(self) -> bool:
+        """Return whether the user may see all topics and groups and their status."""
+        return True
+
+    @property
+    def users_digest(self) -> str | None:
+        """Return the digest of the file that has the user; None for who has not logged in."""
+        return None
+
     def may(self, actions: Sequence[Action], kind: Kind, name: str) -> bool:
         """Return whether the user may do one of these to a resource."""
         return True
@@ -127,6 +137,14 @@ class AuthenticatedUser(RequestUser):
     @property
     def is_super(self) -> bool:
         return self._rights.is_super
+
+    @property
+    def sees_all(self) -> bool:
+        return self._rights.sees_all
+
+    @property
+    def users_digest(self) -> str | None:
+        return self.users.value.digest
 
     def may(self, actions: Sequence[Action], kind: Kind, name: str) -> bool:
         return self._rights.allow_any(actions, kind, name)

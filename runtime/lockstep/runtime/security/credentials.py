@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lockstep.protocol.errors import ConfigError
+from lockstep.protocol.errors import AuthenticationError, ConfigError
 from lockstep.runtime.security.scram import Challenge, salted_password
 from lockstep.runtime.security.users import check_user_name
 from lockstep.runtime.security.watched_files import read_file
@@ -19,7 +19,8 @@ class Credentials:
     """A user and the source of the password."""
 
     user: str
-    password: PasswordSource = field(repr=False)
+    password: PasswordSource | None = field(repr=False)
+    """None: it was forgotten."""
     optional: bool = False
     """Whether to go on with a server that asks for no login."""
     _salted: dict[tuple[bytes, bytes, int], bytes] = field(default_factory=dict, repr=False)
@@ -30,9 +31,23 @@ class Credentials:
         if not (isinstance(self.password, str | Path) or callable(self.password)):
             raise ConfigError("password: expected a text, a Path of a file, or a function")
 
+    def forget_password(self) -> None:
+        """Keep only the salted password of the last login, which is of use at the servers of this cluster alone."""
+        self.password = None
+
+    def forget(self) -> None:
+        """Log in nowhere any more."""
+        self.password = None
+        self._salted.clear()
+
     def answer(self, challenge: Challenge) -> bytes:
-        """Return the salted password. It takes milliseconds the first time. Raise ConfigError if the password can't be had."""
-        password = self._read()
+        """Return the salted password. It takes milliseconds the first time.
+
+        Raise ConfigError if the password can't be had, and AuthenticationError if it was forgotten and the server has another one.
+        """
+        if self.password is None:
+            return self._kept(challenge)
+        password = self._read(self.password)
         key = hashlib.sha256(password.encode("utf-8", "surrogatepass")).digest(), challenge.salt, challenge.iterations
         if key not in self._salted:
             salted = salted_password(password, challenge.salt, challenge.iterations)
@@ -40,15 +55,21 @@ class Credentials:
             self._salted[key] = salted
         return self._salted[key]
 
-    def _read(self) -> str:
-        if isinstance(self.password, str):
-            return self.password
-        if isinstance(self.password, Path):
+    def _kept(self, challenge: Challenge) -> bytes:
+        for (_, salt, iterations), salted in tuple(self._salted.items()):
+            if (salt, iterations) == (challenge.salt, challenge.iterations):
+                return salted
+        raise AuthenticationError("the password is not known any more: log in again")
+
+    def _read(self, password: PasswordSource) -> str:
+        if isinstance(password, str):
+            return password
+        if isinstance(password, Path):
             try:
-                return read_file(str(self.password)).decode().partition("\n")[0].rstrip("\r")
+                return read_file(str(password)).decode().partition("\n")[0].rstrip("\r")
             except UnicodeDecodeError:
-                raise ConfigError(f"{self.password}: it is not UTF-8") from None
-        found = self.password()
+                raise ConfigError(f"{password}: it is not UTF-8") from None
+        found = password()
         if not isinstance(found, str):
             raise ConfigError(f"the function for the password of {self.user} returned {type(found).__name__}: expected a text")
         return found

@@ -149,6 +149,15 @@ class Rights:
                 return True
         return False
 
+    @property
+    def sees_all(self) -> bool:
+        """Return whether the user may see all topics and groups and their status, whatever they are called."""
+        return self.is_super or all(
+            any(Action.GET in rule.actions and rule.kind is kind and rule.name == "*" for rule in self.allow)
+            and not any(rule.kind is kind and {Action.GET, Action.LIST} & set(rule.actions) for rule in self.deny)
+            for kind in (Kind.TOPIC, Kind.GROUP)
+        )
+
     def decide(self, action: Action, kind: Kind, name: str) -> tuple[bool, str]:
         """Return whether the user may, and why."""
         if self.is_super:

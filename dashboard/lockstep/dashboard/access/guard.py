@@ -1,15 +1,16 @@
 """The checks before every page: who may request it, and what a browser may do with the response. An ASGI middleware.
 
-There are no users: whoever reaches the port reads everything. So it listens on this machine only, unless it is set otherwise. A web page
-from elsewhere, in a browser on this machine, reads nothing: the Host of a request must be an address, `localhost` or a name from the
+Whose request it is, `login.py` finds out afterwards. A web page from elsewhere, in a browser on this machine, reads nothing, also without
+logins: the Host of a request must be an address, `localhost` or a name from the
 settings, because a page could have pointed its own name at this machine (DNS rebinding). Such a page could still have its pictures, frames
 or scripts begin searches of the brokers' logs, without reading the responses: a browser reports that by Sec-Fetch-Site, and is refused. A
 link from elsewhere is followed.
 
-It serves a limited number of requests at once, so that many viewers cost it no more memory than that. The probe `/livez` is not among them.
+It serves a limited number of requests at once, so that many viewers cost it no more memory than that. The probe `/livez` is not among them,
+nor are logins, which have a limit of their own.
 
-Nothing can be changed, unless that is allowed. Then a form must come from one of the dashboard's own pages, as the browser says:
-Sec-Fetch-Site, or Origin where it does not send that.
+Nothing can be changed, unless that is allowed. A form, also that of a login, must come from one of the dashboard's own pages, as the
+browser says: Sec-Fetch-Site, or Origin where it does not send that.
 """
 
 from collections.abc import Iterable
@@ -28,17 +29,19 @@ HEADERS = (
 READING = ("GET", "HEAD")
 REQUESTS_MAX = 64
 BUSY = f"this dashboard serves at most {REQUESTS_MAX} requests at once, and they are all in use: ask again in a second"
-PROBE = "/livez"
+PROBE, LOGIN, LOGOUT = "/livez", "/login", "/logout"
 
 
 class Guard:
     """Passes a request on, or refuses it in one sentence."""
 
-    def __init__(self, app: ASGIApp, names: Iterable[str] = (), *, changes: bool = False) -> None:
-        """`names`: own names, besides addresses and localhost. With `changes` forms of own pages are accepted."""
+    def __init__(self, app: ASGIApp, names: Iterable[str] = (), *, changes: bool = False, login: bool = False) -> None:
+        """`names`: own names, besides addresses and localhost. With `changes` forms of own pages are accepted, with `login` those of the
+        login and the logout."""
         self._app = app
         self._names = tuple(names)
         self._changes = changes
+        self._forms = (LOGIN, LOGOUT) if login else ()
         self._serving = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,17 +54,17 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *HEADERS]
             await send(message)
 
-        is_probe = scope["path"].removeprefix(scope.get("root_path", "")) == PROBE
-        if refusal is None and not is_probe and self._serving >= REQUESTS_MAX:
+        is_apart = _path(scope) in (PROBE, LOGIN)
+        if refusal is None and not is_apart and self._serving >= REQUESTS_MAX:
             refusal = 503, BUSY
         if refusal is not None:
             await _refuse(send_guarded, *refusal)
             return
-        self._serving += not is_probe
+        self._serving += not is_apart
         try:
             await self._app(scope, receive, send_guarded)
         finally:
-            self._serving -= not is_probe
+            self._serving -= not is_apart
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         """Return the status and the reason if the request is refused."""
@@ -77,7 +80,7 @@ class Guard:
                 if _is_part_of_another_site(scope)
                 else None
             )
-        if method != "POST" or not self._changes:
+        if method != "POST" or not (self._changes or _path(scope) in self._forms):
             return 405, f"{method[:20]}: expected GET, nothing can be changed here" + ("" if self._changes else " without --allow-changes")
         if not _is_own_form(scope, hosts[0]):
             return 403, "the form is not from a page of this dashboard: nothing was changed"
@@ -90,6 +93,11 @@ async def _refuse(send: Send, status: int, reason: str) -> None:
     headers += [(b"retry-after", b"1")] if status == 503 else []
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _path(scope: Scope) -> str:
+    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+    return path
 
 
 def _fields(scope: Scope, wanted: bytes) -> list[str]:
