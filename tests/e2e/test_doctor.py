@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from support.certificates import write_authority, write_certificate
 from support.cluster import QUICK, Cluster
+from support.logins import PASSWORD, write_users
 
 pytestmark = pytest.mark.e2e
 
@@ -219,3 +221,22 @@ async def test_nearly_full_disk_is_reported_before_sends_are_rejected(cluster: C
     assert found["check"] == "store writable"
     assert found["problem"].startswith("the disk is nearly full: ")
     assert "below 1 MiB" in found["step"]
+
+
+async def test_secured_cluster_is_examined_too(cluster: Cluster, tmp_path: Path) -> None:
+    cert, key = write_certificate(tmp_path)
+    ca = write_authority(tmp_path / "ca.pem")
+    (tmp_path / "password").write_text(PASSWORD)
+    users = write_users(tmp_path / "users.toml", {"ops": [PASSWORD]})
+    cluster.server_options = ("--tls", "require", "--tls-cert", cert, "--tls-key", key, "--security", users)
+    cluster.user, cluster.parameters = "ops", f"tls_ca={ca}&password_file={tmp_path / 'password'}"
+    await cluster.servers(brokers=["broker-a"])
+    assert await doctor(cluster, "--security", users) == []
+    checks = {each["check"] for each in json.loads(await cluster.command("doctor", "--json", "--security", users))["findings"]}
+    assert {"certificate valid", "certificate names", "one file of users", "users in force", "rights of a user"} <= checks
+    other = write_users(tmp_path / "other.toml", {"ops": [PASSWORD], "late": [PASSWORD]})
+    await cluster.broker("broker-b", *QUICK, "--security", other)
+    found = await doctor(cluster, healthy=False)
+    assert [each["check"] for each in found] == ["one file of users"]
+    found = await doctor(cluster, "--security", other, healthy=False)
+    assert {each["check"] for each in found} == {"one file of users", "users in force"}

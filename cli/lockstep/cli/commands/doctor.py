@@ -1,5 +1,7 @@
 """lockstep doctor."""
 
+from typing import Annotated
+
 import typer
 
 from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, run
@@ -8,20 +10,26 @@ from lockstep.cli.reporter import admin_client
 from lockstep.operations.brokers.diagnosis import Finding, findings_json
 from lockstep.operations.brokers.doctor_query import examine
 from lockstep.runtime.connections.cluster_address import ClusterAddress
+from lockstep.runtime.security.users import read_users
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command("doctor")
-def doctor_command(nameserver: NameserverOption = DEFAULT_CLUSTER, as_json: JsonOption = False) -> None:
-    """Check the cluster from this machine: nameservers, addresses, clocks, disks, broker names, group members.
+def doctor_command(
+    nameserver: NameserverOption = DEFAULT_CLUSTER,
+    security: Annotated[str | None, typer.Option(metavar="FILE", help="A file of users to check too.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the cluster from this machine: nameservers, addresses, clocks, disks, broker names, group members, certificates, users.
 
     Each problem is printed with the next step. Exit 1 if there is any."""
-    run(_doctor(nameserver, as_json))
+    run(_doctor(nameserver, security, as_json))
 
 
-async def _doctor(nameserver: ClusterAddress, as_json: bool) -> None:
-    findings = await examine(admin_client(nameserver))
+async def _doctor(nameserver: ClusterAddress, security: str | None, as_json: bool) -> None:
+    users = None if security is None else (security, read_users(security))
+    findings = await examine(admin_client(nameserver), users)
     problems = [finding for finding in findings if finding.problem is not None]
     if as_json:
         print_json(findings_json(findings))

@@ -1,19 +1,23 @@
 """Ask nameservers and brokers what `lockstep doctor` examines."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from lockstep.operations.admin_client import AdminClient, gather_results
-from lockstep.operations.brokers import diagnosis
+from lockstep.operations.brokers import diagnosis, security_checks
 from lockstep.operations.brokers.diagnosis import Finding
+from lockstep.operations.brokers.security_checks import SecuredServer
 from lockstep.operations.groups.group_query import read_groups
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.protocol.errors import LockstepError
 from lockstep.protocol.topics.queue import TopicLayout
+from lockstep.runtime.connections.dial import peer_certificate
+from lockstep.runtime.security.tls import ClientTls
+from lockstep.runtime.security.users import Users
 
 
-async def examine(admin: AdminClient) -> list[Finding]:
-    """Run every check, in the order in which they depend on each other."""
+async def examine(admin: AdminClient, users: tuple[str, Users] | None = None) -> list[Finding]:
+    """Run every check, in the order in which they depend on each other. `users`: a file and its content, to be checked too."""
     known = await gather_results({address: admin.brokers_at(address) for address in admin.nameservers})
     findings = [
         diagnosis.check_nameserver(address, known.values.get(address), known.failed.get(address, "")) for address in admin.nameservers
@@ -34,7 +38,39 @@ async def examine(admin: AdminClient) -> list[Finding]:
     findings += [diagnosis.check_unknown_broker(name, count) for name, count in sorted(named.items()) if brokers and name not in brokers]
     if any(broker.registered for broker in brokers.values()):
         findings += await _check_groups(admin, [broker for broker in brokers.values() if broker.registered], layouts)
-    return findings
+    return findings + await _check_security(admin, [each for each in brokers.values() if each.registered], users)
+
+
+async def _check_security(admin: AdminClient, brokers: Sequence[BrokerAddress], users: tuple[str, Users] | None) -> list[Finding]:
+    """Check what servers require of those who connect. A server that does not respond, or may not be asked, is left out: other checks say
+    why."""
+    places = {f"{broker.name} {broker.address}": broker for broker in brokers}
+    reports = await gather_results(
+        {
+            **{f"nameserver {address}": admin.nameserver_settings(address) for address in admin.nameservers},
+            **{where: admin.settings(broker) for where, broker in places.items()},
+        }
+    )
+    servers = [SecuredServer.of(where, report) for where, report in reports.values.items()]
+    findings = security_checks.check_servers(servers)
+    if admin.tls is not None:
+        findings += await _check_certificates(admin, admin.tls, places)
+    return findings + ([] if users is None else security_checks.check_users(*users, servers))
+
+
+async def _check_certificates(admin: AdminClient, tls: ClientTls, brokers: Mapping[str, BrokerAddress]) -> list[Finding]:
+    """Check the certificate of each server that shows one, against all addresses that it advertises."""
+    addresses = {f"nameserver {address}": address for address in admin.nameservers}
+    addresses |= {where: broker.address for where, broker in brokers.items()}
+    seen = await gather_results({where: peer_certificate(admin.host, address, tls) for where, address in addresses.items()})
+    known = await gather_results({where: admin.broker_status(broker) for where, broker in brokers.items() if where in seen.values})
+    found: list[Finding] = []
+    for where, certificate in seen.values.items():
+        status = known.values.get(where)
+        clients_have = [addresses[where]] if status is None else status.listeners.values()
+        names = () if tls.settings.server_name is not None else clients_have  # else clients expect another name
+        found += security_checks.check_certificate(where, certificate, names, admin.host.clock.wall_ms())
+    return found
 
 
 async def _layouts(admin: AdminClient) -> dict[str, TopicLayout]:
