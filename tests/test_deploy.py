@@ -188,7 +188,8 @@ def test_secure_pod_requires_tls_and_logins_with_the_files_that_the_page_makes(n
     settings = effective([with_pod(each) for each in container["args"]], variables)
     used = {"tls_cert": "tls.crt", "tls_key": "tls.key"} if name == DASHBOARD else {"security": "users.toml", "tls_cert": "tls.crt"}
     assert all(settings[key].startswith(f'"{mount["mountPath"]}/{file}"') and file in files for key, file in used.items())
-    assert settings["insecure"].startswith('"anonymous"'), "probes have no login"
+    assert settings["insecure"].startswith("false"), "a port that requires no login is refused"
+    assert name == DASHBOARD or settings["admin_open"].startswith('"metrics"'), "Prometheus has no token"
     assert all(container[probe]["httpGet"]["scheme"] == "HTTPS" for probe in ("livenessProbe", "readinessProbe"))
     if "nameserver" in settings:
         given = [each["name"] for each in container["env"]]
@@ -248,12 +249,12 @@ def test_secure_composed_servers_require_tls_and_logins_with_the_files_that_are_
         for key, path in {"tls_cert": "server.pem", "tls_key": "server.key", **({"security": "users.toml"} if has_users else {})}.items():
             assert f'"/security/{path}"' in found[key]
             assert (tmp_path / path).exists()
-        assert found["insecure"].startswith("false" if has_users else '"anonymous"')
+        assert found["insecure"].startswith("false"), "a port that requires no login is refused"
         if name.startswith("broker"):
             assert name in names
             assert f"{name}:10911" in found["advertise"]
     assert all(each.startswith(("127.0.0.1:", "${LOCKSTEP_BIND:-127.0.0.1}:")) for one in services.values() for each in one["ports"])
-    assert not any("5557" in each for one in services.values() for each in one["ports"]), "admin ports have no logins"
+    assert not any("5557" in each for one in services.values() for each in one["ports"]), "who is in the container needs no token"
     assert services["dashboard"]["ports"] == ["127.0.0.1:9880:9880"]
 
 

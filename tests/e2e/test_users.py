@@ -115,7 +115,6 @@ async def test_server_that_others_reach_needs_users_and_a_certificate(cluster: C
         ((*tls, *users, "--users", "optional"), "pass --insecure anonymous if"),
         ((*users, "--users", "optional", "--insecure", "plaintext"), "pass --insecure if"),
         ((*tls, "--tls", "allow", "--insecure", "anonymous"), "pass --insecure if"),
-        ((*tls, *users, *admin), "pass --insecure anonymous if"),
     ]:
         code, _, error = await cluster.started_command("nameserver", "--listen", "0.0.0.0:0", *options)
         assert (code, words in error) == (2, True), error
@@ -124,7 +123,7 @@ async def test_server_that_others_reach_needs_users_and_a_certificate(cluster: C
     (tmp_path / "password").write_text(PASSWORD)
     ca, password = f"tls_ca={write_authority(tmp_path / 'ca.pem')}", f"password_file={tmp_path / 'password'}"
     for name, options, user, parameters in [
-        ("both", (*tls, *users), "billing@", f"{ca}&{password}"),
+        ("both", (*tls, *users, *admin), "billing@", f"{ca}&{password}"),
         ("plaintext", (*users, "--insecure", "plaintext"), "billing@", password),
         ("anonymous", (*tls, *admin, "--insecure", "anonymous"), "", ca),
     ]:
