@@ -326,6 +326,17 @@ def test_unkeyed_sends_move_and_keyed_sends_wait_without_a_connection() -> None:
     assert names(write_of(topic.run()).frame.sends) == ["keyed"]
 
 
+def test_send_that_is_never_written_does_not_fail_by_the_refusal_of_an_earlier_one() -> None:
+    topic = Topic.of("a")
+    topic.send("x", key="k")
+    refused = topic.response(write_of(topic.run()), C.NO_PERMISSION, "user billing may not Pub topic:t")
+    assert str(fail_of(refused).cause) == "NO_PERMISSION: user billing may not Pub topic:t"
+    topic.machine.link_changed("a", up=False)
+    del topic.connections["a"]
+    topic.send("y", key="k", ms=3_000)
+    assert fail_of(topic.run(3_000)).cause is None
+
+
 def test_frame_lost_with_its_connection_is_resent_on_the_next_and_may_be_stored() -> None:
     topic = Topic.of("a")
     topic.send("1", "k", ms=5_000)

@@ -472,6 +472,7 @@ class QueueMachine:
             self._backoff.refused(fields.get(RETRY_AFTER_FIELD), now_ms)
             self._retry(frame)
         else:
+            self._last_error = None  # it was about these sends: the next ones may be allowed
             self._fail_frame(frame, now_ms)
         return None
 
