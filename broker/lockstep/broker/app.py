@@ -26,14 +26,22 @@ from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import announce, get_logger
 from lockstep.runtime.security.security_watch import SecurityWatch
+from lockstep.runtime.security.server_security import ServerSecurity
 
 log = get_logger("broker")
 
 
 class Broker:
-    """The broker. `on_fatal` is called with an error after which it can't continue. `origins`: the source of each setting, if known."""
+    """The broker. `on_fatal` is called with an error after which it can't continue."""
 
-    def __init__(self, config: BrokerConfig, host: Host, origins: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        host: Host,
+        origins: Mapping[str, str] | None = None,
+        security: ServerSecurity | None = None,
+    ) -> None:
+        """`origins`: the source of each setting, if known. `security`: instead of that of the settings."""
         self.settings = RunningSettings(config, origins or {}, lambda changed: self.running.apply(changed))
         self.on_fatal: Callable[[BaseException], None] | None = None
         self._host = host
@@ -42,7 +50,7 @@ class Broker:
         self._store: Store | None = None
         """The store, from the start's lock of it to its close."""
         self._running: RunningBroker | None = None
-        self._security = config.open_security()
+        self._security = config.open_security() if security is None else security
         self._audit = config.open_audit(config.name, host.clock)
         self._watch = SecurityWatch(self._security, host, self._audit.on_hangup)
         self.admin_port: AdminPort | None = None

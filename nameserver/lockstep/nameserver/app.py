@@ -22,6 +22,7 @@ from lockstep.runtime.metrics import MetricFamilies
 from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.requests.login import LoginProcessor
 from lockstep.runtime.security.security_watch import SecurityWatch
+from lockstep.runtime.security.server_security import ServerSecurity
 
 SCAN_MS = 5_000
 """The interval of the search for silent brokers: a broker that vanished without a close is noticed within its 120 s and this."""
@@ -30,14 +31,20 @@ SCAN_MS = 5_000
 class Nameserver:
     """The nameserver. All that it knows comes from the brokers that registered since its start."""
 
-    def __init__(self, config: NameserverConfig, host: Host, origins: Mapping[str, str] | None = None) -> None:
-        """`origins`: the source of each setting, if known."""
+    def __init__(
+        self,
+        config: NameserverConfig,
+        host: Host,
+        origins: Mapping[str, str] | None = None,
+        security: ServerSecurity | None = None,
+    ) -> None:
+        """`origins`: the source of each setting, if known. `security`: instead of that of the settings."""
         self.on_fatal: Callable[[BaseException], None] | None = None
         self.table = RouteTable()
         self._tasks = Tasks(self._failed)
         self._processor = RouteProcessor(self.table, host.clock, self._tasks)
         self._budget = DescriptorBudget.of(host.descriptors.limit, config.connections_max, 0)
-        self._security = config.open_security()
+        self._security = config.open_security() if security is None else security
         self._audit = config.open_audit(f"nameserver {host.name}", host.clock)
         self._watch = SecurityWatch(self._security, host, self._audit.on_hangup)
         login = LoginProcessor(host, self._security, self._audit)

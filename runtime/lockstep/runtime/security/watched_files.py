@@ -69,12 +69,20 @@ def write_file(path: str | Path, content: bytes, mode: int) -> None:
 class WatchedFiles(Generic[T]):
     """A value that is made of files, and made anew when one of them has another content."""
 
-    def __init__(self, paths: Sequence[str], make: Callable[[], T], more: Callable[[T], Sequence[str]] = lambda _: ()) -> None:
+    def __init__(
+        self,
+        paths: Sequence[str],
+        make: Callable[[], T],
+        more: Callable[[T], Sequence[str]] = lambda _: (),
+        read: Callable[[str], bytes] = read_file,
+    ) -> None:
         """`make` reads the files and returns the value, or raises ConfigError. `more` returns further files that a value is made of, which
-        the first ones name. Raise ConfigError if `make` fails the first time."""
+        the first ones name. `read` returns the content of a file, or raises ConfigError. Raise ConfigError if `make` fails the first time.
+        """
         self.paths = tuple(paths)
         self._make = make
         self._more = more
+        self._read_file = read
         self._digests, self.value = self._load(self._read(self.paths))
         """`value` is the newest one that could be made."""
         self._failed_ms: int | None = None
@@ -118,7 +126,7 @@ class WatchedFiles(Generic[T]):
         digests = {}
         for path in paths:
             try:
-                digests[path] = hashlib.sha256(read_file(path)).digest()
+                digests[path] = hashlib.sha256(self._read_file(path)).digest()
             except ConfigError:
                 if path in self.paths:
                     raise
