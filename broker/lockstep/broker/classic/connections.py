@@ -65,14 +65,17 @@ class ClientConnections:
     def record(self, request: Request, body: HeartbeatBody, wall_ms: int) -> None:
         """Keep the contents of a HEART_BEAT in place of those of the previous one on its connection.
 
-        Raise DuplicateClientIdError if a client of another user has this client id: replies and requests to members go by it.
+        Raise DuplicateClientIdError if a client of another user has this client id, or a session that may come back: replies and requests
+        to members go by it.
         """
         endpoint, language = request.endpoint, request.language
         if request.is_native:
             language = OWN_LANGUAGE
         known, user = self._clients.get(endpoint.id), request.user.name
         same = next(iter(self._by_id.get(body.client_id, ())), endpoint.id)
-        if same != endpoint.id and self._clients[same].user != user:
+        session = self._coordination.state.sessions.of_client(body.client_id)
+        of_another = session is not None and session.user not in ("", user)
+        if of_another or (same != endpoint.id and self._clients[same].user != user):
             raise DuplicateClientIdError(
                 f"client id {body.client_id} is in use by a client of another user: give each client an id of its own"
             )

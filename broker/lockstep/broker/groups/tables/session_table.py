@@ -82,6 +82,10 @@ class SessionTable:
         own = f"{session_id}{USER_MARK}{user}" if user else session_id
         return self._by_id.get(own) or self._by_id.get(session_id)
 
+    def of_client(self, client_id: str) -> Session | None:
+        """Return the newest session of a client id."""
+        return self._by_client.get(client_id)
+
     def session_on(self, connection: int) -> Session | None:
         """Return the session that is bound to this connection."""
         return self._by_connection.get(connection)
