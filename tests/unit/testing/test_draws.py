@@ -11,7 +11,7 @@ from sweep.worlds import draw
 
 KINDS = every_fault()
 SEEDS = range(300)
-POLLED = ("readers", "retention", "purge", "begin", "early_groups")
+POLLED = ("readers", "retention", "purge", "begin", "early_groups", "access")
 
 
 def without_pull_consumers(setting: Setting) -> Setting:
@@ -47,6 +47,12 @@ def test_other_worlds_have_no_pull_consumers(world: str) -> None:
 def test_pull_consumers_use_polls_and_iterators_and_some_filter_by_tag(world: str) -> None:
     drawn = [setting for seed in range(90) if (setting := draw(seed, world, KINDS)).readers]
     assert {bool(setting.iterators_share) for setting in drawn} == {setting.reader_expression != "*" for setting in drawn} == {False, True}
+
+
+def test_few_swarm_runs_have_users_whose_rights_change() -> None:
+    drawn = [draw(seed, "swarm", KINDS) for seed in SEEDS]
+    assert 0.02 < sum(setting.users for setting in drawn) / len(drawn) < 0.12
+    assert {setting.users for setting in drawn if "lose_sub" in setting.faults} == {True}
 
 
 def test_late_pull_group_has_any_position_and_leaves_the_other_late_groups_unchanged() -> None:

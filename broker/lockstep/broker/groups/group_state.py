@@ -169,22 +169,22 @@ class GroupState(GroupTables):
         self.pending.end_held_pulls(key)
         self.pending.notify_queue_free(key)
 
-    def supersede_grant(self, key: QueueKey) -> None:
+    def supersede_grant(self, key: QueueKey, why: str = "a reset") -> None:
         """End what the grant allows, but leave the queue to the session that holds it until that session lets go of it.
 
         It lets go if its LOCK does not name the queue, if it releases the queue, or when it ends. So no other member works on the queue
-        at the same time as a listener that cannot know of the reset. This is part of the lock and durable: neither a restart nor a lost
-        response gives the queue to another member (ordering.md 7.6).
+        at the same time as a listener that cannot know of the end. This is part of the lock and durable: neither a restart nor a lost
+        response gives the queue to another member (ordering.md 6.7, 7.6). `why` is told to operators (GROUP_EVENTS).
         """
         holder = self.locks.holder(key)
         if holder is not None and holder.held_by_classic:
             self.pending.end_held_pulls(key)  # its lease gives it the queue; it is told by its next pull (12.5)
             return
         if holder is None or holder.session is None or holder.client_id is None:
-            self.end_grant(key, "a reset")
+            self.end_grant(key, why)
             return
         epoch = self.fence.draw()
-        self.events.add_queue_event(GroupEventKind.SUPERSEDED, key, holder.client_id, epoch, "a reset")
+        self.events.add_queue_event(GroupEventKind.SUPERSEDED, key, holder.client_id, epoch, why)
         self.locks.record_superseded(key, epoch)
         self.pending.end_held_pulls(key)
         self.pending.notify_superseded(key)

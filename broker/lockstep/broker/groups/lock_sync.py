@@ -81,9 +81,8 @@ class LockSync:
             raise LocalProtocolError(f"LOCK of {len(keys)} queues: expected each once, and at most {ITEMS_MAX}")
         results: dict[QueueKey, LockResult] = {}
         for key, item in zip(keys, body.items, strict=True):
-            if item.group in denied:
-                verdict = LockVerdict.REFUSED if item.epoch is None else LockVerdict.STALE
-                results[key] = LockResult(*key, verdict, epoch=item.epoch or 0, remark=denied[item.group])
+            if item.epoch is not None and item.group in denied:
+                results[key] = LockResult(*key, LockVerdict.STALE, epoch=item.epoch, remark=denied[item.group])
             elif item.epoch is not None:
                 results[key] = self._renew(session, key, item, item.epoch, now_ms)
         for key in state.locks.keys_held_by(session.id):
@@ -94,7 +93,9 @@ class LockSync:
                 state.free_queue(key, "its owner no longer names it")
         starts = {(start.group, start.topic): start for start in body.starts}
         for key, item in zip(keys, body.items, strict=True):
-            if item.epoch is None and key not in results:
+            if item.epoch is None and item.group in denied:
+                results[key] = LockResult(*key, LockVerdict.REFUSED, remark=denied[item.group])
+            elif item.epoch is None:
                 results[key] = self._acquire(session, key, starts, by_time, now_ms)
         config = state.config
         return SessionLockReply(

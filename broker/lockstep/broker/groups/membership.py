@@ -219,13 +219,17 @@ class GroupMembers:
     # ------------------------------------------------------------------------------------------------------------ leaving
 
     def evict(self, session: Session, name: str, why: str) -> None:
-        """Remove the session from the list of a group that its user may not consume any more, and free its queues."""
+        """Remove the session from the list of a group that its user may not consume any more, and end its grants there.
+
+        Others get a queue when the session has let go of it: its listener may run until it knows.
+        """
         group = self._state.groups.get(name)
         if group is not None and group.members.get(session.client_id) == session.id:
             self._state.leave_group(name, session.client_id, why)
         for key in self._state.locks.keys_held_by(session.id):
-            if key[0] == name:
-                self._state.free_queue(key, why, kind=GroupEventKind.LOST)
+            lock = self._state.locks.holder(key)
+            if key[0] == name and lock is not None and not lock.superseded:
+                self._state.supersede_grant(key, why)
 
     def unregister(self, connection: int, client_id: str, name: str, now_ms: int) -> bool:
         """Remove the client from the list at once; its session and its locks remain (ordering.md 6.1).

@@ -6,8 +6,8 @@ A lock of (group, topic, queue) has the last epoch, the session or client that t
     granted            raised   session or client  yes
     freed              same     same               no     Others may be granted the queue. The epoch is valid until a higher one exists.
     held again         same     same               yes    A freed epoch was renewed.
-    superseded         raised   same session       yes    A reset. The session does not know the new epoch; it keeps the queue until it
-                                                          releases it.
+    superseded         raised   same session       yes    A reset, or its user may not consume the group any more. The session does not
+                                                          know the new epoch; it keeps the queue until it releases it.
     ended              raised   none               no     A reset, an assumed loss, or a dropped or changed contract. No earlier epoch is
                                                           valid any more.
 
@@ -57,7 +57,7 @@ class Lock:
     client_id: str | None
     held: bool
     superseded: bool = False
-    """The grant was ended by a reset that its session may not know of yet (ordering.md 7.6)."""
+    """The grant was ended, which its session may not know yet (ordering.md 6.7, 7.6)."""
 
     @property
     def held_by_classic(self) -> bool:
