@@ -45,6 +45,7 @@ class BroadcastRunner(GroupRunner):
             self._group,
             nameserver=self._universe.nameserver,
             host=self._host,
+            **self._login(),
             message_model=MessageModel.BROADCASTING,
             consume_from_where=ConsumeFromWhere[setting.news_where],
             batch_count=setting.batch_count,

@@ -27,6 +27,7 @@ from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
 from lockstep.testing.simulated import BROKER_PORT
+from sweep.access import member_name
 from sweep.events.consumers import CallBegan, CallEnded, ConsumerStarted
 from sweep.history import CallResult, QueueKey
 from sweep.universe import Main, Universe
@@ -59,6 +60,7 @@ class ClassicConsumer:
         self._host = Host.current()
         self._client_id = f"{self._process.machine.name}@{self._process.number}"
         self._random = Random(f"{universe.setting.seed}/{self._process.machine.name}/{self._process.machine.starts}/classic")
+        self._user = member_name(group, self._process.machine.name)
         self._links: dict[str, Endpoint] = {}
         self._held: dict[MessageQueue, _AssignedQueue] = {}
         self._tasks = Tasks(universe.task_failed)
@@ -104,7 +106,10 @@ class ClassicConsumer:
             link = self._links.get(broker)
             if link is None or link.closed:
                 address = f"{self._universe.brokers[broker]}:{BROKER_PORT}"
-                link = self._links[broker] = await connect(self._host, address, handler=self._handle_push, timeout_ms=TIMEOUT_MS)
+                security = self._universe.security(self._user)
+                link = self._links[broker] = await connect(
+                    self._host, address, security=security, handler=self._handle_push, timeout_ms=TIMEOUT_MS
+                )
                 await self._send_heartbeat(broker, link)
             return await link.request(code, fields, body, timeout_ms=TIMEOUT_MS + HOLD_MS)
         except LockstepError as error:
@@ -141,7 +146,7 @@ class ClassicConsumer:
     async def _rebalance(self) -> None:
         """Rebalance by the member list of the first broker that responds, which native members of such a group use too."""
         try:
-            layout = (await AdminClient(self._host, self._universe.nameserver).route(self._topic)).layout
+            layout = (await AdminClient(self._host, self._universe.cluster).route(self._topic)).layout
         except LockstepError:
             return
         for name in self._universe.brokers:

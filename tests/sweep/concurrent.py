@@ -36,6 +36,7 @@ class ConcurrentRunner(GroupRunner):
             self._group,
             nameserver=self._universe.nameserver,
             host=self._host,
+            **self._login(),
             batch_count=setting.shared_batch,
             allocate=setting.allocate,
             drain_timeout_ms=setting.drain_ms,

@@ -36,7 +36,7 @@ class Direction:
 class Link:
     """One connection to a broker."""
 
-    __slots__ = ("broker", "client", "connection", "down", "groups", "pending", "server", "session", "up")
+    __slots__ = ("broker", "client", "connection", "down", "groups", "login", "pending", "server", "session", "up", "user")
 
     def __init__(self, connection: int, client: Process, server: Process, broker: str, groups: dict[tuple[str, str], list[str]]) -> None:
         self.connection = connection
@@ -46,6 +46,10 @@ class Link:
         self.groups = groups
         """(session, broker) → the groups that its last HEART_BEAT named, over all connections."""
         self.session: str | None = None
+        self.user = ""
+        """Who has logged in."""
+        self.login: tuple[str, str | None] = ("", None)
+        """The user of the login that has begun, and the password that this user's clients had then."""
         self.up = Direction()
         self.down = Direction()
         self.pending: dict[int, Frame] = {}

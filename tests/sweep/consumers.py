@@ -82,6 +82,7 @@ class GroupRunner(Runner[PushConsumer]):
             self._group,
             nameserver=self._universe.nameserver,
             host=self._host,
+            **self._login(),
             consume_from_where=begin.where,
             consume_timestamp_ms=begin.timestamp_ms,
             order_by=setting.order_by,

@@ -39,7 +39,7 @@ def reset_main(universe: Universe, group: str, topic: str, target: Target) -> Ma
     """
 
     async def main(stop: asyncio.Event) -> int:
-        admin = AdminClient(Host.current(), universe.nameserver)
+        admin = AdminClient(Host.current(), universe.cluster)
         try:
             route = await admin.route(topic)
             brokers = by_name(route.brokers)
@@ -81,7 +81,7 @@ def reset_twice_main(universe: Universe, broker: str, group: str, topic: str, sh
     """
 
     async def main(stop: asyncio.Event) -> int:
-        admin, address = AdminClient(Host.current(), universe.nameserver), f"{universe.brokers[broker]}:{BROKER_PORT}"
+        admin, address = AdminClient(Host.current(), universe.cluster), f"{universe.brokers[broker]}:{BROKER_PORT}"
         try:
             route = await admin.route(topic)
             queues = [queue for queue in route.layout.read_queues if queue.broker_name == broker]
@@ -109,7 +109,7 @@ def purge_main(universe: Universe, topic: str, shares: Sequence[int]) -> Main:
     """
 
     async def main(stop: asyncio.Event) -> int:
-        admin = AdminClient(Host.current(), universe.nameserver)
+        admin = AdminClient(Host.current(), universe.cluster)
         try:
             brokers = by_name((await admin.route(topic)).brokers)
             for name in sorted(brokers):
@@ -134,7 +134,7 @@ def delete_main(universe: Universe, topic: str) -> Main:
     """Run `lockstep topic delete` at every registered broker by name; one that does not respond gets the deletion from the nameserver."""
 
     async def main(stop: asyncio.Event) -> int:
-        admin = AdminClient(Host.current(), universe.nameserver)
+        admin = AdminClient(Host.current(), universe.cluster)
         try:
             gone = (await admin.route(topic)).layout.deletion
             brokers = sorted((broker for broker in await admin.brokers() if broker.registered), key=lambda broker: broker.name)
@@ -156,7 +156,7 @@ def recreate_main(universe: Universe, topic: str, queues: int) -> Main:
     """Run `lockstep topic create` until it succeeds."""
 
     async def main(stop: asyncio.Event) -> int:
-        instance = Client(universe.nameserver, host=Host.current()).instance()
+        instance = Client(universe.cluster, host=Host.current()).instance()
         while not stop.is_set():
             try:
                 await instance.start()

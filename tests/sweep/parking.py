@@ -41,7 +41,7 @@ def operator_main(universe: Universe) -> Main:
 
     async def main(stop: asyncio.Event) -> int:
         setting, random = universe.setting, Random(f"{universe.setting.seed}/operator")
-        admin = AdminClient(Host.current(), universe.nameserver)
+        admin = AdminClient(Host.current(), universe.cluster)
         while not stop.is_set() and not universe.calm:
             await asyncio.sleep(random.expovariate(1 / setting.control_every_s))
             try:
@@ -66,7 +66,7 @@ def bring_back_main(universe: Universe) -> Main:
 
     async def main(stop: asyncio.Event) -> int:
         random = Random(f"{universe.setting.seed}/bring back")
-        admin = AdminClient(Host.current(), universe.nameserver)
+        admin = AdminClient(Host.current(), universe.cluster)
         left = True
         while left:
             try:

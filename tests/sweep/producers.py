@@ -8,6 +8,7 @@ from lockstep.client import BatchSendError, LockstepError, Message, Outcome, Pro
 from lockstep.client.producer.config import Require
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
+from sweep.access import producer_name
 from sweep.compressed import make_large_body
 from sweep.events.producers import DelayedSendAcked, SendAcked, SendBegan, SendFailed
 from sweep.history import QueueKey, SendOutcome
@@ -126,7 +127,8 @@ def producer_main(universe: Universe) -> Main:
     async def main(stop: asyncio.Event) -> int:
         while not stop.is_set():
             limit = universe.setting.in_flight_max
-            producer = Producer("prod", nameserver=universe.nameserver, host=Host.current(), in_flight_count_max=limit)
+            login = universe.login(producer_name(universe.loop.current.machine.name))
+            producer = Producer("prod", nameserver=universe.nameserver, host=Host.current(), in_flight_count_max=limit, **login)
             try:
                 await producer.start()
                 break

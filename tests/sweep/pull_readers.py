@@ -73,6 +73,7 @@ class PullRunner(Runner[PullConsumer]):
             READERS,
             nameserver=self._universe.nameserver,
             host=self._host,
+            **self._login(),
             consume_from_where=begin.where,
             consume_timestamp_ms=begin.timestamp_ms,
             allocate=setting.allocate,

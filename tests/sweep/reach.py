@@ -12,6 +12,7 @@ from sweep.checkers.messages import Messages
 from sweep.checkers.pulls import went_back
 from sweep.compressed import LARGE_BYTES
 from sweep.events import readers
+from sweep.events.access import Answered
 from sweep.events.consumers import (
     CallBegan,
     CallEnded,
@@ -444,7 +445,7 @@ REACH: dict[str, Count] = {
     "offsets file could not be written": _logged("offsets.unwritable"),
     "offsets file could be written again": _logged("offsets.writable_again"),
     "member's queue ends before its offset": _computed(_member_went_back),
-    # pull consumers, large bodies
+    # pull consumers
     "pull: queue moved between members": _computed(_moved),
     "pull: polled again after a crash": _computed(partial(_polled_again, after_a_crash=True)),
     "pull: polled again by another member": _computed(partial(_polled_again, after_a_crash=False)),
@@ -461,6 +462,14 @@ REACH: dict[str, Count] = {
     "pull: filtered by tags": _computed(_filtered),
     "pull: gap reported": _computed(_gaps_of_readers),
     "pull: queue of a group that began late": _by_readers(readers.ReaderQueueAssigned, lambda reader: reader.where != "FIRST_OFFSET"),
+    # users
+    "request of a user refused": _events(Answered, lambda answer: answer.result == ResponseCode.NO_PERMISSION),
+    "login refused": _logged("login.failed"),
+    "forbidden requests tried": _named("forbidden requests tried"),
+    "client id of another user tried": _named("client id of another user tried"),
+    "producer id of another user tried": _named("producer id of another user tried"),
+    "classic lock of another user tried": _named("classic lock of another user tried"),
+    # large bodies
     "compressed bodies sent": _named("compressed bodies sent"),
     "compressed message given": _computed(_large),
     "compressed message copied": _events(CopyStored, lambda copy: len(copy.body) >= LARGE_BYTES),

@@ -35,7 +35,7 @@ async def read_everything(universe: Universe) -> None:
     await _read_layouts(universe)
     for name, address in universe.brokers.items():
         try:
-            endpoint = await connect(Host.current(), f"{address}:{BROKER_PORT}", timeout_ms=TIMEOUT_MS)
+            endpoint = await connect(Host.current(), f"{address}:{BROKER_PORT}", security=universe.security(), timeout_ms=TIMEOUT_MS)
             try:
                 for topic in (*universe.setting.topics, *_copies(universe)):
                     response = await endpoint.request(RequestCode.TOPIC_OFFSETS, to_plain(TopicHeader(topic)), timeout_ms=TIMEOUT_MS)
@@ -51,7 +51,7 @@ async def read_everything(universe: Universe) -> None:
 
 
 async def _read_layouts(universe: Universe) -> None:
-    admin = AdminClient(Host.current(), universe.nameserver)
+    admin = AdminClient(Host.current(), universe.cluster)
     try:
         registered = {broker.name for broker in await admin.brokers() if broker.registered}
         if away := sorted(set(universe.brokers) - registered):

@@ -3,11 +3,12 @@
 import asyncio
 from abc import ABC, abstractmethod
 from random import Random
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lockstep.client import MessageQueue, PullConsumer, PushConsumer
 from lockstep.runtime.host import Host
 from lockstep.testing.simulation import Process
+from sweep.access import member_name
 from sweep.history import QueueKey
 from sweep.universe import Universe
 
@@ -53,6 +54,10 @@ class Runner(ABC, Generic[ConsumerT]):
             if self._toggle.is_set():
                 self._toggle.clear()
                 await asyncio.sleep(self._random.choice(TOGGLED_S))
+
+    def _login(self) -> dict[str, Any]:
+        """Return the arguments by which a consumer logs in, as the user of this group on this machine."""
+        return self._universe.login(member_name(self._group, self._process.machine.name))
 
     @abstractmethod
     def _consumer(self) -> ConsumerT:

@@ -8,6 +8,8 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.broker.store import StoreConfig
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
+from lockstep.nameserver.app import Nameserver
+from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import LockstepError
@@ -16,7 +18,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.connections.dial import call
 from lockstep.runtime.host import Host
-from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT, SimServer, nameserver_at
+from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT, SimServer
 from sweep.events.universe import BrokerOpened, Fault
 from sweep.settings import TOPIC, Setting
 from sweep.universe import Main, Universe
@@ -49,7 +51,12 @@ class SmallBrokerConfig(BrokerConfig):
 def make_nameserver(universe: Universe, address: str) -> SimServer:
     failed, exited = universe.server_failed, universe.exited
     machine = universe.machine(address)
-    return SimServer(universe.loop, address, machine, NAMESERVER_PORT, nameserver_at(address), failed=failed, exited=exited)
+    config = NameserverConfig(listen=(f"{address}:{NAMESERVER_PORT}",), insecure=True)
+
+    def make() -> Nameserver:
+        return Nameserver(config, Host.current(), security=None if universe.access is None else universe.access.server())
+
+    return SimServer(universe.loop, address, machine, NAMESERVER_PORT, make, failed=failed, exited=exited)
 
 
 def make_broker(universe: Universe, name: str, address: str) -> SimServer:
@@ -72,7 +79,8 @@ def make_broker(universe: Universe, name: str, address: str) -> SimServer:
             disconnect_grace_ms=universe.grace_ms,
             session_timeout_ms=setting.session_timeout_ms,
         )
-        opened[:] = [Broker(config, Host.current())]
+        security = None if universe.access is None else universe.access.server(universe.security(name))
+        opened[:] = [Broker(config, Host.current(), security=security)]
         return opened[0]
 
     def started() -> None:
@@ -104,7 +112,7 @@ def creator_main(universe: Universe, queues: int) -> Main:
     """Create the topic as soon as every broker is registered."""
 
     async def main(stop: asyncio.Event) -> int:
-        instance = Client(universe.nameserver, host=Host.current()).instance()
+        instance = Client(universe.cluster, host=Host.current()).instance()
         while not stop.is_set():
             try:
                 await instance.start()
@@ -145,6 +153,7 @@ def alter_main(universe: Universe) -> Main:
                     RequestCode.UPDATE_AND_CREATE_TOPIC,
                     header,
                     encode_body(layout),
+                    security=universe.security(),
                     timeout_ms=3_000,
                 )
             except LockstepError:

@@ -42,6 +42,8 @@ class Setting:
     """Queues of the topic on each broker."""
     creators: int = 1
     """The number of processes that create the topic at the same time, each with another number of queues."""
+    users: bool = False
+    """All servers have users, and all programs log in."""
     auto_create: bool = False
     """Brokers create a topic with its first send."""
     topics_max: int = 16_384
@@ -244,4 +246,9 @@ READING: Mapping[str, tuple[object, ...]] = {
 }
 """The further choices of a universe with pull consumers."""
 READERS_SHARE = 0.2
+"""The share of the swarm's seeds that have some."""
+
+USERS: Mapping[str, int] = {"lose_sub": 3, "lose_pub": 1, "remove_user": 1, "rotate_password": 2, "intrude": 3}
+"""The further faults of a universe with users."""
+USERS_SHARE = 0.06
 """The share of the swarm's seeds that have some."""

@@ -3,16 +3,20 @@
 import asyncio
 import signal
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 
 from lockstep.broker.app import Broker
 from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.errors import LockstepError
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.daemon import exit_code_of
+from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
 from lockstep.testing.simulated import NAMESERVER_PORT, SimMember
 from lockstep.testing.simulation import Machine, Process, SimLoop
+from sweep.access import INTRUDER, OPERATOR, Access, accounts_of
 from sweep.checkers.violation import Violation
 from sweep.events.universe import BrokerOpened, ClockSet, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ProcessStarted, ServerFailed
 from sweep.history import Event, History, PlaceReached
@@ -112,7 +116,15 @@ class Universe:
         network = self.loop.network
         network.latency_s, network.jitter_s = setting.latency_s, setting.jitter_s
         network.late_chance, network.chop = setting.late_chance, setting.chop
-        network.observer = WireRecorder(self.history, lambda: self.loop.now, {address: name for name, address in self.brokers.items()})
+        self.access: Access | None = None
+        """The users, if there are some."""
+        if setting.users:
+            machines = list(self.brokers), self.consumers, self.classics, self.producers
+            self.access = Access(accounts_of(setting, *machines), self.history.append, self.origin)
+        names = {address: name for name, address in self.brokers.items()}
+        recorder = network.observer = WireRecorder(self.history, lambda: self.loop.now, names, INTRUDER)
+        if self.access is not None:
+            recorder.password_of = self.access.password
 
     @property
     def servers(self) -> list[str]:
@@ -126,6 +138,24 @@ class Universe:
     @property
     def clients(self) -> list[str]:
         return [*self.consuming, *self.producers]
+
+    # ------------------------------------------------------------------------------------------------------------------- users
+
+    def security(self, user: str = OPERATOR) -> ClientSecurity:
+        """Return how the programs of a user connect."""
+        return NO_SECURITY if self.access is None else self.access.client(user)
+
+    def login(self, user: str) -> dict[str, Any]:
+        """Return the arguments by which a producer or consumer logs in."""
+        return {} if self.access is None else {"user": user, "password": partial(self.access.password, user)}
+
+    @property
+    def cluster(self) -> ClusterAddress:
+        """Return the address of the nameservers for the programs of operators, with their login."""
+        plain = ClusterAddress.parse(self.nameserver)
+        return plain if self.access is None else replace(plain, user=OPERATOR, password=self.access.password(OPERATOR))
+
+    # ---------------------------------------------------------------------------------------------------------------- programs
 
     def add_program(self, member: SimMember, role: str) -> None:
         """Assign a machine its own program, and a clock that drifts."""

@@ -6,25 +6,41 @@ when its last byte was passed to the other end. wire_readers.py turns frames int
 
 from collections.abc import Callable, Mapping
 
-from lockstep.protocol.codes import ResponseCode
+from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.testing.simulation import Process
+from sweep.access_readers import answered, given_up, user_of
 from sweep.connections import Frame, Link
+from sweep.events.access import LoginAccepted
 from sweep.events.locks import ConnectionCut
 from sweep.history import Event, History, PlaceReached
 from sweep.wire_readers import PUSHES, REQUESTS
 
+LOGIN_DONE = b"v="
+"""The beginning of the last message of a login that has succeeded."""
 _RARE = {int(code): code.name for code in ResponseCode if code >= ResponseCode.STALE_EPOCH}
 
 
 class WireRecorder:
-    """Observes a network. `brokers`: machine name → broker name; `now`: the global virtual time in seconds."""
+    """Observes a network. `brokers`: machine name → broker name; `now`: the global virtual time in seconds.
 
-    def __init__(self, history: History, now: Callable[[], float], brokers: Mapping[str, str]) -> None:
+    `intruder` is a machine whose sessions, locks and sends are nobody's work: only what brokers give to its users is recorded.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        now: Callable[[], float],
+        brokers: Mapping[str, str],
+        intruder: str = "",
+    ) -> None:
         self._history = history
         self._now = now
         self._brokers = brokers
+        self.password_of: Callable[[str], str] = lambda _: ""
+        """Returns the password that the clients of a user have."""
+        self._intruder = intruder
         self._links: dict[int, Link] = {}
         self._groups: dict[tuple[str, str], list[str]] = {}
         self._requests = 0
@@ -79,7 +95,10 @@ class WireRecorder:
     # --------------------------------------------------------------------------------------------------------------- frames
 
     def _request(self, link: Link, command: Command) -> None:
-        if command.is_response or command.code not in REQUESTS:
+        if command.is_response:
+            return
+        if link.client.machine.name == self._intruder or command.code not in REQUESTS:
+            self._note(link, command)
             return
         self._requests += 1
         read, read_response = REQUESTS[command.code]
@@ -93,6 +112,33 @@ class WireRecorder:
         else:
             if not command.is_oneway:
                 link.pending[command.opaque] = frame
+                self._note_user(frame)
+
+    def _note(self, link: Link, command: Command) -> None:
+        """Keep a request that is no event for its response, if that depends on a user."""
+        if (link.user or command.code == RequestCode.AUTHENTICATE) and not command.is_oneway:
+            frame = link.pending[command.opaque] = Frame(link, command, self._now())
+            self._note_user(frame)
+
+    def _note_user(self, frame: Frame) -> None:
+        link, command = frame.link, frame.command
+        if command.code == RequestCode.AUTHENTICATE:
+            user = user_of(bytes(command.body)) or link.login[0]
+            password = self.password_of(user)
+            link.login = (user, password if link.login in (("", None), (user, password)) else None)
+        elif command.code == RequestCode.UNLOCK_BATCH_MQ and link.user:
+            for event in given_up(frame):
+                self._history.append(event)
+
+    def _answer_user(self, frame: Frame, request: Frame) -> None:
+        """Record what a user is given by a response."""
+        link = frame.link
+        if request.command.code == RequestCode.AUTHENTICATE:
+            if frame.ok and bytes(frame.command.body).startswith(LOGIN_DONE):
+                link.user = link.login[0]
+                self._history.append(LoginAccepted(*frame.server, link.broker, link.connection, *link.login))
+        elif link.user:
+            self._history.append(answered(frame, request, link.user))
 
     def _from_broker(self, link: Link, command: Command) -> None:
         frame = Frame(link, command, self._now())
@@ -105,7 +151,10 @@ class WireRecorder:
         if rare is not None:
             self._history.append(PlaceReached(*frame.server, f"{rare} returned", command.remark or ""))
         request = link.pending.pop(command.opaque, None)
-        if request is None or request.read_response is None:
+        if request is None:
+            return
+        self._answer_user(frame, request)
+        if request.read_response is None:
             return
         arriving: list[Event] = []
         for event in request.read_response(frame, request):

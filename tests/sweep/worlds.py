@@ -23,6 +23,8 @@ from sweep.settings import (
     READING,
     RETURNS,
     TOPIC,
+    USERS,
+    USERS_SHARE,
     Setting,
     World,
 )
@@ -211,6 +213,36 @@ WORLDS: Mapping[str, World] = {
         {
             **{"early": (True,), "groups": ((GROUP, AUDIT),), "readers": (False, True), "flush": ("async", "sync"), "storm_s": (30.0,)},
             **{"nameservers": (1, 2), "consumers": (2, 3), "manual": (False,), "exile": (False,), "fault_every_s": (1.0, 2.0)},
+        },
+    ),
+    "access": World(
+        {
+            **{"lose_sub": 5, "lose_pub": 2, "remove_user": 2, "rotate_password": 3, "intrude": 6, "take_place": 2},
+            **{
+                "kill_broker": 1,
+                "power_broker": 1,
+                "kill_consumer": 1,
+                "stop_consumer": 1,
+                "pause_consumer": 1,
+                "pause_broker": 1,
+                "reset": 1,
+            },
+        },
+        {
+            **{"users": (True,), "groups": ((GROUP,), (GROUP, AUDIT)), "concurrent": (True, True, False), "readers": (False, False, True)},
+            **{"consumers": (2, 3), "fault_every_s": (0.7, 1.5, 3.0), "storm_s": (60.0, 90.0), "manual": (False,), "exile": (False,)},
+            **{"threaded": (False,), "late_chance": (0.0,)},
+        },
+    ),
+    "access_classic": World(
+        {
+            **{"lose_sub": 3, "lose_pub": 1, "remove_user": 1, "rotate_password": 2, "intrude": 6},
+            **{"kill_broker": 1, "kill_consumer": 1, "stop_consumer": 1, "pause_consumer": 1, "reset": 1},
+        },
+        {
+            **{"users": (True,), "classic": (2,), "groups": ((GROUP, CLASSIC),), "consumers": (2,), "allocate": ("by_broker", "average")},
+            **{"queues": (1, 3), "exile": (False,), "manual": (False,), "tag_b_share": (0.0,), "threaded": (False,)},
+            **{"fault_every_s": (3.0, 8.0), "storm_s": (150.0,), "late_chance": (0.0,)},
         },
     ),
     "stubborn": World(
@@ -484,6 +516,12 @@ NOT_IN_A_SWARM = (
     "power_at_file",
     "lose_consume_queues",
     "repeat_after_snapshot",
+    "lose_sub",
+    "lose_pub",
+    "remove_user",
+    "rotate_password",
+    "intrude",
+    "take_place",
 )
 """Faults after which not every law holds, or that need a world of their own."""
 SHARES = {"swarm": 0.5, "long": 0.1}
@@ -519,6 +557,9 @@ def draw(seed: int, world: str | None, kinds: tuple[str, ...], *, storm_s: float
         drawn["concurrent"] = die("concurrent").random() < CONCURRENT_SHARE
         drawn["broadcast"] = die("broadcast").random() < BROADCAST_SHARE
         drawn["readers"] = die("readers").random() < READERS_SHARE
+        if die("users").random() < USERS_SHARE:
+            drawn["users"] = True
+            faults |= USERS
     if drawn.get("concurrent"):
         drawn |= {key: die(key).choice(choices) for key, choices in CONCURRENT.items()}
     if drawn.get("broadcast"):

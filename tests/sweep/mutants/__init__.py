@@ -1,6 +1,7 @@
 """The mutants: rules that are switched off by name, which a sweep must detect."""
 
 from sweep.mutants import (
+    access,
     beginnings,
     broadcast,
     broker,
@@ -36,6 +37,7 @@ from sweep.mutants.registry import MUTANTS, Mutant, switched_off
 __all__ = [
     "MUTANTS",
     "Mutant",
+    "access",
     "beginnings",
     "broadcast",
     "broker",
