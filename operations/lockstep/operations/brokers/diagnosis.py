@@ -6,6 +6,7 @@ from typing import Any
 
 from lockstep.operations.groups.group_report import GroupReport
 from lockstep.protocol.bodies import BrokerAddress, BrokerStatus, GroupStatusReply
+from lockstep.protocol.codes import ResponseCode
 
 CLOCK_MS_MAX = 2_000
 """Store times that are off by more mislead operators, resets by time and start policies by time; nothing else depends on the clock."""
@@ -78,6 +79,10 @@ def check_broker(
     if not address.registered:
         problem = f"is not registered now, and {topic_count} topics have queues there"
         return [Finding("broker registered", where, problem, f"{START} {_removal(address.name)}")]
+    if status is None and reason.startswith(ResponseCode.NO_PERMISSION.name):
+        return [
+            Finding("broker reached", where, f"does not tell its status: {reason}", "use a user who may Get cluster, as the role viewer")
+        ]
     if status is None:
         step = "start the broker with --advertise [NAME=]HOST:PORT that can be dialled from here, or use another listener of the nameserver"
         return [Finding("broker reached", where, f"can't be reached from here: {reason}", step)]

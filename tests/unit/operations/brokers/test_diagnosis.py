@@ -97,6 +97,8 @@ def test_broker_must_be_registered_and_respond_at_its_advertised_address() -> No
     assert problems_of_broker(None, reason="10.0.0.1:10911: timed out") == [
         ("broker reached", "can't be reached from here: 10.0.0.1:10911: timed out")
     ]
+    (denied,) = problems_of_broker(None, reason="NO_PERMISSION: user b may not Get cluster")
+    assert denied == ("broker reached", "does not tell its status: NO_PERMISSION: user b may not Get cluster")
     assert problems_of_broker(replace(STATUS, broker_name="broker-b")) == [
         ("broker reached", "broker-b responds there: two brokers advertise one address")
     ]
