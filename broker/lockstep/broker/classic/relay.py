@@ -93,8 +93,7 @@ class RelayProcessor:
         record = await self._store.record_at(offset)
         if record is None:
             raise BrokerSystemError(f"no message {header.msg_id} is stored here: ask the broker that its id names")
-        if not request.user.may((SUB,), Kind.TOPIC, RecordView(record).topic.decode()):
-            raise request.user.refusal("Sub the topic of this message")
+        _check_rights(request, record)
         passed_on = ConsumeDirectlyHeader(
             header.consumer_group,
             header.client_id,
@@ -108,6 +107,7 @@ class RelayProcessor:
 
     async def _consume(self, request: Request, member: ClassicConnection, header: ConsumeDirectlyHeader, record: bytes) -> HandlerResult:
         code = RequestCode.CONSUME_MESSAGE_DIRECTLY
+        _check_rights(request, record)  # again, because it has waited
         _check_knows(member, code)
         return _relayed(request, await self._ask(member, code, header, record))
 
@@ -176,6 +176,14 @@ def _check_knows(member: ClassicConnection, code: RequestCode) -> None:
         raise RequestCodeNotSupportedError(
             f"client {member.client_id} is one of language {member.language}, which does not handle {code_name(code)}"
         )
+
+
+def _check_rights(request: Request, record: bytes) -> None:
+    """Raise AccessDeniedError unless the user may have a member of the group consume the message."""
+    header: ConsumeDirectlyHeader = request.header
+    request.user.check_group(header.consumer_group, UPDATE)
+    if not request.user.may((SUB,), Kind.TOPIC, RecordView(record).topic.decode()):
+        raise request.user.refusal("Sub the topic of this message")
 
 
 def _relayed(request: Request, answer: Command) -> Command:
