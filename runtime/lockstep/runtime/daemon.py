@@ -145,6 +145,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         self._wake, self._hurry = asyncio.Event(), asyncio.Event()
         loop.set_exception_handler(LoopErrors())
+        before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
         if service.on_hangup is not None:
@@ -155,8 +156,9 @@ class Daemon:
             await self._wake.wait()
             clean = await self._stop(service)
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                loop.remove_signal_handler(number)
+            for number, handler in before.items():
+                if loop.remove_signal_handler(number):
+                    signal.signal(number, handler)  # the loop leaves the default: `nohup` ignores SIGHUP
         if self._error is not None:
             return exit_code_of(self._error) or 1
         return 0 if clean else 1

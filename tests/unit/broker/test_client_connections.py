@@ -1,10 +1,12 @@
 """What the broker keeps of HEART_BEATs for RocketMQ's tools."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from lockstep.broker.classic.connections import GROUP_LENGTH_MAX, ClientConnections
+from lockstep.broker.groups.tables.session_table import SessionTable
 from lockstep.protocol.bodies import ConsumerGroup, ConsumeType, HeartbeatBody, ProducerGroup
 from lockstep.protocol.command import JSON, MSGPACK, Command
 from lockstep.runtime.requests.request import Request
@@ -27,7 +29,8 @@ class Connection:
 
 class Bench:
     def __init__(self) -> None:
-        self.connections = ClientConnections(cast(Any, None))
+        state = SimpleNamespace(sessions=SessionTable(grace_ms=1, timeout_ms=1))
+        self.connections = ClientConnections(cast(Any, SimpleNamespace(state=state)))
 
     def beat(self, connection: Connection, client_id: str = "c", *producers: str, codec: int = JSON, **given: Any) -> None:
         language = given.pop("language", "JAVA")

@@ -70,3 +70,9 @@ def test_files_are_read_when_the_security_is_made(tmp_path: Path) -> None:
     write_authority(tmp_path / "ca")
     assert address.security().tls is not None
     assert ClusterAddress.parse("h:1").security() is NO_SECURITY
+
+
+def test_path_of_any_bytes_is_part_of_an_address() -> None:
+    address = ClusterAddress(("h:1",), Tls(ca="/a b/\udcff&x=y.pem"), "u", "/p/\udcfe%41")
+    assert ClusterAddress.parse(str(address)) == address
+    assert str(address).isascii()

@@ -113,9 +113,9 @@ class ClusterAddress:
         if self.tls is None and self.user is None:
             return ";".join(self.nameservers)
         tls = {} if self.tls is None else {each.name: getattr(self.tls, each.name) for each in fields(Tls)}
-        given = [f"{PREFIX}{name}={quote(str(value))}" for name, value in tls.items() if value is not None]
+        given = [f"{PREFIX}{name}={_quoted(str(value))}" for name, value in tls.items() if value is not None]
         given = ([] if self.tls is None else ["tls=on"]) + given
-        given += [] if self.password_file is None else [f"{PASSWORD_FILE}={quote(self.password_file)}"]
+        given += [] if self.password_file is None else [f"{PASSWORD_FILE}={_quoted(self.password_file)}"]
         user = "" if self.user is None else f"{quote(self.user)}@"
         return f"{SCHEME}{user}{','.join(self.nameservers)}/{'?' if given else ''}{'&'.join(given)}"
 
@@ -146,6 +146,14 @@ class ClusterAddress:
         return NO_SECURITY if tls is None and credentials is None else ClientSecurity(tls, credentials)
 
 
+PATHS = "surrogateescape"
+"""How a text has the bytes of a path that are not UTF-8."""
+
+
+def _quoted(value: str) -> str:
+    return quote(value, errors=PATHS)
+
+
 def _parse_text(text: str) -> ClusterAddress:
     if not text.strip().startswith(SCHEME):
         return ClusterAddress(_checked(text.replace(",", ";").split(";")))
@@ -159,7 +167,7 @@ def _parse_text(text: str) -> ClusterAddress:
     given: dict[str, str] = {}
     password_file: str | None = None
     switch: str | None = None
-    for name, value in parse_qsl(url["query"] or "", keep_blank_values=True):
+    for name, value in parse_qsl(url["query"] or "", keep_blank_values=True, errors=PATHS):
         if name == "tls" and value in ("on", "off"):
             switch = value
         elif name == PASSWORD_FILE and password_file is None and value:
