@@ -70,36 +70,35 @@ def calls_of(dispatcher: Dispatcher, address: str, *, native: bool) -> Call:
     return call
 
 
-@pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("server", ["broker", "nameserver"])
-async def test_every_request_is_refused_without_a_right_or_asks_for_it_itself(tmp_path: Path, server: str, native: bool) -> None:
-    wrong = {}
+@pytest.fixture(params=[(server, native) for server in ("broker", "nameserver") for native in (True, False)], ids=str)
+async def requests(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[tuple[dict[int, HandlerSpec], Call]]:
+    """Run the servers. Return the declarations of the requests of one, in one kind of codec, and what sends it their examples."""
+    server, native = request.param
     async with servers(tmp_path) as running_servers:
         dispatcher, address = running_servers[server]
-        call = calls_of(dispatcher, address, native=native)
-        for code, spec in dispatcher.specs(native=native).items():
-            nobody = UserWithRights()
-            result, remark = await call(spec, nobody)
-            refused = result == ResponseCode.NO_PERMISSION and DENIAL in remark
-            asks = any(isinstance(need, InsideNeed) for need in spec.needs)
-            expected = not refused if spec.needs == ANY_USER else nobody.asked > 0 if asks and not resources(spec.needs) else refused
-            if not expected and code not in AFTER_READING:
-                wrong[RequestCode(code).name] = result, remark
+        yield dispatcher.specs(native=native), calls_of(dispatcher, address, native=native)
+
+
+async def test_every_request_is_refused_without_a_right_or_asks_for_it_itself(requests: tuple[dict[int, HandlerSpec], Call]) -> None:
+    wrong, (specs, call) = {}, requests
+    for code, spec in specs.items():
+        nobody = UserWithRights()
+        result, remark = await call(spec, nobody)
+        refused = result == ResponseCode.NO_PERMISSION and DENIAL in remark
+        asks = any(isinstance(need, InsideNeed) for need in spec.needs)
+        expected = not refused if spec.needs == ANY_USER else nobody.asked > 0 if asks and not resources(spec.needs) else refused
+        if not expected and code not in AFTER_READING:
+            wrong[RequestCode(code).name] = result, remark
     assert wrong == {}
 
 
-@pytest.mark.parametrize("native", [True, False])
-@pytest.mark.parametrize("server", ["broker", "nameserver"])
-async def test_request_is_not_refused_with_the_rights_that_it_needs_and_no_others(tmp_path: Path, server: str, native: bool) -> None:
-    wrong = {}
-    async with servers(tmp_path) as running_servers:
-        dispatcher, address = running_servers[server]
-        call = calls_of(dispatcher, address, native=native)
-        for code, spec in dispatcher.specs(native=native).items():
-            for user in users_with_just(spec):
-                result, remark = await call(spec, user)
-                if DENIAL in remark:
-                    wrong[RequestCode(code).name] = result, remark
+async def test_request_is_not_refused_with_the_rights_that_it_needs_and_no_others(requests: tuple[dict[int, HandlerSpec], Call]) -> None:
+    wrong, (specs, call) = {}, requests
+    for code, spec in specs.items():
+        for user in users_with_just(spec):
+            result, remark = await call(spec, user)
+            if DENIAL in remark:
+                wrong[RequestCode(code).name] = result, remark
     assert wrong == {}
 
 
