@@ -1,18 +1,21 @@
 """Rules of permissions and ownership (docs/permissions.md; U1 to U5)."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import wraps
 from typing import Any
 
 from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.groups.group_state import GroupState
+from lockstep.broker.groups.heartbeats import Heartbeat
 from lockstep.broker.groups.legacy_clients import LegacyClients
 from lockstep.broker.groups.membership import GroupMembers
 from lockstep.broker.groups.tables.session_table import USER_MARK, BoundSession, Session, SessionRefusal, SessionTable
-from lockstep.broker.processors import client, pull
+from lockstep.broker.processors import pull
 from lockstep.broker.processors.lock import LockProcessor
 from lockstep.broker.processors.producer_owners import ProducerOwners
-from lockstep.protocol.bodies import GroupEventKind
+from lockstep.protocol.bodies import GroupEventKind, HeartbeatReply, LockBatchBody
 from lockstep.protocol.errors import DuplicateClientIdError
 from lockstep.runtime.requests.dispatch import _Route
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
@@ -79,13 +82,28 @@ def lock_asks_nothing(patch: Patches) -> None:
 @mutant(CLASSIC_WORLD)
 def classic_locks_ask_nothing(patch: Patches) -> None:
     """LOCK_BATCH_MQ of a classic client needs the right in group and topic."""
-    patch.set(LockProcessor, "_check_classic", lambda self, user, body: None)
+    ask: Callable[[LockProcessor, Request], HandlerResult] = LockProcessor.lock
+
+    @wraps(ask)
+    def lock(self: LockProcessor, request: Request) -> HandlerResult:
+        body = self._lock_body(request)
+        if not isinstance(body, LockBatchBody):
+            return ask(self, request)
+        reply = self._coordination.legacy.lock(body, self._clock.boot_ms(), request.user.name)
+        return PendingResponse(request.reply(body=reply))
+
+    patch.set(LockProcessor, "lock", lock)
 
 
 @mutant(WORLD)
 def heart_beat_asks_nothing(patch: Patches) -> None:
     """HEART_BEAT joins only groups that the user may consume."""
-    patch.set(client, "_denied", lambda user, body: {})
+    heartbeat = GroupMembers.heartbeat
+
+    def joins(self: GroupMembers, connection: int, beat: Heartbeat, now_ms: int, user: str, _denied: object) -> HeartbeatReply | None:
+        return heartbeat(self, connection, beat, now_ms, user)
+
+    patch.set(GroupMembers, "heartbeat", joins)
 
 
 @mutant(WORLD)

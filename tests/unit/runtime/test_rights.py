@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from tests.unit.runtime.test_users import user
 
 from lockstep.protocol.errors import ConfigError
+from lockstep.runtime.security.authenticated_user import AccessDeniedError
 from lockstep.runtime.security.rights import CACHED_MAX, ROLES, Action, Kind, Rights, Rule
 from lockstep.runtime.security.users import parse_users
+from support.access import user_of
 
 NAMES = ["a", "ab", "abc", "b", "%RETRY%a", "%DLQ%a", "a*"]
 PATTERNS = ["*", "a", "a*", "ab*", "b", "%RETRY%a", "%*"]
@@ -142,3 +144,10 @@ def test_user_of_a_broker_registers_it_and_sees_topics() -> None:
     assert [found.may_be_broker(name) for name in ("broker-a", "broker-ab", "shop-1", "")] == [True, False, True, False]
     assert found.rights.allow_any([Action.GET], Kind.TOPIC, "orders")
     assert not found.rights.allow_any([Action.SUB, Action.PUB, Action.DELETE], Kind.TOPIC, "orders")
+
+
+def test_refusal_about_a_message_tells_its_topic_to_the_audit_alone() -> None:
+    with pytest.raises(AccessDeniedError, match="may not Sub or Get the topic of this message") as caught:
+        user_of("Sub topic:orders").check_message("payments", Action.SUB, Action.GET)
+    assert "payments" not in str(caught.value)
+    assert caught.value.resource == "topic:payments"

@@ -32,7 +32,6 @@ from lockstep.runtime.connections.pending_requests import code_name
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import GET, SUB, UPDATE, inside, on_group, on_topic
 from lockstep.runtime.requests.request import HandlerResult, Request, RunInLane
-from lockstep.runtime.security.rights import Kind
 
 RELAY_LANE = "relay"
 """The lane of requests that wait for a member. They use no thread of the host."""
@@ -182,8 +181,7 @@ def _check_rights(request: Request, record: bytes) -> None:
     """Raise AccessDeniedError unless the user may have a member of the group consume the message."""
     header: ConsumeDirectlyHeader = request.header
     request.user.check_group(header.consumer_group, UPDATE)
-    if not request.user.may((SUB,), Kind.TOPIC, RecordView(record).topic.decode()):
-        raise request.user.refusal("Sub the topic of this message")
+    request.user.check_message(RecordView(record).topic.decode(), SUB)
 
 
 def _relayed(request: Request, answer: Command) -> Command:

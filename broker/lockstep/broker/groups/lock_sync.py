@@ -20,6 +20,7 @@ First come all renewals, then the session's queues that no item names with the c
 from collections.abc import Mapping
 
 from lockstep.broker.groups.group_state import GroupState
+from lockstep.broker.groups.membership import NONE_DENIED
 from lockstep.broker.groups.start_policy import NO_OFFSETS, OffsetsByTime, StartPositions, start_policy
 from lockstep.broker.groups.tables.group import Group
 from lockstep.broker.groups.tables.lock_table import QueueKey
@@ -40,13 +41,12 @@ from lockstep.protocol.bodies import (
     SyncResult,
 )
 from lockstep.protocol.done_ranges import check_ranges, contains, skip
-from lockstep.protocol.errors import LocalProtocolError
+from lockstep.protocol.errors import BrokerError, LocalProtocolError
 from lockstep.protocol.headers.offsets import QueryConsumerOffsetHeader
 from lockstep.protocol.messages.properties import one_line_reason
 
 ITEMS_MAX = 100_000
 """Items in one LOCK or SYNC. A frame of 16 MiB holds about as many."""
-NONE_DENIED: Mapping[str, str] = {}
 
 
 class LockSync:
@@ -65,9 +65,9 @@ class LockSync:
         body: SessionLockBody,
         now_ms: int,
         by_time: OffsetsByTime = NO_OFFSETS,
-        denied: Mapping[str, str] = NONE_DENIED,
+        denied: Mapping[str, BrokerError] = NONE_DENIED,
     ) -> SessionLockReply | None:
-        """Handle LOCK. `denied`: the groups that the user of the session may not consume, each with the reason.
+        """Handle LOCK. `denied`: the groups that the user of the session may not consume, each with its refusal.
 
         Return None if the connection is not that of a session, and is being closed.
         """
@@ -82,7 +82,7 @@ class LockSync:
         results: dict[QueueKey, LockResult] = {}
         for key, item in zip(keys, body.items, strict=True):
             if item.epoch is not None and item.group in denied:
-                results[key] = LockResult(*key, LockVerdict.STALE, epoch=item.epoch, remark=denied[item.group])
+                results[key] = LockResult(*key, LockVerdict.STALE, epoch=item.epoch, remark=denied[item.group].remark)
             elif item.epoch is not None:
                 results[key] = self._renew(session, key, item, item.epoch, now_ms)
         for key in state.locks.keys_held_by(session.id):
@@ -94,7 +94,7 @@ class LockSync:
         starts = {(start.group, start.topic): start for start in body.starts}
         for key, item in zip(keys, body.items, strict=True):
             if item.epoch is None and item.group in denied:
-                results[key] = LockResult(*key, LockVerdict.REFUSED, remark=denied[item.group])
+                results[key] = LockResult(*key, LockVerdict.REFUSED, remark=denied[item.group].remark)
             elif item.epoch is None:
                 results[key] = self._acquire(session, key, starts, by_time, now_ms)
         config = state.config
@@ -237,8 +237,8 @@ class LockSync:
 
     # --------------------------------------------------------------------------------------------------------------- SYNC
 
-    def sync(self, connection: int, body: SyncBody, now_ms: int, denied: Mapping[str, str] = NONE_DENIED) -> SyncReply | None:
-        """Handle SYNC. `denied`: the groups that the user of the session may not consume, each with the reason.
+    def sync(self, connection: int, body: SyncBody, now_ms: int, denied: Mapping[str, BrokerError] = NONE_DENIED) -> SyncReply | None:
+        """Handle SYNC. `denied`: the groups that the user of the session may not consume, each with its refusal.
 
         Return None if the connection is not that of a session, and is being closed.
         """
@@ -251,7 +251,7 @@ class LockSync:
         results = tuple(
             self._sync_item(session, item, now_ms)
             if item.group not in denied
-            else SyncResult(LockVerdict.STALE, item.epoch, denied[item.group])
+            else SyncResult(LockVerdict.STALE, item.epoch, denied[item.group].remark)
             for item in body.items
         )
         return SyncReply(results, self._versions(session, {}))

@@ -6,6 +6,7 @@ from lockstep.broker.classic.connections import ClientConnections
 from lockstep.broker.delivery.group_topics import GroupTopics
 from lockstep.broker.groups.coordination import Coordination
 from lockstep.broker.groups.heartbeats import HeartbeatCache
+from lockstep.broker.groups.membership import NONE_DENIED
 from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.processors.packed_rows import packed_rows
 from lockstep.broker.processors.pull_request import check_given, filter_of
@@ -26,7 +27,7 @@ from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN
 from lockstep.runtime.requests.needs import GET, SUB, inside, on_group, on_topic
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
-from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
+from lockstep.runtime.security.authenticated_user import ANYBODY
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")
@@ -79,7 +80,8 @@ class ClientProcessor:
         body = heartbeat.body
         self._connections.record(request, body, self._clock.wall_ms())
         before = [self._in_force(entry.group) for entry in body.consumers]
-        denied = {} if request.user is ANYBODY else _denied(request.user, body)
+        wanted = ((entry.group, (each.topic for each in entry.subscriptions)) for entry in body.consumers)
+        denied = NONE_DENIED if request.user is ANYBODY else request.user.denied_groups(wanted)
         reply = self._coordination.membership.heartbeat(endpoint.id, heartbeat, self._clock.boot_ms(), request.user.name, denied)
         for entry, (count, was) in zip(body.consumers, before, strict=True):
             now_count, now = self._in_force(entry.group)
@@ -184,12 +186,6 @@ class ClientProcessor:
     def _in_force(self, group: str) -> tuple[int, ConsumerGroup | None]:
         """Return how often the group's subscriptions were replaced, and its contract."""
         return self._coordination.state.override_counts.get(group, 0), self._coordination.status.contract(group)
-
-
-def _denied(user: RequestUser, body: HeartbeatBody) -> dict[str, BrokerError]:
-    """Return the consumer groups that the user may not consume as the heartbeat says, each with the error that says why."""
-    found = {entry.group: user.consumption_refusal(entry.group, (each.topic for each in entry.subscriptions)) for entry in body.consumers}
-    return {group: error for group, error in found.items() if error is not None}
 
 
 def expressions(contract: ConsumerGroup | None) -> str:

@@ -9,20 +9,20 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from lockstep.broker.groups.coordination import Coordination
-from lockstep.broker.groups.lock_sync import NONE_DENIED
+from lockstep.broker.groups.membership import NONE_DENIED
 from lockstep.broker.groups.start_policy import OffsetsByTime
 from lockstep.broker.processors.start_offsets import StartOffsets, TimeIndex
 from lockstep.protocol.bodies import LockBatchBody, LockItem, SessionLockBody, SyncBody, SyncItem
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.errors import RemoteProtocolError
+from lockstep.protocol.errors import BrokerError, RemoteProtocolError
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import MEMBER_BYTES_MAX
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import SUB, inside, on_group
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
-from lockstep.runtime.security.authenticated_user import ANYBODY, RequestUser
+from lockstep.runtime.security.authenticated_user import ANYBODY
 
 
 class LockProcessor:
@@ -44,7 +44,7 @@ class LockProcessor:
     def lock(self, request: Request) -> HandlerResult:
         request.body = body = self._lock_body(request)
         if isinstance(body, LockBatchBody):
-            self._check_classic(request.user, body)
+            request.user.check_consumption(body.consumer_group, dict.fromkeys(ref.topic for ref in body.mq_set))
             return PendingResponse(request.reply(body=self._coordination.legacy.lock(body, self._clock.boot_ms(), request.user.name)))
         return self._starts.resolve(request, body, partial(self._session_lock, request, body))
 
@@ -62,28 +62,20 @@ class LockProcessor:
         command = request.reply(body=reply)
         return PendingResponse(command) if reply.items else command
 
-    def _evict(self, request: Request, items: Sequence[LockItem | SyncItem]) -> Mapping[str, str]:
-        """End the membership in groups that the user may not consume any more. Return them, each with the reason."""
+    def _evict(self, request: Request, items: Sequence[LockItem | SyncItem]) -> Mapping[str, BrokerError]:
+        """End the membership in groups that the user may not consume any more. Return them, each with its refusal."""
         if request.user is ANYBODY:
             return NONE_DENIED
         topics: dict[str, dict[str, None]] = {}
         for item in items:
             topics.setdefault(item.group, {})[item.topic] = None
-        found = {group: request.user.consumption_refusal(group, named) for group, named in topics.items()}
-        refusals = {group: refusal for group, refusal in found.items() if refusal is not None}
-        for refusal in refusals.values():
-            request.note_refusal(refusal)
-        denied = {group: refusal.remark for group, refusal in refusals.items()}
+        denied = request.user.denied_groups(topics.items())
         session = self._coordination.state.sessions.session_on(request.endpoint.id)
-        if session is not None:
-            for group, why in denied.items():
-                self._coordination.membership.evict(session, group, why)
+        for group, refusal in denied.items():
+            request.note_refusal(refusal)
+            if session is not None:
+                self._coordination.membership.evict(session, group, refusal.remark)
         return denied
-
-    def _check_classic(self, user: RequestUser, body: LockBatchBody) -> None:
-        user.check_group(body.consumer_group, SUB)
-        for topic in dict.fromkeys(ref.topic for ref in body.mq_set):
-            user.check_topic(topic, SUB)
 
     def _lock_body(self, request: Request) -> SessionLockBody | LockBatchBody:
         """Decode the body. Raise the error of LockBatchBody if a connection without a session has sent neither of the two."""

@@ -179,10 +179,10 @@ class QueryProcessor:
         record = None if data is None else _decoded(data)
         if data is not None and record is not None:
             if is_sendable_topic(record.topic.decode()):
-                _check_readable(request, record)
+                request.user.check_message(_topic_of(record), SUB, GET)
                 return request.reply(body=data)
             if request.is_native and record.topic == SCHEDULE_TOPIC.encode():
-                _check_readable(request, record)
+                request.user.check_message(_topic_of(record), SUB, GET)
                 if self._waits(data):
                     return request.reply(body=data)
                 raise BrokerSystemError(
@@ -221,26 +221,22 @@ def _decoded(data: bytes) -> RecordView | None:
     return record
 
 
-def _may_read(request: Request, record: RecordView) -> bool:
-    """Return whether the user may read messages of the topic that the record belongs to: that for which it waits in a delay queue."""
+def _topic_of(record: RecordView) -> str:
+    """Return the topic that the record belongs to: that for which it waits in a delay queue."""
     topic = record.topic.decode()
-    if topic == SCHEDULE_TOPIC:
-        try:
-            topic = decode_properties(record.properties).get(REAL_TOPIC, "")
-        except RemoteProtocolError:
-            topic = ""
-    return request.user.may((SUB, GET), Kind.TOPIC, topic)
-
-
-def _check_readable(request: Request, record: RecordView) -> None:
-    """Raise AccessDeniedError if the user may not read the record. It does not tell the name of the topic."""
-    if not _may_read(request, record):
-        raise request.user.refusal("Sub or Get the topic of this message")
+    if topic != SCHEDULE_TOPIC:
+        return topic
+    try:
+        return decode_properties(record.properties).get(REAL_TOPIC, "")
+    except RemoteProtocolError:
+        return ""
 
 
 def _readable(request: Request, records: Sequence[bytes]) -> Sequence[bytes]:
     """Return the records that the user may read."""
-    return records if request.user is ANYBODY else [data for data in records if _may_read(request, RecordView(data))]
+    if request.user is ANYBODY:
+        return records
+    return [data for data in records if request.user.may((SUB, GET), Kind.TOPIC, _topic_of(RecordView(data)))]
 
 
 def _id(record: RecordView) -> str:

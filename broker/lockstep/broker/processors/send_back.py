@@ -28,7 +28,6 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import SUB, inside, on_group, on_topic
 from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, PendingResponse, Request
-from lockstep.runtime.security.rights import Kind
 
 SEND_BACK_LANE = "send-back"
 """The lane of requests that may have to read a message from the disk."""
@@ -59,8 +58,7 @@ class SendBackProcessor:
             )
         self._gate.check()
         record = _user_record(data)
-        if not request.user.may((SUB,), Kind.TOPIC, record.topic.decode()):
-            raise request.user.refusal("Sub the topic of this message")
+        request.user.check_message(record.topic.decode(), SUB)
         _check_same(record, header)
         times_max = RETRIES_MAX if header.max_reconsume_times is None else header.max_reconsume_times
         if header.delay_level < 0 or record.reconsume_times >= times_max:

@@ -178,8 +178,7 @@ class Request:
             code, remark = _classic_form(error, self)
             return response(self.opaque, self.codec, code, printable(remark), None, b"")
         if isinstance(error, BrokerError):
-            retry_after_ms = getattr(error, "retry_after_ms", None)
-            fields = None if retry_after_ms is None else {RETRY_AFTER_FIELD: retry_after_ms}
+            fields = None if error.retry_after_ms is None else {RETRY_AFTER_FIELD: error.retry_after_ms}
             return response(self.opaque, self.codec, error.wire_code, printable(error.remark), fields, b"")
         foreseen = isinstance(error, RemoteProtocolError | LocalProtocolError)
         remark = printable(str(error) if foreseen else f"{type(error).__name__}: {error}")

@@ -67,9 +67,8 @@ class RequestUser:
     def check(self, actions: Sequence[Action], kind: Kind, name: str) -> None:
         """Raise AccessDeniedError unless the user may do one of these to a resource."""
         if not self.may(actions, kind, name):
-            error = self.refusal(f"{any_of(actions)} {resource(kind, name)}")
-            error.resource = resource(kind, name)
-            raise error
+            target = resource(kind, name)
+            raise self._refusal_of(target, f"{any_of(actions)} {target}")
 
     def check_topic(self, name: str, *actions: Action) -> None:
         """Raise AccessDeniedError unless the user may do one of these to the topic."""
@@ -79,6 +78,11 @@ class RequestUser:
         """Raise AccessDeniedError unless the user may do one of these to the group."""
         self.check(actions, Kind.GROUP, name)
 
+    def check_message(self, topic: str, *actions: Action) -> None:
+        """Raise AccessDeniedError unless the user may do one of these to the topic of a message. Only the audit is told its name."""
+        if not self.may(actions, Kind.TOPIC, topic):
+            raise self._refusal_of(resource(Kind.TOPIC, topic), f"{any_of(actions)} the topic of this message")
+
     def sees_topic(self, name: str) -> bool:
         """Return whether lists show the topic to the user."""
         return self.may(_SEE_TOPIC, Kind.TOPIC, name)
@@ -87,15 +91,21 @@ class RequestUser:
         """Return whether lists show the group to the user."""
         return self.may(_SEE_GROUP, Kind.GROUP, name)
 
-    def consumption_refusal(self, group: str, topics: Iterable[str]) -> AccessDeniedError | None:
-        """Return why the user may not consume these topics as a member of the group, or None."""
-        try:
-            self.check_group(group, Action.SUB)
-            for topic in topics:
-                self.check_topic(topic, Action.SUB)
-        except AccessDeniedError as error:
-            return AccessDeniedError(f"group {group} is not for this user: {error.remark}", DENIED_MS, error.resource)
-        return None
+    def denied_groups(self, wanted: Iterable[tuple[str, Iterable[str]]]) -> dict[str, AccessDeniedError]:
+        """Return the groups as a member of which the user may not consume these topics, each with the error that says why."""
+        denied = {}
+        for group, topics in wanted:
+            try:
+                self.check_consumption(group, topics)
+            except AccessDeniedError as error:
+                denied[group] = AccessDeniedError(f"group {group} is not for this user: {error.remark}", DENIED_MS, error.resource)
+        return denied
+
+    def check_consumption(self, group: str, topics: Iterable[str]) -> None:
+        """Raise AccessDeniedError unless the user may consume these topics as a member of the group."""
+        self.check_group(group, Action.SUB)
+        for topic in topics:
+            self.check_topic(topic, Action.SUB)
 
     def check_super(self, what: str) -> None:
         """Raise AccessDeniedError unless the user is a super user."""
@@ -105,6 +115,11 @@ class RequestUser:
     def refusal(self, what: str) -> AccessDeniedError:
         """Return the error that says what the user may not do."""
         return AccessDeniedError(f"user {self.name} may not {what}")
+
+    def _refusal_of(self, target: str, what: str) -> AccessDeniedError:
+        error = self.refusal(what)
+        error.resource = target
+        return error
 
 
 class _Anybody(RequestUser):

@@ -42,6 +42,16 @@ class Kind(StrEnum):
     CLUSTER = "cluster"
 
 
+def is_name_pattern(text: str) -> bool:
+    """Return whether a text is a name, or the beginning of names with a * at its end."""
+    return bool(text) and "*" not in text[:-1]
+
+
+def matches_name(pattern: str, name: str) -> bool:
+    """Return whether a name is the one, or one of those, that a pattern stands for."""
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
 @dataclass(frozen=True, slots=True)
 class Rule:
     """Actions on the resources whose names match."""
@@ -64,7 +74,7 @@ class Rule:
             raise ConfigError(f"rule {text[:80]!r}: expected actions of {', '.join(Action)}") from None
         if kind not in tuple(Kind) or bool(name) == (kind == Kind.CLUSTER):
             raise ConfigError(f"rule {text[:80]!r}: {form}")
-        if "*" in name[:-1]:
+        if name and not is_name_pattern(name):
             raise ConfigError(f"rule {text[:80]!r}: a * is allowed at the end of a name")
         return cls(actions, Kind(kind), name or "*")
 
@@ -80,7 +90,7 @@ class Rule:
         """Return whether the rule is about this action on this resource."""
         if kind is not self.kind or action not in self.actions:
             return False
-        return kind is Kind.CLUSTER or (name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name)
+        return kind is Kind.CLUSTER or matches_name(self.name, name)
 
 
 def resource(kind: Kind, name: str) -> str:

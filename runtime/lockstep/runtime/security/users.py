@@ -33,7 +33,18 @@ from typing import Any
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.security.access_keys import SecretSource, is_signed
-from lockstep.runtime.security.rights import NEED_GROUPS, NEED_TOPICS, NO_RIGHTS, ROLES, Action, Kind, Rights, Rule
+from lockstep.runtime.security.rights import (
+    NEED_GROUPS,
+    NEED_TOPICS,
+    NO_RIGHTS,
+    ROLES,
+    Action,
+    Kind,
+    Rights,
+    Rule,
+    is_name_pattern,
+    matches_name,
+)
 from lockstep.runtime.security.scram import USER_LENGTH_MAX, Verifier, made_up_verifier
 from lockstep.runtime.security.user_limits import NO_LIMITS, UserLimits
 from lockstep.runtime.security.watched_files import WatchedFiles, check_mode, read_file
@@ -72,7 +83,7 @@ class User:
 
     def may_be_broker(self, name: str) -> bool:
         """Return whether the user may register a broker of this name."""
-        return self.rights.is_super or any(name.startswith(each[:-1]) if each.endswith("*") else name == each for each in self.brokers)
+        return self.rights.is_super or any(matches_name(each, name) for each in self.brokers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +227,7 @@ def _rights(name: str, entry: Mapping[str, Any], *, is_super: bool, is_broker: b
         allow += ROLES[role](topics, groups)
     if (topics or groups) and not roles:
         raise ConfigError(f"user.{name}: topics and groups are those of a role: set role to one of {', '.join(ROLES)}")
-    if bad := next((each for each in (*topics, *groups) if not each or "*" in each[:-1]), None):
+    if bad := next((each for each in (*topics, *groups) if not is_name_pattern(each)), None):
         raise ConfigError(f"user.{name}: {bad!r}: expected a name, or its beginning with a * at the end")
     try:
         return Rights((*allow, *map(Rule.parse, lists["allow"])), tuple(map(Rule.parse, lists["deny"])), is_super)

@@ -27,6 +27,11 @@ USER_MARK = "@"
 """Between the id that a client sends, which is hexadecimal, and the name of its user."""
 
 
+def _own_id(session_id: str, user: str) -> str:
+    """Return the id of a user's session, by the id that the client sends. Without a login they are the same."""
+    return f"{session_id}{USER_MARK}{user}" if user else session_id
+
+
 @dataclass(slots=True, eq=False)
 class Session:
     """One start of a client.
@@ -79,8 +84,7 @@ class SessionTable:
 
     def find(self, session_id: str, user: str) -> Session | None:
         """Return the session of a user by the id that the client sends. One that began without a login is found by every user."""
-        own = f"{session_id}{USER_MARK}{user}" if user else session_id
-        return self._by_id.get(own) or self._by_id.get(session_id)
+        return self._by_id.get(_own_id(session_id, user)) or self._by_id.get(session_id)
 
     def of_client(self, client_id: str) -> Session | None:
         """Return the newest session of a client id."""
@@ -113,7 +117,7 @@ class SessionTable:
         if other is not None and other is not session and (other.connection is not None or other.user not in ("", user)):
             return SessionRefusal.DUPLICATE
         if session is None:
-            own = f"{session_id}{USER_MARK}{user}" if user else session_id
+            own = _own_id(session_id, user)
             session = self._by_id[own] = Session(own, client_id, None, number, now_ms, now_ms)
         older = session.connection if session.connection != connection else None
         if older is not None:
