@@ -17,6 +17,7 @@ from lockstep.testing.simulation import SimLoop
 from support.cluster import MEASURED
 from support.effort import EXAMPLES, SLOW, in_share
 from support.loops import LOOPS, Factory, FrozenLoop, LoopWatch
+from support.ports import claims_of_a_test
 
 # A slow machine does not break a law.
 settings.register_profile("lockstep", max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -72,6 +73,12 @@ def _watched(request: pytest.FixtureRequest) -> None:
     """Set up before the other fixtures of an async test, so that it looks after they are all gone."""
     if asyncio.iscoroutinefunction(getattr(request.node, "obj", None)):
         request.getfixturevalue("loop_watch")
+
+
+@pytest.fixture(autouse=True)
+def _claims() -> Iterator[None]:
+    with claims_of_a_test():
+        yield
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.cluster import LOOK_S, WAIT_S, Cluster, Report, now_us
-from support.compose import ADMIN_PORTS, DASHBOARD_PORT, HOST_PORTS, NAMESERVERS, ROOT, Compose, compose_tool, exclusive_compose
+from support.compose import ADMIN_PORTS, COMMAND_S, DASHBOARD_PORT, HOST_PORTS, NAMESERVERS, ROOT, Compose, compose_tool, exclusive_compose
 from support.http import fetch, raw
 from support.ports import is_free
 
@@ -86,7 +86,7 @@ def own_address() -> str:
 
 
 async def host_ports_free() -> None:
-    """Wait until port 9876 is free: another test may use it, and a compose tool whose ports are taken may wait forever."""
+    """Wait until the ports are free: another worker's test may use some, and a compose tool whose ports are taken may wait forever."""
     taken: list[int] = []
 
     async def free() -> bool:
@@ -94,7 +94,7 @@ async def host_ports_free() -> None:
         return not taken
 
     try:
-        await until(free)
+        await until(free, COMMAND_S)
     except TimeoutError:
         pytest.fail(
             f"docker-compose.yml publishes {HOST_PORTS}, of which {taken} are another program's, or forwarded to containers that are gone"
@@ -130,8 +130,8 @@ async def panel(path: str) -> tuple[int, str]:
     return await raw(f"127.0.0.1:{DASHBOARD_PORT}", request.encode())
 
 
-async def until(true: Callable[[], Awaitable[object]]) -> None:
-    async with asyncio.timeout(WAIT_S):
+async def until(true: Callable[[], Awaitable[object]], timeout_s: float = WAIT_S) -> None:
+    async with asyncio.timeout(timeout_s):
         while True:
             if await true():
                 break

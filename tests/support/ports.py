@@ -4,6 +4,8 @@ import fcntl
 import os
 import socket
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import SystemRandom
 
@@ -17,12 +19,23 @@ _claimed: dict[int, int] = {}
 
 
 def is_free(port: int) -> bool:
-    """Return whether the port is free and reachable, and claim it: to other processes that ask it is not free until this one ends.
+    """Return whether the port is free and reachable, and claim it: to other processes that ask it is not free until this test ends.
 
     A server takes it only later, and another worker of the test run may ask meanwhile. Published ports of containers can remain as firewall
     rules.
     """
     return _is_reachable(port) and _claim(port)
+
+
+@contextmanager
+def claims_of_a_test() -> Iterator[None]:
+    """Give up at the end the ports that are claimed within: another worker's test may need just these, which a page or a file names."""
+    before = set(_claimed)
+    try:
+        yield
+    finally:
+        for port in _claimed.keys() - before:
+            os.close(_claimed.pop(port))
 
 
 def _claim(port: int) -> bool:
