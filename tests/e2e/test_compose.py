@@ -4,9 +4,12 @@ import asyncio
 import json
 import re
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 
@@ -52,12 +55,12 @@ for event in done:
 
 
 @asynccontextmanager
-async def composed(folder: Path, **variables: str) -> AsyncIterator[Compose]:
+async def composed(folder: Path, *beside: Path, **variables: str) -> AsyncIterator[Compose]:
     """Start the cluster of the file; remove it afterwards, including volumes."""
     tool = compose_tool()
     if tool is None:
         pytest.skip("no compose tool here: install Docker, or name one with LOCKSTEP_TEST_COMPOSE")
-    made = Compose(tool, "lockstep-test", folder / "compose.log", **variables)
+    made = Compose(tool, "lockstep-test", folder / "compose.log", *beside, **variables)
     async with exclusive_compose():
         try:
             await made.run("down", "-v", code=None)  # an interrupted run leaves its own, on the same ports
@@ -213,6 +216,35 @@ async def test_compose_cluster_is_reachable_from_other_machines_except_its_admin
         for port in (DASHBOARD_PORT, *ADMIN_PORTS.values()):
             with pytest.raises(OSError, match=f"{port}"):
                 await fetch(f"{address}:{port}", "/readyz")
+
+
+async def test_secure_cluster_serves_its_administrator_and_nobody_without_tls_and_a_password(tmp_path: Path, cluster: Cluster) -> None:
+    # podman-compose does not substitute the variables of a value with a tag, as `!override` is.
+    secure = tmp_path / "secure.yml"
+    secure.write_text(re.sub(r"\$\{\w+:-([^}]*)\}", r"\1", (ROOT / "docker-compose.secure.yml").read_text()))
+    async with composed(tmp_path, secure) as made:
+
+        async def healthy() -> bool:
+            doctor = ("lockstep", "doctor")
+            return all([await made.exit_code(service, *doctor) == 0 for service in ("nameserver-a", "broker-b")])
+
+        await until(healthy)
+        for name in ("ca.pem", "admin.password"):
+            (tmp_path / name).write_text(await made.inside("nameserver-b", "cat", f"/security/{name}"))
+            (tmp_path / name).chmod(0o600)
+        cluster.addresses["nameserver"], tls = NAMESERVERS.replace(";", ","), f"tls_ca={tmp_path / 'ca.pem'}"
+        cluster.user, cluster.parameters = "admin", f"{tls}&password_file={tmp_path / 'admin.password'}"
+        outside = json.loads(await cluster.command("cluster", "--json"))["brokers"]
+        assert [(broker["address"], broker["reached"]) for broker in outside] == [("127.0.0.1:10911", True), ("127.0.0.1:10921", True)]
+        await load(cluster)
+        await cluster.finish_producer()
+        await cluster.prove("consumer-1", "consumer-2")
+        cluster.user = ""
+        for cluster.parameters, words in [("tls=off", "requires TLS"), (tls, "requires a login")]:
+            assert words in " ".join((await cluster.command("cluster", code=1)).split())
+        trusted = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        with pytest.raises(HTTPError, match="401"):
+            await asyncio.to_thread(urlopen, f"https://localhost:{DASHBOARD_PORT}/topics", context=trusted)
 
 
 async def test_containers_are_healthy_while_usable_and_restart_when_their_process_ends(compose: Compose) -> None:

@@ -52,9 +52,10 @@ async def exclusive_compose() -> AsyncIterator[None]:
 class Compose:
     """A project of docker-compose.yml. `output` contains the output of every command."""
 
-    def __init__(self, tool: list[str], project: str, log: Path, **variables: str) -> None:
-        """`variables` are the variables of the file to set."""
-        self._command = [*tool, "-p", project]
+    def __init__(self, tool: list[str], project: str, log: Path, *beside: Path, **variables: str) -> None:
+        """`beside` are files to merge with docker-compose.yml, `variables` the variables of the files to set."""
+        files = [word for path in (ROOT / "docker-compose.yml", *beside) for word in ("-f", str(path))]
+        self._command = [*tool, *files, "-p", project]
         self._log = log
         self._environment = {**os.environ, **variables}
 
