@@ -153,6 +153,33 @@ def test_least_recently_used_scope_is_evicted_above_the_limit() -> None:
     assert table.check_frame(a, frame(2, 1), now_ms=NOW_MS) is ACCEPT
 
 
+@given(st.lists(st.tuples(st.sampled_from("abcd"), st.integers(0, 9)), max_size=80), st.integers(1, 12), st.integers(0, 80))
+def test_full_table_takes_the_oldest_scope_of_a_topic_with_more_or_of_the_same_one(
+    sent: list[tuple[str, int]], scope_count_max: int, snapshot_at: int
+) -> None:
+    table, rebuilt = SequenceTable(scope_count_max=scope_count_max), SequenceTable(scope_count_max=scope_count_max)
+    kept: list[Scope] = []  # the longest silent first
+    for number, (topic, queue_id) in enumerate(sent):
+        if number == snapshot_at:
+            rebuilt.restore(table.snapshot())
+        scope = SCOPE._replace(topic=topic, queue_id=queue_id)
+        for each in [table, rebuilt][: 1 + (number >= snapshot_at)]:
+            each.record_frame(scope, frame(number, 1), PLACE)
+        known = {each for each in [*kept, scope] if table.find_last(each, now_ms=NOW_MS) is not None}
+        assert scope in known
+        sizes = {each: sum(other.topic == each for other in kept) for each in "abcd"}
+        for lost in {*kept} - known:
+            assert len(kept) == scope_count_max
+            assert scope not in kept
+            assert lost == next(each for each in kept if each.topic == lost.topic)
+            assert sizes[lost.topic] == max(sizes.values())
+            assert lost.topic == topic or sizes[lost.topic] > sizes[topic]
+        kept = [*(each for each in kept if each in known and each != scope), scope]
+        assert len(table) == len(kept) <= scope_count_max
+    if len(sent) > snapshot_at:
+        assert rebuilt.snapshot() == table.snapshot()
+
+
 # ------------------------------------------------------------------------------------------------------ against a simple model
 
 

@@ -19,10 +19,14 @@ the next sequence, the running CRC, and the last frame with its position in the 
 
 The table depends on the log alone: recovery passes `record_frame` the same values as the running broker, taken from the property `__LS_SEQ`
 of the frames. Time decides only when a scope is forgotten, and it counts from the store time of the last frame, which is in the log too.
+
+A full table forgets the longest silent scope of the topic that has the most, so that sends to one topic don't make it forget the scopes of
+topics that have fewer. Topics stand for their users here, because the log does not say who has sent a frame.
 """
 
-from collections import Counter
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from lockstep.broker.snapshot_rows import SnapshotRows
@@ -30,7 +34,7 @@ from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.messages.sequence import FrameSequence
 
 SCOPE_COUNT_MAX = 100_000
-"""Number of scopes, about 40 MB. Above it the scope that has been silent for longest is removed."""
+"""Number of scopes, about 45 MB."""
 IDLE_MS = 24 * 3_600_000
 """A scope without a frame for this long is forgotten. It is ten thousand times the longest send deadline."""
 IDLE_GIVEN_MS = 7 * IDLE_MS
@@ -82,16 +86,18 @@ DUPLICATE = SequenceVerdict(ResponseCode.DUPLICATE, remark="the frame is already
 
 
 class SequenceTable:
-    """A table of scope → last frame, in the order of the log (longest silent first)."""
+    """A table of scope → last frame."""
 
     def __init__(self, *, scope_count_max: int = SCOPE_COUNT_MAX) -> None:
         self._scope_count_max = scope_count_max
-        self._last: dict[Scope, LastFrame] = {}
-        self._topics: Counter[str] = Counter()
-        """Topic → number of its scopes. A topic without scopes has no entry."""
+        self._count = 0
+        self._topics: dict[str, OrderedDict[Scope, LastFrame]] = {}
+        """Topic → its scopes, in the order of the log (longest silent first). A topic without scopes has no entry."""
+        self._sizes: list[tuple[int, str]] = []
+        """A heap of (−number of scopes, topic), among them one of each topic as it is now."""
 
     def __len__(self) -> int:
-        return len(self._last)
+        return self._count
 
     def check_frame(self, scope: Scope, frame: FrameSequence, *, now_ms: int) -> SequenceVerdict:
         """Return the verdict on a frame that arrived now. `now_ms` is wall time. Changes nothing."""
@@ -106,15 +112,19 @@ class SequenceTable:
 
     def record_frame(self, scope: Scope, frame: FrameSequence, stored: StoredFrame) -> None:
         """Record that the frame is in the log, at `stored`."""
-        if self._last.pop(scope, None) is None:
-            self._topics[scope.topic] += 1
-        self._last[scope] = LastFrame(frame.epoch, frame.first, frame.next, frame.crc, stored, frame.given)
-        if len(self._last) > self._scope_count_max:
-            self._remove(next(iter(self._last)))
+        scopes = self._topics.get(scope.topic)
+        if scopes is None or scope not in scopes:
+            if self._count >= self._scope_count_max:
+                self._evict(scope.topic)
+            self._add(scope, LastFrame(frame.epoch, frame.first, frame.next, frame.crc, stored, frame.given))
+        else:
+            scopes[scope] = LastFrame(frame.epoch, frame.first, frame.next, frame.crc, stored, frame.given)
+            scopes.move_to_end(scope)
 
     def find_last(self, scope: Scope, *, now_ms: int) -> LastFrame | None:
         """Return the last frame of the scope, or None if there is none or it is forgotten by now."""
-        last = self._last.get(scope)
+        scopes = self._topics.get(scope.topic)
+        last = None if scopes is None else scopes.get(scope)
         return last if last is not None and now_ms - last.stored.store_timestamp <= last.idle_ms_max else None
 
     def crc_before(self, scope: Scope, frame: FrameSequence, *, now_ms: int) -> int | None:
@@ -131,48 +141,69 @@ class SequenceTable:
 
     def drop_topic(self, topic: str) -> None:
         """Remove the scopes of a topic whose messages are deleted. A given producer id that sends them again wants them to be stored."""
-        if topic in self._topics:
-            for scope in [scope for scope in self._last if scope.topic == topic]:
-                self._remove(scope)
+        self._count -= len(self._topics.pop(topic, ()))
 
     def forget_idle(self, *, now_ms: int) -> Iterator[bool]:
         """Remove scopes that have been idle for too long. Verdicts do not depend on when it is called.
 
         Yields after each scope whether it was removed, so that the caller may let other work run in between.
         """
-        for scope in list(self._last):
-            last = self._last.get(scope)
-            if last is None:
-                continue
-            idle_ms = now_ms - last.stored.store_timestamp
-            if idle_ms <= IDLE_MS:
-                break
-            gone = idle_ms > last.idle_ms_max
-            if gone:
-                self._remove(scope)
-            yield gone
+        for topic, scopes in list(self._topics.items()):
+            for scope in list(scopes):
+                last = scopes.get(scope)
+                if last is None or self._topics.get(topic) is not scopes:
+                    continue
+                idle_ms = now_ms - last.stored.store_timestamp
+                gone = idle_ms > last.idle_ms_max
+                if gone:
+                    self._remove(scope)
+                yield gone
+                if idle_ms <= IDLE_MS:
+                    break
 
     def snapshot(self) -> SnapshotRows:
-        copies = list(self._last.items())
+        copies = [each for scopes in self._topics.values() for each in scopes.items()]
         return SnapshotRows(
             len(copies),
             lambda: ([*scope, last.epoch, last.first, last.next, last.crc, *last.stored, last.given] for scope, last in copies),
         )
 
     def restore(self, plain: Iterable[list[object]]) -> None:
-        self._last.clear()
+        self._count = 0
         self._topics.clear()
+        self._sizes.clear()
         for row in plain:
             producer_id, partition, topic, queue_id, epoch, first, next_, crc, *place, given = row
             scope = Scope(producer_id, partition, topic, queue_id)  # type: ignore[arg-type]
-            self._last[scope] = LastFrame(epoch, first, next_, crc, StoredFrame(*place), given)  # type: ignore[arg-type]
-            self._topics[scope.topic] += 1
+            self._add(scope, LastFrame(epoch, first, next_, crc, StoredFrame(*place), given))  # type: ignore[arg-type]
+
+    def _add(self, scope: Scope, last: LastFrame) -> None:
+        self._topics.setdefault(scope.topic, OrderedDict())[scope] = last
+        self._count += 1
+        self._resized(scope.topic)
+
+    def _evict(self, topic: str) -> None:
+        """Make room for a scope of a topic, which itself loses one if no topic has more."""
+        while -self._sizes[0][0] != len(self._topics.get(self._sizes[0][1], ())):
+            heappop(self._sizes)
+        size, largest = self._sizes[0]
+        self._remove(next(iter(self._topics[topic if len(self._topics.get(topic, ())) == -size else largest])))
 
     def _remove(self, scope: Scope) -> None:
-        del self._last[scope]
-        self._topics[scope.topic] -= 1
-        if not self._topics[scope.topic]:
+        scopes = self._topics[scope.topic]
+        del scopes[scope]
+        self._count -= 1
+        if scopes:
+            self._resized(scope.topic)
+        else:
             del self._topics[scope.topic]
+
+    def _resized(self, topic: str) -> None:
+        """Note how many scopes a topic has now."""
+        heappush(self._sizes, (-len(self._topics[topic]), topic))
+        if len(self._sizes) > 2 * len(self._topics) + 100:
+            self._sizes = [(-len(scopes), each) for each, scopes in self._topics.items()]
+            heapify(self._sizes)
 
 
 def _gap(expected: int, why: str) -> SequenceVerdict:
