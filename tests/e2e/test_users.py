@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import stat
 import subprocess
@@ -100,6 +101,25 @@ async def test_user_that_is_removed_is_cut_and_stays_out(closed: Cluster, tmp_pa
     refused = await shop.wait_for_event("login.refused", timeout_s=40)
     assert "user shop: the user or the password is wrong" in refused["error"]
     assert json.loads(await closed.command("cluster", "--json"))["brokers"][0]["reached"], "billing is still served"
+
+
+async def test_last_logins_are_listed_and_a_server_that_cannot_be_asked_is_named(closed: Cluster, tmp_path: Path) -> None:
+    users = write_users(
+        tmp_path / "users.toml", {"billing": [PASSWORD], "shop": [PASSWORD], "idle": [PASSWORD]}, {"shop": 'role = "viewer"'}
+    )
+    await closed.servers()
+    await closed.stop("broker-b")
+    listing = ("user", "list", "--last-login", "--security", users)
+    closed.user = "shop"
+    report = json.loads(await closed.command(*listing, "--json"))
+    found = {each["user"]: each["lastLogin"] for each in report["users"]}
+    assert (list(report["failed"]), found["idle"], found["shop"]["signed"]) == (["broker broker-b"], None, False)
+    assert {found["shop"]["server"], found["billing"]["server"]} <= {f"nameserver {closed.addresses['nameserver']}", "broker broker-a"}
+    table = await closed.command(*listing)
+    assert [line.split()[-4:] for line in table.splitlines() if line.startswith("idle")] == [["known", "-", "-", "0"]]
+    assert "warning: the last logins at broker broker-b are not known: " in await closed.command_stderr(*listing)
+    await closed.restart("broker-b")
+    assert re.search(r"^idle .* never  +-  +-  +0$", await closed.command(*listing), re.M)
 
 
 async def test_server_that_others_reach_needs_users_and_a_certificate(cluster: Cluster, tmp_path: Path) -> None:

@@ -167,8 +167,8 @@ class RunningBroker:
         self.maintenance = StoreMaintenance(host, store, state, copies.copy_before)
         self.statistics = Statistics(config.cluster)
         figures = Figures(store, state, pulls)
-        processors = self._make_processors(holds, group_topics, figures, budget)
         login = LoginProcessor(host, security, audit)
+        processors = self._make_processors(holds, group_topics, figures, budget, login)
         self.dispatcher = Dispatcher([*processors, login], store.writer, LANES, self._on_request, budget, login.gate, audit)
         self.server = server = Server(
             host,
@@ -187,7 +187,9 @@ class RunningBroker:
         store.writer.after_arrivals = pulls.serve_woken
         state.on_topic_changed += [pulls.topic_changed, topics.topic_changed]
 
-    def _make_processors(self, holds: WriteHolds, group_topics: GroupTopics, figures: Figures, budget: TurnBudget) -> list[object]:
+    def _make_processors(
+        self, holds: WriteHolds, group_topics: GroupTopics, figures: Figures, budget: TurnBudget, login: LoginProcessor
+    ) -> list[object]:
         """Return one processor for each family of requests."""
         host, store, state, settings, gate = self._host, self.store, self.state, self._settings, self._gate
         topics, pulls, delays, failed, copies = self.topics, self.pulls, self.delays, self.failed, self.copies
@@ -217,7 +219,7 @@ class RunningBroker:
             AssignmentProcessor(coordination, registration.route),
             StatusProcessor(self.status),
             groups,
-            SettingsProcessor(settings),
+            SettingsProcessor(settings, login),
             TopicAdminProcessor(topics, changes, state.topics, store, host.clock, budget, registration.learn, names),
             GroupAdminProcessor(groups, coordination, host.clock, budget),
             BrokerAdminProcessor(

@@ -48,7 +48,7 @@ class Nameserver:
         self._audit = config.open_audit(f"nameserver {host.name}", host.clock)
         self._watch = SecurityWatch(self._security, host, self._audit.on_hangup)
         login = LoginProcessor(host, self._security, self._audit)
-        processors = [self._processor, NameserverSettings(config, origins or {}), ClassicAdminProcessor(self.table, config), login]
+        processors = [self._processor, NameserverSettings(config, origins or {}, login), ClassicAdminProcessor(self.table, config), login]
         self._dispatcher = Dispatcher(processors, lanes=LANES, admit=login.gate, audit=self._audit)
         self._server = Server(
             host,

@@ -48,6 +48,7 @@ from lockstep.protocol.errors import (
     TransportError,
 )
 from lockstep.protocol.fields import from_plain
+from lockstep.protocol.headers.admin import SettingsHeader
 from lockstep.protocol.headers.clients import (
     DeleteGroupHeader,
     ForgetProgressHeader,
@@ -294,13 +295,14 @@ class AdminClient:
         header = GroupEventsHeader(after, term, group)
         return decode_body(GroupEvents, (await self.request(broker, RequestCode.GROUP_EVENTS, header)).body)
 
-    async def settings(self, broker: BrokerAddress) -> BrokerSettings:
-        """Return all settings of a broker."""
-        return decode_body(BrokerSettings, (await self.request(broker, RequestCode.GET_BROKER_CONFIG)).body)
+    async def settings(self, broker: BrokerAddress, *, logins: bool = False) -> BrokerSettings:
+        """Return all settings of a broker, and the last logins of users if requested."""
+        return decode_body(BrokerSettings, (await self.request(broker, RequestCode.GET_BROKER_CONFIG, SettingsHeader(logins))).body)
 
-    async def nameserver_settings(self, address: str) -> BrokerSettings:
-        """Return all settings of one nameserver."""
-        return decode_body(BrokerSettings, checked(await self._cluster.request(address, RequestCode.GET_NAMESRV_CONFIG)).body)
+    async def nameserver_settings(self, address: str, *, logins: bool = False) -> BrokerSettings:
+        """Return all settings of one nameserver, and the last logins of users if requested."""
+        response = await self._cluster.request(address, RequestCode.GET_NAMESRV_CONFIG, SettingsHeader(logins))
+        return decode_body(BrokerSettings, checked(response).body)
 
     async def access(self) -> BrokerSettings:
         """Return the settings of a nameserver that responds, which say what the user of this client may see.

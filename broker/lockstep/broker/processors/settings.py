@@ -1,11 +1,11 @@
 """Requests of operators for the broker's settings. RocketMQ: AdminBrokerProcessor."""
 
-from dataclasses import replace
-
 from lockstep.broker.running_settings import RunningSettings
 from lockstep.protocol.bodies import ChangeSettings
 from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.headers.admin import SettingsHeader
 from lockstep.runtime.requests.dispatch import handles
+from lockstep.runtime.requests.login import LoginProcessor
 from lockstep.runtime.requests.needs import GET, SUPER_USER, on_cluster
 from lockstep.runtime.requests.request import AuditedChange, HandlerResult, Request
 
@@ -13,12 +13,13 @@ from lockstep.runtime.requests.request import AuditedChange, HandlerResult, Requ
 class SettingsProcessor:
     """Reports and changes the settings."""
 
-    def __init__(self, settings: RunningSettings) -> None:
+    def __init__(self, settings: RunningSettings, login: LoginProcessor) -> None:
         self._settings = settings
+        self._login = login
 
-    @handles(RequestCode.GET_BROKER_CONFIG, needs=[on_cluster(GET)])
+    @handles(RequestCode.GET_BROKER_CONFIG, SettingsHeader, needs=[on_cluster(GET)])
     def report(self, request: Request) -> HandlerResult:
-        return request.reply(body=replace(self._settings.report(), users_digest=request.user.users_digest, sees_all=request.user.sees_all))
+        return request.reply(body=self._login.report(request, self._settings.report()))
 
     @handles(RequestCode.UPDATE_BROKER_CONFIG, None, ChangeSettings, needs=SUPER_USER)
     def change(self, request: Request) -> HandlerResult:

@@ -7,13 +7,17 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep.cli.options import JsonOption, run
+from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, print_error, run
 from lockstep.cli.password import PasswordOption, read_password
 from lockstep.cli.render import print_json, print_line, print_table
+from lockstep.cli.reporter import admin_client
+from lockstep.operations.brokers.last_logins import LastLogin, read_last_logins
 from lockstep.operations.errors import OperationError
+from lockstep.operations.text import format_time
+from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.extras import with_advice
 from lockstep.runtime.host import Host
-from lockstep.runtime.security.users import User
+from lockstep.runtime.security.users import User, read_users
 
 app = typer.Typer(no_args_is_help=True, help="Change the file of users: who may log in, and by which password.")
 
@@ -110,44 +114,72 @@ def rm_command(name: NameArgument, security: FileOption) -> None:
 
 
 @app.command("list")
-def list_command(security: FileOption, as_json: JsonOption = False) -> None:
-    """List the users."""
+def list_command(
+    security: FileOption,
+    last_login: Annotated[
+        bool,
+        typer.Option(
+            "--last-login",
+            help="Ask the servers when and from where each user has logged in last, by its password or an AccessKey. They know it in "
+            "memory: `never` means not since their starts. It takes a super user or the right to Get the cluster.",
+        ),
+    ] = False,
+    nameserver: NameserverOption = DEFAULT_CLUSTER,
+    as_json: JsonOption = False,
+) -> None:
+    """List the users of the file. With --last-login a connection counts once: a user who has stayed connected since has connections."""
+    run(_list(security, nameserver if last_login else None, as_json))
 
-    def work(users: Any) -> None:
-        found = users.read()
-        if as_json:
-            rows = [
-                {
-                    "user": each.name,
-                    "passwords": len(each.verifiers),
-                    "secrets": len(each.secrets),
-                    "from": [str(network) for network in each.networks],
-                    "super": each.rights.is_super,
-                    "allow": list(map(str, each.rights.allow)),
-                    "deny": list(map(str, each.rights.deny)),
-                    "brokers": list(each.brokers),
-                    "limits": _limits(each),
-                }
-                for each in found.users.values()
-            ]
-            print_json({"digest": found.digest, "users": rows})
-            return
-        print_table(
-            ["user", "passwords", "secrets", "from", "may", "limits"],
-            [
-                (
-                    each.name,
-                    len(each.verifiers),
-                    len(each.secrets),
-                    ", ".join(map(str, each.networks)) or "everywhere",
-                    summary(each),
-                    ", ".join(f"{key}={value}" for key, value in _limits(each).items()),
-                )
-                for each in found.users.values()
-            ],
-        )
 
-    run(change_users(security, work))
+async def _list(security: Path, nameserver: ClusterAddress | None, as_json: bool) -> None:
+    users = read_users(str(security))
+    logins = None if nameserver is None else await read_last_logins(admin_client(nameserver))
+    listed = users.users.values()
+    if as_json:
+        shown = [{**_user_json(each), **({} if logins is None else _login_json(logins.values.get(each.name)))} for each in listed]
+        print_json({"digest": users.digest, "users": shown, **({} if logins is None else {"failed": dict(logins.failed)})})
+    else:
+        columns = ["user", "passwords", "secrets", "from", "may", "limits"]
+        if logins is not None:
+            columns += ["last login", "came from", "server", ">connections"]
+        unknown = "never" if logins is None or not logins.failed else "not known"
+        rows = [_user_row(each) + (() if logins is None else _login_row(logins.values.get(each.name), unknown)) for each in listed]
+        print_table(columns, rows)
+    for server, why in {} if logins is None else logins.failed.items():
+        print_error(f"warning: the last logins at {server} are not known: {why}")
+
+
+def _user_json(user: User) -> dict[str, Any]:
+    return {
+        "user": user.name,
+        "passwords": len(user.verifiers),
+        "secrets": len(user.secrets),
+        "from": [str(network) for network in user.networks],
+        "super": user.rights.is_super,
+        "allow": list(map(str, user.rights.allow)),
+        "deny": list(map(str, user.rights.deny)),
+        "brokers": list(user.brokers),
+        "limits": _limits(user),
+    }
+
+
+def _user_row(user: User) -> tuple[object, ...]:
+    networks, limits = ", ".join(map(str, user.networks)), ", ".join(f"{key}={value}" for key, value in _limits(user).items())
+    return user.name, len(user.verifiers), len(user.secrets), networks or "everywhere", summary(user), limits
+
+
+def _login_json(last: LastLogin | None) -> dict[str, Any]:
+    if last is None:
+        return {"lastLogin": None, "connections": 0}
+    time, login = format_time(last.login.wall_ms), last.login
+    return {
+        "lastLogin": {"time": time, "peer": login.peer, "server": last.server, "signed": login.signed},
+        "connections": last.connections,
+    }
+
+
+def _login_row(last: LastLogin | None, unknown: str) -> tuple[object, ...]:
+    return (unknown, None, None, 0) if last is None else (format_time(last.login.wall_ms), last.login.peer, last.server, last.connections)
 
 
 def summary(user: User) -> str:

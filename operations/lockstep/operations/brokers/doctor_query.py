@@ -47,8 +47,8 @@ async def _check_security(admin: AdminClient, brokers: Sequence[BrokerAddress], 
     places = {f"{broker.name} {broker.address}": broker for broker in brokers}
     reports = await gather_results(
         {
-            **{f"nameserver {address}": admin.nameserver_settings(address) for address in admin.nameservers},
-            **{where: admin.settings(broker) for where, broker in places.items()},
+            **{f"nameserver {address}": admin.nameserver_settings(address, logins=True) for address in admin.nameservers},
+            **{where: admin.settings(broker, logins=True) for where, broker in places.items()},
         }
     )
     servers = [SecuredServer.of(where, report) for where, report in reports.values.items()]

@@ -8,7 +8,8 @@ from ipaddress import ip_address
 from typing import Any
 
 from lockstep.operations.brokers.diagnosis import Finding
-from lockstep.protocol.bodies import BrokerSettings
+from lockstep.operations.text import format_time
+from lockstep.protocol.bodies import BrokerSettings, UserLogin
 from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.listen_address import is_loopback, parse_listen_address
 from lockstep.runtime.security.rights import Action, Kind
@@ -17,21 +18,24 @@ from lockstep.runtime.security.users import User, Users
 ENDS_DAYS_MIN = 30
 """A certificate that ends sooner is a finding."""
 DAY_S = 86_400
+NAMED_MAX = 5
+"""The users whom a finding names."""
 
 
 @dataclass(frozen=True, slots=True)
 class SecuredServer:
-    """What a server reports of its settings."""
+    """What a server reports of its settings and of logins."""
 
     where: str
     settings: Mapping[str, Any]
     """Name → value."""
     users_digest: str | None
+    logins: tuple[UserLogin, ...] = ()
 
     @classmethod
     def of(cls, where: str, report: BrokerSettings) -> "SecuredServer":
         settings = {each.name: None if each.value is None else json.loads(each.value) for each in report.settings}
-        return cls(where, settings, report.users_digest)
+        return cls(where, settings, report.users_digest, report.logins or ())
 
     @property
     def has_tls(self) -> bool:
@@ -53,6 +57,7 @@ def check_servers(servers: Sequence[SecuredServer]) -> list[Finding]:
     tls, users = (any(map(has, servers)) for has in (lambda each: each.has_tls, lambda each: each.has_users))
     found = [_encrypted(each) for each in servers if tls and each.reachable]
     found += [_login(each) for each in servers if users and each.reachable]
+    found += [_signatures(each) for each in servers if each.has_users and each.reachable]
     found += [_admin_port(each) for each in servers if (tls or users) and each.settings.get("admin_listen") is not None]
     return found + ([_same_users(servers)] if users else [])
 
@@ -75,6 +80,17 @@ def _login(server: SecuredServer) -> Finding:
     else:
         step = "start it with the file of users that the other servers have (--security)"
     return Finding("login required", server.where, f"{_ports(server)} serves other machines without a login", step)
+
+
+def _signatures(server: SecuredServer) -> Finding:
+    seen = sorted((each for each in server.logins if each.signed and each.exposed), key=lambda each: -each.wall_ms)
+    if not seen:
+        return Finding("signed requests by TLS", server.where)
+    named = ", ".join(f"{each.user} (last from {each.peer}, {format_time(each.wall_ms)})" for each in seen[:NAMED_MAX])
+    more = f" and {len(seen) - NAMED_MAX} more users" if len(seen) > NAMED_MAX else ""
+    problem = f"who reads the network can send signed requests again: without TLS came those of {named}{more}"
+    step = "let these clients of RocketMQ connect by TLS (-Dtls.enable=true; docs/security.md, Clients), and the server require it"
+    return Finding("signed requests by TLS", server.where, problem, step)
 
 
 def _ports(server: SecuredServer) -> str:

@@ -10,6 +10,7 @@ from lockstep.protocol.bodies.brokers import (
     SettingChange,
     SettingChanges,
     TopicOffsets,
+    UserLogin,
 )
 from lockstep.protocol.bodies.group_events import GroupEvent, GroupEventKind, GroupEvents
 from lockstep.protocol.bodies.groups import (
@@ -165,4 +166,5 @@ __all__ = [
     "TopicOffsets",
     "TopicRoute",
     "UnconsumedGroup",
+    "UserLogin",
 ]

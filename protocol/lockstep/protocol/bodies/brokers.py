@@ -82,6 +82,23 @@ class BrokerSetting:
 
 
 @dataclass(frozen=True, slots=True)
+class UserLogin:
+    """The last login of a user at a server since its start, of those of this kind."""
+
+    user: str
+    wall_ms: int
+    """When, by the server's clock, ms since 1970."""
+    peer: str
+    """From where: ADDRESS:PORT."""
+    signed: bool
+    """Whether the user has signed a request, the first on its connection, and not given a password."""
+    exposed: bool
+    """Whether it came from another machine without TLS."""
+    connections: int
+    """All open connections of the user to the server."""
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerSettings:
     """GET_BROKER_CONFIG (26), GET_NAMESRV_CONFIG (319): all settings of the server."""
 
@@ -90,6 +107,8 @@ class BrokerSettings:
     """That of the file of users in force. None if who asks has not logged in."""
     sees_all: bool = False
     """Whether who asks may see all topics and groups and their status."""
+    logins: tuple[UserLogin, ...] | None = None
+    """Those of the users of the file. None if they were not asked for."""
 
 
 @dataclass(frozen=True, slots=True)

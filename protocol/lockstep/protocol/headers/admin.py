@@ -1,6 +1,14 @@
-"""Requests of RocketMQ's tools. Native clients don't send them."""
+"""Requests of tools: all but SettingsHeader of RocketMQ's alone."""
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsHeader:
+    """GET_BROKER_CONFIG (26), GET_NAMESRV_CONFIG (319), from native clients."""
+
+    logins: bool = False
+    """Report the last logins of users as well."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,16 @@ With `users_optional` a client may work without a login, too, and do everything:
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from lockstep.protocol.bodies import BrokerSettings, UserLogin
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import MSGPACK, Command
 from lockstep.protocol.errors import AuthenticationError, LocalProtocolError, RequestCodeNotSupportedError
 from lockstep.protocol.headers.clients import AuthenticateHeader
 from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.connections.listen_address import is_loopback
 from lockstep.runtime.host import Host
 from lockstep.runtime.limits import REQUEST_BYTES_MAX
 from lockstep.runtime.logs.log import get_logger
@@ -73,6 +75,8 @@ class LoginProcessor:
         """By Endpoint.id."""
         self._connections: dict[str, set[int]] = {}
         """User → the connections on which the user has logged in or signed a request."""
+        self._last: dict[tuple[str, bool, bool], tuple[int, str]] = {}
+        """The user, and whether the login was signed and exposed, as UserLogin has it → when and from where the last such one was."""
 
     @property
     def awaited_count(self) -> int:
@@ -83,6 +87,19 @@ class LoginProcessor:
     def gate(self) -> Callable[[Command, Endpoint], RequestUser] | None:
         """Return `admit`, or None if there are no users."""
         return None if self._users is None else self.admit
+
+    def report(self, request: Request, settings: BrokerSettings) -> BrokerSettings:
+        """Return the settings of this server with what the request asks about users."""
+        logins = self._logins() if request.header.logins else None
+        return replace(settings, users_digest=request.user.users_digest, sees_all=request.user.sees_all, logins=logins)
+
+    def _logins(self) -> tuple[UserLogin, ...]:
+        known = () if self._users is None else self._users.value.users
+        return tuple(
+            UserLogin(user, wall_ms, peer, signed, exposed, len(self._connections.get(user, ())))
+            for (user, signed, exposed), (wall_ms, peer) in self._last.items()
+            if user in known
+        )
 
     def connected(self, endpoint: Endpoint) -> None:
         """A connection was accepted."""
@@ -114,7 +131,7 @@ class LoginProcessor:
         assert self._users is not None
         users = self._users.value
         if users.is_signed(name, command.fields, command.body, _address(endpoint)):
-            refusal = self._enter(name, endpoint)
+            refusal = self._enter(name, endpoint, signed=True)
         else:
             refusal = f"the AccessKey or its secret is wrong, or the user may not come from {_address(endpoint)}"
         if refusal is not None:
@@ -169,7 +186,7 @@ class LoginProcessor:
         if found is None or not users.is_valid(login.user, found[0], address):
             reason = f"the user or the password is wrong, or the user may not log in from {address}"
             return self._refuse(request, login.user if login.user in users.users else "", reason)
-        too_many = self._enter(login.user, endpoint)
+        too_many = self._enter(login.user, endpoint, signed=False)
         if too_many is not None:
             return self._refuse(request, login.user, too_many)
         endpoint.identity = AuthenticatedUser(login.user, found[0], self._users)
@@ -187,7 +204,7 @@ class LoginProcessor:
     def _log_failure(self, user: str, endpoint: Endpoint) -> None:
         log_limited(log, "warning", "login.failed", user=user or None, peer=endpoint.peer)
 
-    def _enter(self, user: str, endpoint: Endpoint) -> str | None:
+    def _enter(self, user: str, endpoint: Endpoint, *, signed: bool) -> str | None:
         """Note that a user works on a connection. Return why the user may not, or None."""
         assert self._users is not None
         mine = self._connections.setdefault(user, set())
@@ -198,6 +215,8 @@ class LoginProcessor:
             return f"user {user} has {limit} connections to this server, its limit"
         mine.add(endpoint.id)
         endpoint.on_close.append(partial(self._leave, user))
+        exposed = not endpoint.is_encrypted and not is_loopback(_address(endpoint).strip("[]"))
+        self._last[user, signed, exposed] = self._host.clock.wall_ms(), endpoint.peer
         self._audit.logged_in(user, endpoint.peer)
         return None
 

@@ -1,5 +1,6 @@
 """Each finding of `lockstep doctor` about TLS, users and admin ports: when it is reported, and that it names the next step."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from lockstep.operations.brokers import security_checks
 from lockstep.operations.brokers.diagnosis import Finding
 from lockstep.operations.brokers.security_checks import SecuredServer
-from lockstep.protocol.bodies import BrokerSetting, BrokerSettings
+from lockstep.protocol.bodies import BrokerSetting, BrokerSettings, UserLogin
 from lockstep.runtime.configuration.reported_settings import setting_text
 from lockstep.runtime.security.scram import ITERATIONS_MIN, Verifier
 from lockstep.runtime.security.users import parse_users
@@ -70,6 +71,29 @@ def test_cluster_without_tls_and_users_is_not_examined() -> None:
 def test_servers_with_different_files_of_users_are_a_problem(digests: list[str | None], problem: str | None) -> None:
     found = problems(security_checks.check_servers([server(f"s{number}", digest) for number, digest in enumerate(digests)]))
     assert found == ([] if problem is None else [("one file of users", "cluster", problem)])
+
+
+SIGNED = "shop (last from 10.0.0.7:5, 2023-11-14T22:13:20.000Z)"
+
+
+@pytest.mark.parametrize(
+    ("settings", "kinds", "named"),
+    [
+        ({"tls": "allow"}, [(False, True), (True, False)], None),
+        ({"tls_cert": None, "insecure": "plaintext"}, [(True, False), (True, True)], SIGNED),
+        ({"tls": "allow"}, [(True, True)] * 6, f"{', '.join([SIGNED] * 5)} and 1 more users"),
+        ({"tls": "allow", "listen": ("127.0.0.1:1",)}, [(True, True)], None),
+        ({"tls": "allow", "security": None}, [(True, True)], None),
+    ],
+)
+def test_signed_requests_without_tls_from_other_machines_are_a_problem(
+    settings: dict[str, Any], kinds: list[tuple[bool, bool]], named: str | None
+) -> None:
+    logins = tuple(UserLogin("shop", NOW_MS, f"10.0.0.{6 + exposed}:5", signed, exposed, 1) for signed, exposed in kinds)
+    found = problems(security_checks.check_servers([server("n1"), replace(server("broker-a", **settings), logins=logins)]))
+    told = [problem for check, _, problem in found if check == "signed requests by TLS"]
+    begin = "who reads the network can send signed requests again: without TLS came those of "
+    assert told == ([] if named is None else [begin + named])
 
 
 CERTIFICATE = {
