@@ -26,6 +26,7 @@ from lockstep.broker.store.queues.query import Query
 from lockstep.broker.store.queues.queue_table import QueueTable
 from lockstep.broker.store.queues.reader import MismatchError, Reader
 from lockstep.broker.store.queues.search import Search, Searched, SearchLimits, Wanted
+from lockstep.broker.store.replica_log import ReplicaLog
 from lockstep.broker.store.results import Appended, DiskStatus, ReadResult, Recovery
 from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity, Survey, locked_directory
 from lockstep.broker.store.start.recovery import Recoverer, RecoveryProgress
@@ -84,7 +85,7 @@ class Store:
         """Writes the appended records, and calls back when they are confirmed."""
         self._log.on_truncated = self.writer.fail
         self._tasks = Tasks(self.writer.fail)
-        self._checkpointer = Checkpointer(config, host, directory, self.writer.flusher, self._queues, self._snapshots)
+        self._checkpointer = Checkpointer(config, host, directory, self.writer, self._queues, self._snapshots)
         self._reader = Reader(self._log, self._queues.files, host, verify=config.verify_reads)
         self._repairs = QueueRepairs(self._log, self._queues, self.damage, directory, host, self._tasks)
         self.scrubber = Scrubber(self._log, self._queues, self.damage, self._repairs, host, config.scrub_bytes_per_s)
@@ -94,6 +95,8 @@ class Store:
         self._retention = Retention(config, host, self._log, self._queues, self._snapshots, directory)
         self._state = LogState()
         self._recovered = False
+        self._replica: ReplicaLog | None = None
+        """The log that is received from a master, if this store copies one."""
         self._log_start = identity.log_start
         self._adopted_end = adopted_end
         self.reading = RecoveryProgress(host.clock)
@@ -187,6 +190,12 @@ class Store:
         self._recovered = True
         self.writer.start(found.end, self._tasks)
         return found
+
+    def follow(self, replay: StateReplay, reason: str) -> ReplicaLog:
+        """Let this store, which has recovered into `replay`, copy the log of another one. It refuses messages for `reason` from now on."""
+        self.writer.refusal = reason
+        self._replica = ReplicaLog(self._log, self.writer, self._queues, self.damage, self._state, replay, self._config.flush)
+        return self._replica
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -315,8 +324,8 @@ class Store:
     def append_state(self, body: bytes) -> None:
         """Append a state record, also below the disk reserve."""
         self.writer.check_healthy()
-        if not self._recovered:
-            raise StateError("the store has not recovered yet")
+        if not self._recovered or self._replica is not None:
+            raise StateError("the store has not recovered yet" if self._replica is None else "the log of a replica takes no own records")
         state = self._state
         now_ms = self.now_ms()
         record = bytearray(encode_record(STATE_TOPIC.encode(), 0, body, b"", born_ms=now_ms))
@@ -340,7 +349,7 @@ class Store:
         return f"frame of {size} bytes does not hold the {count} records that it claims"
 
     async def sync(self) -> None:
-        """Return when everything appended so far is on the disk, and confirmed. Raise StoreDiskError after a failure."""
+        """Return when everything appended so far is on the disk. Raise StoreDiskError after a failure."""
         await self.writer.sync()
 
     # -- marks of a start ------------------------------------------------------------------------
@@ -390,10 +399,16 @@ class Store:
 
     def snapshot_due(self, now_ms: int) -> bool:
         """Return whether enough was logged since the last snapshot, or anything was and enough time of the monotonic clock has passed."""
-        return not self.writer.has_failed and self._checkpointer.due(self._log.end, now_ms)
+        return not self.writer.has_failed and self._checkpointer.due(self._tables_at(self._log.end), now_ms)
+
+    def _tables_at(self, end: int) -> int:
+        """Return up to where the tables have the log, which ends at `end`."""
+        return end if self._replica is None else self._replica.applied
 
     async def write_snapshot(self, plain: object) -> None:
         """Write `plain` as the snapshot of the present end of the log: values that msgpack can pack, and SnapshotRows.
+
+        In a replica it is the snapshot of what is applied.
 
         Make `plain` and call this in one loop turn. It is packed in slices, and written when the log is durable up to here. Two snapshots
         are kept. Tuples are read back as lists.
@@ -402,7 +417,7 @@ class Store:
             raise StateError("a snapshot is being written already")
         self.writer.end_turn()
         self.writer.check_healthy()
-        position, state = self._log.written, self._state
+        position, state = self._tables_at(self._log.written), self._state
         needs_from = position if state.last_record < 0 else state.last_record
         newest_ms, clock = state.stamps.newest_ms, state.stamps.plain()
         last_head = None if state.last_record < 0 else self._head(state.last_record)
@@ -485,6 +500,19 @@ class Store:
         """Return the offset of the next message, after all appended ones, confirmed or not."""
         queue = self._queues.get((topic, queue_id))
         return 0 if queue is None else queue.next
+
+    async def read_log(self, position: int, bytes_max: int) -> bytes:
+        """Return what the log has written from `position` on: bytes of one segment, none at its end. Raises OSError and StoreDiskError.
+
+        A position below the log's beginning has none either.
+        """
+        log = self._log
+        segment = log.segment_of(position)
+        if segment is None:
+            return b""
+        count = min(bytes_max, log.written - position, segment.end - position)
+        data = log.from_tail(position, count) if count > 0 else b""
+        return await log.read(self._host, segment, count, position - segment.start) if data is None else data
 
     @property
     def log_bounds(self) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from lockstep.broker.store.config import StoreConfig
-from lockstep.broker.store.log.flusher import Flusher
+from lockstep.broker.store.log.log_writer import LogWriter
 from lockstep.broker.store.queues.queue_table import QueueTable
 from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.broker.store.start.snapshot import Snapshots
@@ -14,12 +14,12 @@ class Checkpointer:
     """Writes one snapshot at a time."""
 
     def __init__(
-        self, config: StoreConfig, host: Host, directory: StoreDirectory, flusher: Flusher, queues: QueueTable, snapshots: Snapshots
+        self, config: StoreConfig, host: Host, directory: StoreDirectory, writer: LogWriter, queues: QueueTable, snapshots: Snapshots
     ) -> None:
         self._config = config
         self._host = host
         self._directory = directory
-        self._flusher = flusher
+        self._writer = writer
         self._queues = queues
         self._snapshots = snapshots
         self._last_ms = host.clock.monotonic_ms()
@@ -35,9 +35,14 @@ class Checkpointer:
         return not self.running and (grown >= self._config.snapshot_bytes or by_time)
 
     async def write(self, position: int, needs_from: int, store_ms: int, chunks: Sequence[bytes]) -> None:
-        """Make the file of these chunks, the tables at `position`, the newest snapshot. The log must be written up to there."""
+        """Make the file of these chunks, the tables at `position`, the newest snapshot. The log must be written up to there.
+
+        Every copy of the log has to have it up to there too: what only this one has may be cut.
+        """
         await self._queues.flush_gradually()
-        await self._flusher.sync(record=True)
+        await self._writer.flusher.sync(record=True)
+        if self._writer.confirmed < position:
+            await self._writer.wait_confirmed()
         await self.sync_queues(store_ms)
         self._snapshots.note_writing(position, needs_from)
         await self._host.threads.run(self._snapshots.write, position, chunks)

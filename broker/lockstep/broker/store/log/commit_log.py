@@ -12,7 +12,8 @@ memory for recent bytes is full, `tail` is kept as it is for readers, in place o
 The file of the next segment is opened in advance, under another name, so that rolling needs no descriptor: connections may have taken all.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from errno import EDQUOT, ENOENT, ENOSPC, EXDEV
 from struct import Struct
@@ -21,6 +22,7 @@ from typing import NoReturn
 from lockstep.broker.store.errors import NoNextFileError, StoreDiskError
 from lockstep.broker.store.health.path_watch import PathWatch, truncated
 from lockstep.broker.store.start.survey import LogSurvey
+from lockstep.protocol.errors import StateError
 from lockstep.protocol.messages.record import BLANK_MAGIC
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.files import Buffer, Directory, File, FileIdentity, Files
@@ -176,10 +178,10 @@ class CommitLog:
     def load(self, survey: LogSurvey) -> None:
         """Open the files that the survey found. Changes nothing: short or absent files read as zeros until `begin`."""
         for start in survey.starts:
-            path = f"{self._directory}/{start:020d}"
+            path = self._path(start)
             file: File = AbsentFile() if start in survey.absent else self._files.open(path)
             self.segments.append(Segment(path, start, self._segment_bytes, file))
-        self._stray = [f"{self._directory}/{start:020d}" for start in survey.stray]
+        self._stray = [self._path(start) for start in survey.stray]
         self.synced = survey.synced
         self.lacking = survey.lacking
 
@@ -315,25 +317,50 @@ class CommitLog:
         room = self.segments[-1].end - self.end - BLANK_BYTES if self.segments else 0
         if size > room - (leave if self._next is None else 0):
             start = self.segments[-1].end if self.segments else self.end
-            path = f"{self._directory}/{start:020d}"
-            try:
+            with self._creating():
                 self._open_next()
-                file = self._take_next(path) if size > room else None
-            except OSError as error:
-                if error.errno in NO_FILE:
-                    self.refusal = f"the broker can't create the next file of its log ({error.strerror}): {_step(error)}"
-                    raise NoNextFileError(self.refusal) from error
-                raise
+                file = self._take_next(self._path(start)) if size > room else None
             if file is not None:
-                self._roll(path, start, file)
+                if self.end < start:
+                    self.tail += BLANK.pack(start - self.end, BLANK_MAGIC)
+                self._roll(start, file)
         return self.end
 
-    def _roll(self, path: str, start: int, file: File) -> None:
-        if self.end < start:
-            self.tail += BLANK.pack(start - self.end, BLANK_MAGIC)
+    def receive(self, position: int, data: Buffer) -> None:
+        """Add to `tail` what another copy of the log has at `position`: bytes of one segment, zeros behind its blank record included.
+
+        Raises OSError and NoNextFileError as `reserve` does, and StateError if they do not continue the log.
+        """
+        if position != self.end:
+            raise StateError(f"bytes of position {position} were received, and the log ends at {self.end}")
+        if not self.segments or position == self.segments[-1].end:
+            with self._creating():
+                self._open_next()
+                file = self._take_next(self._path(position))
+            self._roll(position, file)
+        if len(data) > self.segments[-1].end - position:
+            raise StateError(f"{len(data)} bytes of position {position} were received, and its segment ends at {self.segments[-1].end}")
+        self.tail += data
+
+    def _path(self, start: int) -> str:
+        return f"{self._directory}/{start:020d}"
+
+    @contextmanager
+    def _creating(self) -> Iterator[None]:
+        """Raise NoNextFileError if the file of the next segment can't be created now."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in NO_FILE:
+                self.refusal = f"the broker can't create the next file of its log ({error.strerror}): {_step(error)}"
+                raise NoNextFileError(self.refusal) from error
+            raise
+
+    def _roll(self, start: int, file: File) -> None:
+        """Continue in the empty file of the segment that begins at `start`."""
         self.write()
         file.truncate(self._segment_bytes)
-        segment = Segment(path, start, self._segment_bytes, file)
+        segment = Segment(self._path(start), start, self._segment_bytes, file)
         if self.segments:
             self._presence.unwatch(self.segments[-1].path)
         self.segments.append(segment)

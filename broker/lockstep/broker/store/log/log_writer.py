@@ -2,13 +2,15 @@
 
 the first append of a turn    `request_write` opens the turn
 end of the turn               `before_write` adds the state journal; one write
-confirmed                     at once, or after a sync that turns share: readers' bounds move, `when_confirmed` calls back, `on_arrival`
-                              is called once for each queue
+confirmed                     at once, or after a sync that turns share, and when every copy of the log has it (`copies`): readers'
+                              bounds move, `when_confirmed` calls back, `on_arrival` is called once for each queue
 a failed write or sync        `on_fatal`; nothing is confirmed any more
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from lockstep.broker.store.config import FlushMode, StoreConfig
 from lockstep.broker.store.errors import NoNextFileError, StoreDiskError
@@ -25,6 +27,22 @@ from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.host import Host
 from lockstep.runtime.metrics import DurationHistogram
 from lockstep.runtime.turn import Turn
+
+
+class Copies(Protocol):
+    """Other copies of the log. They have to have its bytes before those are confirmed."""
+
+    def stored(self) -> int | None:
+        """Return up to which position every copy has the log, each by its own flush. None if there is none to wait for."""
+        ...
+
+    def synced(self) -> int | None:
+        """The same for bytes that are on the disks of the copies."""
+        ...
+
+    def written(self) -> None:
+        """Take note that the log was written. Called after each write, in its turn of the loop."""
+        ...
 
 
 class LogWriter:
@@ -59,6 +77,9 @@ class LogWriter:
         """Called at the end of each loop turn that appended or requested a write, before the write: may append."""
         self.on_fatal: Callable[[BaseException], None] | None = None
         """Called once when a write or sync failed: the process has to end (exit 3) without another response."""
+        self.copies: Copies | None = None
+        """The copies that have to have what is confirmed. After they have advanced, call `copies_advanced`."""
+        self._confirmations: set[asyncio.Future[None]] = set()
 
     def start(self, end: int, tasks: Tasks) -> None:
         """Begin after recovery, which has read the log up to `end`. Nothing is confirmed before a sync covers that."""
@@ -150,7 +171,9 @@ class LogWriter:
             self.flusher.note_written(now=not at_once or bool(self._sync_waiters))
             self._disk.look_if_due(self._clock.monotonic_ms())
             log.trim()
-        self._waiters.confirm(log.written if at_once else log.synced)
+            if self.copies is not None:
+                self.copies.written()
+        self._waiters.confirm(self._everywhere(log.written if at_once else log.synced))
 
     def _flush_queues(self) -> None:
         """Write the entries of queues that have many. Without a free descriptor they stay in memory for another turn."""
@@ -181,11 +204,23 @@ class LogWriter:
         if not self.has_failed:
             self._waiters.call_when_confirmed(callback, self.turn_is_open)
 
+    async def wait_confirmed(self) -> None:
+        """Return when the log is confirmed up to its present end. Raise StoreDiskError after a failure."""
+        self.end_turn()
+        self.check_healthy()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._confirmations.add(done)
+        self.when_confirmed(lambda: None if done.done() else done.set_result(None))
+        try:
+            await done
+        finally:
+            self._confirmations.discard(done)
+
     def when_synced(self, callback: Callable[[], None]) -> None:
-        """Call back when every append so far is on the disk, in either flush mode: all callers share one sync."""
+        """Call back when every append so far is on the disk, in either flush mode, and on those of all copies. All callers share a sync."""
         if self.has_failed:
             return
-        if self._log.synced >= self._log.end:
+        if self._synced_everywhere() >= self._log.end:
             callback()
             return
         self._sync_waiters.append((self._log.end, callback))
@@ -205,10 +240,27 @@ class LogWriter:
     @property
     def confirmed(self) -> int:
         """Return the log position up to which records may be read by their position."""
-        return self._log.written if self._config.flush is FlushMode.ASYNC else self._log.synced
+        return self._everywhere(self._log.written if self._config.flush is FlushMode.ASYNC else self._log.synced)
+
+    def _everywhere(self, position: int) -> int:
+        """Return up to which position, at most `position`, every copy has the log."""
+        stored = None if self.copies is None else self.copies.stored()
+        return position if stored is None else min(position, stored)
+
+    def _synced_everywhere(self) -> int:
+        synced = None if self.copies is None else self.copies.synced()
+        return self._log.synced if synced is None else min(self._log.synced, synced)
+
+    def copies_advanced(self) -> None:
+        """Confirm what all copies have by now."""
+        if self.has_failed:
+            return
+        if self._unconfirmed_end is None:
+            self._waiters.confirm(self.confirmed)
+        self._call_synced()
 
     async def sync(self) -> None:
-        """Return when everything appended so far is on the disk, and confirmed. Raise StoreDiskError after a failure."""
+        """Return when everything appended so far is on the disk. Raise StoreDiskError after a failure."""
         self.end_turn()
         self.check_healthy()
         await self.flusher.sync()
@@ -219,8 +271,11 @@ class LogWriter:
         if self._unconfirmed_end is not None and position >= self._unconfirmed_end:
             self._unconfirmed_end = None
         if self._unconfirmed_end is None:
-            self._waiters.confirm(position)
-        waiters = self._sync_waiters
+            self._waiters.confirm(self._everywhere(position))
+        self._call_synced()
+
+    def _call_synced(self) -> None:
+        waiters, position = self._sync_waiters, self._synced_everywhere()
         while waiters and waiters[0][0] <= position:
             call_isolated(CALLBACK_FAILED, waiters.popleft()[1])
 
@@ -238,6 +293,9 @@ class LogWriter:
         self.refusal = f"the log can't be written: {error}"
         self._waiters.drop_all()
         self._sync_waiters.clear()
+        for done in self._confirmations:
+            if not done.done():
+                done.set_exception(StoreDiskError(self.refusal))
         self.flusher.abandon()
         if self.on_fatal is not None:
             self.on_fatal(self._fatal(error))

@@ -1,0 +1,98 @@
+"""The log of a store that copies the log of another one, its master's.
+
+received ─▶ written at the end of the log ─▶ stored (by this store's own flush: written, or synced) ─▶ applied
+
+Applied is what is confirmed, and only that: its entries are in the consume queues and its state is in the tables. So a cut of what was
+never confirmed touches neither. The start of such a store applies everything that it has: it is followed by a start of its own if some of
+that has to be cut (log_parting.py). Nothing is appended to this log, and no table is changed, but by what the master has written.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from lockstep.broker.store.config import FlushMode
+from lockstep.broker.store.errors import StoreCorruptError
+from lockstep.broker.store.health.damage import DamageTable
+from lockstep.broker.store.log.commit_log import CommitLog
+from lockstep.broker.store.log.log_writer import LogWriter
+from lockstep.broker.store.log.scan import NO_RECORD, WINDOW_BYTES, LogScan
+from lockstep.broker.store.queues.queue_table import QueueTable
+from lockstep.broker.store.start.replay import LogState, ReplaySink, StateReplay
+from lockstep.runtime.files import Buffer
+
+
+class ReplicaLog:
+    """Receives and applies. `Store.follow` creates it after the store has recovered."""
+
+    def __init__(
+        self,
+        log: CommitLog,
+        writer: LogWriter,
+        queues: QueueTable,
+        damage: DamageTable,
+        state: LogState,
+        replay: StateReplay,
+        flush: FlushMode,
+    ) -> None:
+        self._log = log
+        self._writer = writer
+        self._queues = queues
+        self._damage = damage
+        self._state = state
+        self._sink = ReplaySink(queues, replay, state, damage, dense=True, skips=False)
+        self._flush = flush
+        self.applied = log.end
+        """Up to where the queues and the tables have the log."""
+
+    @property
+    def end(self) -> int:
+        """Return the position of the next byte to be received."""
+        return self._log.end
+
+    @property
+    def stored(self) -> int:
+        """Return up to where this store keeps the log by its own flush mode."""
+        return self._log.written if self._flush is FlushMode.ASYNC else self._log.synced
+
+    @property
+    def synced(self) -> int:
+        """Return up to where the log is on the disk."""
+        return self._log.synced
+
+    def receive(self, position: int, data: Buffer) -> None:
+        """Write bytes of the master's log. Raises NoNextFileError if there is no room for a file, StateError if they do not fit."""
+        log = self._log
+        log.receive(position, data)
+        log.write()
+        self._writer.flusher.note_written(now=self._flush is FlushMode.SYNC)
+        log.trim()
+
+    def when_stored(self, callback: Callable[[], None]) -> None:
+        """Call back when everything received so far is stored."""
+        if self._flush is FlushMode.ASYNC:
+            callback()
+        else:
+            self._writer.when_synced(callback)
+
+    async def apply(self, confirmed: int) -> None:
+        """Apply what was received up to `confirmed`, which is the end of a record. Lets other tasks run every megabyte.
+
+        Raises StoreCorruptError if it is not a run of good records, with the position of the first bad one.
+        """
+        until = min(confirmed, self._log.written)
+        if until <= self.applied:
+            return
+        window = min(WINDOW_BYTES, until - self.applied)
+        scan = LogScan(self._log, self.applied, self._sink, until, known=self._damage.ranges, window_bytes=window)
+        await scan.run(_let_others_run)
+        if scan.last_record >= 0:
+            self._state.last_record = scan.last_record
+        self.applied = scan.end
+        self._queues.flush_some()
+        if scan.end < until:
+            what = f"the log received from the master has no good record at {scan.end}"
+            raise StoreCorruptError(f"{what}: {scan.reason or NO_RECORD}", position=scan.end)
+
+
+async def _let_others_run(_: int) -> None:
+    await asyncio.sleep(0)
