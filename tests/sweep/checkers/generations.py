@@ -140,8 +140,9 @@ class _Generations:
             resets = ", ".join(str(reset.offset) for reset in queue.possible) or "none"
             text = f"{where} at offset {grant.offset} in generation {grant.generation} after {queue.generation}; possible resets: {resets}"
             self._report(grant.t, text)
-        # A first grant needs no cause: a reset that was sent after its request has not been executed yet.
-        later = grant.request_t if queue.generation is None else inf
+        # A first grant, and one after a start that assumed a loss, need no cause: a reset that was sent to just this offset may not have
+        # been executed yet.
+        later = -inf if queue.excuse else grant.request_t if queue.generation is None else inf
         queue.generation, queue.top, queue.excuse = grant.generation, grant.offset, False
         at = next((number for number, reset in enumerate(queue.possible) if reset.offset == grant.offset and reset.t <= later), None)
         if at is not None:

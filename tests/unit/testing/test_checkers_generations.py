@@ -42,9 +42,13 @@ def test_new_generation_without_a_cause_is_a_violation() -> None:
     cut = HELD.power_cut(2, 3).granted(4, 9, C1, generation=2)
     synced = HistoryBuilder(flush="sync").granted(1, 1).power_cut(2, 3).granted(4, 9, C1, generation=2)
     deleted = HELD.committed(2, 1, 5).add(LayoutSent, 3, ADMIN, counter=2, deleted=True)
+    # A reset to 4 is sent before a power cut and executed after the start, whose first grant happens to begin at 4 as well.
+    late = HELD.add(ResetSent, 1.5, ADMIN, offset=4, request=7).power_cut(2, 3).granted(4, 9, C1, generation=2, offset=4)
+    late = late.add(ProgressReset, 5, B, offset=4, before=5, request=7)
     assert_faults(check, {
         "no cause": (HELD.granted(2, 2, C2, generation=2), "O1"), "the same": (HELD.granted(2, 2, C2, generation=1), ""),
         "power cut, async": (cut, ""), "power cut, sync": (synced, "O1"),
+        "a reset after a power cut": (late.granted(5.1, 10, C1, generation=3, offset=4), ""),
         "deleted topic": (deleted.granted(4, 2, C2, generation=2, offset=0), ""),
     })  # fmt: skip
 
