@@ -1,0 +1,142 @@
+"""Which replicas have to have what is confirmed. Pure: time and positions are passed in.
+
+           connected, nearly at the end           has what was written then, and the set with it is stored
+    known ──────────────────────────────▶ counted ──────────────────────────────────────────────────────▶ in the set
+      ▲                                      │ lost, in trouble                                              │ lost, silent, in trouble,
+      └──────────────────────────────────────┴───────────────────────────────────────────────────────────────┘ and the set without is stored
+
+Counted, in the set or not: everything that is confirmed waits for it. So whoever is in the stored set has all that was ever confirmed: a
+member counts before the set with it is stored, and until the set without it is. Kafka: the in-sync replicas, KIP-966.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+LOST_MS = 300
+"""How long the connection of a member may be lost before it leaves the set: no confirmation waits longer for a replica that ended."""
+SILENT_MS = 1_000
+"""How long a member with a connection may say nothing. It is asked at least every BEAT_MS."""
+BEAT_MS = 250
+JOIN_BYTES = 1 << 20
+"""A replica is counted when no more than this is missing: confirmations wait for the rest."""
+REJOIN_MS = 10_000
+"""How long a member that was silent or in trouble stays out of the set at least, so that a slow one does not stall every other second."""
+
+
+@dataclass(slots=True)
+class Replica:
+    """What the master knows of one replica."""
+
+    member: str
+    address: str
+    stored: int = 0
+    """Up to where it keeps the log, by its own flush."""
+    synced: int = 0
+    applied: int = 0
+    connected: bool = False
+    heard_ms: int = 0
+    """When it was heard last, or when its connection was lost."""
+    trouble: str = ""
+    """Why it can't follow now."""
+    target: int | None = None
+    """Where the log ended when the replica was counted; None while it is not counted and not in the set."""
+    not_before_ms: int = 0
+
+
+class ReplicaSet:
+    """The replicas of a master. `wanted` is the set that has to be stored next; call `set_stored` when it is."""
+
+    def __init__(self, members: Mapping[str, str], now_ms: int) -> None:
+        """`members`: member id → address, the stored set without the master."""
+        self.replicas = {member: Replica(member, address, heard_ms=now_ms, target=0) for member, address in members.items()}
+        self.members = frozenset(members)
+        """The stored set."""
+        self._removing: set[str] = set()
+        """Members that leave the set."""
+        self._ticked_ms = now_ms
+
+    # ------------------------------------------------------------------------------------------------------------ positions
+
+    def stored(self) -> int | None:
+        """Return up to where every counted replica keeps the log. None if none is counted."""
+        return min((replica.stored for replica in self.counted), default=None)
+
+    def synced(self) -> int | None:
+        """The same for what is on their disks."""
+        return min((replica.synced for replica in self.counted), default=None)
+
+    @property
+    def counted(self) -> list[Replica]:
+        return [replica for replica in self.replicas.values() if replica.target is not None]
+
+    # ------------------------------------------------------------------------------------------------------------ what happens
+
+    def connected(self, member: str, address: str, now_ms: int) -> None:
+        """A replica follows. Its positions come with its first `progress`."""
+        replica = self.replicas.setdefault(member, Replica(member, address))
+        replica.address, replica.connected, replica.heard_ms = address, True, now_ms
+
+    def progress(self, member: str, stored: int, synced: int, applied: int, written: int, now_ms: int, trouble: str = "") -> None:
+        """A replica tells what it has. `written` is the end of the master's log."""
+        replica = self.replicas[member]
+        replica.stored, replica.synced, replica.applied, replica.heard_ms, replica.trouble = stored, synced, applied, now_ms, trouble
+        if trouble:
+            self._leaves(replica, now_ms, again_in_ms=REJOIN_MS)
+        elif replica.target is None and stored >= written - JOIN_BYTES and now_ms >= replica.not_before_ms:
+            replica.target = written
+
+    def disconnected(self, member: str, now_ms: int) -> None:
+        replica = self.replicas[member]
+        replica.connected, replica.heard_ms = False, now_ms
+        if member not in self.members:
+            replica.target = None
+
+    def tick(self, now_ms: int) -> None:
+        """Let members go that are lost or silent. A pause of this process is not a silence of theirs."""
+        paused_ms = now_ms - self._ticked_ms - BEAT_MS
+        self._ticked_ms = now_ms
+        for replica in self.counted:
+            if paused_ms > 0:
+                replica.heard_ms = min(now_ms, replica.heard_ms + paused_ms)
+            silent_ms = now_ms - replica.heard_ms
+            if replica.connected and silent_ms >= SILENT_MS:
+                self._leaves(replica, now_ms, again_in_ms=REJOIN_MS)
+            elif not replica.connected and silent_ms >= LOST_MS:
+                self._leaves(replica, now_ms)
+
+    def forget(self, member: str, now_ms: int) -> bool:
+        """Remove a replica that will not come back. Return whether it was known."""
+        replica = self.replicas.get(member)
+        if replica is None:
+            return False
+        self._leaves(replica, now_ms)
+        if member not in self.members:
+            del self.replicas[member]
+        return True
+
+    def _leaves(self, replica: Replica, now_ms: int, again_in_ms: int = 0) -> None:
+        replica.not_before_ms = max(replica.not_before_ms, now_ms + again_in_ms)
+        if replica.member in self.members:
+            self._removing.add(replica.member)
+        else:
+            replica.target = None
+
+    # ------------------------------------------------------------------------------------------------------------ the set
+
+    def wanted(self) -> dict[str, str] | None:
+        """Return the set to be stored, member id → address; None if the stored one is right. A member that left is gone first."""
+        joined = {
+            replica.member
+            for replica in self.counted
+            if replica.member not in self.members and replica.target is not None and replica.stored >= replica.target
+        }
+        wanted = (self.members | joined) - self._removing
+        return None if wanted == self.members else {member: self.replicas[member].address for member in sorted(wanted)}
+
+    def set_stored(self, members: Mapping[str, str]) -> None:
+        """The set is stored: who is not in it is not waited for any more."""
+        left = self.members - members.keys()
+        self.members = frozenset(members)
+        self._removing -= left
+        for member in left:
+            self.replicas[member].target = None
