@@ -40,6 +40,7 @@ def write_certificate(
     issued = authority(by).issue_cert(*(names or ("127.0.0.1",)), not_before=begins, not_after=ends, key_type=trustme.KeyType.ECDSA)
     cert, key = directory / f"{name}.pem", directory / f"{name}.key"
     cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    key.touch(0o600)
     key.write_bytes(issued.private_key_pem.bytes())
     return str(cert), str(key)
 
@@ -54,6 +55,7 @@ def write_self_signed(directory: Path) -> tuple[str, str]:
     made = made.add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
     paths = directory / "self.pem", directory / "self.key"
     paths[0].write_bytes(made.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    paths[1].touch(0o600)
     paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return str(paths[0]), str(paths[1])
 

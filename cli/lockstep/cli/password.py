@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.security.watched_files import read_file
+from lockstep.runtime.security.credentials import password_of_file
 
 PasswordOption = Annotated[
     Path | None,
@@ -22,14 +22,10 @@ def read_password(name: str, path: Path | None, *, is_new: bool) -> str:
     Raise ConfigError if the file can't be read, or if the two differ.
     """
     if path is not None:
-        return _first_line(read_file(str(path)).decode("utf-8", "surrogateescape"))
+        return password_of_file(path)
     if not sys.stdin.isatty():
-        return _first_line(sys.stdin.readline())
+        return sys.stdin.readline().partition("\n")[0].rstrip("\r")
     first = getpass.getpass(f"Password of {name}: ")
     if is_new and getpass.getpass("The same again: ") != first:
         raise ConfigError("the passwords differ: nothing was changed")
     return first
-
-
-def _first_line(text: str) -> str:
-    return text.partition("\n")[0].rstrip("\r")

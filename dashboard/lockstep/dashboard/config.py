@@ -8,7 +8,7 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.configuration.tls_settings import TlsSettings
 from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.cluster_address import ClusterAddress
-from lockstep.runtime.connections.listen_address import check_exposure, is_loopback
+from lockstep.runtime.connections.listen_address import is_loopback
 
 LISTENER = "dashboard"
 
@@ -34,8 +34,8 @@ class DashboardConfig(TlsSettings):
     def __post_init__(self) -> None:
         super().__post_init__()
         ClusterAddress.parse(self.nameserver)
-        users, no_users = self.require_login is not False, "requires no login (leave --no-require-login out)"
-        check_exposure({LISTENER: self.address}, self.insecure, tls=self.requires_remote_tls, users=users, no_users=no_users)
+        no_users = "requires no login (leave --no-require-login out)"
+        self.check_exposure({LISTENER: self.address}, users=self.require_login is not False, no_users=no_users)
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
             raise ConfigError(f"root_path is {self.root_path!r}: expected a path that begins with a slash and does not end with one")
 

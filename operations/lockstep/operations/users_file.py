@@ -9,12 +9,12 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from lockstep.operations.administrator_files import replace_file
-from lockstep.operations.errors import OperationError
+from lockstep.operations.errors import OperationError, UnknownUserError
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.security.access_keys import SecretSource
 from lockstep.runtime.security.scram import ITERATIONS, SALT_BYTES, Verifier
 from lockstep.runtime.security.users import Users, check_user_name, parse_users, read_users
-from lockstep.runtime.security.watched_files import read_file
+from lockstep.runtime.security.watched_files import FILE_BYTES_MAX, read_file
 
 NO_ENTRIES: Mapping[str, Any] = {}
 NO_SECRETS: Mapping[Path, bytes] = {}
@@ -46,7 +46,7 @@ class UsersFile:
         users = document.setdefault("user", tomlkit.table(is_super_table=True))
         for name, entries in tables.items():
             if name in users:
-                raise OperationError(f"user {name} exists: `lockstep user passwd {name}` changes its password")
+                raise OperationError(f"user {name} exists: `lockstep user passwd {name}` changes its password, `… rm {name}` removes it")
             entry = tomlkit.table()
             entry.update({key: _inline(value) for key, value in entries.items() if value})
             users[name] = entry
@@ -73,11 +73,14 @@ class UsersFile:
         self._write(document)
 
     def add_password(self, name: str, password: str) -> int:
-        """Add a password to those of a user. Return how many it has now. Raise OperationError if there is no such user."""
+        """Add a password to those of a user. Return how many it has now. Raise OperationError if there is no such user, or it has it."""
         document, entry = self._entry(name)
         known = self._texts(name, entry)
         first = Verifier.parse(known[0])
-        known.append(str(self._verifier(password, first.salt, first.iterations)))
+        added = str(self._verifier(password, first.salt, first.iterations))
+        if added in known:
+            raise OperationError(f"user {name} has this password already: nothing was changed")
+        known.append(added)
         entry["verifier"] = known
         self._write(document)
         return len(known)
@@ -119,7 +122,7 @@ class UsersFile:
         document = self._document()
         users = document.get("user", {})
         if name not in users:
-            raise OperationError(f"user {name[:80]} does not exist; the users are {', '.join(sorted(users)) or 'none'}")
+            raise UnknownUserError(name, users)
         return document, users[name]
 
     @staticmethod
@@ -132,6 +135,8 @@ class UsersFile:
     def _write(self, document: Any, secrets: Mapping[Path, bytes] = NO_SECRETS) -> None:
         content = tomlkit.dumps(document).encode()
         parse_users(content)
+        if len(content) > FILE_BYTES_MAX:
+            raise OperationError(f"{self.path}: it would have {len(content)} bytes, and servers read {FILE_BYTES_MAX}: nothing was changed")
         for path, secret in secrets.items():
             replace_file(path, secret, 0o600)
         replace_file(self.path, content, 0o600)

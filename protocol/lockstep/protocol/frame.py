@@ -26,6 +26,8 @@ BODY_BYTES_MAX = 4 * 1024 * 1024
 """The maximum size of a message body. A larger one gets an error response instead of a closed connection. RocketMQ: maxMessageSize."""
 
 TLS_HANDSHAKE = 0x1603
+HTTP_BEGINNINGS = (b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"PRI ")
+"""The first four bytes of requests of HTTP, and of HTTP/2."""
 """The first two bytes of a connection that begins with TLS: a handshake record of version 3 (RFC 8446, 5.1)."""
 
 _PREFIX = Struct(">iI")
@@ -153,6 +155,8 @@ class FrameBuffer:
 
     def _refused(self, length: int) -> RemoteProtocolError:
         hint = "; a handshake of TLS begins so, and this port has no TLS" if length >> 16 == TLS_HANDSHAKE else ""
+        if length > 0 and length.to_bytes(4, "big") in HTTP_BEGINNINGS:
+            hint = "; a request of HTTP begins so, and this is not the admin port"
         return self._fail(f"frame length {length} is refused: 4 … {self.frame_bytes_max - 4}{hint}")
 
     def _fail(self, message: str) -> RemoteProtocolError:

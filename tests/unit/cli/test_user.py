@@ -11,6 +11,7 @@ import pytest
 from lockstep.cli import main as cli
 from lockstep.runtime.security.scram import Verifier
 from lockstep.runtime.security.users import read_users
+from lockstep.runtime.security.watched_files import FILE_BYTES_MAX
 
 PASSWORD = "correct horse"
 
@@ -159,9 +160,13 @@ def test_secret_of_an_access_key_is_named_and_the_user_has_a_password_only_if_it
 
 
 def test_password_may_come_from_a_file(world: World, tmp_path: Path) -> None:
-    (tmp_path / "password").write_bytes(b"correct horse\r\nsecond line\n")
-    world.run("add", "billing", "--password-file", str(tmp_path / "password"))
+    path = tmp_path / "password"
+    path.write_bytes(b"\xef\xbb\xbfcorrect horse\r\nsecond line\n")
+    world.run("add", "billing", "--password-file", str(path))
     assert matches(world.verifiers("billing")[0], "correct horse")
+    for content, words in [(b"short\n", "a password of 5 characters: expected 8 to 256"), (b"\xff" * 8, "its first line is not UTF-8")]:
+        path.write_bytes(content)
+        assert f"{path}: {words}" in world.run("passwd", "billing", "--password-file", str(path), code=2)
 
 
 def test_password_is_typed_twice_at_a_terminal(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +182,19 @@ def test_password_is_typed_twice_at_a_terminal(world: World, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("arguments", "password", "code", "words"),
     [
-        (("add", "billing"), "correct horse", 1, "user billing exists: `lockstep user passwd billing` changes its password"),
+        (
+            ("add", "billing"),
+            "correct horse",
+            1,
+            "user billing exists: `lockstep user passwd billing` changes its password, `… rm billing`",
+        ),
+        (("rotate", "billing"), "correct horse", 1, "user billing has this password already"),
+        (
+            ("add", "b", "--allow", f"Pub topic:{'x' * FILE_BYTES_MAX}"),
+            "correct horse",
+            1,
+            f"and servers read {FILE_BYTES_MAX}: nothing was",
+        ),
         (("add", "a:b"), "correct horse", 2, "'a:b' is not the name of a user"),
         (("add", "b"), "short", 2, "a password of 5 characters: expected 8 to 256"),
         (("add", "b", "--from", "10.0.0.1/8"), "correct horse", 2, "user.b: from: 10.0.0.1/8 has host bits set"),
@@ -193,6 +210,15 @@ def test_refused_change_leaves_the_file_as_it_is(world: World, arguments: tuple[
     assert words in error
     assert "correct horse" not in error
     assert world.path.read_bytes() == before
+
+
+def test_error_about_an_unknown_user_names_some_of_many(world: World) -> None:
+    world.run("add", "user00", password=PASSWORD)
+    verifier = world.verifiers("user00")[0]
+    world.path.write_text(world.path.read_text() + "".join(f'[user.user{n:02}]\nverifier = "{verifier}"\n' for n in range(1, 30)))
+    for arguments, program in [(("rm", "nobody"), "user"), (("list", "--user", "nobody"), "acl")]:
+        assert "the users are user00, user01, " in (error := world.run(*arguments, program=program, code=1))
+        assert error.endswith("user18, user19 and 10 more\n")
 
 
 def test_file_that_is_not_there_or_not_the_file_of_users_is_named(world: World, tmp_path: Path) -> None:

@@ -94,6 +94,7 @@ def test_login_comes_from_the_program_the_address_or_the_environment(
         ("lockstep://a%3Asecret@h:1", "its user has an encoded colon"),
         ("lockstep://a:sec/ret@h:1", "invalid URL: expected .* of user and password as %XX"),
         ("lockstep://a:sec?ret@h:1", "invalid URL"),
+        ("lockstep://a:secret%zz@h:1", "invalid URL: expected .* % of user and password as %XX"),
         ("lockstep://a:secret@b@h:1", "invalid URL"),
         ("lockstep://a%3Asecret%40h:1", "nameserver address with @: expected HOST:PORT, or one URL"),
         ("LOCKSTEP://a:secret@h:1", "nameserver address with @"),

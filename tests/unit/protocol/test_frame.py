@@ -175,11 +175,20 @@ def test_too_long_header_length_is_rejected_before_the_header_arrives(length: in
         buffer.next()
 
 
-@pytest.mark.parametrize("garbage", [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01", b"\xff" * 64, bytes(64)])
-def test_bytes_of_another_protocol_are_rejected(garbage: bytes) -> None:
+@pytest.mark.parametrize(
+    ("garbage", "words"),
+    [
+        *((method + b" / HTTP/1.1\r\nHost: a\r\n\r\n", "; a request of HTTP begins so") for method in (b"GET", b"POST", b"OPTIONS")),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "; a request of HTTP begins so"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01", "; a handshake of TLS begins so"),
+        (b"\xff" * 64, "refused: 4 … [0-9]+$"),
+        (bytes(64), "refused: 4 … [0-9]+$"),
+    ],
+)
+def test_bytes_of_another_protocol_are_rejected(garbage: bytes, words: str) -> None:
     buffer = FrameBuffer()
     buffer.feed(garbage)
-    with pytest.raises(RemoteProtocolError):
+    with pytest.raises(RemoteProtocolError, match=words):
         buffer.next()
 
 

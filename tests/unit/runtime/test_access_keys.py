@@ -78,7 +78,7 @@ def test_secrets_come_from_files_beside_the_users_and_elsewhere_and_from_the_env
     monkeypatch.setenv("BILLING_SECRET", "value of a variable")
     for name in ("near.secret", "far.secret"):
         (tmp_path / name).touch(0o600)
-        (tmp_path / name).write_bytes(f"value of {name}\r\nmore\n".encode())
+        (tmp_path / name).write_bytes(f"\ufeffvalue of {name}\r\nmore\n".encode())
     sources = f'[{{ file = "near.secret" }}, {{ file = "{tmp_path}/far.secret" }}, {{ env = "BILLING_SECRET" }}]'
     users = watch_users(users_with(tmp_path, sources)).value
     assert users.secrets == {"billing": (b"value of near.secret", b"value of far.secret", b"value of a variable")}
@@ -95,7 +95,7 @@ def test_secrets_come_from_files_beside_the_users_and_elsewhere_and_from_the_env
         ('{ file = "secret" }', SECRET.encode(), 0o644, "others than its owner may read it: chmod 600"),
         ('{ file = "secret" }', b"123456\n", 0o600, "a secret of 6 characters: expected 7 to 256"),
         ('{ file = "secret" }', b"x" * 257, 0o600, "a secret of 257 characters"),
-        ('{ file = "secret" }', b"\xff" * 8, 0o600, "it is not UTF-8"),
+        ('{ file = "secret" }', b"\xff" * 8, 0o600, "its first line is not UTF-8"),
     ],
 )
 def test_secret_that_cannot_be_used_is_named(tmp_path: Path, source: str, content: bytes, mode: int, words: str) -> None:

@@ -328,6 +328,18 @@ def test_listener_that_other_machines_reach_is_refused(host: str, reachable: boo
         check_exposure(listeners, False, tls=False, users=False)
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tls": "allow"}, r"and does not require TLS \(leave --tls allow out\): change"),
+        ({"users": "optional"}, r"and requires no login \(leave --users optional out\): change"),
+    ],
+)
+def test_server_that_is_switched_over_is_told_what_it_lacks(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        NameserverConfig(listen=("0.0.0.0:1",), tls_cert="a.pem", tls_key="a.key", security="users.toml", **settings)  # type: ignore[arg-type]
+
+
 TLS_HINT, USERS_HINT = "`lockstep security init", "`lockstep user add"
 
 

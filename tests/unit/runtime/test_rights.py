@@ -128,7 +128,7 @@ def test_user_sees_all_who_may_get_all_names_that_there_will_be(text: str, sees_
         ('role = "producer"', "user.billing: role producer needs topics"),
         ('role = "consumer"\ntopics = ["a"]', "user.billing: role consumer needs topics and groups"),
         ('topics = ["a"]', "user.billing: topics and groups are those of a role"),
-        ('role = "producer"\ntopics = ["a*b"]', r"user.billing: 'a\*b': expected a name"),
+        ('role = "producer"\ntopics = ["a*b"]', r"user.billing: topics: 'a\*b': expected a name"),
         ('allow = ["Sub"]', "user.billing: rule 'Sub': expected ACTION"),
         ('super = "yes"', "user.billing: super: expected true or false"),
         ("brokers = 1", "user.billing: brokers: expected a text or a list of texts"),

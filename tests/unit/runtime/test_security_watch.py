@@ -61,7 +61,8 @@ async def test_files_that_stay_unusable_are_logged_once(frozen: FrozenLoop, tmp_
     tasks = Tasks()
     security = requiring(ServerTls(ServerCertificate(cert, key)))
     await SecurityWatch(security, FakeHost()).begin(tasks, lambda reason, concerns: None)  # type: ignore[arg-type]
-    os.unlink(key)
+    kept = tmp_path / "kept.key"
+    os.rename(key, kept)
     await frozen.advance(SETTLE_MS / 1000)
     assert caplog.messages == [], "it is being replaced"
     await frozen.advance(3 * LOOK_MS / 1000)
@@ -70,6 +71,10 @@ async def test_files_that_stay_unusable_are_logged_once(frozen: FrozenLoop, tmp_
     write_authority(tmp_path / "server.key")
     await frozen.advance(LOOK_MS / 1000)
     assert len(caplog.messages) == 2, "another reason"
+    caplog.set_level("INFO")
+    os.replace(kept, key)
+    await frozen.advance(2 * LOOK_MS / 1000)
+    assert caplog.messages[2:] == ["security.reloaded files=[]"], "they can be used again, as they were"
     await tasks.cancel_all()
 
 

@@ -110,12 +110,21 @@ async def test_certificates_of_clients_are_asked_for(tmp_path: Path) -> None:
 
 async def test_client_with_tls_of_a_server_without_it_says_so(tmp_path: Path) -> None:
     async with serving(echo) as server:
-        with pytest.raises(TransportError, match="the server ended the handshake of TLS: does it have TLS on this port"):
+        with pytest.raises(TransportError, match="the server ended the handshake of TLS: it may have no TLS on this port"):
             await asked(server.addresses["internal"], trusting(tmp_path))
 
 
-@pytest.mark.parametrize("first", [b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\n", b"\x01\x00\x00\x00"])
-async def test_anything_else_is_closed_at_its_first_byte(tmp_path: Path, first: bytes) -> None:
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "byte 0x47 (G, as a request of HTTP without TLS), which is neither TLS nor"),
+        (b"PRI * HTTP/2.0\r\n\r\n", "byte 0x50 (P, as a request of HTTP without TLS), which"),
+        (b"\x01\x00\x00\x00", "byte 0x01, which is neither TLS nor"),
+    ],
+)
+async def test_anything_else_is_closed_at_its_first_byte(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: bytes, words: str
+) -> None:
     async with serving(echo, security=requiring(server_tls(tmp_path))) as server:
         host, _, port = server.addresses["internal"].rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
@@ -125,6 +134,7 @@ async def test_anything_else_is_closed_at_its_first_byte(tmp_path: Path, first: 
         except ConnectionResetError:
             pass  # what was sent and not read is answered by a reset
         assert server.refused_count == 1
+        assert words in caplog.text
         writer.close()
 
 
@@ -135,12 +145,16 @@ def test_what_is_wrong_with_files_is_said(tmp_path: Path) -> None:
     text.write_text("no certificate\n")
     encrypted = tmp_path / "encrypted.key"
     encrypted.write_text(ENCRYPTED)
+    readable = tmp_path / "readable.key"
+    readable.write_bytes(Path(key).read_bytes())
+    readable.chmod(0o644)
     for files, words in [
         ((cert, other), f"the key {other} does not belong to the certificate {cert}"),
         ((str(text), key), f"{text} and {key}: expected a certificate and its key in PEM form"),
         ((cert, str(tmp_path / "none")), f"{tmp_path / 'none'}: no such file or directory"),
         ((cert, key, str(text)), f"{text} has no certificates in PEM form"),
         ((cert, key, str(tmp_path)), f"{tmp_path}: is a directory"),
+        ((cert, str(readable)), f"{readable}: others than its owner may read it: chmod 600"),
         ((cert, str(encrypted)), f"the key {encrypted} is encrypted: store it without a passphrase"),
     ]:
         with pytest.raises(ConfigError) as caught:

@@ -61,7 +61,7 @@ def test_unknown_user_gets_a_verifier_that_survives_an_edit_of_the_file() -> Non
     [
         (b"\xff", "it is not TOML"),
         (b"key = ", "it is not TOML"),
-        (b"", "key: expected 64 hexadecimal digits"),
+        (b"", "it is empty: copy the file of another server"),
         (b'key = "00"', "key: expected 64 hexadecimal digits"),
         (f"{KEY}users = 1".encode(), "unknown key 'users': expected key and user"),
         (f"{KEY}user = 1".encode(), r"expected tables \[user.NAME\]"),
@@ -71,9 +71,11 @@ def test_unknown_user_gets_a_verifier_that_survives_an_edit_of_the_file() -> Non
         (user("verifier = 1"), "user.billing: verifier: expected a text or a list of texts"),
         (user('verifier = "inline text"'), "user.billing: verifier is not a verifier"),
         (user(f'verifier = ["{ONE}", "{Verifier.of("password 3", b"other salt")}"]'), "differ in salt or iterations"),
-        (user(f'verifier = "{ONE}"\nfrom = ["10.0.0.1/8"]'), "user.billing: from: 10.0.0.1/8 has host bits set"),
+        (user(f'verifier = "{ONE}"\nfrom = ["10.0.0.1/8"]'), "user.billing: from: 10.0.0.1/8 has host bits set: expected networks"),
         (user(f'verifier = "{ONE}"\nsuper = "yes"'), "user.billing: super: expected true or false"),
         (user(f'verifier = "{ONE}"\nbrokers = [1]'), "user.billing: brokers: expected a text or a list of texts"),
+        (user(f'verifier = "{ONE}"\nbrokers = "b*c"'), r"user.billing: brokers: 'b\*c': expected a name, or its beginning"),
+        (user(f'verifier = "{ONE}"\nrole = "viewer"\ngroups = "a b"'), "user.billing: groups: 'a b': expected a name"),
         (user(f'verifier = "{ONE}"\nlimits = 1'), "user.billing: limits: expected a table"),
         (
             user(f'verifier = "{ONE}"\nlimits = {{ topics = 1 }}'),

@@ -8,7 +8,7 @@ import typer
 from lockstep.cli.commands.user import FileOption, change_users, summary
 from lockstep.cli.options import JsonOption, print_error, run
 from lockstep.cli.render import print_json, print_line, print_table
-from lockstep.operations.errors import OperationError
+from lockstep.operations.errors import UnknownUserError
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.security.rights import Rule
 from lockstep.runtime.security.users import User, Users, read_users
@@ -72,8 +72,9 @@ def import_command(
     def work(users: Any) -> None:
         from lockstep.operations.plain_acl import parse_plain_acl
 
+        content = read_file(str(path))
         try:
-            found = parse_plain_acl(read_file(str(path)), keep_open=keep_open)
+            found = parse_plain_acl(content, keep_open=keep_open)
         except ConfigError as error:
             raise ConfigError(f"{path}: {error}") from None
         files = {each.access_key: security.parent / f"{each.access_key}.secret" for each in found.accounts}
@@ -91,7 +92,7 @@ def import_command(
 def _user(users: Users, name: str) -> User:
     found = users.users.get(name)
     if found is None:
-        raise OperationError(f"user {name[:80]} does not exist; the users are {', '.join(sorted(users.users)) or 'none'}")
+        raise UnknownUserError(name, users.users)
     return found
 
 

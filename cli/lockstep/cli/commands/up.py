@@ -31,7 +31,7 @@ def up_command(
     brokers: Annotated[int, typer.Option("--brokers", min=1, max=BROKERS_MAX, help="Number of brokers.")] = 1,
     dashboard: Annotated[
         bool,
-        typer.Option("--dashboard", help="Show the cluster in the browser too, on the nameserver's port + 4. Needs the extra [dashboard]."),
+        typer.Option("--dashboard", help="Show the cluster in the browser, on the nameserver's port + 4. Needs the extra \\[dashboard]."),
     ] = False,
     trace_topic: Annotated[
         bool, typer.Option("--trace-topic", help="Take the message traces of RocketMQ's clients: create RMQ_SYS_TRACE_TOPIC.")
@@ -39,7 +39,7 @@ def up_command(
     secure: Annotated[
         bool,
         typer.Option(
-            "--secure", help="Require TLS and logins, with certificates and users in DIR/security, made once. Needs the extra [secure]."
+            "--secure", help="Require TLS and logins, with certificates and users in DIR/security, made once. Needs the extra \\[secure]."
         ),
     ] = False,
     log_level: Annotated[str, typer.Option("--log-level", help="Least severe events to log: debug, info, warning or error.")] = "warning",

@@ -38,6 +38,9 @@ START = "start it, or read its log: the events `registration.…` contain the re
 
 def check_nameserver(address: str, brokers: tuple[BrokerAddress, ...] | None, reason: str = "") -> Finding:
     """Check one nameserver. `brokers`: the brokers it knows, or None if it did not respond, for `reason`."""
+    if brokers is None and any(word in reason for word in ("UNAUTHENTICATED", "NO_PERMISSION", "TLS", "certificate")):
+        step = "correct the user, the password or the settings of TLS of --nameserver (docs/security.md, Errors)"
+        return Finding("nameserver", address, f"can't be used with these settings: {reason}", step)
     if brokers is None:
         step = f"start one there (`lockstep nameserver --listen {address}`), or pass another --nameserver"
         return Finding("nameserver", address, f"does not respond: {reason}", step)

@@ -59,6 +59,7 @@ def check_servers(servers: Sequence[SecuredServer]) -> list[Finding]:
     found += [_login(each) for each in servers if users and each.reachable]
     found += [_signatures(each) for each in servers if each.has_users and each.reachable]
     found += [_admin_port(each) for each in servers if (tls or users) and each.settings.get("admin_listen") is not None]
+    found += [_last_good(each) for each in servers if each.settings.get("security_last_good")]
     return found + ([_same_users(servers)] if users else [])
 
 
@@ -104,6 +105,11 @@ def _admin_port(server: SecuredServer) -> Finding:
         return Finding("admin port guarded", server.where)
     problem = f"other machines may read the metrics, set the log level and let it read its files at {host}:{port} without a token"
     return Finding("admin port guarded", server.where, problem, "set admin_token_file, or start it without --insecure anonymous")
+
+
+def _last_good(server: SecuredServer) -> Finding:
+    problem = f"it has the users of the copy in its store, and does not read {server.settings['security']}"
+    return Finding("file of users read", server.where, problem, "mend that file, and restart it without --security-last-good")
 
 
 def _same_users(servers: Iterable[SecuredServer]) -> Finding:

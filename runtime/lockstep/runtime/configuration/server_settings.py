@@ -8,7 +8,7 @@ from lockstep.runtime.clock import Clock
 from lockstep.runtime.configuration.settings import Range
 from lockstep.runtime.configuration.tls_settings import TlsSettings
 from lockstep.runtime.connections.address import parse_address
-from lockstep.runtime.connections.listen_address import ADMIN, check_exposure, is_loopback, parse_listeners
+from lockstep.runtime.connections.listen_address import ADMIN, NO_USERS, is_loopback, parse_listeners
 from lockstep.runtime.connections.server import CONNECTIONS_MAX
 from lockstep.runtime.logs.audit_file import AuditFile
 from lockstep.runtime.requests.audit import OFF, STDOUT, RequestAudit, to_file, to_log
@@ -57,8 +57,9 @@ class ServerSettings(TlsSettings):
         if self.users == "optional" and self.security is None:
             raise ConfigError("users = optional needs users: set security to the file that has them")
         has_users = self.security is not None and self.users == "required"
-        check_exposure(self.listeners(), self.insecure, tls=self.requires_remote_tls, users=has_users)
-        check_exposure(self.admin_listener(), self.insecure, tls=self.requires_remote_tls, users=True)
+        no_users = NO_USERS if self.security is None else "requires no login (leave --users optional out)"
+        self.check_exposure(self.listeners(), users=has_users, no_users=no_users)
+        self.check_exposure(self.admin_listener(), users=True)
 
     @property
     def has_secrets(self) -> bool:

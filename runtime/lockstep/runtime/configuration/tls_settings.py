@@ -1,11 +1,12 @@
 """The settings of TLS that every server has, the dashboard too."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.configuration.config import Settings
-from lockstep.runtime.connections.listen_address import Waiver, is_loopback
+from lockstep.runtime.connections.listen_address import NO_TLS, NO_USERS, Waiver, check_exposure, is_loopback
 from lockstep.runtime.security.server_security import ServerSecurity
 from lockstep.runtime.security.tls import ServerCertificate, ServerTls
 
@@ -42,6 +43,14 @@ class TlsSettings(Settings):
     def requires_remote_tls(self) -> bool:
         """Return whether a listener that other machines reach requires TLS."""
         return self.tls_cert is not None and self.tls in (None, "require")
+
+    def check_exposure(self, listeners: Mapping[str, tuple[str, int]], *, users: bool, no_users: str = NO_USERS) -> None:
+        """Raise ConfigError if a listener can be reached from other machines, and lacks TLS or logins that `insecure` does not waive.
+
+        `users`: whether it requires logins there. `no_users`: the words for one that does not.
+        """
+        no_tls = NO_TLS if self.tls_cert is None else f"does not require TLS (leave --tls {self.tls} out)"
+        check_exposure(listeners, self.insecure, tls=self.requires_remote_tls, users=users, no_tls=no_tls, no_users=no_users)
 
     @property
     def has_secrets(self) -> bool:

@@ -158,9 +158,9 @@ def _parse_text(text: str) -> ClusterAddress:
     if not text.strip().startswith(SCHEME):
         return ClusterAddress(_checked(text.replace(",", ";").split(";")))
     url = _URL.fullmatch(text.strip())
-    if url is None:
+    if url is None or re.search("%(?![0-9A-Fa-f]{2})", text):
         raise ConfigError(
-            "nameserver is an invalid URL: expected lockstep://HOST:PORT,HOST:PORT/?tls_ca=FILE, / ? # @ : of user and password as %XX"
+            "nameserver is an invalid URL: expected lockstep://HOST:PORT,HOST:PORT/?tls_ca=FILE, / ? # @ : % of user and password as %XX"
         )
     nameservers = _checked(unquote(url["hosts"]).replace(";", ",").split(","))
     known = {f"{PREFIX}{each.name}": each.name for each in fields(Tls)}

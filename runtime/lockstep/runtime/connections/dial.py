@@ -123,7 +123,7 @@ async def _open(
             raise
         if isinstance(error, ConnectionAbortedError):  # asyncio's, after ssl_handshake_timeout
             raise OSError(f"no handshake of TLS within {CLIENT_HANDSHAKE_S:.0f} s") from error
-        raise OSError("the server ended the handshake of TLS: does it have TLS on this port?") from error
+        raise OSError("the server ended the handshake of TLS: it may have no TLS on this port") from error
 
 
 async def peer_certificate(host: Host, address: str, tls: ClientTls) -> Mapping[str, Any]:

@@ -47,16 +47,24 @@ MEANINGS: dict[Waiver, str] = {
     "anonymous": "ports that other machines reach need not require logins: whoever reaches one that does not may use all of it",
 }
 """What each waiver means, for the log."""
-_NO_TLS = "does not require TLS (`lockstep security init DIRECTORY` makes certificates, for --tls-cert and --tls-key)"
+NO_TLS = "does not require TLS (`lockstep security init DIRECTORY` makes certificates, for --tls-cert and --tls-key)"
 NO_USERS = "requires no login (`lockstep user add NAME --security FILE` makes users, for --security)"
 
 
-def check_exposure(listeners: Mapping[str, tuple[str, int]], waiver: Waiver, *, tls: bool, users: bool, no_users: str = NO_USERS) -> None:
+def check_exposure(
+    listeners: Mapping[str, tuple[str, int]],
+    waiver: Waiver,
+    *,
+    tls: bool,
+    users: bool,
+    no_tls: str = NO_TLS,
+    no_users: str = NO_USERS,
+) -> None:
     """Raise ConfigError if a listener can be reached from other machines, and lacks what is not waived.
 
-    `tls` and `users`: whether it requires TLS and logins there. `no_users`: the words for a listener without logins.
+    `tls` and `users`: whether it requires TLS and logins there. `no_tls` and `no_users`: the words for a listener without.
     """
-    lacks = {**({} if tls else {"plaintext": _NO_TLS}), **({} if users else {"anonymous": no_users})}
+    lacks = {**({} if tls else {"plaintext": no_tls}), **({} if users else {"anonymous": no_users})}
     refused = [words for word, words in lacks.items() if waiver not in (True, word)]
     for name, (host, port) in listeners.items():
         if refused and not is_loopback(host):

@@ -163,7 +163,8 @@ class TlsListener:
         tls = {"ssl": self._context(), "ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": SHUTDOWN_S}
         make = self._make if first == TLS_FIRST else self._plain(first)
         if make is None:
-            half_open.end(f"it begins with byte 0x{first:02X}, which is neither TLS nor what is accepted without it")
+            letter = f" ({chr(first)}, as a request of HTTP without TLS)" if chr(first) in "GHPO" else ""
+            half_open.end(f"it begins with byte 0x{first:02X}{letter}, which is neither TLS nor what is accepted without it")
             return
         opening = self._open(half_open, make, tls if first == TLS_FIRST else {})
         half_open.handshake = self._tasks.spawn(opening, f"handshake with {half_open.peer}")

@@ -19,7 +19,7 @@ from typing import Any
 
 from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.fields import text_of
-from lockstep.runtime.security.watched_files import check_mode, read_file
+from lockstep.runtime.security.watched_files import check_mode, read_line
 
 ACCESS_KEY, SIGNATURE = "AccessKey", "Signature"
 _SOMETIMES = ("_UNIQUE_KEY_QUERY", "SecurityToken")
@@ -63,21 +63,19 @@ class SecretSource:
         """Return the secret. Raise ConfigError, which does not show it."""
         if self.file:
             where = self.path(directory)
-            content = read_file(where)
+            secret = read_line(where)
             check_mode(where)
         else:
             where, text = f"the variable {self.variable}", os.environ.get(self.variable)
             if text is None:
                 raise ConfigError(f"{where} is not set")
-            content = text.encode("utf-8", "surrogateescape")
-        secret = content.partition(b"\n")[0].rstrip(b"\r")
+            secret = text.partition("\n")[0].rstrip("\r")
+        if not SECRET_LENGTH_MIN <= len(secret) <= SECRET_LENGTH_MAX:
+            raise ConfigError(f"{where}: a secret of {len(secret)} characters: expected {SECRET_LENGTH_MIN} to {SECRET_LENGTH_MAX}")
         try:
-            length = len(secret.decode())
-        except UnicodeDecodeError:
+            return secret.encode()
+        except UnicodeEncodeError:
             raise ConfigError(f"{where}: it is not UTF-8") from None
-        if not SECRET_LENGTH_MIN <= length <= SECRET_LENGTH_MAX:
-            raise ConfigError(f"{where}: a secret of {length} characters: expected {SECRET_LENGTH_MIN} to {SECRET_LENGTH_MAX}")
-        return secret
 
 
 def access_key(fields: Mapping[str, Any]) -> str:

@@ -5,12 +5,12 @@ import re
 from dataclasses import dataclass, field
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.security.watched_files import check_mode, read_file
+from lockstep.runtime.security.watched_files import check_mode, read_line
 
 GUARDED = frozenset({"/metrics", "/log-level", "/reload"})
 """The pages that need the token: the others say only whether the process works."""
 TOKEN_LENGTH_MIN, TOKEN_LENGTH_MAX = 16, 256
-_TOKEN = re.compile(rb"[!-~]{%d,%d}" % (TOKEN_LENGTH_MIN, TOKEN_LENGTH_MAX))
+_TOKEN = re.compile(f"[!-~]{{{TOKEN_LENGTH_MIN},{TOKEN_LENGTH_MAX}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class AdminToken:
 
 def read_token(path: str) -> AdminToken:
     """Read the file. Raise ConfigError, which names it and does not show the token."""
-    token = read_file(path).partition(b"\n")[0].rstrip(b"\r")
+    token = read_line(path)
     check_mode(path)
     if not _TOKEN.fullmatch(token):
         expected = f"{TOKEN_LENGTH_MIN} to {TOKEN_LENGTH_MAX} printable ASCII characters without a space"
         raise ConfigError(f"{path}: its first line is no token: expected {expected}, as `openssl rand -hex 32` makes them")
-    return AdminToken(token)
+    return AdminToken(token.encode())

@@ -6,12 +6,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lockstep.protocol.errors import AuthenticationError, ConfigError
-from lockstep.runtime.security.scram import Challenge, salted_password
+from lockstep.runtime.security.scram import Challenge, prepare_password, salted_password
 from lockstep.runtime.security.users import check_user_name
-from lockstep.runtime.security.watched_files import read_file
+from lockstep.runtime.security.watched_files import read_line
 
 PasswordSource = str | Path | Callable[[], str]
 """The password, the path of a file that has it in its first line, or what returns it. Files are read and functions called at each login."""
+
+
+def password_of_file(path: Path) -> str:
+    """Return the password that a file has in its first line. Raise ConfigError, which names the file and does not show the password."""
+    password = read_line(str(path))
+    try:
+        prepare_password(password)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return password
 
 
 @dataclass(slots=True)
@@ -65,10 +75,7 @@ class Credentials:
         if isinstance(password, str):
             return password
         if isinstance(password, Path):
-            try:
-                return read_file(str(password)).decode().partition("\n")[0].rstrip("\r")
-            except UnicodeDecodeError:
-                raise ConfigError(f"{password}: it is not UTF-8") from None
+            return password_of_file(password)
         found = password()
         if not isinstance(found, str):
             raise ConfigError(f"the function for the password of {self.user} returned {type(found).__name__}: expected a text")

@@ -44,7 +44,7 @@ class Kind(StrEnum):
 
 def is_name_pattern(text: str) -> bool:
     """Return whether a text is a name, or the beginning of names with a * at its end."""
-    return bool(text) and "*" not in text[:-1]
+    return bool(text) and "*" not in text[:-1] and not any(map(str.isspace, text))
 
 
 def matches_name(pattern: str, name: str) -> bool:

@@ -86,7 +86,7 @@ class SecurityWatch:
         security = self._security
         changed = await self._host.threads.run(security.look, self._host.clock.monotonic_ms())
         problem = security.problem if asked else security.failure
-        if changed or (asked and problem is None):
+        if changed or (problem is None and (asked or (self._reported is not None and security.problem is None))):
             log.info("security.reloaded", files=list(changed))
         if security.tls is not None and security.tls.files.client_ca in changed:
             self._renew("the authorities of clients' certificates have changed", lambda _: True)

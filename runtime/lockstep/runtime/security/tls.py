@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from lockstep.protocol.errors import ConfigError
-from lockstep.runtime.security.watched_files import WatchedFiles, read_file
+from lockstep.runtime.security.watched_files import WatchedFiles, check_mode, read_file
 
 HANDSHAKE_S = 5.0
 """How long a handshake may take at a server."""
@@ -133,6 +133,7 @@ def server_context(files: ServerCertificate) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     _load_pair(context, files.cert, files.key)
+    check_mode(files.key)
     if files.client_ca is not None:
         _load_authorities(context, files.client_ca)
         context.verify_mode = ssl.CERT_REQUIRED

@@ -171,6 +171,8 @@ def parse_users(content: bytes) -> Users:
         raise ConfigError(f"it is not TOML: {error}") from None
     if unknown := sorted(table.keys() - {"key", "user"}):
         raise ConfigError(f"unknown key {unknown[0]!r}: expected key and user")
+    if not table:
+        raise ConfigError("it is empty: copy the file of another server, or remove it, and let `lockstep user add` make one")
     key = table.get("key")
     if not isinstance(key, str) or not re.fullmatch(r"[0-9a-f]{64}", key):
         raise ConfigError("key: expected 64 hexadecimal digits, as `lockstep user add` makes them")
@@ -203,11 +205,11 @@ def _user(name: str, entry: Any) -> User:
     try:
         networks = tuple(map(ip_network, _texts(name, "from", entry.get("from"))))
     except ValueError as error:
-        raise ConfigError(f"user.{name}: from: {error}") from None
+        raise ConfigError(f"user.{name}: from: {error}: expected networks as 10.0.0.0/8, or addresses") from None
     is_super = entry.get("super", False)
     if not isinstance(is_super, bool):
         raise ConfigError(f"user.{name}: super: expected true or false")
-    brokers = _texts(name, "brokers", entry.get("brokers"))
+    brokers = _patterns(name, "brokers", entry.get("brokers"))
     try:
         limits = UserLimits.parse(entry.get("limits", {}))
     except ConfigError as error:
@@ -216,8 +218,8 @@ def _user(name: str, entry: Any) -> User:
 
 
 def _rights(name: str, entry: Mapping[str, Any], *, is_super: bool, is_broker: bool) -> Rights:
-    lists = {key: _texts(name, key, entry.get(key)) for key in ("role", "topics", "groups", "allow", "deny")}
-    roles, topics, groups = lists["role"], lists["topics"], lists["groups"]
+    roles, *lists = (_texts(name, key, entry.get(key)) for key in ("role", "allow", "deny"))
+    topics, groups = (_patterns(name, key, entry.get(key)) for key in ("topics", "groups"))
     allow = [*_OF_BROKERS] if is_broker else []
     for role in roles:
         if role not in ROLES:
@@ -227,12 +229,18 @@ def _rights(name: str, entry: Mapping[str, Any], *, is_super: bool, is_broker: b
         allow += ROLES[role](topics, groups)
     if (topics or groups) and not roles:
         raise ConfigError(f"user.{name}: topics and groups are those of a role: set role to one of {', '.join(ROLES)}")
-    if bad := next((each for each in (*topics, *groups) if not is_name_pattern(each)), None):
-        raise ConfigError(f"user.{name}: {bad!r}: expected a name, or its beginning with a * at the end")
     try:
-        return Rights((*allow, *map(Rule.parse, lists["allow"])), tuple(map(Rule.parse, lists["deny"])), is_super)
+        allowed, denied = (tuple(map(Rule.parse, rules)) for rules in lists)
+        return Rights((*allow, *allowed), denied, is_super)
     except ConfigError as error:
         raise ConfigError(f"user.{name}: {error}") from None
+
+
+def _patterns(name: str, key: str, value: Any) -> tuple[str, ...]:
+    found = _texts(name, key, value)
+    if (bad := next((each for each in found if not is_name_pattern(each)), None)) is not None:
+        raise ConfigError(f"user.{name}: {key}: {bad[:80]!r}: expected a name, or its beginning with a * at the end")
+    return found
 
 
 def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ certificates write the key and the certificate one after the other. So a content
 error only when it has been unusable for SETTLE_MS. Until it can be used, the last usable one remains in force.
 """
 
+import codecs
 import hashlib
 import os
 import stat
@@ -36,6 +37,15 @@ def read_file(path: str) -> bytes:
     if len(content) > FILE_BYTES_MAX:
         raise ConfigError(f"{path}: more than {FILE_BYTES_MAX} bytes, the limit")
     return content
+
+
+def read_line(path: str) -> str:
+    """Return the first line of a file, without its end and without a byte order mark. Raise ConfigError as `read_file`, or if it is not
+    UTF-8."""
+    try:
+        return read_file(path).removeprefix(codecs.BOM_UTF8).partition(b"\n")[0].rstrip(b"\r").decode()
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: its first line is not UTF-8") from None
 
 
 def check_mode(path: str, *, private: bool = False) -> None:

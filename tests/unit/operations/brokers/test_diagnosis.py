@@ -87,6 +87,15 @@ def test_nameserver_must_respond_and_know_a_broker(brokers: tuple[BrokerAddress,
     assert problems([diagnosis.check_nameserver("n1:9876", (A,))]) == []
 
 
+@pytest.mark.parametrize(
+    "reason", ["UNAUTHENTICATED: n1:9876, user a: …", "n1:9876: the certificate has expired", "n1:9876: … requires TLS"]
+)
+def test_nameserver_that_cannot_be_used_with_these_settings_is_not_to_be_started(reason: str) -> None:
+    finding = diagnosis.check_nameserver("n1:9876", None, reason)
+    assert finding.problem == f"can't be used with these settings: {reason}"
+    assert finding.step == "correct the user, the password or the settings of TLS of --nameserver (docs/security.md, Errors)"
+
+
 def test_broker_must_be_registered_and_respond_at_its_advertised_address() -> None:
     lost = problems_of_broker(None, replace(A, registered=False), topic_count=3)
     assert lost == [("broker registered", "is not registered now, and 3 topics have queues there")]

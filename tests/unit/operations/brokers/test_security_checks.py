@@ -46,6 +46,8 @@ OPEN = {"tls_cert": None, "security": None, "users": "required", "insecure": Tru
         ({"admin_listen": "127.0.0.1:5", "insecure": "anonymous"}, []),
         ({"admin_listen": "0.0.0.0:5", "insecure": "plaintext"}, []),
         ({"admin_listen": "0.0.0.0:5", "insecure": "anonymous", "admin_token_file": "token"}, []),
+        ({"security_last_good": False}, []),
+        ({"security_last_good": True}, ["has the users of the copy in its store, and does not read "]),
         ({"admin_listen": "0.0.0.0:5", "insecure": "anonymous"}, ["at 0.0.0.0:5 without a token"]),
         ({"admin_listen": "0.0.0.0:5", "insecure": True}, ["at 0.0.0.0:5 without a token"]),
     ],
