@@ -23,6 +23,7 @@ from lockstep.runtime.logs import log
 from lockstep.runtime.requests import login
 from lockstep.runtime.security.server_security import ServerSecurity
 from lockstep.runtime.security.users import watch_users
+from lockstep.runtime.security.watched_files import SETTLE_MS
 from support.access_keys import SECRET, signed, write_signers
 from support.java_wire import JavaWire, java_wire
 from support.logins import logging_in
@@ -72,7 +73,13 @@ async def test_last_logins_are_reported_by_user_and_kind_to_who_asks_for_them(tm
         users.look(0)
         viewer = await connect(Host.real(), served.address, security=logging_in("viewer"))
         found = decode_body(BrokerSettings, (await ask(viewer)).body).logins or ()
-        assert decode_body(BrokerSettings, (await ask(viewer, logins=False)).body).logins is None
+        without = decode_body(BrokerSettings, (await ask(viewer, logins=False)).body)
+        assert (without.logins, without.reload_failure) == (None, None)
+        (tmp_path / "users.toml").unlink()
+        for now_ms in (0, SETTLE_MS):
+            users.look(now_ms)
+        failed = decode_body(BrokerSettings, (await ask(viewer)).body).reload_failure
+        assert failed == f"{tmp_path / 'users.toml'}: no such file or directory"
     assert [(each.user, each.signed, each.exposed, each.connections) for each in found] == [
         ("shop", False, False, 3),
         ("shop", True, False, 3),

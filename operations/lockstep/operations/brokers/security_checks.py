@@ -31,11 +31,12 @@ class SecuredServer:
     """Name → value."""
     users_digest: str | None
     logins: tuple[UserLogin, ...] = ()
+    reload_failure: str | None = None
 
     @classmethod
     def of(cls, where: str, report: BrokerSettings) -> "SecuredServer":
         settings = {each.name: None if each.value is None else json.loads(each.value) for each in report.settings}
-        return cls(where, settings, report.users_digest, report.logins or ())
+        return cls(where, settings, report.users_digest, report.logins or (), report.reload_failure)
 
     @property
     def has_tls(self) -> bool:
@@ -59,7 +60,7 @@ def check_servers(servers: Sequence[SecuredServer]) -> list[Finding]:
     found += [_login(each) for each in servers if users and each.reachable]
     found += [_signatures(each) for each in servers if each.has_users and each.reachable]
     found += [_admin_port(each) for each in servers if (tls or users) and each.settings.get("admin_listen") is not None]
-    found += [_last_good(each) for each in servers if each.settings.get("security_last_good")]
+    found += [_files_read(each) for each in servers if tls or users]
     return found + ([_same_users(servers)] if users else [])
 
 
@@ -107,9 +108,15 @@ def _admin_port(server: SecuredServer) -> Finding:
     return Finding("admin port guarded", server.where, problem, "set admin_token_file, or start it without --insecure anonymous")
 
 
-def _last_good(server: SecuredServer) -> Finding:
-    problem = f"it has the users of the copy in its store, and does not read {server.settings['security']}"
-    return Finding("file of users read", server.where, problem, "mend that file, and restart it without --security-last-good")
+def _files_read(server: SecuredServer) -> Finding:
+    name = "files read"
+    if server.reload_failure is not None:
+        problem = f"what it read before remains in force: {server.reload_failure}"
+        return Finding(name, server.where, problem, "correct the file: the server reads it again by itself")
+    if server.settings.get("security_last_good"):
+        problem = f"it has the users of the copy in its store, and does not read {server.settings['security']}"
+        return Finding(name, server.where, problem, "correct that file, and restart the broker without --security-last-good")
+    return Finding(name, server.where)
 
 
 def _same_users(servers: Iterable[SecuredServer]) -> Finding:

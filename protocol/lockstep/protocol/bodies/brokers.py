@@ -109,6 +109,8 @@ class BrokerSettings:
     """Whether who asks may see all topics and groups and their status."""
     logins: tuple[UserLogin, ...] | None = None
     """Those of the users of the file. None if they were not asked for."""
+    reload_failure: str | None = None
+    """Why a file of users, certificates or tokens can't be used, so that what was read before remains in force. None if all can."""
 
 
 @dataclass(frozen=True, slots=True)

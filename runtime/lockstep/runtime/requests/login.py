@@ -69,6 +69,7 @@ class LoginProcessor:
     def __init__(self, host: Host, security: ServerSecurity, audit: RequestAudit) -> None:
         self._host = host
         self._audit = audit
+        self._security = security
         self._users = security.users
         self._optional = security.users_optional
         self._guests: dict[int, _Guest] = {}
@@ -91,7 +92,14 @@ class LoginProcessor:
     def report(self, request: Request, settings: BrokerSettings) -> BrokerSettings:
         """Return the settings of this server with what the request asks about users."""
         logins = self._logins() if request.header.logins else None
-        return replace(settings, users_digest=request.user.users_digest, sees_all=request.user.sees_all, logins=logins)
+        user = request.user
+        return replace(
+            settings,
+            users_digest=user.users_digest,
+            sees_all=user.sees_all,
+            logins=logins,
+            reload_failure=self._security.failure,
+        )
 
     def _logins(self) -> tuple[UserLogin, ...]:
         known = () if self._users is None else self._users.value.users

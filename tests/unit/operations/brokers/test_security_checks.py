@@ -46,16 +46,22 @@ OPEN = {"tls_cert": None, "security": None, "users": "required", "insecure": Tru
         ({"admin_listen": "127.0.0.1:5", "insecure": "anonymous"}, []),
         ({"admin_listen": "0.0.0.0:5", "insecure": "plaintext"}, []),
         ({"admin_listen": "0.0.0.0:5", "insecure": "anonymous", "admin_token_file": "token"}, []),
-        ({"security_last_good": False}, []),
-        ({"security_last_good": True}, ["has the users of the copy in its store, and does not read "]),
         ({"admin_listen": "0.0.0.0:5", "insecure": "anonymous"}, ["at 0.0.0.0:5 without a token"]),
         ({"admin_listen": "0.0.0.0:5", "insecure": True}, ["at 0.0.0.0:5 without a token"]),
+        ({"security_last_good": False}, []),
+        ({"security_last_good": True}, ["has the users of the copy in its store, and does not read "]),
     ],
 )
 def test_server_that_requires_less_than_others_is_a_problem(settings: dict[str, Any], words: list[str]) -> None:
     found = problems(security_checks.check_servers([server("n1"), server("broker-a", **settings)]))
     assert [where for _, where, _ in found] == ["broker-a"] * len(words)
     assert all(word in problem for word, (_, _, problem) in zip(words, found, strict=True)), found
+
+
+def test_server_that_cannot_read_its_files_is_a_problem() -> None:
+    failed = replace(server("broker-a", security_last_good=True), reload_failure="a.pem: is a directory")
+    found = problems(security_checks.check_servers([server("n1"), failed]))
+    assert found == [("files read", "broker-a", "what it read before remains in force: a.pem: is a directory")]
 
 
 def test_cluster_without_tls_and_users_is_not_examined() -> None:
