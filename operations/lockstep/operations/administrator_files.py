@@ -14,5 +14,7 @@ def replace_file(path: Path, content: bytes, mode: int) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, content, mode)
+    except FileExistsError as error:
+        raise OperationError(f"{error.filename}: not a directory") from error
     except OSError as error:
         raise OperationError(f"{error.filename}: {str(error.strerror).lower()}") from error

@@ -115,3 +115,4 @@ def test_files_that_are_not_what_they_should_be_are_named(tmp_path: Path, capsys
     (tmp_path / "ca.key").unlink()
     assert f"{tmp_path / 'ca.key'}: no such file or directory" in run(capsys, str(tmp_path), code=2)
     assert f"{tmp_path / 'ca.pem' / 'x'}: not a directory" in run(capsys, str(tmp_path / "ca.pem" / "x"), code=1)
+    assert f"{tmp_path / 'ca.pem'}: not a directory" in run(capsys, str(tmp_path / "ca.pem"), code=1)

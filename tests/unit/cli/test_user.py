@@ -102,9 +102,10 @@ def test_limits_are_added_and_shown_and_refused_with_the_key(world: World) -> No
 
 
 def test_users_are_added_changed_listed_and_removed(world: World) -> None:
-    assert "Added user billing" in world.run("add", "billing", password="correct horse")
+    assert world.run("add", "billing", password="correct horse") == f"Added user billing to {world.path}, which is new.\n"
     assert stat.S_IMODE(os.stat(world.path).st_mode) == 0o600
-    world.run("add", "shop", "--from", "10.0.0.0/8", "--from", "::1", password="another password")
+    added = world.run("add", "shop", "--from", "10.0.0.0/8", "--from", "::1", password="another password")
+    assert added == f"Added user shop to {world.path}.\n"
     assert matches(world.verifiers("billing")[0], "correct horse")
     before = world.verifiers("billing")
     world.run("passwd", "billing", password="third password")

@@ -64,10 +64,10 @@ def add_command(
 
     def work(users: Any) -> None:
         secret = None if secret_file is None else users.secret_entry(secret_file)
-        by_secret = secret is not None and password_file is None
+        by_secret, made = secret is not None and password_file is None, "" if security.exists() else ", which is new"
         password = None if by_secret else read_password(name, password_file, is_new=True)
         users.add(name, password, {"secret": secret, **entries, "super": is_super, "limits": limits})
-        print_line(f"Added user {name} to {security}.")
+        print_line(f"Added user {name} to {security}{made}.")
 
     run(change_users(security, work))
 
