@@ -100,7 +100,7 @@ def users_with_just(spec: HandlerSpec) -> list[UserWithRights]:
     is_super = any(isinstance(need, SuperNeed) for need in spec.needs)
     names = {need: CLASSIC_FIELDS.get(RequestCode(spec.code), {}).get(need.field_name) or named_by(need, spec) for need in needs}
     choices = product(*([Rule((action,), need.kind, names[need]) for action in need.actions] for need in needs))
-    return [UserWithRights(Rights((*rules, *more), is_super=is_super), ["broker_name"]) for rules in choices]
+    return [UserWithRights(Rights((*rules, *more), is_super=is_super), ["broker_name", "broker-a"]) for rules in choices]
 
 
 def resources(needs: Sequence[Need]) -> list[ResourceNeed]:

@@ -17,7 +17,7 @@ from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import RESPONSE_FLAG, Command
 from lockstep.protocol.fields import to_plain
-from lockstep.protocol.headers import admin, clients, offsets, park, pull, routes, send, tools
+from lockstep.protocol.headers import admin, clients, offsets, park, pull, replication, routes, send, tools
 from lockstep.protocol.topics import queue
 
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
@@ -55,10 +55,22 @@ def dataclasses_in(*modules: types.ModuleType) -> list[type]:
     ]
 
 
-HEADERS = dataclasses_in(admin, clients, offsets, park, pull, routes, send, tools)
+HEADERS = dataclasses_in(admin, clients, offsets, park, pull, replication, routes, send, tools)
 BODY_MODULES = [
     import_module(f"lockstep.protocol.bodies.{name}")
-    for name in ("heartbeat", "locks", "routes", "groups", "brokers", "parks", "purge", "running", "overview", "group_events")
+    for name in (
+        "heartbeat",
+        "locks",
+        "routes",
+        "groups",
+        "brokers",
+        "parks",
+        "purge",
+        "running",
+        "replication",
+        "overview",
+        "group_events",
+    )
 ]
 BODIES = [*dataclasses_in(*BODY_MODULES), queue.LayoutVersion, queue.LayoutEntry, queue.TopicLayout]
 
@@ -128,6 +140,13 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.FORGET_PROGRESS: (clients.ForgetProgressHeader, None),
     R.PURGE_TOPIC: (None, bodies.PurgeBody),
     R.AUTHENTICATE: (clients.AuthenticateHeader, None),
+    R.REPLICA_FOLLOW: (replication.ReplicaFollowHeader, bodies.LogTerms),
+    R.REPLICA_FETCH: (replication.ReplicaFetchHeader, None),
+    R.REPLICA_ACK: (replication.ReplicaAckHeader, None),
+    R.REPLICA_FILE: (replication.ReplicaFileHeader, None),
+    R.REPLICA_STATUS: (None, None),
+    R.REPLICA_PROMOTE: (replication.ReplicaPromoteHeader, None),
+    R.REPLICA_FORGET: (replication.ReplicaForgetHeader, None),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.DELETE_SUBSCRIPTIONGROUP: (clients.DeleteGroupHeader, None),
     R.GET_BROKER_RUNTIME_INFO: (None, None),
@@ -220,6 +239,10 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.FORGET_PROGRESS: (clients.ForgetProgressReply, None),
     R.PURGE_TOPIC: (None, bodies.PurgeReply),
     R.AUTHENTICATE: (None, None),
+    R.REPLICA_FOLLOW: (replication.ReplicaFollowReply, None),
+    R.REPLICA_FETCH: (replication.ReplicaFetchReply, None),
+    R.REPLICA_FILE: (replication.ReplicaFileReply, None),
+    R.REPLICA_STATUS: (None, bodies.ReplicaStatus),
     R.GET_CONSUMER_RUNNING_INFO: (None, bodies.RunningInfo),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.UPDATE_BROKER_CONFIG: (None, bodies.SettingChanges),

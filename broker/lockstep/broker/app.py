@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.replication.asking import is_replica
 from lockstep.broker.rocketmq_store.opening import open_store
 from lockstep.broker.running import RunningBroker, warn_of_short_retention
+from lockstep.broker.running_replica import RunningReplica
 from lockstep.broker.running_settings import RunningSettings
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
@@ -50,6 +52,8 @@ class Broker:
         self._store: Store | None = None
         """The store, from the start's lock of it to its close."""
         self._running: RunningBroker | None = None
+        self._replica: RunningReplica | None = None
+        """What this broker is until it is promoted, if it copies another one."""
         self._security = config.open_security() if security is None else security
         self._audit = config.open_audit(config.name, host.clock)
         self._watch = SecurityWatch(self._security, host, self._audit.on_hangup)
@@ -99,15 +103,44 @@ class Broker:
     async def start(self) -> None:
         """Start, and return when the ports are open.
 
-        Raises StoreError (exit 3, 5, 6), IdentityError and RegistrationRefusedError (exit 4), ConfigError.
+        Raises StoreError (exit 3, 5, 6), IdentityError, RegistrationRefusedError and RoleError (exit 4), ConfigError.
         """
-        config, host = self.config, self._host
-        began_ms = host.clock.monotonic_ms()
+        config = self.config
         warn_of_short_retention(config)
         if config.security_last_good:
             log.warning("security.last_good", users=config.users_copy(), not_read=config.security)
         if self.admin_port is not None:
             await self.admin_port.start()
+        if await is_replica(self._host, config, self._security.peers):
+            await self._start_replica()
+        else:
+            await self._start_master()
+
+    async def _start_replica(self) -> None:
+        config, host = self.config, self._host
+        budget = config.budget(host.descriptors.limit)
+        parts = config, host, self._tasks
+        self._replica = replica = RunningReplica(
+            *parts, connections_max=budget.connections_max, security=self._security, audit=self._audit, on_promoted=self._promoted
+        )
+        await replica.start()
+        await self._watch.begin(self._tasks, replica.server.renew)
+        admin = {} if self.admin_port is None else {ADMIN: self.admin_port.address}
+        announce("broker.started", name=config.name, replica_of=config.replica_of, listeners=replica.addresses, **admin)
+
+    def _promoted(self) -> None:
+        """Go on as a master: the store says so already."""
+        self._tasks.spawn(self._become_master(), "broker.promotion")
+
+    async def _become_master(self) -> None:
+        assert self._replica is not None
+        await self._replica.stop()
+        self._replica = None
+        await self._start_master()
+
+    async def _start_master(self) -> None:
+        config, host = self.config, self._host
+        began_ms = host.clock.monotonic_ms()
         budget = config.budget(host.descriptors.limit)
         store_config = replace(config.store_config(), open_file_count_max=budget.open_files_max)
         opened = await open_store(store_config, host, config.identity(), adopt=config.adopt, without=config.adopt_without)
@@ -118,6 +151,7 @@ class Broker:
         parts = host, self._tasks, self.settings, self._gate, opened, state
         self._running = running = RunningBroker(*parts, connections_max=budget.connections_max, security=self._security, audit=self._audit)
         await running.bind()
+        await running.ask_replicas(recovery)
         await self._watch.begin(self._tasks, running.server.renew)
         await running.enter_term(recovery)
         await running.register()
@@ -145,6 +179,8 @@ class Broker:
             return Health("the broker has failed")
         if self._gate.closed_because is not None:
             return Health(unready=(self._gate.closed_because,))
+        if self._replica is not None:
+            return Health(unready=self._replica.unready_reasons())
         if self._running is None or not self._running.is_open:
             read_to = 0 if self._store is None else self._store.reading.position
             return Health(
@@ -178,6 +214,8 @@ class Broker:
         """Stop in order. After a start that failed, close what it had opened."""
         self._gate.closed_because = self._gate.closed_because or "the broker is shutting down"
         store, running = self._store, self._running
+        if self._replica is not None:
+            await self._replica.stop()
         if store is None:
             await self._close_admin_port()
             return

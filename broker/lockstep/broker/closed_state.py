@@ -23,6 +23,7 @@ class _ClosedStore:
         self.drop_topic, self.hide_below = removals.drop_topic, removals.hide_below
         self.writer: Any = self
         self.before_write: Any = None
+        self.log_bounds = 0, 0
 
     def request_write(self) -> None:
         """Ignore changes: none is written."""

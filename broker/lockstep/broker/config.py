@@ -49,6 +49,15 @@ class BrokerConfig(ServerSettings):
         Literal["async", "sync"],
         "async: acknowledged sends survive a killed process; sync: also a power cut, because each send waits for the disk.",
     ] = "async"
+    replica_of: Annotated[
+        str | None,
+        "HOST:PORT of the broker of this name whose log this one copies. It serves nobody until it is promoted (lockstep replica promote).",
+    ] = None
+    alone: Annotated[
+        bool,
+        "Start as the master although a replica of the set does not answer: messages that only it has are lost, and its start as a master "
+        "must not follow.",
+    ] = False
     auto_create_topics: Annotated[bool, "Create a topic with its first send."] = False
     trace_topic: Annotated[bool, "Take the message traces of RocketMQ's clients: create RMQ_SYS_TRACE_TOPIC."] = False
     topics_max: Annotated[
@@ -99,6 +108,11 @@ class BrokerConfig(ServerSettings):
             self.delay_levels_ms()
         except LockstepError as error:
             raise ConfigError(str(error)) from None
+        if self.replica_of is not None:
+            parse_address(self.replica_of)
+            if self.alone or self.adopt:
+                other = "alone" if self.alone else "adopt"
+                raise ConfigError(f"replica_of and {other} exclude each other: a replica copies its master's log")
         if self.security_last_good and self.security is None:
             raise ConfigError("security_last_good needs users: set security to the file that has them")
         if unknown := sorted(set(self.adopt_without) - set(LEFT_OUT)):

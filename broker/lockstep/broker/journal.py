@@ -14,7 +14,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from lockstep.protocol.errors import LocalProtocolError, StoreError
+from lockstep.protocol.errors import LocalProtocolError, StateError, StoreError
 
 Change = tuple[Any, ...]
 FORMAT = 1
@@ -31,13 +31,15 @@ class Journal:
     the tables may hold half of it, and the log lacks it.
     """
 
-    __slots__ = ("_changes", "on_apply_failed", "on_first_change")
+    __slots__ = ("_changes", "on_apply_failed", "on_first_change", "refusal")
 
     def __init__(
         self, on_first_change: Callable[[], None] | None = None, on_apply_failed: Callable[[BaseException], None] | None = None
     ) -> None:
         self.on_first_change = on_first_change
         self.on_apply_failed = on_apply_failed
+        self.refusal = ""
+        """Why no change is taken; empty if changes are."""
         self._changes: list[bytes] = []
         """Each change as it will be written."""
 
@@ -45,7 +47,12 @@ class Journal:
         return len(self._changes)
 
     def record(self, change: Change, apply: Callable[[Change], object]) -> None:
-        """Apply a change and append it. Raise LocalProtocolError, without doing either, if it can't be encoded."""
+        """Apply a change and append it.
+
+        Without doing either, raise LocalProtocolError if it can't be encoded, and StateError if no change is taken.
+        """
+        if self.refusal:
+            raise StateError(f"{change[0]}: {self.refusal}")
         try:
             data = _packb(change)
         except (TypeError, ValueError, OverflowError) as error:

@@ -38,6 +38,7 @@ from lockstep.broker.processors.park import ParkProcessor
 from lockstep.broker.processors.pull import UNSENT_BYTES_MAX, PullProcessor
 from lockstep.broker.processors.purge import PURGE_LANE, PurgeProcessor
 from lockstep.broker.processors.query import QUERY_LANE, QueryProcessor
+from lockstep.broker.processors.replication import ReplicaServerProcessor, StatusOfCopyProcessor
 from lockstep.broker.processors.send import SendProcessor
 from lockstep.broker.processors.send_back import SEND_BACK_LANE, SendBackProcessor
 from lockstep.broker.processors.send_message import SendMessageProcessor
@@ -47,6 +48,10 @@ from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
 from lockstep.broker.processors.user_quotas import UserQuotas
+from lockstep.broker.replication.asking import RoleError, ask_before_start
+from lockstep.broker.replication.copy_identity import Role, read_copy_identity
+from lockstep.broker.replication.serving import REPLICA_LANE, ReplicaServer
+from lockstep.broker.replication.start_rules import CopyStatus
 from lockstep.broker.rocketmq_store.adoption import take_over
 from lockstep.broker.rocketmq_store.opening import OpenedStore
 from lockstep.broker.running_settings import RunningSettings
@@ -55,7 +60,7 @@ from lockstep.broker.store import Recovery
 from lockstep.broker.tables.send_gate import SendGate
 from lockstep.broker.tables.topic_table import TOMBSTONES_MAX
 from lockstep.broker.tables.write_holds import WriteHolds
-from lockstep.protocol.bodies import BrokerStatus
+from lockstep.protocol.bodies import BrokerStatus, ReplicaStatus
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import format_delay
 from lockstep.protocol.messages.ids import store_host_of
@@ -75,6 +80,8 @@ from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")
 
+ASK_AGAIN_S = 1
+"""How often a start asks replicas of its set that do not answer."""
 LIMITS = EndpointLimits(unsent_bytes_high=UNSENT_BYTES_MAX, unsent_bytes_low=UNSENT_BYTES_MAX // 4)
 LANES = {
     QUERY_LANE: LaneLimits(concurrency=2, queue_max=256),
@@ -83,6 +90,7 @@ LANES = {
     ROUTE_LANE: LaneLimits(concurrency=256, queue_max=4_096),
     RELAY_LANE: LaneLimits(concurrency=64, queue_max=256),
     PURGE_LANE: LaneLimits(concurrency=1, queue_max=16),
+    REPLICA_LANE: LaneLimits(concurrency=2, queue_max=64),
 }
 """At most six searches and reads of single messages run at a time, since they use threads of the host. The queues hold 256 requests of
 tools, one LOCK of each of 1,024 members that start by time, and thousands of messages that consumers send back. A response in ROUTE_LANE
@@ -164,6 +172,7 @@ class RunningBroker:
         self.delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
         self.failed = failed = FailedMessages(store, coordination, delays, group_topics)
         self.copies = copies = ParkedCopies(store, coordination, failed, gate)
+        self.replicas = ReplicaServer(host, tasks, store, state, lambda: self.address, read_copy_identity(opened.directory))
         self.maintenance = StoreMaintenance(host, store, state, copies.copy_before)
         self.statistics = Statistics(config.cluster)
         figures = Figures(store, state, pulls)
@@ -214,6 +223,8 @@ class RunningBroker:
             RelayProcessor(coordination, connections, store),
             OverviewProcessor(coordination, figures, store, budget, self.status, self._connection_count, lambda: pulls.held_count),
             GroupEventsProcessor(coordination, host.clock, budget),
+            ReplicaServerProcessor(self.replicas, store, *names),
+            StatusOfCopyProcessor(self.replica_status, config.name),
             ResetProcessor(coordination, connections, store, state.topics, budget),
             ReplyProcessor(connections, host.clock, self.quotas),
             AssignmentProcessor(coordination, registration.route),
@@ -250,6 +261,35 @@ class RunningBroker:
         self.addresses = await advertise(self.server.addresses, config.advertised(), config.nameservers())
         self.store.store_host = store_host_of(self.address, self.store.store_id)
 
+    async def ask_replicas(self, recovery: Recovery) -> None:
+        """Return when the replicas that this store knows have nothing against its start (start_rules.py). Raises RoleError."""
+        membership, config, store = self.replicas.membership, self._settings.config, self.store
+        if membership is None or config.alone or store.restored or not (membership.known or membership.members):
+            return
+        forgot = store.may_have_forgotten(self._host.boot_id()) or recovery.lost_synced
+        own = CopyStatus(self.state.coordination.state.term, recovery.end, forgot)
+        waited = False
+        while True:
+            known = membership.members, membership.known
+            verdict = await ask_before_start(self._host, config.name, store.store_id, own, *known, self._peers)
+            if verdict.refused:
+                raise RoleError(verdict.refused)
+            if not verdict.waiting_for:
+                return
+            if not waited:
+                waited = True
+                then = "start these, promote one of them, or start with --alone and lose what only they have"
+                log.warning("broker.waits_for_replicas", replicas=verdict.waiting_for, then=then)
+            await asyncio.sleep(ASK_AGAIN_S)
+
+    def replica_status(self) -> ReplicaStatus:
+        """Return the status of this copy of the log."""
+        config, store, membership = self._settings.config, self.store, self.replicas.membership
+        ends = store.log_bounds[1], store.writer.confirmed, store.log_bounds[1]
+        member = "" if membership is None else membership.member
+        identity = config.name, config.cluster, store.store_id
+        return ReplicaStatus(*identity, str(Role.MASTER), member, self.term, *ends, replicas=self.replicas.standings())
+
     async def enter_term(self, recovery: Recovery) -> None:
         """Begin a new term, durable before the first response under it. Then store the boot id: a second crash must not hide the first."""
         clock, boot_id, store, state = self._host.clock, self._host.boot_id(), self.store, self.state
@@ -266,6 +306,7 @@ class RunningBroker:
         store.record_clock()
         state.record_store_id()
         state.coordination.enter_term(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
+        self.replicas.began(recovery.end, assumed_loss=assumed_loss)
         if (foreign := self._opened.foreign) is not None:
             config = self._settings.config
             await take_over(self._host, config.nameservers(), self._peers, config.store_path(), state, foreign)
@@ -424,6 +465,7 @@ class RunningBroker:
         if self._is_sound:
             await self._drain()
         await self.server.close("the broker is shutting down")
+        self.replicas.stop()
         await self.dispatcher.close()
         is_clean = self._is_sound
         self.maintenance.stop()
@@ -445,6 +487,7 @@ class RunningBroker:
         self.pulls.stop()
         await self.store.sync()
         await self.registration.stop()
+        await self.replicas.complete()
 
 
 def warn_of_short_retention(config: BrokerConfig) -> None:

@@ -33,6 +33,8 @@ FIXED = {
     "store": "the log is opened at the start",
     "flush": "a crash of the machine is judged by the mode that the start has recorded",
     "segment_mib": "the files of a store have the length with which it was made",
+    "replica_of": "a broker is a replica or a master from its start on; `lockstep replica promote` makes one a master",
+    "alone": "replicas are asked at the start",
     "trace_topic": "the topic is created at the start",
     "cut_corrupt": "the log is checked for damage at the start",
     "adopt": "a directory of another broker is taken over at the start",

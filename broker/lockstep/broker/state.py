@@ -6,10 +6,12 @@ topic before it holds a message of it.
 """
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from lockstep.broker.groups.coordination import Coordination, CoordinationConfig
 from lockstep.broker.journal import Change, Journal, decode_changes
+from lockstep.broker.replication.log_parting import Term
 from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.broker.tables.delay_table import KIND as DELIVERED
@@ -26,6 +28,10 @@ from lockstep.runtime.host import Random
 SNAPSHOT_FORMAT = 1
 STORE = "broker.store"
 """(STORE, store id): the store that a start has opened."""
+REPLICAS = "log.replicas"
+"""(REPLICAS, {member: address}): the copies of the log that its master knows, itself included."""
+TERM = "log.term"
+"""(TERM, term, begin, assumed loss): a term of a log that has replicas (log_parting.Term)."""
 PURGED = "topic.purged"
 """(PURGED, topic, [[queue id, offset], …]): the messages below these offsets were removed by an operator."""
 
@@ -54,6 +60,10 @@ class BrokerState:
         self.delays = DelayTable(self.journal)
         self.coordination = Coordination(config, self.layouts, store, self.journal)
         self.coordination.state.disk_check = store.check_new_state
+        self.replicas: dict[str, str] = {}
+        """The copies of the log, as its last master knew them: member → address."""
+        self.terms: list[Term] = []
+        """The terms of the log, since it has had replicas."""
         self.on_topic_changed: list[Callable[[str], None]] = []
         store.writer.before_write = self.write_changes
 
@@ -99,6 +109,7 @@ class BrokerState:
             "sequences": self.sequences.snapshot(),
             "delays": self.delays.snapshot(),
             "coordination": self.coordination.snapshot(),
+            **({"terms": self.terms, "replicas": self.replicas} if self.terms else {}),
         }
 
     # ---------------------------------------------------------------------------------------------------------------- StateReplay
@@ -110,6 +121,8 @@ class BrokerState:
         self.sequences.restore(plain["sequences"])
         self.delays.restore(plain["delays"])
         self.coordination.restore(plain["coordination"])
+        self.terms = [Term(*term) for term in plain.get("terms", ())]
+        self.replicas = dict(plain.get("replicas", {}))
 
     def replay_state(self, body: bytes) -> None:
         for change in decode_changes(body):
@@ -120,6 +133,10 @@ class BrokerState:
                 self.delays.apply(change)
             elif change[0] == PURGED:
                 self._purge(change)
+            elif change[0] == TERM:
+                self._add_term(change)
+            elif change[0] == REPLICAS:
+                self._set_replicas(change)
             elif change[0] == STORE:
                 self._check_store(change)
             else:
@@ -128,6 +145,23 @@ class BrokerState:
     def record_store_id(self) -> None:
         """Record to which store the log belongs. Called by each start."""
         self.journal.record((STORE, self._store.store_id), self._check_store)
+
+    def record_term(self, begin: int, *, assumed_loss: bool) -> None:
+        """Record where the present term began: where the log ended before anything of it was appended."""
+        self.journal.record((TERM, self.coordination.state.term, begin, assumed_loss), self._add_term)
+
+    def _add_term(self, change: Change) -> None:
+        term, start = Term(*change[1:]), self._store.log_bounds[0]
+        if not self.terms or self.terms[-1].number < term.number:
+            self.terms = [old for old, after in pairwise((*self.terms, term)) if after.begin > start] + [term]
+
+    def record_replicas(self, replicas: Mapping[str, str]) -> None:
+        """Record the copies of the log, so that each of them knows the others."""
+        if replicas != self.replicas:
+            self.journal.record((REPLICAS, dict(replicas)), self._set_replicas)
+
+    def _set_replicas(self, change: Change) -> None:
+        self.replicas = dict(change[1])
 
     def _check_store(self, change: Change) -> None:
         _, store_id = change

@@ -62,6 +62,10 @@ class Tasks:
         if error is None:
             return
         log_limited(log, "error", "task.failed", task=task.get_name(), error=text_of(error), exc_info=error)
+        self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Pass an error on as if a task had raised it, unless one has failed before."""
         if self.failure is None:
             self.failure = without_frames(error)
             if self._on_failure is not None:

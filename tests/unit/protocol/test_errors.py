@@ -69,6 +69,12 @@ def test_errors_can_be_caught_by_family_or_by_builtin_class() -> None:
 
 def test_own_codes_are_outside_rocketmqs_ranges() -> None:
     own = [code for code in RequestCode if code > 1000]
-    assert own == [*range(30001, 30018), RequestCode.AUTHENTICATE]
+    assert own == [
+        *range(30001, 30018),
+        RequestCode.AUTHENTICATE,
+        *range(30030, 30035),
+        RequestCode.REPLICA_PROMOTE,
+        RequestCode.REPLICA_FORGET,
+    ]
     assert all(code < 2000 or code > 30100 for code in ResponseCode)
     assert max(*RequestCode, *ResponseCode) <= 0x7FFF, "they must fit the binary header's int16"

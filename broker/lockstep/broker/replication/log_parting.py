@@ -1,6 +1,6 @@
 """Where the logs of a master and of a replica part. Pure.
 
-Every term has one writer. So two logs that hold the same term, begun at the same offset, are equal from there to the end of that term in the
+Every term has one writer. So two logs that hold the same term, begun at the same offset, are equal up to the end of that term in the
 shorter one. Kafka: KIP-101, leader epochs.
 """
 
@@ -20,7 +20,7 @@ class Term(NamedTuple):
     """Whether its start announced that something may have been lost: a promotion of a replica that may lack what was acknowledged."""
 
 
-class Action(StrEnum):
+class PartingAction(StrEnum):
     FOLLOW = "follow"
     """Ask for what is behind the replica's end."""
     TRUNCATE = "truncate"
@@ -35,7 +35,7 @@ class Action(StrEnum):
 class Parting:
     """What a replica has to do."""
 
-    action: Action
+    action: PartingAction
     keep: int = 0
     """Where the logs part."""
 
@@ -53,13 +53,13 @@ def parting(own: Sequence[Term], own_end: int, confirmed: int, master: Sequence[
     begins = {(term.number, term.begin): index for index, term in enumerate(master)}
     common = next(((index, begins[term[:2]]) for index, term in reversed(list(enumerate(own))) if term[:2] in begins), None)
     if common is None:
-        return Parting(Action.INSTALL)
+        return Parting(PartingAction.INSTALL)
     own_index, master_index = common
     keep = min(end_of_term(own, own_index, own_end), end_of_term(master, master_index, master_end))
     if keep < master_start:
-        return Parting(Action.INSTALL)
+        return Parting(PartingAction.INSTALL)
     if keep >= own_end:
-        return Parting(Action.FOLLOW, own_end)
+        return Parting(PartingAction.FOLLOW, own_end)
     if keep < confirmed and not any(term.assumed_loss for term in master[master_index + 1 :]):
-        return Parting(Action.REFUSE, keep)
-    return Parting(Action.TRUNCATE, keep)
+        return Parting(PartingAction.REFUSE, keep)
+    return Parting(PartingAction.TRUNCATE, keep)

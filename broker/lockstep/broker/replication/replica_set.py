@@ -44,15 +44,17 @@ class Replica:
 
 
 class ReplicaSet:
-    """The replicas of a master. `wanted` is the set that has to be stored next; call `set_stored` when it is."""
+    """The replicas of a master. Store the set that `begin_storing` returns, and call `set_stored` then."""
 
     def __init__(self, members: Mapping[str, str], now_ms: int) -> None:
         """`members`: member id → address, the stored set without the master."""
         self.replicas = {member: Replica(member, address, heard_ms=now_ms, target=0) for member, address in members.items()}
         self.members = frozenset(members)
         """The stored set."""
+        self._storing: dict[str, str] | None = None
+        """The set that is being stored: its members count, and may be in the stored set already."""
         self._removing: set[str] = set()
-        """Members that leave the set."""
+        """Members that leave the set, or left it while it was being stored with them."""
         self._ticked_ms = now_ms
 
     # ------------------------------------------------------------------------------------------------------------ positions
@@ -88,7 +90,7 @@ class ReplicaSet:
     def disconnected(self, member: str, now_ms: int) -> None:
         replica = self.replicas[member]
         replica.connected, replica.heard_ms = False, now_ms
-        if member not in self.members:
+        if not self._is_member(member):
             replica.target = None
 
     def tick(self, now_ms: int) -> None:
@@ -110,21 +112,31 @@ class ReplicaSet:
         if replica is None:
             return False
         self._leaves(replica, now_ms)
-        if member not in self.members:
+        if not self._is_member(member):
             del self.replicas[member]
         return True
 
+    def _is_member(self, member: str) -> bool:
+        """Return whether the replica is in the stored set, or may be by now."""
+        return member in self.members or (self._storing is not None and member in self._storing)
+
     def _leaves(self, replica: Replica, now_ms: int, again_in_ms: int = 0) -> None:
         replica.not_before_ms = max(replica.not_before_ms, now_ms + again_in_ms)
-        if replica.member in self.members:
+        if self._is_member(replica.member):
             self._removing.add(replica.member)
         else:
             replica.target = None
 
     # ------------------------------------------------------------------------------------------------------------ the set
 
-    def wanted(self) -> dict[str, str] | None:
-        """Return the set to be stored, member id → address; None if the stored one is right. A member that left is gone first."""
+    def begin_storing(self) -> dict[str, str] | None:
+        """Return the set to be stored now, member id → address. None if the stored one is right, or one is being stored."""
+        if self._storing is None:
+            self._storing = self._wanted()
+            return self._storing
+        return None
+
+    def _wanted(self) -> dict[str, str] | None:
         joined = {
             replica.member
             for replica in self.counted
@@ -133,10 +145,11 @@ class ReplicaSet:
         wanted = (self.members | joined) - self._removing
         return None if wanted == self.members else {member: self.replicas[member].address for member in sorted(wanted)}
 
-    def set_stored(self, members: Mapping[str, str]) -> None:
+    def set_stored(self) -> None:
         """The set is stored: who is not in it is not waited for any more."""
-        left = self.members - members.keys()
-        self.members = frozenset(members)
+        assert self._storing is not None
+        left = self.members - self._storing.keys()
+        self.members, self._storing = frozenset(self._storing), None
         self._removing -= left
         for member in left:
             self.replicas[member].target = None

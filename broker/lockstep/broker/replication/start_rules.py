@@ -26,7 +26,7 @@ class CopyStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class StartVerdict:
     """`refused`: why the start must not go on. Else `waiting_for`: addresses of members without whose answer it can't. Else it may open."""
 
     refused: str = ""
@@ -35,7 +35,7 @@ class Verdict:
 
 def judge_start(
     name: str, own: CopyStatus, members: Mapping[str, str], answers: Mapping[str, CopyStatus | None], addresses: Mapping[str, str]
-) -> Verdict:
+) -> StartVerdict:
     """Return whether a master may open.
 
     `members`: member id → address of the set without this store. `answers`: member id → status, None for one that does not answer, of all
@@ -44,7 +44,7 @@ def judge_start(
     for member, status in answers.items():
         if status is not None and status.term > own.term:
             address = addresses[member]
-            return Verdict(
+            return StartVerdict(
                 f"broker {name} was promoted at {address} (term {status.term}, here {own.term}): start this one with --replica-of {address}"
             )
     for member, address in members.items():
@@ -52,13 +52,11 @@ def judge_start(
         if status is None or (status.may_have_forgotten and not own.may_have_forgotten):
             continue
         if status.end > own.end or (own.may_have_forgotten and not status.may_have_forgotten and status.end >= own.end):
-            what = f"its log ends at {status.end}, this one at {own.end}"
-            why = (
-                "this store may have lost acknowledged messages with its machine" if own.may_have_forgotten else "this store lacks the rest"
-            )
-            return Verdict(
-                f"the replica of broker {name} at {address} has more ({what}; {why}): promote it by `lockstep replica promote {address}`, then "
-                f"start this one with --replica-of {address}"
+            ends = f"its log ends at {status.end}, this one at {own.end}"
+            why = "; this store may have lost acknowledged messages with its machine" if own.may_have_forgotten else ""
+            what = f"the replica of broker {name} at {address} has more ({ends}{why})"
+            return StartVerdict(
+                f"{what}: promote it by `lockstep replica promote {address}`, then start this one with --replica-of {address}"
             )
     waiting = tuple(address for member, address in members.items() if answers.get(member) is None)
-    return Verdict(waiting_for=waiting)
+    return StartVerdict(waiting_for=waiting)

@@ -29,7 +29,7 @@ class OpenedStore:
     store: Store
     foreign: ForeignStore | None
     """What this start takes over, until `mark_adopted`. None if no other broker has written to the directory."""
-    _directory: StoreDirectory
+    directory: StoreDirectory
     _host: Host
 
     async def mark_adopted(self) -> None:
@@ -40,11 +40,11 @@ class OpenedStore:
         try:
             await self._host.threads.run(self._save_adopted)
         except OSError as error:
-            raise StoreDiskError(f"store {self._directory.root}: that it was taken over can't be stored: {error}") from error
+            raise StoreDiskError(f"store {self.directory.root}: that it was taken over can't be stored: {error}") from error
         self.foreign = None
 
     def _save_adopted(self) -> None:
-        directory = self._directory
+        directory = self.directory
         known = known_content(directory)
         if self.foreign is None and known is not None and not known.exported:
             return

@@ -384,6 +384,23 @@ class Store:
         except OSError as error:
             raise StoreDiskError(f"store {self._config.path}: the boot id can't be stored: {error}") from error
 
+    async def read_file(self, name: str, offset: int, bytes_max: int) -> tuple[str, int, bytes]:
+        """Return (name, size, bytes from `offset` on) of a small file in lockstep/, for a copy of the store: ("", 0, b"") if there is none.
+
+        "snapshot" is the oldest one, with which all of the log can be read. Raises StoreDiskError.
+        """
+        try:
+            return await self._host.threads.run(self._directory.read_part, name, offset, bytes_max)
+        except OSError as error:
+            raise StoreDiskError(f"store {self._config.path}: {name} can't be read: {error}") from error
+
+    async def change_directory(self, change: Callable[[StoreDirectory], None]) -> None:
+        """Call a function in a worker thread that replaces small files of the directory. Raises StoreDiskError."""
+        try:
+            await self._host.threads.run(change, self._directory)
+        except OSError as error:
+            raise StoreDiskError(f"store {self._config.path}: a file can't be replaced: {error}") from error
+
     async def clear_restored(self) -> None:
         """Remove the mark of a restored backup, if there is one, durably. Call it when a nameserver has accepted the start and before
         anything is served. Raises StoreDiskError."""
@@ -506,18 +523,27 @@ class Store:
 
         A position below the log's beginning has none either.
         """
-        log = self._log
-        segment = log.segment_of(position)
-        if segment is None:
-            return b""
-        count = min(bytes_max, log.written - position, segment.end - position)
-        data = log.from_tail(position, count) if count > 0 else b""
-        return await log.read(self._host, segment, count, position - segment.start) if data is None else data
+        data = self.recent_log(position, bytes_max)
+        if data is not None or (segment := self._log.segment_of(position)) is None:
+            return data or b""
+        count = min(bytes_max, self._log.written - position, segment.end - position)
+        return await self._log.read(self._host, segment, count, position - segment.start)
+
+    def recent_log(self, position: int, bytes_max: int) -> bytes | None:
+        """As `read_log`, without waiting. Return None if the bytes are not in memory."""
+        segment = self._log.segment_of(position)
+        count = 0 if segment is None else min(bytes_max, self._log.written - position, segment.end - position)
+        return self._log.from_tail(position, count) if count > 0 else b""
 
     @property
     def log_bounds(self) -> tuple[int, int]:
         """Return (position of the first byte, end) of the log."""
         return self._log.start, self._log.end
+
+    @property
+    def written(self) -> int:
+        """Return up to where the log is written."""
+        return self._log.written
 
     async def oldest_ms(self) -> int:
         """Return the store time of the log's first record, in ms since 1970; 0 if there is none."""

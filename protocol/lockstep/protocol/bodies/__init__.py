@@ -71,6 +71,7 @@ from lockstep.protocol.bodies.parks import (
     ReplayKey,
 )
 from lockstep.protocol.bodies.purge import PurgeBody, PurgedQueue, PurgeReply, UnconsumedGroup
+from lockstep.protocol.bodies.replication import LogTerm, LogTerms, ReplicaStanding, ReplicaStatus
 from lockstep.protocol.bodies.routes import (
     BrokerAddress,
     ClusterInfo,
@@ -122,6 +123,8 @@ __all__ = [
     "LockItem",
     "LockResult",
     "LockVerdict",
+    "LogTerm",
+    "LogTerms",
     "MemberList",
     "MemberStatus",
     "MessageModel",
@@ -145,6 +148,8 @@ __all__ = [
     "RegisterBody",
     "RegisterReply",
     "ReplayKey",
+    "ReplicaStanding",
+    "ReplicaStatus",
     "ResetBody",
     "ResetReply",
     "RunningCall",

@@ -53,6 +53,8 @@ PROGRAM_OPTIONS = frozenset(
             "cut_corrupt",
             "adopt",
             "adopt_without",
+            "replica_of",
+            "alone",
             "log_level",
             "admin_listen",
             "audit",

@@ -144,13 +144,14 @@ class Dispatcher:
         budget: TurnBudget | None = None,
         admit: Callable[[Command, Endpoint], RequestUser] | None = None,
         audit: RequestAudit | None = None,
+        refuse: Callable[[Command], Exception] | None = None,
     ) -> None:
         """Build the table of handlers from processor instances.
 
         `log` is what a PendingResponse waits for; without it they are sent at once. `admit` returns the user of a request, or raises the
         error of one that is not served. `on_request` is called before each request is handled. `budget` limits what all lanes do in one
         turn of the loop; a request takes LANE_ITEMS of it, and handlers that do more take more. `audit` notes what is denied, and what
-        is changed.
+        is changed. `refuse` returns the error for a code without a handler.
         Raise ConfigError if a code has two handlers, or a lane and its handler do not fit.
         """
         self._when: Mapping[Until, Callable[[Callable[[], None]], None]] = {
@@ -164,6 +165,7 @@ class Dispatcher:
         self._on_request = on_request
         self._admit = admit
         self._audit = audit
+        self._refuse = refuse
         self._notes_changes = audit is not None and audit.is_written
         self._routes: dict[int, _Route] = {}
         self._classic_routes: dict[int, _Route] = {}
@@ -205,6 +207,8 @@ class Dispatcher:
             if self._on_request is not None:
                 self._on_request(endpoint)
             route = (self._routes if command.codec == MSGPACK else self._classic_routes).get(command.code)
+            if route is None and self._refuse is not None:
+                raise self._refuse(command)
             if route is None:
                 hint = OF_USERS if command.code in CODES_OF_USERS else ""
                 raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported by this server{hint}")

@@ -58,6 +58,7 @@ SLOT = Struct(">8sQQI")
 SLOT_BYTES = 512
 SLOT_MAGIC = b"LSSYNC01"
 SNAPSHOT_PREFIX = "snapshot-"
+SET_ASIDE = "set-aside-"
 CHECKPOINT = Struct(">qqq")
 CHECKPOINT_BYTES = 4096
 
@@ -244,9 +245,9 @@ class StoreDirectory:
     def set_aside(self) -> str:
         """Create and return a new directory `lockstep/set-aside-N`, for files that a start takes out of the store."""
         number = 1
-        while self._files.exists(f"{self.own}/set-aside-{number}"):
+        while self._files.exists(f"{self.own}/{SET_ASIDE}{number}"):
             number += 1
-        path = f"{self.own}/set-aside-{number}"
+        path = f"{self.own}/{SET_ASIDE}{number}"
         self._files.makedirs(path)
         self._files.sync_directory(self.own)
         return path
@@ -288,6 +289,31 @@ class StoreDirectory:
             file.sync()
         finally:
             file.close()
+
+    def remove_all_but(self, *kept: str) -> None:
+        """Remove everything of the store but its lock, what was set aside, and these files of lockstep/."""
+        files = self._files
+        for topic, queue_id in self.queue_directories() if files.exists(self.queues) else ():
+            path = f"{self.queues}/{topic}/{queue_id}"
+            self._remove_files(path)
+            files.rmdir(path)
+        for path in (self.log, f"{self.root}/index", f"{self.root}/config"):
+            self._remove_files(path)
+        names = files.listdir(self.own) if files.exists(self.own) else []
+        for name in names:
+            if name not in kept and not name.startswith(SET_ASIDE):
+                files.unlink(f"{self.own}/{name}")
+        for path in (f"{self.root}/abort", f"{self.root}/checkpoint"):
+            if files.exists(path):
+                files.unlink(path)
+        for path in (self.own, self.root):
+            files.sync_directory(path)
+
+    def _remove_files(self, path: str) -> None:
+        if self._files.exists(path):
+            for name in self._files.listdir(path):
+                self._files.unlink(f"{path}/{name}")
+            self._files.sync_directory(path)
 
     # -- term ------------------------------------------------------------------------------------
 
@@ -380,6 +406,23 @@ class StoreDirectory:
             return None
         try:
             return file.pread(file.size(), 0)
+        finally:
+            file.close()
+
+    def read_part(self, name: str, offset: int, bytes_max: int) -> tuple[str, int, bytes]:
+        """Return (name, size, bytes from `offset` on) of a small file in lockstep/; ("", 0, b"") if there is none."""
+        if name == "snapshot":
+            positions = self.snapshot_positions()
+            if not positions:
+                return "", 0, b""
+            name = f"{SNAPSHOT_PREFIX}{positions[0]:020d}"
+        try:
+            file = self._files.open(f"{self.own}/{name}")
+        except FileNotFoundError:
+            return "", 0, b""
+        try:
+            size = file.size()
+            return name, size, file.pread(max(0, min(bytes_max, size - offset)), offset)
         finally:
             file.close()
 

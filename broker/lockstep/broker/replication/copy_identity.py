@@ -1,0 +1,79 @@
+"""`lockstep/replica`: what a store is among the copies of its log. JSON; a store that was never copied has none.
+
+A member id stands for bytes that were acknowledged. A store that may lack some of those is another member from then on (KIP-966): it is not
+waited for under the old id, and it may not be promoted as if it had them.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+
+from lockstep.broker.store.errors import StoreCorruptError
+from lockstep.broker.store.start.directory import StoreDirectory
+from lockstep.runtime.host import Random
+
+FORMAT = 1
+
+
+class Role(StrEnum):
+    MASTER = "master"
+    REPLICA = "replica"
+
+
+@dataclass(frozen=True, slots=True)
+class CopyIdentity:
+    """The content of `lockstep/replica`."""
+
+    member: str
+    """16 hex digits, drawn by this store."""
+    role: Role
+    members: dict[str, str] = field(default_factory=dict)
+    """Master: member id → address of its set, without itself."""
+    known: dict[str, str] = field(default_factory=dict)
+    """Master: the same of all replicas that have followed it and were not forgotten."""
+    confirmed: int = 0
+    """Replica: up to where it knows that the log was confirmed, at most a second old."""
+    installing: bool = False
+    """Replica: the files are not whole yet. Its next start begins with empty ones, when a master answers."""
+    cut_to: int | None = None
+    """Replica: the log is being cut to this position."""
+    complete: bool = False
+    """Replica: its master has stopped in order, and this store has all of its log."""
+
+
+def new_member(random: Random) -> str:
+    return random.token(8).hex()
+
+
+def copy_identity_path(directory: StoreDirectory) -> str:
+    return f"{directory.own}/replica"
+
+
+def read_copy_identity(directory: StoreDirectory) -> CopyIdentity | None:
+    """Return the content of the file, None if there is none. Raises StoreCorruptError."""
+    path = copy_identity_path(directory)
+    text = directory.read(path)
+    if text is None:
+        return None
+    try:
+        found = json.loads(text)
+        if found.pop("format") != FORMAT:
+            raise ValueError("another format: start the version that wrote it")
+        membership = CopyIdentity(**found)
+        return replace(membership, role=Role(membership.role))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise StoreCorruptError(
+            f"{path} is damaged ({error}): it says of which copies of the log this store is one. Restore it, or, if another copy is whole, "
+            "remove the store's directory and start a new replica"
+        ) from error
+
+
+def save_copy_identity(directory: StoreDirectory, membership: CopyIdentity) -> None:
+    """Replace the file, durably. For a worker thread while anything is served."""
+    directory.replace(copy_identity_path(directory), json.dumps({"format": FORMAT, **asdict(membership)}, indent=1).encode())
+
+
+def with_set(membership: CopyIdentity, members: Mapping[str, str]) -> CopyIdentity:
+    """Return the membership of a master with another set. Whoever was in one remains known."""
+    return replace(membership, role=Role.MASTER, members=dict(members), known={**membership.known, **members})

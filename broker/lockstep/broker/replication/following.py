@@ -1,0 +1,198 @@
+"""The replica's side: asks its master for the bytes behind the end of its log, for ever, and applies what is confirmed."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+from lockstep.broker.replication.log_parting import PartingAction
+from lockstep.broker.replication.replica_set import BEAT_MS
+from lockstep.broker.replication.serving import FETCH_BYTES_MAX
+from lockstep.broker.state import BrokerState
+from lockstep.broker.store import Store
+from lockstep.broker.store.errors import NoNextFileError
+from lockstep.broker.store.replica_log import ReplicaLog
+from lockstep.protocol.bodies import LogTerm, LogTerms
+from lockstep.protocol.codec.msgpack_body import encode_body
+from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.crc import crc32
+from lockstep.protocol.errors import LockstepError, RemoteProtocolError, ServiceNotAvailableError, without_frames
+from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.headers.replication import (
+    ReplicaAckHeader,
+    ReplicaFetchHeader,
+    ReplicaFetchReply,
+    ReplicaFollowHeader,
+    ReplicaFollowReply,
+)
+from lockstep.protocol.responses import checked
+from lockstep.runtime.connections.dial import connect
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.host import Host
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.security.client_security import ClientSecurity
+
+log = get_logger("broker")
+
+ANSWER_MS = 5_000
+"""How long an answer may take: twenty beats."""
+RETRY_FIRST_MS = 50
+RETRY_MAX_MS = 1_000
+TROUBLE_MS = 1_000
+"""How often a replica with a full disk looks for room."""
+UNAPPLIED_BYTES_MAX = 64 << 20
+"""Received and not applied: above it nothing more is asked for, so that a promotion never reads more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """What a replica is told about its master."""
+
+    address: str
+    member: str
+    term: int
+
+
+class Following:
+    """Copies the log of one master into one store. `run` returns when the master says that the store has to be changed first."""
+
+    def __init__(
+        self, host: Host, store: Store, state: BrokerState, replica_log: ReplicaLog, header: Callable[[], ReplicaFollowHeader]
+    ) -> None:
+        """`header` returns the request by which the replica presents itself."""
+        self._host = host
+        self._store = store
+        self._state = state
+        self._log = replica_log
+        self._header = header
+        self._can_apply = asyncio.Event()
+        self._applied = asyncio.Event()
+        self.confirmed = 0
+        """Up to where the master has confirmed its log, as far as this replica knows."""
+        self.master: Master | None = None
+        """The master that is followed now."""
+        self.trouble = ""
+        """Why nothing can be copied now."""
+        self.is_complete = False
+        """Whether the master has stopped in order, and this log is whole and ends where that one does."""
+        self._noteworthy = asyncio.Event()
+        self._heard = 0
+
+    @property
+    def applied(self) -> int:
+        return self._log.applied
+
+    async def wait_noteworthy(self, timeout_s: float) -> None:
+        """Return after `timeout_s`, or as soon as the log is complete."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._noteworthy.wait()
+        except TimeoutError:
+            pass
+        self._noteworthy.clear()
+
+    # ------------------------------------------------------------------------------------------------------------- following
+
+    async def run(self, address: str, security: ClientSecurity) -> ReplicaFollowReply:
+        """Follow until the log has to be cut, or begun anew. Tries again after each error, for ever."""
+        wait_ms = RETRY_FIRST_MS
+        while True:
+            try:
+                endpoint = await connect(self._host, address, security=security)
+                try:
+                    reply = await self._present(endpoint)
+                    if reply.action != PartingAction.FOLLOW:
+                        return reply
+                    self.master = Master(address, reply.member, reply.term)
+                    log_limited(log, "info", "replica.following", master=address, term=reply.term, position=self._log.end)
+                    wait_ms = RETRY_FIRST_MS
+                    await self._copy(endpoint, reply.term)
+                finally:
+                    endpoint.close("the replica follows no longer")
+                    self.master = None
+            except (LockstepError, TimeoutError) as error:
+                log_limited(log, "warning", "replica.cut_off", master=address, error=str(without_frames(error)), then="it is tried again")
+            await asyncio.sleep(self._host.random.uniform(wait_ms / 2, wait_ms) / 1000)
+            wait_ms = min(RETRY_MAX_MS, wait_ms * 2)
+
+    async def _present(self, endpoint: Endpoint) -> ReplicaFollowReply:
+        terms = LogTerms(tuple(LogTerm(term.number, term.begin, term.assumed_loss) for term in self._state.terms))
+        response = await endpoint.request(RequestCode.REPLICA_FOLLOW, to_plain(self._header()), encode_body(terms), timeout_ms=ANSWER_MS)
+        return from_plain(ReplicaFollowReply, checked(response).fields)
+
+    async def _copy(self, endpoint: Endpoint, term: int) -> NoReturn:
+        """Copy until the connection ends. Raises TransportError then, and RemoteProtocolError for a response that can't be right."""
+        self._heard = 0
+        while True:
+            has_room = await self._has_room()
+            header = self._fetch(FETCH_BYTES_MAX if has_room else 0)
+            position = header.position
+            response = checked(await endpoint.request(RequestCode.REPLICA_FETCH, to_plain(header), timeout_ms=ANSWER_MS))
+            reply = from_plain(ReplicaFetchReply, response.fields)
+            data = response.body
+            if reply.term != term or reply.number != self._heard + 1 or crc32(data) != reply.crc or len(data) > header.max_bytes:
+                what = f"response {reply.number} of term {reply.term} with {len(data)} bytes"
+                raise RemoteProtocolError(f"the master's {what} does not follow number {self._heard} of term {term}, or its CRC is wrong")
+            if reply.log_start > position:
+                raise RemoteProtocolError(f"the master's log begins at {reply.log_start}, this replica ends at {position}: it was too slow")
+            self._heard = reply.number
+            if data:
+                self._receive(position, data, endpoint)
+            self.is_complete = reply.complete and reply.written == self._log.end
+            if self.is_complete:
+                self._noteworthy.set()
+            if reply.confirmed > self.confirmed:
+                self.confirmed = reply.confirmed
+                self._can_apply.set()
+            if not has_room:
+                await asyncio.sleep(BEAT_MS / 1000)
+
+    def _fetch(self, max_bytes: int) -> ReplicaFetchHeader:
+        replica = self._log
+        trouble = self.trouble or None
+        return ReplicaFetchHeader(replica.end, max_bytes, replica.stored, replica.synced, replica.applied, self._heard, trouble=trouble)
+
+    def _receive(self, position: int, data: bytes | bytearray | memoryview, endpoint: Endpoint) -> None:
+        try:
+            self._log.receive(position, data)
+        except NoNextFileError as error:
+            self._set_trouble(str(error))
+            return
+        if self._log.stored < self._log.end:
+            self._log.when_stored(lambda: self._acknowledge(endpoint))
+
+    def _acknowledge(self, endpoint: Endpoint) -> None:
+        replica = self._log
+        header = ReplicaAckHeader(replica.stored, replica.synced, replica.applied, self._heard)
+        endpoint.oneway(RequestCode.REPLICA_ACK, to_plain(header))
+
+    async def _has_room(self) -> bool:
+        """Wait until not too much is unapplied. Return whether the disk has room for more."""
+        while self._log.end - self._log.applied > UNAPPLIED_BYTES_MAX and self.confirmed > self._log.applied:
+            self._applied.clear()
+            await self._applied.wait()
+        try:
+            self._store.check_new_state("what the master has written")
+        except ServiceNotAvailableError as error:
+            self._set_trouble(error.remark or str(error))
+            return False
+        self._set_trouble("")
+        return True
+
+    def _set_trouble(self, trouble: str) -> None:
+        if trouble and not self.trouble:
+            log_limited(log, "error", "replica.stopped", trouble=trouble, then="its master confirms without it until there is room")
+        self.trouble = trouble
+
+    # -------------------------------------------------------------------------------------------------------------- applying
+
+    async def keep_applying(self) -> None:
+        """Apply what is confirmed, and write snapshots of it. Raises StoreError: then the copy is bad, or the disk failed."""
+        while True:
+            await self._can_apply.wait()
+            self._can_apply.clear()
+            await self._log.apply(self.confirmed)
+            self._applied.set()
+            if self._store.snapshot_due(self._host.clock.monotonic_ms()):
+                await self._store.write_snapshot(self._state.take_snapshot())

@@ -1,0 +1,312 @@
+"""The master's side: answers its replicas, and tells the writer of the log what they have.
+
+A fetch is held until the log has bytes behind its position, but no longer than a beat. What a turn of the loop has written leaves in the
+same turn, to every replica whose fetch is held. A broker without replicas does nothing of this.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from lockstep.broker.replication.copy_identity import CopyIdentity, Role, new_member, save_copy_identity, with_set
+from lockstep.broker.replication.log_parting import PartingAction, Term, parting
+from lockstep.broker.replication.replica_set import BEAT_MS, ReplicaSet
+from lockstep.broker.state import BrokerState
+from lockstep.broker.store import Store
+from lockstep.protocol.bodies import LogTerms, ReplicaStanding
+from lockstep.protocol.crc import crc32
+from lockstep.protocol.errors import MessageIllegalError
+from lockstep.protocol.headers.replication import (
+    ReplicaAckHeader,
+    ReplicaFetchHeader,
+    ReplicaFetchReply,
+    ReplicaFollowHeader,
+    ReplicaFollowReply,
+)
+from lockstep.runtime.connections.endpoint import Endpoint
+from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
+from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.requests.request import NO_RESPONSE, HandlerResult, Request, RunInLane
+from lockstep.runtime.timer import Timer
+
+log = get_logger("broker")
+
+REPLICA_LANE = "replicas"
+"""The lane of reads for replicas that are behind."""
+FETCH_BYTES_MAX = 1 << 20
+"""The most that one response carries."""
+TICK_MS = 50
+LATE_MS = 100
+
+
+class _Session:
+    """A replica on its connection."""
+
+    __slots__ = ("held", "held_ms", "member", "number")
+
+    def __init__(self, member: str) -> None:
+        self.member = member
+        self.held: Request | None = None
+        """The fetch that waits for bytes."""
+        self.held_ms = 0
+        self.number = 0
+        """Of the last response."""
+
+
+class ReplicaServer:
+    """Serves the replicas of a broker. The writer's `Copies`, from the first replica on."""
+
+    def __init__(
+        self, host: Host, tasks: Tasks, store: Store, state: BrokerState, address: Callable[[], str], membership: CopyIdentity | None
+    ) -> None:
+        """`address` returns where others reach this broker. `membership`: that of the store; None if it was never copied."""
+        self._host = host
+        self._tasks = tasks
+        self._store = store
+        self._state = state
+        self._address = address
+        self._sessions: dict[int, _Session] = {}
+        """By the number of the connection."""
+        self._loop = asyncio.get_running_loop()
+        self._timer = Timer(self._loop, self._tick, LATE_MS)
+        self._is_complete = False
+        self._term_begin = 0
+        self._assumed_loss = False
+        self.membership = membership
+        self.replicas = ReplicaSet({} if membership is None else membership.members, host.clock.boot_ms())
+
+    def began(self, begin: int, *, assumed_loss: bool) -> None:
+        """Take note of the start's term: where the log ended before, and whether a loss was assumed."""
+        self._term_begin, self._assumed_loss = begin, assumed_loss
+        if self.membership is not None:
+            self._begin_counting()
+
+    def _begin_counting(self) -> None:
+        self._state.record_term(self._term_begin, assumed_loss=self._assumed_loss)
+        self._store.writer.copies = self
+        self._record_replicas()
+        self._set_timer()
+
+    def stop(self) -> None:
+        """Count nobody any more. Nothing is confirmed to clients afterwards: their connections are closed."""
+        self._timer.cancel()
+        self._store.writer.copies = None
+
+    # ---------------------------------------------------------------------------------------------------------------- Copies
+
+    def stored(self) -> int | None:
+        return self.replicas.stored()
+
+    def synced(self) -> int | None:
+        return self.replicas.synced()
+
+    def written(self) -> None:
+        for session in self._sessions.values():
+            if session.held is not None:
+                self._answer(session)
+
+    # -------------------------------------------------------------------------------------------------------------- requests
+
+    async def follow(self, request: Request) -> HandlerResult:
+        """Tell a replica where its log parts from this one. Raises MessageIllegalError for one of another broker."""
+        header: ReplicaFollowHeader = request.header
+        terms: LogTerms = request.body
+        if header.store_id and header.store_id != self._store.store_id:
+            raise MessageIllegalError(
+                f"the replica's log is that of store {header.store_id[:8]}, this is store {self._store.store_id[:8]}: give the replica an "
+                "empty directory, or another master"
+            )
+        if self.membership is None:
+            await self._save(CopyIdentity(new_member(self._host.random), Role.MASTER))
+            self._begin_counting()
+        assert self.membership is not None
+        start, _ = self._store.log_bounds
+        theirs = tuple(Term(term.term, term.begin, term.assumed_loss) for term in terms.terms)
+        found = parting(theirs, header.end, header.confirmed, self._state.terms, start, self._store.written)
+        if found.action is PartingAction.REFUSE:
+            raise MessageIllegalError(
+                f"the replica's log was confirmed up to {header.confirmed} and parts from this one at {found.keep}: nothing is cut. One of "
+                "the two has lost what it had: compare them by `lockstep replica ls`, and promote the one with more"
+            )
+        keep = start if found.action is PartingAction.INSTALL else found.keep
+        self._connect(request.endpoint, header)
+        own = self._state.coordination.state.term
+        return request.reply(ReplicaFollowReply(found.action, keep, own, self._store.store_id, self.membership.member))
+
+    def _connect(self, endpoint: Endpoint, header: ReplicaFollowHeader) -> None:
+        now_ms = self._host.clock.boot_ms()
+        for number, session in list(self._sessions.items()):
+            if session.member == header.member and number != endpoint.id:
+                del self._sessions[number]  # it has connected again
+        if endpoint.id not in self._sessions:
+            endpoint.on_close.append(self._closed)
+        self._sessions[endpoint.id] = _Session(header.member)
+        self.replicas.connected(header.member, header.address, now_ms)
+        self._record_replicas()
+        log_limited(log, "info", "replica.connected", replica=header.address, member=header.member, peer=endpoint.peer, end=header.end)
+
+    def _closed(self, endpoint: Endpoint, reason: str) -> None:
+        session = self._sessions.pop(endpoint.id, None)
+        if session is not None:
+            self.replicas.disconnected(session.member, self._host.clock.boot_ms())
+            log_limited(log, "warning", "replica.disconnected", member=session.member, peer=endpoint.peer, reason=reason)
+            self._changed()
+
+    def fetch(self, request: Request) -> HandlerResult:
+        """Answer bytes of the log, or hold the request."""
+        session, header = self._session(request.endpoint), request.header
+        assert isinstance(header, ReplicaFetchHeader)
+        if header.waits:
+            self._progress(session, header.stored, header.synced, header.applied, header.trouble or "")
+        session.held, session.held_ms = request, self._host.clock.boot_ms()
+        if self._store.written > header.position or not header.waits:
+            return self._bytes_for(session)
+        return NO_RESPONSE
+
+    def ack(self, request: Request) -> HandlerResult:
+        """Take note of what a replica has stored."""
+        header: ReplicaAckHeader = request.header
+        self._progress(self._session(request.endpoint), header.stored, header.synced, header.applied)
+        return NO_RESPONSE
+
+    def check_replica(self, endpoint: Endpoint) -> None:
+        """Raise MessageIllegalError unless a replica follows on the connection."""
+        self._session(endpoint)
+
+    def _session(self, endpoint: Endpoint) -> _Session:
+        session = self._sessions.get(endpoint.id)
+        if session is None:
+            raise MessageIllegalError("no replica follows on this connection: send REPLICA_FOLLOW first")
+        return session
+
+    def _progress(self, session: _Session, stored: int, synced: int, applied: int, trouble: str = "") -> None:
+        now_ms = self._host.clock.boot_ms()
+        self.replicas.progress(session.member, stored, synced, applied, self._store.written, now_ms, trouble)
+        self._changed()
+
+    def _answer(self, session: _Session) -> None:
+        """Answer a held fetch."""
+        request = session.held
+        assert request is not None
+        try:
+            result = self._bytes_for(session)
+            if isinstance(result, RunInLane):
+                self._tasks.spawn(self._answer_late(request, result), "broker.replica")
+            else:
+                request.respond(result)  # type: ignore[arg-type]
+        except Exception as error:
+            request.fail(error)
+
+    async def _answer_late(self, request: Request, result: RunInLane) -> None:
+        try:
+            request.respond(await result.work())  # type: ignore[arg-type]
+        except Exception as error:
+            request.fail(error)
+
+    def _bytes_for(self, session: _Session) -> HandlerResult:
+        """Return the response to a held fetch, which is held no longer; from memory at once, else in the lane."""
+        request, session.held = session.held, None
+        assert request is not None
+        session.number += 1
+        header: ReplicaFetchHeader = request.header
+        data = self._store.recent_log(header.position, min(header.max_bytes, FETCH_BYTES_MAX))
+        if data is None:
+            return RunInLane(REPLICA_LANE, partial(self._read, request, session.number))
+        return self._reply(request, session.number, data)
+
+    async def _read(self, request: Request, number: int) -> HandlerResult:
+        header: ReplicaFetchHeader = request.header
+        return self._reply(request, number, await self._store.read_log(header.position, min(header.max_bytes, FETCH_BYTES_MAX)))
+
+    def _reply(self, request: Request, number: int, data: bytes) -> HandlerResult:
+        store, term = self._store, self._state.coordination.state.term
+        reply = ReplicaFetchReply(number, term, crc32(data), store.writer.confirmed, store.log_bounds[0], store.written, self._is_complete)
+        return request.reply(reply, data)
+
+    # --------------------------------------------------------------------------------------------------------------- the set
+
+    def _set_timer(self) -> None:
+        self._timer.set(self._loop.time() + TICK_MS / 1000)
+
+    def _tick(self) -> None:
+        try:
+            now_ms = self._host.clock.boot_ms()
+            self.replicas.tick(now_ms)
+            for session in list(self._sessions.values()):
+                if session.held is not None and now_ms - session.held_ms >= BEAT_MS:
+                    self._answer(session)
+            self._changed()
+        finally:
+            self._set_timer()
+
+    def _changed(self) -> None:
+        """Confirm what all have by now, and store the set if it has changed."""
+        self._store.writer.copies_advanced()
+        if (members := self.replicas.begin_storing()) is not None:
+            self._tasks.spawn(self._store_set(members), "broker.replica_set")
+
+    async def _store_set(self, members: dict[str, str]) -> None:
+        assert self.membership is not None
+        before = self.membership.members
+        await self._save(with_set(self.membership, members))
+        self.replicas.set_stored()
+        for member in members.keys() - before.keys():
+            log_limited(log, "info", "replica.joined", member=member, replica=members[member], members=len(members))
+        for member in before.keys() - members.keys():
+            trouble = self.replicas.replicas[member].trouble or None
+            log_limited(log, "error", "replica.left", member=member, replica=before[member], members=len(members), trouble=trouble)
+        self._record_replicas()
+        self._changed()
+
+    async def _save(self, membership: CopyIdentity) -> None:
+        await self._store.change_directory(lambda directory: save_copy_identity(directory, membership))
+        self.membership = membership
+
+    def _record_replicas(self) -> None:
+        """Let each copy know where the others are: whoever is promoted asks them."""
+        assert self.membership is not None
+        known = {**self.membership.known, **{replica.member: replica.address for replica in self.replicas.replicas.values()}}
+        self._state.record_replicas({**known, self.membership.member: self._address()})
+
+    async def forget(self, member: str) -> bool:
+        """Let a replica go that will not come back. Return whether it was known."""
+        known = self.replicas.forget(member, self._host.clock.boot_ms())
+        membership = self.membership
+        if membership is not None and member in membership.known:
+            known = True
+            rest = {each: address for each, address in membership.known.items() if each != member or each in membership.members}
+            await self._save(CopyIdentity(membership.member, Role.MASTER, membership.members, rest))
+        self._changed()
+        return known
+
+    def standings(self) -> tuple[ReplicaStanding, ...]:
+        """Return the replicas, for tools."""
+        now_ms = self._host.clock.boot_ms()
+        return tuple(
+            ReplicaStanding(
+                replica.member,
+                replica.address,
+                replica.member in self.replicas.members,
+                replica.connected,
+                replica.stored,
+                replica.applied,
+                max(0, now_ms - replica.heard_ms),
+                replica.trouble,
+            )
+            for replica in self.replicas.replicas.values()
+        )
+
+    async def complete(self) -> None:
+        """Wait until every member of the set has all of the log, and tell them that it ends here. Members that are lost leave meanwhile.
+
+        Nothing may be appended afterwards. A member that learns it can be promoted without an assumed loss.
+        """
+        if self._store.writer.copies is None:
+            return
+        await self._store.writer.wait_confirmed()
+        self._is_complete = True
+        for session in list(self._sessions.values()):
+            if session.held is not None:
+                self._answer(session)

@@ -1,0 +1,64 @@
+"""Bodies of requests about the copies of a broker's log (docs/replication.md)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class LogTerm:
+    """A term of a log."""
+
+    term: int
+    begin: int
+    """The log offset at which it began."""
+    assumed_loss: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogTerms:
+    """The body of REPLICA_FOLLOW: the terms of the replica's log, in its order."""
+
+    terms: tuple[LogTerm, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStanding:
+    """A replica as its master knows it."""
+
+    member: str
+    address: str
+    in_set: bool
+    """Whether everything that is confirmed waits for it."""
+    connected: bool
+    stored: int
+    applied: int
+    silent_ms: int
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """The response to REPLICA_STATUS (30034): a copy of the log, as it knows itself."""
+
+    broker_name: str
+    cluster: str
+    store_id: str
+    role: str
+    """master or replica."""
+    member: str
+    """Empty for a broker that has never had a replica."""
+    term: int
+    """The last term of its log."""
+    end: int
+    confirmed: int
+    applied: int
+    may_have_forgotten: bool = False
+    """Whether the log may lack bytes that this copy had acknowledged."""
+    complete: bool = False
+    """Whether its master has stopped in order and this copy has all of its log."""
+    following: bool = False
+    """Whether it copies its master's log now."""
+    master: str = ""
+    """A replica's: the address that it follows."""
+    trouble: str = ""
+    replicas: tuple[ReplicaStanding, ...] = ()
+    """A master's."""

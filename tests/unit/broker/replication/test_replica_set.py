@@ -1,0 +1,171 @@
+"""Who has to have what is confirmed: a member of the stored set has all that was ever confirmed, whatever is lost, silent or slow."""
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lockstep.broker.replication.replica_set import JOIN_BYTES, LOST_MS, REJOIN_MS, SILENT_MS, ReplicaSet
+
+
+class World:
+    """A master with its log, and replicas. The set is stored some steps after it is wanted, or never in a run that ends."""
+
+    def __init__(self) -> None:
+        self.written = self.now_ms = self.confirmed = 0
+        self.has = dict.fromkeys("abc", 0)
+        """What each replica has stored, told or not."""
+        self.set = ReplicaSet({}, 0)
+        self.storing: dict[str, str] | None = None
+
+    def step(self, what: str, who: str, number: int) -> None:
+        replicas = self.set.replicas
+        match what:
+            case "write":
+                self.written += number * JOIN_BYTES // 50
+            case "connect":
+                self.set.connected(who, f"host-{who}", self.now_ms)
+            case "copy" if who in replicas and replicas[who].connected:
+                self.has[who] = min(self.written, self.has[who] + number * JOIN_BYTES // 40)
+            case "cut" if who in replicas:  # a replica begins anew
+                if who not in self.set.members | (self.storing or {}).keys():
+                    self.has[who] = 0
+                    self.set.disconnected(who, self.now_ms)
+            case "tell" if who in replicas and replicas[who].connected:
+                trouble = "its disk is full" if number == 99 else ""
+                self.set.progress(who, self.has[who], 0, 0, self.written, self.now_ms, trouble)
+            case "lose" if who in replicas:
+                self.set.disconnected(who, self.now_ms)
+            case "time":
+                self.now_ms += number * 20
+                self.set.tick(self.now_ms)
+            case "forget":
+                self.set.forget(who, self.now_ms)
+            case "store":
+                if self.storing is None:
+                    self.storing = self.set.begin_storing()
+                else:
+                    self.set.set_stored()
+                    self.storing = None
+        stored = self.set.stored()
+        self.confirmed = max(self.confirmed, self.written if stored is None else min(self.written, stored))
+
+    def check(self) -> None:
+        counted = {replica.member for replica in self.set.counted}
+        assert self.set.members <= counted
+        assert self.storing is None or self.storing.keys() <= counted, "who is being added counts already"
+        for member in self.set.members | (self.storing or {}).keys():
+            assert self.has[member] >= self.confirmed, f"{member} is in the set and lacks what was confirmed"
+
+
+STEPS = st.tuples(
+    st.sampled_from(["write", "connect", "copy", "copy", "tell", "tell", "lose", "time", "store", "store", "forget", "cut"]),
+    st.sampled_from("abc"),
+    st.integers(0, 99),
+)
+
+
+@settings(max_examples=500)
+@given(st.lists(STEPS, min_size=20, max_size=150))
+def test_members_have_all_that_was_confirmed(steps: list[Any]) -> None:
+    world = World()
+    for what, who, number in steps:
+        world.step(what, who, number)
+        world.check()
+
+
+def stored(replicas: ReplicaSet) -> dict[str, str] | None:
+    """Store the set that is wanted, and return it."""
+    wanted = replicas.begin_storing()
+    if wanted is not None:
+        replicas.set_stored()
+    return wanted
+
+
+def joined(now_ms: int = 0) -> ReplicaSet:
+    """Return a set with the member `a`, which has all of 100 bytes."""
+    replicas = ReplicaSet({}, now_ms)
+    replicas.connected("a", "host-a", now_ms)
+    replicas.progress("a", 100, 0, 0, 100, now_ms)
+    stored(replicas)
+    assert replicas.members == {"a"}
+    return replicas
+
+
+def test_replica_joins_when_it_has_what_was_written_when_it_was_counted() -> None:
+    replicas = ReplicaSet({}, 0)
+    replicas.connected("a", "host-a", 0)
+    assert (replicas.stored(), replicas.begin_storing()) == (None, None)
+    replicas.progress("a", 0, 0, 0, JOIN_BYTES + 1, 10)
+    assert (replicas.stored(), replicas.begin_storing()) == (None, None), "it is too far behind: nothing waits for it"
+    replicas.progress("a", 1, 0, 0, JOIN_BYTES + 1, 20)
+    assert (replicas.stored(), replicas.begin_storing()) == (1, None)
+    replicas.progress("a", JOIN_BYTES + 1, 7, 0, JOIN_BYTES + 900, 30)
+    assert (replicas.stored(), replicas.synced(), replicas.begin_storing()) == (JOIN_BYTES + 1, 7, {"a": "host-a"})
+    assert replicas.members == frozenset(), "before the set is stored"
+    replicas.disconnected("a", 40)
+    assert replicas.stored() == JOIN_BYTES + 1, "it may be in the stored set"
+    for now_ms in range(40, 41 + LOST_MS, 50):
+        replicas.tick(now_ms)
+    replicas.set_stored()
+    replicas.tick(41 + LOST_MS)
+    assert (stored(replicas), replicas.stored()) == ({}, None)
+
+
+def test_member_that_is_lost_or_silent_or_in_trouble_counts_until_the_set_without_it_is_stored() -> None:
+    for what, after_ms in (("lost", LOST_MS), ("silent", SILENT_MS), ("in trouble", 0)):
+        replicas = joined()
+        if what == "lost":
+            replicas.disconnected("a", 0)
+        elif what == "in trouble":
+            replicas.progress("a", 100, 0, 0, 100, 0, "its disk is full")
+        for now_ms in range(0, after_ms, 50):
+            replicas.tick(now_ms)
+            assert replicas.begin_storing() is None, (what, now_ms)
+        replicas.tick(after_ms)
+        assert (replicas.begin_storing(), replicas.stored()) == ({}, 100), what
+        replicas.set_stored()
+        assert (replicas.begin_storing(), replicas.stored()) == (None, None), what
+
+
+def test_member_that_was_silent_or_in_trouble_stays_out_for_a_while_and_one_that_was_lost_does_not() -> None:
+    for silent in (False, True):
+        replicas = joined()
+        if not silent:
+            replicas.disconnected("a", 0)
+        for now_ms in range(0, SILENT_MS + 1, 50):
+            replicas.tick(now_ms)
+        assert stored(replicas) == {}
+        replicas.connected("a", "host-a", 1_100)
+        replicas.progress("a", 100, 0, 0, 100, 1_100)
+        assert (replicas.stored() is None) is silent
+        replicas.progress("a", 100, 0, 0, 100, SILENT_MS + REJOIN_MS)
+        assert stored(replicas) == {"a": "host-a"}
+
+
+def test_pause_of_the_master_is_no_silence_of_its_members() -> None:
+    replicas = joined()
+    replicas.tick(60_000)
+    assert replicas.begin_storing() is None
+    for now_ms in range(60_000, 60_000 + SILENT_MS, 50):
+        replicas.tick(now_ms)
+    assert replicas.begin_storing() == {}
+
+
+def test_members_of_the_stored_set_count_from_the_start_on() -> None:
+    replicas = ReplicaSet({"a": "host-a", "b": "host-b"}, 0)
+    assert replicas.stored() == 0
+    replicas.connected("a", "host-a2", 1)
+    replicas.progress("a", 50, 50, 50, 70, 1)
+    assert replicas.stored() == 0
+    for now_ms in range(0, LOST_MS + 1, 50):
+        replicas.tick(now_ms)
+    assert stored(replicas) == {"a": "host-a2"}
+    assert replicas.stored() == 50
+
+
+def test_forgotten_member_leaves_the_set() -> None:
+    replicas = joined()
+    assert not replicas.forget("x", 0)
+    assert replicas.forget("a", 0)
+    assert replicas.begin_storing() == {}
