@@ -1,39 +1,41 @@
 """A broker that copies another one: the counterpart of running.py. It serves its status, and nothing else, until it is promoted.
 
-    no store, or a half copy ─▶ install ─┐
-    an unfinished cut ─────────▶ cut ────┼─▶ open, recover ─▶ follow ─▶ told to cut, or to begin anew: from the left again
-                                         ┘
+    no store, or a half copy ─▶ install ──┐
+    an unfinished cut ─────────▶ cut ─────┼─▶ open, recover ─▶ follow ─▶ told to cut, or to begin anew, or damaged: from the left again
+    damage ────────────────────▶ refetch ─┘
 
 Each store that is opened is closed as a killed process leaves it: tables are never changed backwards.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from lockstep.broker.advertise import advertise
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.maintenance import SCRUB_FIRST_MS, SCRUB_REST_MS
 from lockstep.broker.processors.replication import ReplicaProcessor, StatusOfCopyProcessor
 from lockstep.broker.replication.asking import ask_status
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role, new_member, read_copy_identity, save_copy_identity
 from lockstep.broker.replication.cutting import cut_log
-from lockstep.broker.replication.following import Following
+from lockstep.broker.replication.following import Following, present
 from lockstep.broker.replication.installing import Install, remove_store
 from lockstep.broker.replication.log_parting import PartingAction
+from lockstep.broker.replication.refetching import broken_files, refetch
 from lockstep.broker.replication.serving import REPLICA_LANE
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import FlushMode, Store
-from lockstep.broker.store.start.directory import StoreDirectory, locked_directory
+from lockstep.broker.store.errors import StoreCorruptError
+from lockstep.broker.store.start.directory import StoreDirectory, locked_directory, parse_identity
 from lockstep.broker.store.start.snapshot import recorded_start
-from lockstep.protocol.bodies import LogTerms, ReplicaStatus
-from lockstep.protocol.codec.msgpack_body import encode_body
-from lockstep.protocol.codes import RequestCode
+from lockstep.protocol.bodies import ReplicaStatus
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import LockstepError, NotLeaderError, ServiceNotAvailableError, without_frames
-from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.errors import LockstepError, NotLeaderError, ServiceNotAvailableError, StoreError, without_frames
 from lockstep.protocol.headers.replication import ReplicaFollowHeader, ReplicaFollowReply
 from lockstep.protocol.names import INTERNAL_LISTENER
-from lockstep.protocol.responses import checked
 from lockstep.runtime.connections.dial import connect
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.server import Server
@@ -50,7 +52,9 @@ from lockstep.runtime.security.server_security import ServerSecurity
 
 log = get_logger("broker")
 
-INSTALL_PAUSE_S = 1
+PAUSE_S = 1
+"""How often a master that does not answer is asked for a copy."""
+SAME_DAMAGE_PAUSE_S = 30
 SAVE_S = 1
 """How late the recorded confirmed position may be."""
 ANSWER_MS = 5_000
@@ -138,66 +142,96 @@ class RunningReplica:
 
     # ------------------------------------------------------------------------------------------------------------- following
 
+    @contextmanager
+    def _locked(self) -> Iterator[StoreDirectory]:
+        with locked_directory(self._host.files, self._config.store_path()) as directory:
+            try:
+                yield directory
+            finally:
+                directory.unlock()
+
     async def _live(self) -> None:
+        damaged: int | None = None
         while True:
-            with locked_directory(self._host.files, self._config.store_path()) as directory:
-                if self._membership.installing or directory.read(f"{directory.own}/identity") is None:
-                    installed = await self._install(directory)
-                    directory.unlock()
-                    if not installed:
-                        await asyncio.sleep(INSTALL_PAUSE_S)
-                        continue
-                elif self._membership.cut_to is not None:
-                    await self._cut(directory, self._membership.cut_to)
-                    directory.unlock()
-                else:
-                    directory.unlock()
-            reply = await self._follow()
-            with locked_directory(self._host.files, self._config.store_path()) as directory:
+            with self._locked() as directory:
+                is_ready = await self._prepare(directory, damaged)
+            if not is_ready:
+                await asyncio.sleep(PAUSE_S)
+                continue
+            try:
+                reply = await self._follow()
+            except StoreCorruptError as error:
+                if damaged == error.position:  # the master has the same
+                    await asyncio.sleep(SAME_DAMAGE_PAUSE_S)
+                damaged = error.position
+                log_limited(log, "error", "replica.damaged", position=damaged, error=str(error), then="its master is asked for the file")
+                continue
+            damaged = None
+            with self._locked() as directory:
                 if reply.action == PartingAction.TRUNCATE:
                     await self._cut(directory, reply.keep)
                 else:
-                    log_limited(
-                        log,
-                        "warning",
-                        "replica.begins_anew",
-                        master=self._master,
-                        why="the master does not have the log that this one goes on from",
-                    )
-                    await remove_store(self._host, directory, self._membership)
-                    self._membership = replace(self._membership, installing=True)
-                directory.unlock()
+                    await self._begin_anew(directory, "the master does not have the log that this one goes on from")
+
+    async def _prepare(self, directory: StoreDirectory, damaged: int | None) -> bool:
+        """Make the files of the store those of a whole copy. Return whether they are; otherwise it has to be tried again."""
+        is_new = self._membership.installing or directory.read(f"{directory.own}/identity") is None
+        if self._membership.cut_to is not None and not is_new:
+            await self._cut(directory, self._membership.cut_to)
+        if not is_new and damaged is None:
+            return True
+        try:
+            endpoint = await connect(self._host, self._master, security=self._peers)
+            try:
+                # Without terms: everything else than an installation is decided when the log can be read.
+                header = replace(self._header(), store_id="", end=0, confirmed=0)
+                log_start = (await present(endpoint, header, ())).keep
+                if is_new:
+                    await self._install(directory, endpoint, log_start)
+                else:
+                    await self._repair(directory, endpoint, log_start, damaged)
+            finally:
+                endpoint.close("the store of the replica is ready")
+        except (LockstepError, TimeoutError) as error:
+            if isinstance(error, StoreError):
+                raise
+            facts = {"master": self._master, "error": str(without_frames(error)), "then": "it is tried again"}
+            log_limited(log, "warning", "replica.not_ready", **facts)
+            return False
+        return not self._membership.installing
+
+    async def _install(self, directory: StoreDirectory, endpoint: Endpoint, log_start: int) -> None:
+        await self._begin_anew(directory, "")
+        config = self._config
+        await Install(self._host, directory, config.store_config(), config.identity(), endpoint).run(self._membership, log_start)
+        self._membership = replace(self._membership, installing=False)
+
+    async def _repair(self, directory: StoreDirectory, endpoint: Endpoint, log_start: int, damaged: int | None) -> None:
+        """Replace damaged files by the master's, below what is known to be confirmed; cut the rest."""
+        text = directory.read(f"{directory.own}/identity")
+        assert text is not None
+        identity, confirmed = parse_identity(text, f"{directory.own}/identity"), self._membership.confirmed
+        starts = set(await self._host.threads.run(broken_files, self._host.files, directory, identity, confirmed))
+        if damaged is not None and 0 <= damaged < confirmed:
+            starts.add(damaged - damaged % identity.segment_bytes)
+        if not confirmed or any(start < log_start for start in starts):
+            await self._begin_anew(directory, "what is damaged can't be replaced by a part of the master's log")
+            return
+        await self._cut(directory, confirmed)
+        await refetch(self._host, directory, identity, sorted(starts), confirmed, endpoint)
+
+    async def _begin_anew(self, directory: StoreDirectory, why: str) -> None:
+        if why:
+            log_limited(log, "warning", "replica.begins_anew", master=self._master, why=why)
+        await remove_store(self._host, directory, self._membership)
+        self._membership = replace(self._membership, installing=True, cut_to=None, complete=False, confirmed=0)
 
     async def _cut(self, directory: StoreDirectory, position: int) -> None:
         files, config = self._host.files, self._config.store_config()
         self._membership = await self._host.threads.run(cut_log, files, directory, config, self._membership, position)
 
-    async def _install(self, directory: StoreDirectory) -> bool:
-        """Copy the master's store into an empty directory. Return whether it is whole; else it is tried again."""
-        try:
-            endpoint = await connect(self._host, self._master, security=self._peers)
-            try:
-                header = replace(self._header(), store_id="", end=0, confirmed=0)
-                response = await endpoint.request(
-                    RequestCode.REPLICA_FOLLOW, to_plain(header), encode_body(LogTerms(())), timeout_ms=ANSWER_MS
-                )
-                reply = from_plain(ReplicaFollowReply, checked(response).fields)
-                await remove_store(self._host, directory, self._membership)
-                self._membership = replace(self._membership, installing=True)
-                store_config = self._config.store_config()
-                await Install(self._host, directory, store_config, self._config.identity(), endpoint).run(self._membership, reply.keep)
-                self._membership = replace(self._membership, installing=False)
-            finally:
-                endpoint.close("the replica is installed")
-        except (LockstepError, TimeoutError) as error:
-            log_limited(
-                log, "warning", "replica.not_installed", master=self._master, error=str(without_frames(error)), then="it is tried again"
-            )
-            return False
-        return True
-
     async def _follow(self) -> ReplicaFollowReply:
-        """Open the store, and follow until it has to be changed. It is closed then."""
+        """Open the store, and follow until it has to be changed. It is closed then. Raises StoreError."""
         config, host = self._config, self._host
         store_config = config.store_config()
         with locked_directory(host.files, store_config.path) as directory:
@@ -209,21 +243,48 @@ class RunningReplica:
             store = Store.open_surveyed(store_config, host, directory, survey)
         self._store = store
         try:
-            store.writer.on_fatal = self._tasks.fail
+            failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            store.writer.on_fatal = lambda error: None if failed.done() else failed.set_exception(error)
             self._state = state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
             await store.recover(state)
             state.journal.refusal = "a replica changes nothing by itself"
             self._following = following = Following(host, store, state, store.follow(state, self._reason), self._header)
-            work = Tasks(self._tasks.fail)
+            work, tasks = Tasks(), set[asyncio.Future[Any]]()
+            copying: asyncio.Task[ReplicaFollowReply] = work.spawn(following.run(self._master, self._peers), "replica.copy")
+            for name, loop in (
+                ("apply", following.keep_applying()),
+                ("keep", self._keep(store, following)),
+                ("scrub", scrub(store, following)),
+            ):
+                tasks.add(work.spawn(loop, f"replica.{name}"))
+            everything: set[asyncio.Future[Any]] = {copying, failed, *tasks}
             try:
-                work.spawn(following.keep_applying(), "replica.apply")
-                work.spawn(self._keep_saved(following), "replica.save")
-                return await following.run(self._master, self._peers)
+                await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                await work.cancel_all()
+                # What runs in a worker thread ends before the store is changed by others.
+                following.stop()
+                copying.cancel()
+                await asyncio.wait(everything - {failed})
+            for each in (failed, *tasks):
+                if each.done() and not each.cancelled() and (error := each.exception()) is not None:
+                    raise error
+            return copying.result()
         finally:
             self._store = self._following = None
             await store.close(clean=False)
+
+    async def _keep(self, store: Store, following: Following) -> None:
+        """Record, once a second, up to where the log is known to be confirmed, and whether it is complete. Remove what the master has."""
+        while not following.is_stopping:
+            await following.wait_noteworthy(SAVE_S)
+            wanted = replace(
+                self._membership, confirmed=max(self._membership.confirmed, following.confirmed), complete=following.is_complete
+            )
+            if wanted != self._membership:
+                await store.change_directory(partial(_save, wanted))
+                self._membership = wanted
+            if following.log_start > store.log_bounds[0]:
+                await store.follow_retention(following.log_start)
 
     @property
     def _reason(self) -> str:
@@ -236,18 +297,6 @@ class RunningReplica:
         address = self.addresses[INTERNAL_LISTENER]
         member = self._membership
         return ReplicaFollowHeader(config.name, config.cluster, store_id, member.member, address, end, member.confirmed, VERSION)
-
-    async def _keep_saved(self, following: Following) -> None:
-        """Record, once a second, up to where the log is known to be confirmed, and whether it is complete."""
-        assert self._store is not None
-        while True:
-            await following.wait_noteworthy(SAVE_S)
-            wanted = replace(
-                self._membership, confirmed=max(self._membership.confirmed, following.confirmed), complete=following.is_complete
-            )
-            if wanted != self._membership:
-                await self._store.change_directory(lambda directory, wanted=wanted: save_copy_identity(directory, wanted))  # type: ignore[misc]
-                self._membership = wanted
 
     # ----------------------------------------------------------------------------------------------------------- for others
 
@@ -327,3 +376,19 @@ class RunningReplica:
         await self.server.close("the replica is shutting down")
         await self._dispatcher.close()
         await self._tasks.cancel_all()
+
+
+def _save(identity: CopyIdentity, directory: StoreDirectory) -> None:
+    save_copy_identity(directory, identity)
+
+
+async def scrub(store: Store, following: Following) -> None:
+    """Compare what is applied with itself and with the consume queues, repeatedly. Raises StoreCorruptError for damage of the log."""
+    rest_s = SCRUB_FIRST_MS / 1000
+    while not following.is_stopping:
+        await following.wait_noteworthy(rest_s)
+        await store.scrubber.run(lambda: following.is_stopping)
+        if store.scrubber.found:
+            position = min(store.scrubber.found)
+            raise StoreCorruptError(f"the log is damaged at {position}: {store.scrubber.found[position].reason}", position=position)
+        rest_s = SCRUB_REST_MS / 1000

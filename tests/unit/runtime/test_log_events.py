@@ -47,6 +47,7 @@ UNLIMITED = {
     "replica.installing": ON_A_TIMER,
     "replica.is_master": ONCE_A_START,
     "replica.promoted": "an operator promotes a replica once",
+    "replica.refetched": "once for each damaged file of a replica, at most twice in 30 s",
     "replica.truncated": "once for each term of another master, or each start that finds a cut unfinished",
     "retention.removed": ON_A_TIMER,
     "scrub.failed": ON_A_TIMER,

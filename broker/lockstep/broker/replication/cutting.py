@@ -18,7 +18,7 @@ def cut_log(files: Files, directory: StoreDirectory, config: StoreConfig, member
     """End the log of a locked, closed store at `position`. Return the membership that is stored then. For a worker thread.
 
     A start that finds `cut_to` in lockstep/replica calls it again. Consume queues are cut by the start that follows: the store counts as
-    not closed in order.
+    not closed in order. Files that are missing or short below it are left so.
     """
     save_copy_identity(directory, replace(membership, cut_to=position, complete=False, confirmed=min(membership.confirmed, position)))
     path = f"{directory.own}/identity"
@@ -31,7 +31,7 @@ def cut_log(files: Files, directory: StoreDirectory, config: StoreConfig, member
     files.sync_directory(directory.own)
     if directory.load_synced() > position:
         directory.save_synced(position)
-    survey = directory.survey_log(identity, log_files(files, directory.log), directory.read_start(), cut_corrupt=False)
+    survey = directory.survey_log(identity, log_files(files, directory.log), directory.read_start(), cut_corrupt=True)
     log_ = CommitLog(files, directory.log, identity.segment_bytes, config.tail_bytes, directory.presence, directory.next_log_path)
     try:
         log_.load(survey)

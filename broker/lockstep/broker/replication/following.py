@@ -1,11 +1,11 @@
 """The replica's side: asks its master for the bytes behind the end of its log, for ever, and applies what is confirmed."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
-from lockstep.broker.replication.log_parting import PartingAction
+from lockstep.broker.replication.log_parting import PartingAction, Term
 from lockstep.broker.replication.replica_set import BEAT_MS
 from lockstep.broker.replication.serving import FETCH_BYTES_MAX
 from lockstep.broker.state import BrokerState
@@ -54,6 +54,13 @@ class Master:
     term: int
 
 
+async def present(endpoint: Endpoint, header: ReplicaFollowHeader, terms: Sequence[Term]) -> ReplicaFollowReply:
+    """Present a replica to its master. Return what it has to do. Raises BrokerError, TransportError."""
+    body = encode_body(LogTerms(tuple(LogTerm(term.number, term.begin, term.assumed_loss) for term in terms)))
+    response = await endpoint.request(RequestCode.REPLICA_FOLLOW, to_plain(header), body, timeout_ms=ANSWER_MS)
+    return from_plain(ReplicaFollowReply, checked(response).fields)
+
+
 class Following:
     """Copies the log of one master into one store. `run` returns when the master says that the store has to be changed first."""
 
@@ -74,6 +81,9 @@ class Following:
         """The master that is followed now."""
         self.trouble = ""
         """Why nothing can be copied now."""
+        self.is_stopping = False
+        self.log_start = 0
+        """Where the master's log begins."""
         self.is_complete = False
         """Whether the master has stopped in order, and this log is whole and ends where that one does."""
         self._noteworthy = asyncio.Event()
@@ -83,8 +93,14 @@ class Following:
     def applied(self) -> int:
         return self._log.applied
 
+    def stop(self) -> None:
+        """Let `keep_applying` end, and `wait_noteworthy` return."""
+        self.is_stopping = True
+        self._can_apply.set()
+        self._noteworthy.set()
+
     async def wait_noteworthy(self, timeout_s: float) -> None:
-        """Return after `timeout_s`, or as soon as the log is complete."""
+        """Return after `timeout_s`, or as soon as the log is complete or the following stops."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._noteworthy.wait()
@@ -101,7 +117,7 @@ class Following:
             try:
                 endpoint = await connect(self._host, address, security=security)
                 try:
-                    reply = await self._present(endpoint)
+                    reply = await present(endpoint, self._header(), self._state.terms)
                     if reply.action != PartingAction.FOLLOW:
                         return reply
                     self.master = Master(address, reply.member, reply.term)
@@ -115,11 +131,6 @@ class Following:
                 log_limited(log, "warning", "replica.cut_off", master=address, error=str(without_frames(error)), then="it is tried again")
             await asyncio.sleep(self._host.random.uniform(wait_ms / 2, wait_ms) / 1000)
             wait_ms = min(RETRY_MAX_MS, wait_ms * 2)
-
-    async def _present(self, endpoint: Endpoint) -> ReplicaFollowReply:
-        terms = LogTerms(tuple(LogTerm(term.number, term.begin, term.assumed_loss) for term in self._state.terms))
-        response = await endpoint.request(RequestCode.REPLICA_FOLLOW, to_plain(self._header()), encode_body(terms), timeout_ms=ANSWER_MS)
-        return from_plain(ReplicaFollowReply, checked(response).fields)
 
     async def _copy(self, endpoint: Endpoint, term: int) -> NoReturn:
         """Copy until the connection ends. Raises TransportError then, and RemoteProtocolError for a response that can't be right."""
@@ -136,7 +147,7 @@ class Following:
                 raise RemoteProtocolError(f"the master's {what} does not follow number {self._heard} of term {term}, or its CRC is wrong")
             if reply.log_start > position:
                 raise RemoteProtocolError(f"the master's log begins at {reply.log_start}, this replica ends at {position}: it was too slow")
-            self._heard = reply.number
+            self._heard, self.log_start = reply.number, reply.log_start
             if data:
                 self._receive(position, data, endpoint)
             self.is_complete = reply.complete and reply.written == self._log.end
@@ -188,8 +199,8 @@ class Following:
     # -------------------------------------------------------------------------------------------------------------- applying
 
     async def keep_applying(self) -> None:
-        """Apply what is confirmed, and write snapshots of it. Raises StoreError: then the copy is bad, or the disk failed."""
-        while True:
+        """Apply what is confirmed, and write snapshots of it, until `stop`. Raises StoreError: the copy is bad, or the disk failed."""
+        while not self.is_stopping:
             await self._can_apply.wait()
             self._can_apply.clear()
             await self._log.apply(self.confirmed)

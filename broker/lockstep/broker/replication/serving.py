@@ -5,6 +5,7 @@ same turn, to every replica whose fetch is held. A broker without replicas does 
 """
 
 import asyncio
+import sys
 from collections.abc import Callable
 from functools import partial
 
@@ -44,15 +45,17 @@ LATE_MS = 100
 class _Session:
     """A replica on its connection."""
 
-    __slots__ = ("held", "held_ms", "member", "number")
+    __slots__ = ("held", "held_ms", "member", "number", "position")
 
-    def __init__(self, member: str) -> None:
+    def __init__(self, member: str, position: int) -> None:
         self.member = member
         self.held: Request | None = None
         """The fetch that waits for bytes."""
         self.held_ms = 0
         self.number = 0
         """Of the last response."""
+        self.position = position
+        """From which on it still copies."""
 
 
 class ReplicaServer:
@@ -86,8 +89,12 @@ class ReplicaServer:
     def _begin_counting(self) -> None:
         self._state.record_term(self._term_begin, assumed_loss=self._assumed_loss)
         self._store.writer.copies = self
+        self._store.pin_log(self._pinned)
         self._record_replicas()
         self._set_timer()
+
+    def _pinned(self) -> int:
+        return min((session.position for session in self._sessions.values()), default=sys.maxsize)
 
     def stop(self) -> None:
         """Count nobody any more. Nothing is confirmed to clients afterwards: their connections are closed."""
@@ -131,18 +138,18 @@ class ReplicaServer:
                 "the two has lost what it had: compare them by `lockstep replica ls`, and promote the one with more"
             )
         keep = start if found.action is PartingAction.INSTALL else found.keep
-        self._connect(request.endpoint, header)
+        self._connect(request.endpoint, header, keep)
         own = self._state.coordination.state.term
         return request.reply(ReplicaFollowReply(found.action, keep, own, self._store.store_id, self.membership.member))
 
-    def _connect(self, endpoint: Endpoint, header: ReplicaFollowHeader) -> None:
+    def _connect(self, endpoint: Endpoint, header: ReplicaFollowHeader, position: int) -> None:
         now_ms = self._host.clock.boot_ms()
         for number, session in list(self._sessions.items()):
             if session.member == header.member and number != endpoint.id:
                 del self._sessions[number]  # it has connected again
         if endpoint.id not in self._sessions:
             endpoint.on_close.append(self._closed)
-        self._sessions[endpoint.id] = _Session(header.member)
+        self._sessions[endpoint.id] = _Session(header.member, position)
         self.replicas.connected(header.member, header.address, now_ms)
         self._record_replicas()
         log_limited(log, "info", "replica.connected", replica=header.address, member=header.member, peer=endpoint.peer, end=header.end)
@@ -160,7 +167,7 @@ class ReplicaServer:
         assert isinstance(header, ReplicaFetchHeader)
         if header.waits:
             self._progress(session, header.stored, header.synced, header.applied, header.trouble or "")
-        session.held, session.held_ms = request, self._host.clock.boot_ms()
+        session.held, session.held_ms, session.position = request, self._host.clock.boot_ms(), header.position
         if self._store.written > header.position or not header.waits:
             return self._bytes_for(session)
         return NO_RESPONSE

@@ -194,8 +194,9 @@ class Store:
     def follow(self, replay: StateReplay, reason: str) -> ReplicaLog:
         """Let this store, which has recovered into `replay`, copy the log of another one. It refuses messages for `reason` from now on."""
         self.writer.refusal = reason
-        self._replica = ReplicaLog(self._log, self.writer, self._queues, self.damage, self._state, replay, self._config.flush)
-        return self._replica
+        self._replica = replica = ReplicaLog(self._log, self.writer, self._queues, self.damage, self._state, replay, self._config.flush)
+        self.scrubber.limit = lambda: min(replica.synced, replica.applied)
+        return replica
 
     # -- appending -------------------------------------------------------------------------------
 
@@ -618,8 +619,19 @@ class Store:
         `now_ms` is wall time, best `safe_now_ms`. `before_removal` is as for Retention.run. Also writes the table of damage if that failed
         before. Raises StoreDiskError if the disk fails, which is final too: it is not known then which files were removed.
         """
+        return await self._removing(self._retention.run(now_ms, self._state.stamps, before_removal))
+
+    async def follow_retention(self, log_start: int) -> None:
+        """Remove what the master of this replica has removed: its log begins at `log_start`. Raises StoreDiskError as `retention` does."""
+        await self._removing(self._retention.follow(log_start))
+
+    def pin_log(self, pinned: Callable[[], int]) -> None:
+        """Keep what is old, from the position on that `pinned` returns, unless there is no room for it."""
+        self._retention.pinned = pinned
+
+    async def _removing(self, removal: Awaitable[list[Moved]]) -> list[Moved]:
         try:
-            moved = await self._retention.run(now_ms, self._state.stamps, before_removal)
+            moved = await removal
             self.damage.trim(self._log.start, lambda topic, queue_id: self.bounds(topic, queue_id)[0])
             await self._repairs.save()
         except OSError as error:

@@ -2,7 +2,7 @@
 
 A whole segment is removed if its first record and the one that follows it are older than the retention time, if the log is longer than its
 limit, or if the file system is fuller than its limit: the oldest first, never the newest, never one that is being read, and never one that
-the older kept snapshot needs.
+the older kept snapshot needs. A replica removes what its master has removed, and nothing else.
 It does not matter whether groups have consumed the messages: the caller moves their progress to the new minimum and reports the gap.
 """
 
@@ -44,6 +44,8 @@ class Retention:
         self._queues = queues
         self._snapshots = snapshots
         self._directory = directory
+        self.pinned: Callable[[], int] = lambda: sys.maxsize
+        """Returns the log position from which on replicas still copy: what is only old is kept from there on."""
 
     async def run(self, now_ms: int, stamps: StoreClock, before_removal: Callable[[int], Awaitable[None]] | None = None) -> list[Moved]:
         """Run one round. Return the queues with a new minimum.
@@ -56,7 +58,28 @@ class Retention:
         candidates = [segment for segment in self._log.segments[:-1] if segment.end <= needed]
         excess, reason = self._excess()
         expired = await self._expired(candidates, excess, now_ms, stamps)
-        going = self._free(expired)
+        if excess <= 0:
+            reason = f"older than {self.config.retention_ms / 3_600_000:g} h"
+        return await self._remove(expired, reason, before_removal, is_forced=excess > 0)
+
+    async def follow(self, log_start: int) -> list[Moved]:
+        """Remove what ends at or below `log_start`, where the master's log begins. Return the queues with a new minimum."""
+        needed = self._snapshots.needs_from
+        if needed is None:
+            return []
+        return await self._remove(
+            [segment for segment in self._log.segments[:-1] if segment.end <= min(needed, log_start)], "as its master"
+        )
+
+    async def _remove(
+        self,
+        segments: list[Segment],
+        reason: str,
+        before_removal: Callable[[int], Awaitable[None]] | None = None,
+        *,
+        is_forced: bool = False,
+    ) -> list[Moved]:
+        going = self._free(segments)
         if not going:
             return []
         if before_removal is not None:
@@ -77,11 +100,11 @@ class Retention:
             # The entry before it remains: it tells the next start that earlier messages were removed, not lost.
             # A purge may have moved its minimum on: it leaves the entries of records that are there (QueueTable.hide_below).
             self._queues.files.remove_below(queue, (minimum - 1) * ENTRY_BYTES)
-        facts = {"files": len(going), "bytes": going[-1].end - going[0].start, "queues": len(moved)}
-        if excess > 0:
-            log.warning("retention.removed", **facts, reason=reason)
+        facts = {"files": len(going), "bytes": going[-1].end - going[0].start, "queues": len(moved), "reason": reason}
+        if is_forced:
+            log.warning("retention.removed", **facts)
         else:
-            log.info("retention.removed", **facts, reason=f"older than {self.config.retention_ms / 3_600_000:g} h")
+            log.info("retention.removed", **facts)
         return self._rows(moved)
 
     @staticmethod
@@ -99,11 +122,11 @@ class Retention:
 
     async def _expired(self, candidates: list[Segment], excess: int, now_ms: int, stamps: StoreClock) -> list[Segment]:
         expired: list[Segment] = []
-        removed = 0
+        removed, pinned = 0, self.pinned()
         for segment in candidates:
             if removed < excess:
                 pass
-            elif now_ms - await self._newest_ms(segment, now_ms, stamps) <= self.config.retention_ms:
+            elif segment.end > pinned or now_ms - await self._newest_ms(segment, now_ms, stamps) <= self.config.retention_ms:
                 break
             expired.append(segment)
             removed += segment.end - segment.start

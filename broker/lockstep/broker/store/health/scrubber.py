@@ -37,6 +37,8 @@ class Scrubber:
         self._repairs = repairs
         self._host = host
         self._read: ReadAt = partial(log.read, host)
+        self.limit: Callable[[], int] = lambda: log.synced
+        """Returns up to where a pass reads: that is on the disk, and its entries are in the queues."""
         self.bytes_per_s = bytes_per_s
         """A change applies to the next read. 0 ends the pass."""
         self._found: dict[int, DamagedRange] = {}
@@ -64,7 +66,7 @@ class Scrubber:
         """
         if not self.bytes_per_s:
             return
-        end = self._end = self._log.synced
+        end = self._end = self.limit()
         self._found, self._pending = {}, []
 
         async def on_progress(position: int) -> None:
