@@ -58,6 +58,9 @@ class BrokerConfig(ServerSettings):
         "Start as the master although a replica of the set does not answer: messages that only it has are lost, and its start as a master "
         "must not follow.",
     ] = False
+    catch_up_mib_s: Annotated[
+        int, Range(0), "MiB a second of old log that a master reads for each replica that is behind; 0 does not limit it."
+    ] = 64
     auto_create_topics: Annotated[bool, "Create a topic with its first send."] = False
     trace_topic: Annotated[bool, "Take the message traces of RocketMQ's clients: create RMQ_SYS_TRACE_TOPIC."] = False
     topics_max: Annotated[

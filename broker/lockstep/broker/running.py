@@ -173,6 +173,7 @@ class RunningBroker:
         self.failed = failed = FailedMessages(store, coordination, delays, group_topics)
         self.copies = copies = ParkedCopies(store, coordination, failed, gate)
         self.replicas = ReplicaServer(host, tasks, store, state, lambda: self.address, read_copy_identity(opened.directory))
+        self.replicas.catch_up_bytes_s = config.catch_up_mib_s << 20
         self.maintenance = StoreMaintenance(host, store, state, copies.copy_before)
         self.statistics = Statistics(config.cluster)
         figures = Figures(store, state, pulls)
@@ -414,6 +415,7 @@ class RunningBroker:
         state.coordination.state.config = config.coordination()
         state.topics.topics_max = config.topics_max
         self.topics.auto_create = config.auto_create_topics
+        self.replicas.catch_up_bytes_s = config.catch_up_mib_s << 20
         self.pulls.limit_held(config.held_pulls_max, config.held_pulls_per_group_max)
         if config.retention_hours != before.retention_hours:
             warn_of_short_retention(config)

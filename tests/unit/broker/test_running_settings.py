@@ -246,6 +246,12 @@ async def scrub_kib_per_s(on: Running) -> None:
     assert on.store.scrubber.pass_count == 1
 
 
+async def catch_up_mib_s(on: Running) -> None:
+    assert on.broker.running.replicas.catch_up_bytes_s == 64 << 20
+    await on.set(catch_up_mib_s="0")
+    assert on.broker.running.replicas.catch_up_bytes_s == 0
+
+
 EFFECTS: dict[str, Callable[[Running], Awaitable[None]]] = {
     effect.__name__: effect
     for effect in (
@@ -264,6 +270,7 @@ EFFECTS: dict[str, Callable[[Running], Awaitable[None]]] = {
         held_pulls_max,
         held_pulls_per_group_max,
         scrub_kib_per_s,
+        catch_up_mib_s,
     )
 }
 

@@ -74,6 +74,8 @@ class ReplicaServer:
         """By the number of the connection."""
         self._loop = asyncio.get_running_loop()
         self._timer = Timer(self._loop, self._tick, LATE_MS)
+        self.catch_up_bytes_s = 0
+        """Bytes a second that are read for each replica that is behind; 0 does not limit it."""
         self._is_complete = False
         self._term_begin = 0
         self._assumed_loss = False
@@ -225,7 +227,10 @@ class ReplicaServer:
 
     async def _read(self, request: Request, number: int) -> HandlerResult:
         header: ReplicaFetchHeader = request.header
-        return self._reply(request, number, await self._store.read_log(header.position, min(header.max_bytes, FETCH_BYTES_MAX)))
+        data = await self._store.read_log(header.position, min(header.max_bytes, FETCH_BYTES_MAX))
+        if self.catch_up_bytes_s:
+            await asyncio.sleep(len(data) / self.catch_up_bytes_s)
+        return self._reply(request, number, data)
 
     def _reply(self, request: Request, number: int, data: bytes) -> HandlerResult:
         store, term = self._store, self._state.coordination.state.term

@@ -55,6 +55,7 @@ PROGRAM_OPTIONS = frozenset(
             "adopt_without",
             "replica_of",
             "alone",
+            "catch_up_mib_s",
             "log_level",
             "admin_listen",
             "audit",
