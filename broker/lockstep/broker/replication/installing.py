@@ -48,7 +48,7 @@ class Install:
         text = await self._file("identity")
         if text is None:
             raise RemoteProtocolError("the master has no file lockstep/identity")
-        identity = replace(parse_identity(text[1], "the master's lockstep/identity"), log_start=log_start)
+        identity = parse_identity(text[1], "the master's lockstep/identity")
         await run(lambda: directory.establish(identity, fresh=True))
         await run(directory.mark_open)  # so that the next start does not take the missing consume queues for whole ones
         for name in ("proof", "damage", "snapshot"):

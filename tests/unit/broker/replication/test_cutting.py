@@ -1,0 +1,118 @@
+"""A log that is cut keeps what comes before, wherever the process is killed meanwhile, and nothing of what followed comes back."""
+
+import pytest
+
+from lockstep.broker.replication.copy_identity import CopyIdentity, Role, read_copy_identity, save_copy_identity
+from lockstep.broker.replication.cutting import cut_log
+from lockstep.broker.store.errors import StoreCorruptError
+from lockstep.broker.store.start.directory import StoreDirectory, locked_directory
+from lockstep.testing.simulation.disk import SimFiles
+from support.store_kit import PATH, Recorded, abandon, all_bodies, append, config, confirmed, kill, open_store, recovered
+
+REPLICA = CopyIdentity("ab" * 8, Role.REPLICA, confirmed=100_000)
+
+
+async def stored(files: SimFiles, count: int = 40) -> list[int]:
+    """Store messages of half a kilobyte in files of 4 KiB, with two snapshots. Return where each message ends."""
+    store = await open_store(files, segment_bytes=4096)
+    ends = []
+    for number in range(count):
+        append(store, b"%02d" % number + b"." * 400)
+        await confirmed(store)
+        ends.append(store.log_bounds[1])
+        if number in (count // 2, count - 5):
+            await store.write_snapshot({"messages": number + 1})
+    await store.sync()
+    await store.writer.flusher.sync(record=True)
+    await kill(store, files)
+    return ends
+
+
+def cut(files: SimFiles, position: int) -> None:
+    with locked_directory(files, PATH) as directory:
+        try:
+            cut_log(files, directory, config(), read_copy_identity(directory) or REPLICA, position)
+        finally:
+            directory.unlock()
+
+
+@pytest.mark.parametrize("keep", [1, 9, 10, 21, 33, 39])
+async def test_start_after_a_cut_has_what_came_before_and_goes_on_from_there(keep: int) -> None:
+    files = SimFiles()
+    ends = await stored(files)
+    cut(files, ends[keep - 1])
+    store, found = await recovered(files, segment_bytes=4096)
+    assert (found.end, found.lost_synced) == (ends[keep - 1], False)
+    assert [body[:2] for body in await all_bodies(store)] == [b"%02d" % number for number in range(keep)]
+    assert append(store, b"goes on") == keep
+    await confirmed(store)
+    assert (await all_bodies(store))[-1] == b"goes on"
+    await store.close()
+
+
+@pytest.mark.parametrize("power", [False, True])
+@pytest.mark.parametrize("keep", [10, 21, 33])
+async def test_cut_that_is_killed_at_any_operation_is_finished_by_the_next_start(keep: int, power: bool) -> None:
+    for crash_after in range(60):
+        files = SimFiles(seed=crash_after)
+        ends = await stored(files)
+        files.countdown = crash_after
+        try:
+            cut(files, ends[keep - 1])
+        except Exception:
+            assert files.dead
+        done = not files.dead
+        files.crash(power=power)
+        with locked_directory(files, PATH) as directory:
+            identity = read_copy_identity(directory)
+            directory.unlock()
+        if identity is not None and identity.cut_to is not None:
+            cut(files, identity.cut_to)
+        store, found = await recovered(files, segment_bytes=4096)
+        begun = identity is not None
+        assert found.end == ends[keep - 1 if begun else -1]
+        assert len(await all_bodies(store)) == (keep if begun else len(ends))
+        abandon(store)
+        if done:
+            break
+    assert done, "all operations of a cut were tried"
+
+
+async def test_damaged_file_says_what_to_do() -> None:
+    files = SimFiles()
+    await stored(files)
+    with locked_directory(files, PATH) as directory:
+        for text in (b"", b"[]", b'{"format": 2}', b'{"format": 1, "member": "x", "role": "king"}'):
+            directory.replace(f"{directory.own}/replica", text)
+            with pytest.raises(StoreCorruptError, match="/store/lockstep/replica is damaged"):
+                read_copy_identity(directory)
+        save_copy_identity(directory, REPLICA)
+        assert read_copy_identity(directory) == REPLICA
+        directory.unlock()
+
+
+async def test_removed_store_keeps_its_lock_what_was_set_aside_and_what_it_is() -> None:
+    files = SimFiles()
+    await stored(files)
+    with locked_directory(files, PATH) as directory:
+        save_copy_identity(directory, REPLICA)
+        aside = directory.set_aside()
+        directory.replace(f"{aside}/manifest.json", b"{}")
+        directory.remove_all_but("replica")
+        assert sorted(files.names) == ["/store/lock", "/store/lockstep/replica", f"{aside}/manifest.json"]
+        directory.unlock()
+    store, found = await recovered(files, Recorded())
+    assert found.end == 0
+    await store.close()
+
+
+def test_directory_names_the_oldest_snapshot_for_a_copy() -> None:
+    files = SimFiles()
+    files.makedirs("/store/lockstep")
+    directory = StoreDirectory(files, PATH)
+    assert directory.read_part("snapshot", 0, 10) == ("", 0, b"")
+    for position in (7, 300):
+        directory.replace(f"{directory.own}/snapshot-{position:020d}", b"%d tables" % position)
+    assert directory.read_part("snapshot", 2, 100) == (f"snapshot-{7:020d}", 8, b"tables")
+    assert directory.read_part(f"snapshot-{300:020d}", 0, 3) == (f"snapshot-{300:020d}", 10, b"300")
+    assert directory.read_part("proof", 0, 3) == ("", 0, b"")
