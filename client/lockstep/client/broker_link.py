@@ -3,7 +3,8 @@
     DOWN --connect--> HANDSHAKE (HEART_BEAT with the next connection number) --accepted--> UP --closed--> DOWN
                       HANDSHAKE --refused or closed--> DOWN (the pool retries: at once, then with a backoff of at most 1 s)
 
-A link is UP only from the response to HEART_BEAT until that connection closes. While it is not UP, requests are refused at once.
+A link is UP only from the response to HEART_BEAT until that connection closes. While it is not UP, requests are refused at once. It is cut,
+and the present address dialed, as soon as the client hears of a higher term of the broker than that of the response (ordering.md 1.10).
 """
 
 import asyncio
@@ -52,7 +53,9 @@ class LinkHooks:
     running_info: Callable[["BrokerLink", RunningInfoHeader], RunningInfo | None]
     """Returns what a consumer of this instance is doing; None if the group has none."""
     unreachable: Callable[["BrokerLink"], None]
-    """A connect failed: the route is to be requested again."""
+    """A connect failed, or the broker is not the leader of its name: the route is to be requested again."""
+    heard: Callable[["BrokerLink", int], bool]
+    """The broker's response has this term. Returns False if a higher one is known."""
 
 
 class BrokerLink:
@@ -163,9 +166,16 @@ class BrokerLink:
         self._open().oneway(code, None if header is None else to_plain(header), raw)
 
     async def heartbeat(self) -> HeartbeatReply:
-        """Send HEART_BEAT now. Raise BrokerError if it is refused, TransportError without a response."""
+        """Send HEART_BEAT now. Raise BrokerError if it is refused, TransportError without a response.
+
+        Raise RemoteProtocolError if the response is invalid, or its sender is not the broker any more: then the link is cut.
+        """
         endpoint = self._open()
-        reply = await self._send_heartbeat(endpoint)
+        try:
+            reply = await self._send_heartbeat(endpoint)
+        except RemoteProtocolError as error:
+            endpoint.abort(str(error))
+            raise
         if self.endpoint is endpoint:
             self.last_reply = reply
             self._hooks.heartbeat_reply(self, reply)
@@ -176,8 +186,10 @@ class BrokerLink:
         if self.endpoint is not None:
             self.endpoint.abort(reason)
 
-    def retry(self) -> None:
-        """Connect now if the link is down, because the broker has a new address."""
+    def follow(self, term: int) -> None:
+        """Connect to the broker's present address now, unless the link is up under this term: it is the highest known one."""
+        if self.last_reply is not None and self.last_reply.term < term:
+            self.reconnect(f"the broker has term {term} now, this connection was under term {self.last_reply.term}")
         self._link.retry()
 
     async def close(self) -> None:
@@ -192,27 +204,34 @@ class BrokerLink:
     async def _send_heartbeat(self, endpoint: Endpoint) -> HeartbeatReply:
         body = encode_body(self._hooks.describe(self))
         response = await endpoint.request(RequestCode.HEART_BEAT, None, body, timeout_ms=self._request_timeout_ms)
+        if response.code == ResponseCode.NOT_LEADER:
+            raise self._route_is_old(endpoint, f"a broker that is not its leader responded ({response.remark})")
         reply = decode_body(HeartbeatReply, checked(response).body)
         if reply.broker_name != self.name:
-            other = printable(reply.broker_name)
-            raise RemoteProtocolError(f"expected broker {self.name} at {endpoint.peer}, but {other} responded: the route is out of date")
+            raise self._route_is_old(endpoint, f"{printable(reply.broker_name)} responded")
+        if not self._hooks.heard(self, reply.term):
+            raise self._route_is_old(endpoint, f"its start of term {reply.term} responded, and a later one is known")
         return reply
+
+    def _route_is_old(self, endpoint: Endpoint, found: str) -> RemoteProtocolError:
+        return RemoteProtocolError(f"expected broker {self.name} at {endpoint.peer}, but {found}: the route is out of date")
 
     async def _handshake(self, endpoint: Endpoint) -> None:
         self.connection += 1
+        endpoint.on_not_leader = self._not_leader
         try:
             reply = await self._send_heartbeat(endpoint)
         except BrokerError as error:
             if not await self._hooks.refused(self, error):
                 raise
             reply = await self._send_heartbeat(endpoint)
-        except RemoteProtocolError:
-            self._hooks.unreachable(self)
-            raise
         self.endpoint = endpoint
         self.last_reply = reply
         self._attempted.set()
         self._hooks.up(self, reply)
+
+    def _not_leader(self) -> None:
+        self._hooks.unreachable(self)
 
     def _refused(self) -> None:
         self.why_down = str(self._link.last_error)

@@ -249,12 +249,12 @@ class Instance:
             hooks.on_layout(layout)
 
     def _link(self, unlinked: Iterable[str], moved: Iterable[str]) -> None:
-        """Link brokers, and connect at once to those that have another address now."""
+        """Link brokers, and connect at once to those that have another address or a higher term now."""
         for name in unlinked:
             self._links[name] = self._make_link(name)
         for name in moved:
             if name in self._links:
-                self._links[name].retry()
+                self._links[name].follow(self.routes.term(name))
 
     async def link_all(self) -> None:
         """Link every registered broker, whether or not a watched topic names it. Without a response of a nameserver do nothing.
@@ -283,6 +283,7 @@ class Instance:
             layouts_changed=self._layouts_changed,
             running_info=self._running_info,
             unreachable=lambda _: self.watch.refresh_soon(),
+            heard=lambda link, term: self.routes.hear(link.name, term),
         )
         timeout_ms = self.config.request_timeout_ms
         return BrokerLink(self.host, name, lambda: self.routes.address(name), hooks, security=self.security, request_timeout_ms=timeout_ms)

@@ -1,7 +1,8 @@
 """The topics and brokers that a client knows. Pure. RocketMQ: topicRouteTable and brokerAddrTable of MQClientInstance.
 
 Nothing is forgotten because a route became smaller: the highest layout of a topic and the last address of a broker remain until newer ones
-come. So nameservers that are down, out of date or restarted without state change nothing for a running client.
+come. So nameservers that are down, out of date or restarted without state change nothing for a running client. The term of a broker never
+falls, whether a nameserver or the broker itself has named it (ordering.md 1.10).
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ class RouteDifference:
     layout: bool
     """The topic's layout is new or higher."""
     moved: tuple[str, ...]
-    """The names of brokers that are new or have another address."""
+    """The names of brokers that are new, or have another address or a higher term."""
 
     def __bool__(self) -> bool:
         return self.layout or bool(self.moved)
@@ -29,6 +30,8 @@ class RouteCache:
     def __init__(self) -> None:
         self._layouts: dict[str, TopicLayout] = {}
         self._brokers: dict[str, BrokerAddress] = {}
+        self._terms: dict[str, int] = {}
+        """Broker name → the highest term that the client has heard of."""
         self._announced: dict[str, tuple[LayoutVersion, int]] = {}
         """By topic: a version that a broker has, and the time (ms) until which a nameserver is expected to have it."""
 
@@ -58,18 +61,25 @@ class RouteCache:
         return list(self._announced)
 
     def merge_brokers(self, brokers: tuple[BrokerAddress, ...]) -> tuple[str, ...]:
-        """Adopt addresses of a term at least as high as the known one. Return the brokers with a changed address."""
+        """Adopt addresses of a term at least as high as the known one. Return the brokers with a changed address or a higher term."""
         moved = []
         for broker in brokers:
-            known = self._brokers.get(broker.name)
-            if known is not None and (
-                broker.term < known.term or (broker.term == known.term and known.registered and not broker.registered)
-            ):
+            known, term = self._brokers.get(broker.name), self.term(broker.name)
+            if not self.hear(broker.name, broker.term):
+                continue
+            if known is not None and known.term == broker.term and known.registered and not broker.registered:
                 continue
             self._brokers[broker.name] = broker
-            if known is None or known.address != broker.address:
+            if known is None or known.address != broker.address or broker.term > term:
                 moved.append(broker.name)
         return tuple(sorted(moved))
+
+    def hear(self, broker_name: str, term: int) -> bool:
+        """Record a term of the broker. Return False if a higher one is known: whoever has this term is not the broker any more."""
+        if term < self.term(broker_name):
+            return False
+        self._terms[broker_name] = term
+        return True
 
     def layout(self, topic: str) -> TopicLayout | None:
         """Return the highest known layout, also that of a deleted topic."""
@@ -82,8 +92,7 @@ class RouteCache:
 
     def term(self, broker_name: str) -> int:
         """Return the highest known term; 0 if the broker is unknown."""
-        broker = self._brokers.get(broker_name)
-        return 0 if broker is None else broker.term
+        return self._terms.get(broker_name, 0)
 
     def broker_names(self) -> list[str]:
         """Return every broker with an address, sorted by name."""

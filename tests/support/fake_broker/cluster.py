@@ -112,6 +112,13 @@ class FakeCluster:
             broker.layouts[layout.topic] = layout
         return layout
 
+    async def start_successor(self, name: str) -> FakeBroker:
+        """Start an empty broker of this name with the next term. The present one goes on, and stays routed."""
+        present = self.brokers[name]
+        successor = FakeBroker(name, self.host, present.term + 1, layouts=present.layouts)
+        await successor.start()
+        return successor
+
     def handle(self, command: Command, endpoint: Endpoint) -> None:
         self.requested += 1
         known = tuple(

@@ -1,5 +1,6 @@
 """The fake broker's sends: stores frames as the brokers' table of sequences decides; `script` responds to the next SEND_RECORDS instead."""
 
+import copy
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -115,6 +116,11 @@ class Sends(Wire):
         self.sends.append(sent)
         step = self.script.popleft() if self.script else self.otherwise
         step(self, sent)
+
+    def take_over(self, other: "Sends") -> None:
+        """Take the messages and sequences of another broker, as its replica."""
+        self.sequences = copy.deepcopy(other.sequences)
+        self.records, self.bodies = copy.deepcopy(other.records), copy.deepcopy(other.bodies)
 
     def erase_all(self) -> None:
         """Forget every message and sequence, as if the disk had been wiped."""

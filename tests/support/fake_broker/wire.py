@@ -7,7 +7,7 @@ from lockstep.protocol.bodies import ChangeSettings, CreateTopicReply, Heartbeat
 from lockstep.protocol.codec.msgpack_body import decode_body, encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, RequestCodeNotSupportedError
+from lockstep.protocol.errors import BrokerError, NotLeaderError, RequestCodeNotSupportedError
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.clients import DeleteGroupHeader, GroupHeader, GroupStatusHeader, UnregisterClientHeader
 from lockstep.protocol.headers.offsets import TopicHeader, ViewMessageHeader
@@ -76,6 +76,8 @@ class Wire:
     grace_ms: int = GRACE_MS
     auto_create: bool = False
     """Whether the first send creates a missing topic."""
+    not_leader: set[int] = field(default_factory=set)
+    """Codes of requests that are answered NOT_LEADER."""
     registered: bool = True
     """Whether the nameserver has a current registration."""
     layouts: dict[str, TopicLayout] = field(default_factory=dict)
@@ -184,6 +186,8 @@ class Wire:
 
     def _respond(self, command: Command, endpoint: Endpoint, body: Any) -> None:
         try:
+            if command.code in self.not_leader:
+                raise NotLeaderError("this is a replica")
             self.response(command, endpoint, body)
         except BrokerError as error:
             endpoint.send(command.reply(error.code, error.remark))

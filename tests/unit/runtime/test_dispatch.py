@@ -459,6 +459,21 @@ async def test_handler_can_refuse_with_its_own_retry_hint() -> None:
     assert (response.code, response.fields) == (ResponseCode.SYSTEM_BUSY, {RETRY_AFTER_FIELD: 40})
 
 
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.NotLeaderError("a replica"), ResponseCode.SERVICE_NOT_AVAILABLE),
+        (errors.StaleEpochError("old"), ResponseCode.SYSTEM_ERROR),
+        (errors.TopicNotExistError("none"), ResponseCode.TOPIC_NOT_EXIST),
+    ],
+)
+async def test_rocketmqs_clients_get_a_code_that_they_know(error: errors.BrokerError, code: int) -> None:
+    bench = DispatcherUnderTest()
+    Request(Command(RequestCode.PULL_MESSAGE, codec=JSON), bench.endpoint).fail(error)
+    response = await bench.response()
+    assert (response.code, response.remark) == (code, error.remark)
+
+
 def test_error_for_two_handlers_of_one_code_names_them() -> None:
     class Other:
         @handles(RequestCode.GET_MAX_OFFSET, needs=ANY_USER)

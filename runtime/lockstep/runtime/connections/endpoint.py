@@ -22,6 +22,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
+from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RESPONSE_FLAG, Command
 from lockstep.protocol.errors import RemoteProtocolError, TransportError
 from lockstep.protocol.frame import FrameBuffer, encode_frame, encode_frame_parts
@@ -44,6 +45,7 @@ Handler = Callable[[Command, "Endpoint"], None]
 """Handles a received request. It runs in the protocol's callback: it must not raise and must not block."""
 
 OPAQUE_LIMIT = 1 << 31
+_NOT_LEADER = int(ResponseCode.NOT_LEADER)
 
 
 class Endpoint(asyncio.Protocol):
@@ -87,6 +89,7 @@ class Endpoint(asyncio.Protocol):
         "listener",
         "local",
         "on_close",
+        "on_not_leader",
         "on_open",
         "on_partial",
         "partial_bytes",
@@ -126,6 +129,8 @@ class Endpoint(asyncio.Protocol):
         """The number of received bytes of an incomplete frame."""
         self.on_partial: Callable[[int], None] | None = None
         """Called with the number of bytes by which `partial_bytes` has just changed."""
+        self.on_not_leader: Callable[[], None] | None = None
+        """Called after each response NOT_LEADER, whose request has got it: the address of the peer is not that of the leader."""
         self.on_close: list[Callable[[Endpoint, str], None]] = []
         """Called once with the reason, after every pending request has failed."""
         self.connected_ms = host.clock.wall_ms()
@@ -396,7 +401,7 @@ class Endpoint(asyncio.Protocol):
         if not self._closed_future.done():
             self._closed_future.set_result(None)
         del self._resume_turn, self._flush_turn, self._partial, self._idle
-        self._handler = self._linger_timer = self._transport = None
+        self._handler = self.on_not_leader = self._linger_timer = self._transport = None
 
     def eof_received(self) -> bool:
         return False
@@ -477,6 +482,8 @@ class Endpoint(asyncio.Protocol):
                         if command.remark is not None:
                             command.remark = printable(command.remark)
                         on_result(command)
+                        if command.code == _NOT_LEADER and self.on_not_leader is not None:
+                            self.on_not_leader()
                 elif handler is not None:
                     handler(command, self)
                 if self.closed or self._blocked:

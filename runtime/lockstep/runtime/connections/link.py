@@ -67,6 +67,10 @@ class Link:
         self._retry = asyncio.Event()
         self._waiters: list[asyncio.Future[Endpoint]] = []
         self._closed = False
+        self._attempted: str | None = None
+        """The address of the last attempt."""
+        self._attempt_limit: asyncio.Timeout | None = None
+        """Ends the attempt that is under way."""
         self._reported = False
         """A refused login was logged, and none has succeeded since."""
         self._endpoint: Endpoint | None = None
@@ -84,8 +88,10 @@ class Link:
             self._tasks.spawn(self._run(), f"link {self._label()}")
 
     def retry(self) -> None:
-        """Connect now instead of waiting for the end of the backoff, for example because the address has changed."""
+        """Connect now: end the backoff, and an attempt at an address that is not the peer's any more."""
         self._retry.set()
+        if self._attempt_limit is not None and self._resolve() != self._attempted:
+            self._attempt_limit.reschedule(asyncio.get_running_loop().time())
 
     async def endpoint(self, timeout_ms: int) -> Endpoint:
         """Return the connection, waiting up to `timeout_ms` for it. Raise TransportError with the reason if it is not established."""
@@ -161,17 +167,18 @@ class Link:
 
     async def _attempt(self) -> Endpoint | None:
         """Connect and do the handshake. Return None if that failed (`last_error`)."""
-        address = self._resolve()
+        address = self._attempted = self._resolve()
         if address is None:
             self.last_error = TransportError(f"{self._label()}: no address is known")
             return None
         endpoint: Endpoint | None = None
         try:
-            endpoint = self._endpoint = await connect(
-                self._host, address, security=self._security, handler=self._handler, limits=self._limits
-            )
-            if self._on_connected is not None:
-                async with asyncio.timeout(HANDSHAKE_MS / 1000):
+            async with asyncio.timeout(None) as self._attempt_limit:
+                endpoint = self._endpoint = await connect(
+                    self._host, address, security=self._security, handler=self._handler, limits=self._limits
+                )
+                if self._on_connected is not None:
+                    self._attempt_limit.reschedule(asyncio.get_running_loop().time() + HANDSHAKE_MS / 1000)
                     await self._on_connected(endpoint)
             done, endpoint = endpoint, None
             self._reported = False
@@ -179,8 +186,12 @@ class Link:
         except LockstepError as error:
             self.last_error = without_frames(error)
         except TimeoutError:
-            self.last_error = TransportError(f"{address}: no handshake within {HANDSHAKE_MS} ms")
+            moved = self._resolve() != address
+            self.last_error = TransportError(
+                f"{address}: the peer has another address now" if moved else f"{address}: no handshake within {HANDSHAKE_MS} ms"
+            )
         finally:
+            self._attempt_limit = None
             if endpoint is not None:
                 endpoint.close("handshake failed")
         log.debug("link.refused", peer=address, name=self._name or None, error=str(self.last_error))

@@ -194,6 +194,8 @@ def _classic_form(error: BrokerError, request: Request) -> tuple[int, str]:
         return (ResponseCode.NO_PERMISSION, remark) if request.version >= VERSION_5_0 else (ResponseCode.SYSTEM_ERROR, ACL_PREFIX + remark)
     if code == ResponseCode.SYSTEM_BUSY and request.version < RETRIES_BUSY_VERSION:
         return ResponseCode.SERVICE_NOT_AVAILABLE, remark
+    if code == ResponseCode.NOT_LEADER:
+        return ResponseCode.SERVICE_NOT_AVAILABLE, remark  # they repeat it elsewhere, and ask for the route again
     return ResponseCode.SYSTEM_ERROR if code >= OWN_CODES_FROM else code, remark
 
 
