@@ -21,6 +21,11 @@ from support.clocks import SetClock
 from support.coordination_kit import Bench
 
 
+def at_once(callback: Callable[[], None]) -> None:
+    """Confirm at once, as a log without anything pending."""
+    callback()
+
+
 class FakeRandom:
     def token(self, count: int) -> bytes:
         return bytes(range(1, count + 1))

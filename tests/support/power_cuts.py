@@ -1,7 +1,8 @@
 """A broker on real sockets and simulated files that lose unsynced data: cut its power, restart it on the remaining data."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from lockstep.broker.app import Broker
@@ -15,13 +16,26 @@ GRACE_MS = 1_000
 """The shortest intervals that a broker allows."""
 
 
+@contextmanager
+def hold_syncs(broker: Broker) -> Iterator[asyncio.Event]:
+    """Hold the syncs of the log until the event is set."""
+    threads = broker._host.threads
+    assert isinstance(threads, LoopThreads)
+    threads.held = asyncio.Event()
+    try:
+        yield threads.held
+    finally:
+        threads.held.set()
+
+
 class Machine:
     """A machine whose disk persists across boots."""
 
-    def __init__(self, seed: int = 0, *, flush: str = "async") -> None:
+    def __init__(self, seed: int = 0, *, flush: str = "async", nameserver: str = "") -> None:
         self.files = SimFiles(seed)
         self.boot = 1
         self.flush = flush
+        self.nameserver = nameserver
         self.starts = 0
 
     async def start(self) -> Broker:
@@ -33,6 +47,7 @@ class Machine:
         config = BrokerConfig(
             listen=("127.0.0.1:0",),
             store="/store",
+            nameserver=self.nameserver,
             flush=self.flush,  # type: ignore[arg-type]
             segment_mib=1,
             disk_reserve_mib=0,

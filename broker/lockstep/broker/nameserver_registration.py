@@ -5,6 +5,10 @@ layouts go in parts, one request after the other: the registration takes effect 
 lost. The response carries layouts that this broker lacks; it adopts them and registers again. Only a response without layouts is an
 *acceptance*: a broker to which clients are sent knows every topic that its nameserver knows. Layouts that other brokers register later
 arrive at once (LAYOUTS_CHANGED).
+
+A registration, for whatever reason, is sent when the log has confirmed all that it tells: nameservers and, through them, other brokers
+adopt it, deletions too, and a layout that the log then loses would remain there (ordering.md 8.9). Only a start does not wait before it is
+accepted: it tells what the log had when it was read, and the port at which copies of the log confirm it is not open yet.
 """
 
 import asyncio
@@ -97,9 +101,10 @@ class NameserverRegistration:
     """Registers with every nameserver while the broker runs.
 
     `identity()` returns the same from `start` on. `layouts()` returns every layout that the broker stores. `adopt(layouts)` stores those
-    that it lacked and returns how many were new (the caller makes them durable). `full()` returns whether the broker accepts no more
-    topics, `auto_create()` whether it creates topics with their first sends. `wait_until_accepted` raises a refusal that arrives before it
-    returns; a later one is logged as an error and never stops the broker.
+    that it lacked and returns how many were new (the caller makes them durable). `when_confirmed(callback)` calls back when the log is
+    confirmed up to its present end, at once if it is. `full()` returns whether the broker accepts no more topics, `auto_create()` whether
+    it creates topics with their first sends. `wait_until_accepted` raises a refusal that arrives before it returns; a later one is logged
+    as an error and never stops the broker.
     """
 
     def __init__(
@@ -110,6 +115,7 @@ class NameserverRegistration:
         nameservers: Sequence[str],
         *,
         security: ClientSecurity = NO_SECURITY,
+        when_confirmed: Callable[[Callable[[], None]], None],
         layouts: Callable[[], Iterable[TopicLayout]],
         adopt: Callable[[Sequence[TopicLayout]], int],
         full: Callable[[], bool] = lambda: False,
@@ -118,6 +124,7 @@ class NameserverRegistration:
     ) -> None:
         """Raise ConfigError for an invalid address."""
         self.identity = identity
+        self._when_confirmed = when_confirmed
         self.layouts = layouts
         self.adopt = adopt
         self.full = full
@@ -127,6 +134,8 @@ class NameserverRegistration:
         self._tasks = tasks
         self._born_ms = host.clock.wall_ms()
         self._changes = 0
+        self._waits = False
+        """Registrations wait for the log: the start has been accepted."""
         self._state_changed = asyncio.Event()
         """Set when the state of a nameserver has changed, or it knows more changes."""
         for address in nameservers:
@@ -142,6 +151,13 @@ class NameserverRegistration:
         self._changes += 1
         for peer in self._peers:
             peer.wake.set()
+
+    async def confirmed(self) -> None:
+        """Return when the log has confirmed the present layouts, or at once before the start is accepted."""
+        event = asyncio.Event()
+        if self._waits:
+            self._when_confirmed(event.set)
+            await event.wait()
 
     def states(self) -> dict[str, RegistrationState]:
         """Return nameserver address → the state of the registration there."""
@@ -170,6 +186,10 @@ class NameserverRegistration:
 
         Wait while none can be reached: no client finds a broker that no nameserver knows.
         """
+        await self._wait_until_accepted()
+        self._waits = True
+
+    async def _wait_until_accepted(self) -> None:
         settle_at: float | None = None
         is_logged = False
         loop = asyncio.get_running_loop()
@@ -342,6 +362,7 @@ class _Nameserver:
         changes = self._registration.changes
         try:
             parts = split_layouts(self._registration.layouts())
+            await self._registration.confirmed()
             refused: list[RefusedLayout] = []
             refused_more = 0
             missing: Sequence[TopicLayout] = ()

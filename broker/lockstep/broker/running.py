@@ -143,6 +143,7 @@ class RunningBroker:
             self._identity,
             config.nameservers(),
             security=security.peers,
+            when_confirmed=store.writer.when_confirmed,
             layouts=state.layouts.all,
             adopt=state.topics.adopt,
             full=lambda: state.topics.is_full,
@@ -190,7 +191,8 @@ class RunningBroker:
             connections_max=connections_max,
             security=security,
         )
-        self._effects = EffectRunner(coordination.state.pending, server.endpoints, pulls.stale, self._date_events)
+        parts = coordination.state.pending, server.endpoints, pulls.stale, self._date_events
+        self._effects = EffectRunner(*parts, when_confirmed=store.writer.when_confirmed)
         self._leases = LeaseTimer(host, coordination, lambda: server.half_open_count > 0 or login.awaited_count > 0)
         self._metrics = BrokerMetrics(config, store, state, pulls, figures, audit, quotas)
         store.writer.on_arrival = self._on_arrival

@@ -24,6 +24,7 @@ from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log_limit import EventLimit
+from support.broker_fakes import at_once
 from support.coordination_kit import Bench, joined, layout
 from support.until import until
 from support.whole_broker import dialled, frame, kill, running, settings
@@ -166,7 +167,7 @@ async def test_effects_are_executed_after_their_callback_failed(monkeypatch: pyt
         abort = closed.append
 
     fail_once(EffectRunner, "_run_steps", monkeypatch)
-    EffectRunner(bench.c.state.pending, cast(Any, {7: Peer()}), cast(Any, None))
+    EffectRunner(bench.c.state.pending, cast(Any, {7: Peer()}), cast(Any, None), when_confirmed=at_once)
     bench.c.state.pending.close_connection(7, "its session is over")
     await until(lambda: closed == ["its session is over"])
     assert logged_events(caplog) == ["turn.failed"]

@@ -12,6 +12,7 @@ from lockstep.protocol.bodies import FreeQueue, ListVersion, QueueFreeBody
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import MSGPACK
+from support.broker_fakes import at_once
 
 
 class Endpoint:
@@ -43,7 +44,7 @@ class Pending:
 
 async def test_effects_reach_their_connections_and_closed_connections_are_skipped() -> None:
     pending, reported, one, two = Pending(), list[StalePulls](), Endpoint(), Endpoint()
-    EffectRunner(pending, {1: one, 2: two}, reported.append)  # type: ignore[arg-type, dict-item]
+    EffectRunner(pending, {1: one, 2: two}, reported.append, when_confirmed=at_once)  # type: ignore[arg-type, dict-item]
     stale = StalePulls("g", "t", 0)
     free = (FreeQueue("g", "t", 0),)
     pending.effects = [
@@ -65,9 +66,39 @@ async def test_effects_reach_their_connections_and_closed_connections_are_skippe
     assert reported == [stale]
 
 
+async def test_effects_wait_for_the_log_in_order_and_nothing_is_drained_while_notices_wait() -> None:
+    pending, one, waiting = Pending(), Endpoint(), list[Callable[[], None]]()
+    effects = EffectRunner(pending, {1: one}, cast(Any, None), when_confirmed=waiting.append)  # type: ignore[arg-type, dict-item]
+    assert pending.on_effects is not None
+
+    async def drained(*added: GroupEffect) -> int:
+        """Add effects, and return how many are left after some turns."""
+        assert pending.on_effects is not None
+        pending.effects += added
+        pending.on_effects()
+        for _ in range(4):
+            await asyncio.sleep(0)
+        return len(pending.effects)
+
+    assert await drained(PushQueueFree(1, (FreeQueue("g", "t", 0),))) == 0
+    assert await drained(PushQueueFree(1, (FreeQueue("g", "t", 1),)), Notify("g", (1,), ListVersion(3, 4))) == 0
+    assert await drained(Notify("g", (1,), ListVersion(3, 5))) == 1
+    assert not effects._turn.is_scheduled, "it does not ask again in every turn"
+    assert (len(waiting), one.sent) == (2, [])
+    waiting.pop(0)()
+    assert await drained() == 1
+    assert [code for code, _, _ in one.sent] == [RequestCode.QUEUE_FREE]
+    waiting.pop(0)()
+    assert await drained() == 0
+    assert [code for code, _, _ in one.sent[1:]] == [RequestCode.QUEUE_FREE, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED]
+    waiting.pop(0)()
+    await drained()
+    assert len(one.sent) == 4
+
+
 async def test_failing_effect_is_logged_and_the_others_are_executed(caplog: pytest.LogCaptureFixture) -> None:
     pending, reported, one = Pending(), list[StalePulls](), Endpoint()
-    EffectRunner(pending, {1: one}, reported.append)  # type: ignore[arg-type, dict-item]
+    EffectRunner(pending, {1: one}, reported.append, when_confirmed=at_once)  # type: ignore[arg-type, dict-item]
     stale = StalePulls("g", "t", 0)
     pending.effects = [Notify("g", (1,), None), stale, CloseConnection(1, "over")]  # type: ignore[arg-type]
     assert pending.on_effects is not None
@@ -80,7 +111,7 @@ async def test_failing_effect_is_logged_and_the_others_are_executed(caplog: pyte
 
 async def test_connection_that_never_reads_its_notices_is_closed() -> None:
     pending, deaf, other = Pending(), Endpoint(), Endpoint()
-    effects = EffectRunner(pending, {1: deaf, 2: other}, cast(Any, None))  # type: ignore[arg-type, dict-item]
+    effects = EffectRunner(pending, {1: deaf, 2: other}, cast(Any, None), when_confirmed=at_once)  # type: ignore[arg-type, dict-item]
     for unsent in (NOTICES_UNSENT_BYTES_MAX, NOTICES_UNSENT_BYTES_MAX + 1):
         deaf.unsent_bytes = unsent
         pending.effects = [Notify("g", (1, 2), ListVersion(3, 4))]
@@ -92,7 +123,7 @@ async def test_connection_that_never_reads_its_notices_is_closed() -> None:
 
 async def test_free_queues_beyond_one_frame_are_sent_in_several() -> None:
     pending, one = Pending(), Endpoint()
-    effects = EffectRunner(pending, {1: one}, cast(Any, None))  # type: ignore[arg-type, dict-item]
+    effects = EffectRunner(pending, {1: one}, cast(Any, None), when_confirmed=at_once)  # type: ignore[arg-type, dict-item]
     free = tuple(FreeQueue("g", "t", queue_id) for queue_id in range(2 * FREE_QUEUES_MAX + 1))
     pending.effects = [PushQueueFree(1, free)]
     effects.run_slice()

@@ -31,7 +31,7 @@ from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, LaneLimits
 from lockstep.runtime.requests.request import Request
 from lockstep.runtime.turn import TurnBudget
-from support.broker_fakes import FakeEndpoint, FakeHost, client_processor
+from support.broker_fakes import FakeEndpoint, FakeHost, at_once, client_processor
 from support.coordination_kit import GROUP, TOPIC, Bench, Client, joined, layout, ordered
 
 QUEUES = 6 * STEPS_PER_TURN
@@ -77,7 +77,7 @@ async def test_free_queues_of_a_new_member_are_computed_in_slices(monkeypatch: p
     drained: list[Any] = []
     drain = bench.c.state.pending.drain
     bench.c.state.pending.drain = lambda count_max=None, **named: [drained.append(effect) or effect for effect in drain(count_max, **named)]  # type: ignore[method-assign, func-returns-value]
-    EffectRunner(bench.c.state.pending, {}, cast(Any, None))
+    EffectRunner(bench.c.state.pending, {}, cast(Any, None), when_confirmed=at_once)
     joined(bench, "a")
     await counted.until(lambda: sum(len(each.queues) for each in drained if isinstance(each, PushQueueFree)) == QUEUES)
     assert max(counted.turns) <= STEPS_PER_TURN
@@ -145,7 +145,7 @@ async def test_effects_are_executed_in_slices_and_in_order_for_each_kind() -> No
             return effects
 
     state = State()
-    EffectRunner(cast(Any, state), cast(Any, peers), counted.of(stale.append))
+    EffectRunner(cast(Any, state), cast(Any, peers), counted.of(stale.append), when_confirmed=at_once)
     assert state.on_effects is not None
     state.on_effects()
     await counted.until(lambda: len(stale) == 4 * STEPS_PER_TURN)
@@ -188,7 +188,7 @@ async def test_close_stale_pull_and_free_queue_do_not_wait_for_pending_notices()
     a.lock(0, 1, 2, 3)
     bench.c.state.pending.drain()
     state = bench.c.state
-    EffectRunner(bench.c.state.pending, Ends(), note_stale)
+    EffectRunner(bench.c.state.pending, Ends(), note_stale, when_confirmed=at_once)
     groups = tuple(ordered(f"g{number}", expression="*") for number in range(100))
     members = [Client(bench, f"m{number}", *groups) for number in range(50)]
     for each in members:

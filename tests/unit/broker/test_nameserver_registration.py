@@ -1,9 +1,9 @@
 """The NameserverRegistration against real nameservers over loopback sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -24,6 +24,7 @@ from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.topics.layouts import PART_LAYOUTS_MAX, LayoutTable
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.connections.dial import connect
+from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.server import Server
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
@@ -55,6 +56,8 @@ class Broker:
         self.table = LayoutTable(layouts)
         self.tasks = Tasks()
         self.adoptions = 0
+        self.unconfirmed: list[Callable[[], None]] | None = None
+        """What waits for the log; None: it confirms at once."""
         identity = BrokerIdentity(name, "DefaultCluster", store, term, {"internal": f"10.0.0.{port}:10911"}, "c" * 32, term - 1)
         self.topics_max = topics_max
         self.registration = NameserverRegistration(
@@ -62,11 +65,18 @@ class Broker:
             self.tasks,
             lambda: identity,
             nameservers,
+            when_confirmed=self.when_confirmed,
             layouts=self.table.all,
             adopt=self.adopt,
             full=lambda: self.full,
             period_ms=60_000,
         )
+
+    def when_confirmed(self, callback: Callable[[], None]) -> None:
+        if self.unconfirmed is None:
+            callback()
+        else:
+            self.unconfirmed.append(callback)
 
     def adopt(self, layouts: Sequence[TopicLayout]) -> int:
         self.adoptions += 1
@@ -289,6 +299,35 @@ async def test_layout_change_is_registered_at_once() -> None:
         await broker.registration.wait_until_accepted()
         broker.table.adopt(layout("bills"))
         broker.registration.register_soon()
+        await until(lambda: served.table.layouts.get("bills") is not None)
+
+
+async def test_start_is_accepted_while_the_log_waits_for_copies_that_connect_to_its_port() -> None:
+    async with nameserver() as served:
+        broker = Broker([served.address], layout("orders"))
+        broker.unconfirmed = []
+        async with running(broker):
+            await broker.registration.wait_until_accepted()
+            assert served.table.layouts.get("orders") is not None
+
+
+@pytest.mark.parametrize("why", ["change", "connection"])
+async def test_layouts_are_registered_when_the_log_has_confirmed_them_whatever_the_reason(why: str) -> None:
+    async with nameserver() as served, running(Broker([served.address], layout("orders"))) as broker:
+        await broker.registration.wait_until_accepted()
+        broker.unconfirmed = []
+        broker.table.adopt(layout("bills"))
+        if why == "change":
+            broker.registration.register_soon()
+        else:
+            (peer,) = broker.registration._peers
+            cast(Endpoint, peer.endpoint).abort("cut by the test")
+        await until(lambda: bool(broker.unconfirmed))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert served.table.layouts.get("bills") is None
+        (confirm,) = broker.unconfirmed
+        confirm()
         await until(lambda: served.table.layouts.get("bills") is not None)
 
 

@@ -1,9 +1,5 @@
 """Sync flush seen by clients: no response and no message is visible before it is on the disk (store.md: State is log)."""
 
-import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 
 from lockstep.broker.app import Broker
@@ -18,8 +14,7 @@ from lockstep.protocol.headers.send import SendMessageHeader, SendRecordsHeader
 from lockstep.protocol.messages.record import encode_record
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from support.native import Member, Native, Stream, native
-from support.power_cuts import Machine
-from support.store_kit import LoopThreads
+from support.power_cuts import Machine, hold_syncs
 
 TOPIC = "orders"
 RECORD = encode_record(TOPIC.encode(), 0, b"x", b"", born_ms=1)
@@ -36,18 +31,6 @@ def keyed(counter: int) -> tuple[RequestCode, object, bytes]:
 def wider(counter: int, queues: int) -> tuple[RequestCode, object, bytes]:
     layout = TopicLayout(TOPIC, LayoutVersion(counter, 7), (LayoutEntry("broker-a", queues, queues, counter),))
     return RequestCode.UPDATE_AND_CREATE_TOPIC, CreateTopicHeader(TOPIC), encode_body(layout)
-
-
-@contextmanager
-def hold_syncs(broker: Broker) -> Iterator[asyncio.Event]:
-    """Hold the syncs of the log until the event is set."""
-    threads = broker._host.threads
-    assert isinstance(threads, LoopThreads)
-    threads.held = asyncio.Event()
-    try:
-        yield threads.held
-    finally:
-        threads.held.set()
 
 
 async def check_handled(client: Native) -> None:

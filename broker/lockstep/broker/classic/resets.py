@@ -10,6 +10,7 @@ The broker resets the group itself, as `lockstep group reset-offset` does. The m
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from lockstep.broker.classic.connections import ClientConnections
@@ -67,7 +68,8 @@ class ResetProcessor:
         moved = self._moved(header, targets)
         if moved:
             reset_progress(self._coordination, ResetBody(header.group, header.topic, moved), request)
-            self._tell_members(header, {queue.queue_id: queue.offset for queue in moved})
+            told = {queue.queue_id: queue.offset for queue in moved}
+            self._store.writer.when_confirmed(partial(self._tell_members, header, told))
         kept = targets | {queue_id: self._offset(header.group, header.topic, queue_id) for queue_id in queue_ids}
         return PendingResponse(request.reply(body=write_fastjson({"offsetTable": self._table(header.topic, kept)})))
 

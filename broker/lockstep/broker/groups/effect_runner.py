@@ -1,4 +1,8 @@
-"""Carries out the effects that the tables of groups leave: sends notifications, closes connections, ends held pulls."""
+"""Carries out the effects that the tables of groups leave: sends notifications, closes connections, ends held pulls.
+
+The tables have changed when an effect is drained, and the log may not have it yet. So the effect is carried out when the log has confirmed
+what was recorded until then, as a response is sent (ordering.md 8.9).
+"""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -32,7 +36,7 @@ NOTICES_UNSENT_BYTES_MAX = 16 << 20
 
 class EffectRunner:
     """Carries out the effects of the coordination tables, a slice of them in each turn of the loop. `on_drain` is called first in each, and
-    `on_stale` for each StalePulls.
+    `on_stale` for each StalePulls. `when_confirmed` calls back when the log is confirmed up to its present end, at once if it is.
 
     Layouts and notifications go to every member of a group. They have lower priority, so that the next turn closes connections, responds to
     stale pulls and notifies the owners of free queues, however many notifications are pending.
@@ -44,22 +48,28 @@ class EffectRunner:
         endpoints: Mapping[int, Endpoint],
         on_stale: Callable[[StalePulls], None],
         on_drain: Callable[[], None] = lambda: None,
+        *,
+        when_confirmed: Callable[[Callable[[], None]], None],
     ) -> None:
         self._pending = pending
+        self._when_confirmed = when_confirmed
         self._on_drain = on_drain
         self._endpoints = endpoints
         self._on_stale = on_stale
         self._urgent: deque[Callable[[], None]] = deque()
-        """Drained effects that are not notifications, in order."""
+        """Confirmed effects that are not notifications, in order."""
         self._notices: deque[Callable[[], None]] = deque()
-        """Steps of drained notifications, in order: the effect, or one send of it."""
+        """Steps of confirmed notifications, in order: the effect, or one send of it."""
+        self._notices_wait = False
+        """Drained notifications wait for the log. Nothing more is drained until then."""
         self._has_effects = False
         self._turn = Turn("effects", self.run_slice, self._failed)
         pending.on_effects = self._wake
 
     def _wake(self) -> None:
         self._has_effects = True
-        self._turn.schedule()
+        if not self._notices_wait:
+            self._turn.schedule()
 
     def _failed(self, _: Exception) -> None:
         """Retry: drained effects are carried out later, and the others are drained again."""
@@ -68,20 +78,35 @@ class EffectRunner:
 
     def run_slice(self) -> None:
         """Carry out one slice; the next turns do the rest. An effect that fails is logged, and the others are carried out."""
-        self._drain()
+        if not self._notices_wait:
+            self._drain()
         kept = min(len(self._notices), NOTICES_PER_TURN_MIN)
         left = STEPS_PER_TURN - self._run_steps(self._urgent, STEPS_PER_TURN - kept)
         self._run_steps(self._notices, left)
-        if self._urgent or self._notices or self._has_effects:
+        if self._urgent or self._notices or (self._has_effects and not self._notices_wait):
             self._turn.schedule()
+        else:
+            self._turn.cancel()  # scheduled by effects that were confirmed at once
 
     def _drain(self) -> None:
         """Drain notifications only when the earlier ones are sent: a notification contains all changes until it is drained."""
         self._has_effects = False
         self._on_drain()
+        urgent: list[Callable[[], None]] = []
+        notices: list[Callable[[], None]] = []
         for effect in self._pending.drain(STEPS_PER_TURN, notices=not self._notices):
-            steps = self._notices if isinstance(effect, Notify | PushLayout) else self._urgent
-            steps.append(partial(self._execute, effect))
+            (notices if isinstance(effect, Notify | PushLayout) else urgent).append(partial(self._execute, effect))
+        if urgent or notices:
+            self._notices_wait = bool(notices)
+            self._when_confirmed(partial(self._confirmed, urgent, notices))
+
+    def _confirmed(self, urgent: list[Callable[[], None]], notices: list[Callable[[], None]]) -> None:
+        """Carry out drained effects, because the log has what they tell."""
+        self._urgent += urgent
+        if notices:
+            self._notices += notices
+            self._notices_wait = False
+        self._turn.schedule()
 
     def _run_steps(self, steps: deque[Callable[[], None]], count_max: int) -> int:
         """Carry out at most `count_max` steps. Return their number."""
