@@ -14,6 +14,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
+from lockstep.broker.stored_form import NEXT_STEP, UnknownFormError
 from lockstep.protocol.errors import LocalProtocolError, StateError, StoreError
 
 Change = tuple[Any, ...]
@@ -93,7 +94,7 @@ def decode_changes(body: bytes) -> list[Change]:
     try:
         number, changes = msgpack.unpackb(body, use_list=False)
         if number != FORMAT:
-            raise StoreError(f"state record of format {number}: this version reads format {FORMAT}; start the version that wrote it")
+            raise UnknownFormError(f"state record of format {number}, this version reads format {FORMAT}: {NEXT_STEP}")
         return list(changes)
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise StoreError(f"state record of {len(body)} bytes can't be read: {error}") from error

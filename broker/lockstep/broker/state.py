@@ -14,12 +14,13 @@ from lockstep.broker.journal import Change, Journal, decode_changes
 from lockstep.broker.replication.log_parting import Term
 from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.stored_form import NEXT_STEP, UnknownFormError, check_parts, unknown_change
 from lockstep.broker.tables.delay_table import KIND as DELIVERED
 from lockstep.broker.tables.delay_table import DelayTable
 from lockstep.broker.tables.sequence_table import Scope, SequenceTable, StoredFrame
 from lockstep.broker.tables.topic_table import FORGOTTEN, TOPICS_MAX, TopicTable
 from lockstep.broker.tables.topic_table import KIND as LAYOUT
-from lockstep.protocol.errors import StoreError
+from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import WRITER_MAX
@@ -32,6 +33,8 @@ REPLICAS = "log.replicas"
 """(REPLICAS, {member: address}): the copies of the log that its master knows, itself included."""
 TERM = "log.term"
 """(TERM, term, begin, assumed loss): a term of a log that has replicas (log_parting.Term)."""
+MISREAD = TypeError, ValueError, LookupError, RemoteProtocolError
+"""What reading state of another form raises."""
 PURGED = "topic.purged"
 """(PURGED, topic, [[queue id, offset], …]): the messages below these offsets were removed by an operator."""
 
@@ -116,31 +119,41 @@ class BrokerState:
 
     def replay_snapshot(self, plain: Any) -> None:
         if not isinstance(plain, dict) or plain.get("format") != SNAPSHOT_FORMAT:
-            raise StoreError(f"the snapshot is not of format {SNAPSHOT_FORMAT}: start the version that wrote it")
-        self.topics.restore(plain["layouts"])
-        self.sequences.restore(plain["sequences"])
-        self.delays.restore(plain["delays"])
-        self.coordination.restore(plain["coordination"])
-        self.terms = [Term(*term) for term in plain.get("terms", ())]
-        self.replicas = dict(plain.get("replicas", {}))
+            raise UnknownFormError(f"the snapshot is not of format {SNAPSHOT_FORMAT}: {NEXT_STEP}")
+        check_parts("the state", plain, ("format", "layouts", "sequences", "delays", "coordination", "terms", "replicas"))
+        try:
+            self.topics.restore(plain["layouts"])
+            self.sequences.restore(plain["sequences"])
+            self.delays.restore(plain["delays"])
+            self.coordination.restore(plain["coordination"])
+            self.terms = [Term(*term) for term in plain.get("terms", ())]
+            self.replicas = dict(plain.get("replicas", {}))
+        except MISREAD as error:
+            raise UnknownFormError(f"this version can't read the snapshot ({type(error).__name__}: {error}): {NEXT_STEP}") from error
 
     def replay_state(self, body: bytes) -> None:
         for change in decode_changes(body):
-            if change[0] in (LAYOUT, FORGOTTEN):
-                if (topic := self.topics.apply(change)) is not None:
-                    self._delete_messages(topic)
-            elif change[0] == DELIVERED:
-                self.delays.apply(change)
-            elif change[0] == PURGED:
-                self._purge(change)
-            elif change[0] == TERM:
-                self._add_term(change)
-            elif change[0] == REPLICAS:
-                self._set_replicas(change)
-            elif change[0] == STORE:
-                self._check_store(change)
-            else:
-                self.coordination.apply(change)
+            try:
+                self._replay(change)
+            except MISREAD as error:
+                raise unknown_change(change, f"{type(error).__name__}: {error}") from error
+
+    def _replay(self, change: Change) -> None:
+        if change[0] in (LAYOUT, FORGOTTEN):
+            if (topic := self.topics.apply(change)) is not None:
+                self._delete_messages(topic)
+        elif change[0] == DELIVERED:
+            self.delays.apply(change)
+        elif change[0] == PURGED:
+            self._purge(change)
+        elif change[0] == TERM:
+            self._add_term(change)
+        elif change[0] == REPLICAS:
+            self._set_replicas(change)
+        elif change[0] == STORE:
+            self._check_store(change)
+        else:
+            self.coordination.apply(change)
 
     def record_store_id(self) -> None:
         """Record to which store the log belongs. Called by each start."""
@@ -161,7 +174,8 @@ class BrokerState:
             self.journal.record((REPLICAS, dict(replicas)), self._set_replicas)
 
     def _set_replicas(self, change: Change) -> None:
-        self.replicas = dict(change[1])
+        _, replicas = change
+        self.replicas = dict(replicas)
 
     def _check_store(self, change: Change) -> None:
         _, store_id = change

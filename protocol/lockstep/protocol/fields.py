@@ -11,11 +11,12 @@ boolean from text and the other way round, and `to_text` and `to_java`, which le
 
 import dataclasses
 import enum
+import itertools
 import operator
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, TypeVar, cast
 
 from lockstep.protocol.errors import LocalProtocolError, RemoteProtocolError
@@ -40,6 +41,12 @@ def from_plain(cls: type[T], plain: object) -> T:
     """Return the dataclass `cls` from a map of wire names. Raise RemoteProtocolError if the map does not match it."""
     kind: Any = cls
     return cast(T, _decoder(kind)(plain))
+
+
+def unknown_names(cls: type, plain: object) -> list[str]:
+    """Return the names, as Class.name, that `from_plain` has ignored in a map and in the maps within it."""
+    find = _ignored(cls)
+    return [] if find is None else list(find(plain))
 
 
 def from_text(cls: type[T], plain: object) -> T:
@@ -154,6 +161,40 @@ def _decoder(kind: Any, where: str = "", *, text: bool = False) -> Convert:
     if dataclasses.is_dataclass(kind):
         return _dataclass_decoder(cast(type, kind), text)
     return _TEXT_DECODERS.get(kind, _scalar_decoder)(kind, where) if text else _scalar_decoder(cast(type, kind), where)
+
+
+@cache
+def _ignored(kind: Any) -> Callable[[Any], Iterable[str]] | None:
+    """Return what yields the ignored names of a value of this type, or None if there can be none."""
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        inner = _ignored(_not_none(args))
+        return None if inner is None else partial(_ignored_within, inner, lambda value: () if value is None else (value,))
+    if origin is tuple:
+        inner = _ignored(args[0])
+        return None if inner is None else partial(_ignored_within, inner, iter)
+    if origin in (dict, Mapping):
+        inner = _ignored(args[1])
+        return None if inner is None else partial(_ignored_within, inner, dict.values)
+    if not dataclasses.is_dataclass(kind):
+        return None
+    cls = cast(type, kind)
+    hints = typing.get_type_hints(cls)
+    known = {_wire_name(f): _ignored(hints[f.name]) for f in dataclasses.fields(cls)}
+    within = [(name, inner) for name, inner in known.items() if inner is not None]
+
+    def find(value: Any) -> list[str]:
+        found = [] if value.keys() <= known.keys() else [f"{cls.__name__}.{name}" for name in value if name not in known]
+        for name, inner in within:
+            if name in value:
+                found += inner(value[name])
+        return found
+
+    return find
+
+
+def _ignored_within(find: Callable[[Any], Iterable[str]], values: Callable[[Any], Iterable[Any]], value: Any) -> Iterator[str]:
+    return itertools.chain.from_iterable(map(find, values(value)))
 
 
 def _scalar_decoder(kind: type, where: str) -> Convert:

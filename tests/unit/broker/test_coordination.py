@@ -8,7 +8,7 @@ from lockstep.broker.groups.coordination import HANDSHAKES_MS, START_GRACES_MAX,
 from lockstep.broker.groups.effects import PushLayout, PushQueueFree
 from lockstep.broker.journal import Journal
 from lockstep.protocol.bodies import LockVerdict, MemberStatus, QueueStatus, SyncItem
-from lockstep.protocol.errors import ConfigError, StoreError
+from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from support.coordination_kit import (
@@ -505,13 +505,6 @@ def test_requests_without_a_change_write_nothing() -> None:
     bench.c.layout_changed(TOPIC)
     bench.flush()
     assert len(bench.records) == count
-
-
-@pytest.mark.parametrize("change", [("lock.unknown", 1), ("progress.unknown",), ("group.x", "g"), ("nothing",), ("broker.term", "x")])
-def test_unknown_change_in_the_log_fails_the_start(change: tuple[object, ...]) -> None:
-    bench = Bench()
-    with pytest.raises(StoreError, match="unknown"):
-        bench.c.apply(change)
 
 
 def test_only_queues_of_this_broker_can_be_locked() -> None:

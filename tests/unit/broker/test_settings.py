@@ -54,7 +54,7 @@ def test_last_settings_of_each_group_hold_and_are_restored_from_log_and_snapshot
 
 
 def test_change_of_another_table_is_rejected() -> None:
-    with pytest.raises(StoreError, match="unknown to the settings"):
+    with pytest.raises(StoreError, match="does not know the state change 'lock\\.freed'"):
         SettingsTable(Journal()).apply(("lock.freed", "g", "t", 0))
 
 

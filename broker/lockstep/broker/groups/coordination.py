@@ -36,6 +36,7 @@ from lockstep.broker.groups.tables.park_table import ParkTable
 from lockstep.broker.groups.tables.progress_table import Progress, ProgressTable
 from lockstep.broker.groups.tables.settings_table import SettingsTable
 from lockstep.broker.journal import Change, Journal
+from lockstep.broker.stored_form import check_parts
 from lockstep.protocol.done_ranges import above, below, skip
 from lockstep.protocol.topics.layouts import LayoutTable
 
@@ -124,7 +125,8 @@ class Coordination:
         }
 
     def restore(self, plain: Mapping[str, Any]) -> None:
-        """Restore a snapshot into empty tables."""
+        """Restore a snapshot into empty tables. Raise UnknownFormError if it has a part that `snapshot` does not write."""
+        check_parts("the coordination", plain, self.snapshot())
         state = self.state
         state.term, state.grants_suspended, state.promised_grace_ms = plain["term"], plain["holding"], plain["told_grace_ms"]
         state.classic_suspended = plain["classic_holding"]

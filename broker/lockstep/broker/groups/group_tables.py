@@ -13,8 +13,9 @@ from lockstep.broker.groups.tables.progress_table import ProgressTable
 from lockstep.broker.groups.tables.session_table import SessionTable
 from lockstep.broker.groups.tables.settings_table import SettingsTable
 from lockstep.broker.journal import Change, Journal
+from lockstep.broker.stored_form import unknown_change
 from lockstep.protocol.bodies import Limits, ListVersion
-from lockstep.protocol.errors import ConfigError, StoreError
+from lockstep.protocol.errors import ConfigError
 from lockstep.protocol.topics.allocate import BY_BROKER, owner_of
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import MessageQueue
@@ -118,7 +119,7 @@ class GroupTables:
             case ("broker.grace", int(promised_ms)):
                 self.promised_grace_ms = promised_ms
             case _:
-                raise StoreError(f"state change {change[:1]} is unknown")
+                raise unknown_change(change)
 
     def record(self, change: Change) -> None:
         """Apply and journal one change of a broker-wide fact."""

@@ -40,6 +40,7 @@ from dataclasses import replace
 
 from lockstep.broker.journal import Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
+from lockstep.broker.stored_form import read_stored, unknown_change
 from lockstep.protocol.errors import (
     BrokerError,
     BrokerSystemError,
@@ -48,7 +49,7 @@ from lockstep.protocol.errors import (
     NoPermissionError,
     TopicNotExistError,
 )
-from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.fields import to_plain
 from lockstep.protocol.names import check_topic, how_to_create, is_sendable_topic, is_system_topic
 from lockstep.protocol.topics.layout_counts import with_counts
 from lockstep.protocol.topics.layouts import COUNTER_MAX, ENTRIES_MAX, QUEUES_PER_BROKER_MAX, LayoutTable, check_layout
@@ -280,7 +281,9 @@ class TopicTable:
             self._forget(change)
             return None
         _, plain, *created_again = change
-        layout = from_plain(TopicLayout, plain)
+        if len(created_again) > 1:
+            raise unknown_change(change)
+        layout = read_stored(TopicLayout, plain)
         adopted = self._adopt(layout)
         deletes = (adopted and created_again) or self.find_layout(layout.topic) is None
         return layout.topic if deletes else None
@@ -291,7 +294,7 @@ class TopicTable:
 
     def restore(self, plain: Iterable[object]) -> None:
         for layout in plain:
-            self._adopt(from_plain(TopicLayout, layout))
+            self._adopt(read_stored(TopicLayout, layout))
 
     def _no_queue(self, topic: str, queue_id: int, counts: dict[str, int]) -> BrokerError:
         if not is_sendable_topic(topic):

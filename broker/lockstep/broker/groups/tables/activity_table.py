@@ -9,7 +9,7 @@ from typing import Any
 
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
-from lockstep.protocol.errors import StoreError
+from lockstep.broker.stored_form import unknown_change
 
 DAY_MS = 86_400_000
 
@@ -87,7 +87,7 @@ class ActivityTable:
                 self._days.pop(group, None)
                 self._limits.pop(group, None)
             case _:
-                raise StoreError(f"state change {change[:1]} is unknown to the activity table")
+                raise unknown_change(change)
 
     def snapshot(self) -> SnapshotRows:
         days, limits = dict(self._days), dict(self._limits)
@@ -96,10 +96,11 @@ class ActivityTable:
         )
 
     def restore(self, plain: Iterable[Sequence[Any]]) -> None:
-        for group, day, *limit in plain:
+        for row in plain:
+            group, day = row[:2]
             self._days[group] = day
-            if limit:
-                self._limits[group] = limit[0]
+            if len(row) > 2:
+                (self._limits[group],) = row[2:]
 
     def _record(self, change: Change) -> None:
         self._journal.record(change, self.apply)

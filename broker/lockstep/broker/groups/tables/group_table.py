@@ -13,9 +13,9 @@ from lockstep.broker.groups.tables.group import Group
 from lockstep.broker.groups.tables.subscription_table import SubscriptionTable
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
+from lockstep.broker.stored_form import read_stored, unknown_change
 from lockstep.protocol.bodies import ConsumerGroup, Subscription
-from lockstep.protocol.errors import StoreError
-from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.fields import to_plain
 
 GROUP_TOPIC_BYTES = 100
 """Memory of one topic that a group subscribes to, without the subscription itself: equal subscriptions are stored once."""
@@ -150,7 +150,7 @@ class GroupTable:
             case ("group.left", name, client_id):
                 self._remove_member(self._group(name), client_id)
             case _:
-                raise StoreError(f"state change {change[:1]} is unknown to the group table")
+                raise unknown_change(change)
         group = self._groups[change[1]]
         if not group.contracts and not group.members:
             self._forget_group(group)
@@ -188,7 +188,7 @@ class GroupTable:
 
     def _put_contract(self, group: Group, plain: Any) -> None:
         """Put a contract into force as it is recorded in the log."""
-        contract = from_plain(ConsumerGroup, plain)
+        contract = read_stored(ConsumerGroup, plain)
         before, topics = group.contracts.get(contract.contract_version), group.topics
         group.put_contract(replace(contract, subscriptions=self.subscriptions.acquire(contract.subscriptions)))
         if before is not None:

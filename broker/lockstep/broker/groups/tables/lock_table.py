@@ -22,7 +22,7 @@ from typing import Any
 
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
-from lockstep.protocol.errors import StoreError
+from lockstep.broker.stored_form import unknown_change
 
 QueueKey = tuple[str, str, int]
 """(group, topic, queue id)"""
@@ -222,7 +222,7 @@ class LockTable:
             case ("lock.forgotten", group, topic):
                 self._drop_all([(group, topic, queue_id) for queue_id in self.queue_ids(group, topic)])
             case _:
-                raise StoreError(f"state change {change[:1]} is unknown to the lock table")
+                raise unknown_change(change)
 
     def snapshot(self) -> SnapshotRows:
         groups = sorted(self._groups.items())

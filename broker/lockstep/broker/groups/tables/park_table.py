@@ -21,9 +21,10 @@ from typing import Any
 from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
+from lockstep.broker.stored_form import unknown_change
 from lockstep.protocol.bodies import ParkedKey, ParkState, ReplayKey
 from lockstep.protocol.bodies.parks import KEY_BYTES_MAX, KEYS_PER_QUEUE_MAX, REPLAYS_MAX
-from lockstep.protocol.errors import ParkRefusedError, StoreError
+from lockstep.protocol.errors import ParkRefusedError
 from lockstep.protocol.headers.park import ParkEndReply
 from lockstep.protocol.messages.properties import SHARDING_KEY
 
@@ -278,7 +279,7 @@ class ParkTable:
                 for queue in [queue for queue in self._queues if queue[1] == topic]:
                     self._forget(queue)
             case _:
-                raise StoreError(f"state change {change[:1]} is unknown to the table of parked keys")
+                raise unknown_change(change)
 
     def snapshot(self) -> SnapshotRows:
         rows = list(self)

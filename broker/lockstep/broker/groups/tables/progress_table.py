@@ -19,8 +19,8 @@ from typing import Any
 from lockstep.broker.groups.tables.lock_table import QueueKey
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
+from lockstep.broker.stored_form import check_parts, unknown_change
 from lockstep.protocol.done_ranges import Ranges, above, count, union
-from lockstep.protocol.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class ProgressTable:
                     # Retention may have moved progress past the gap, to the end of a done range.
                     gap = before.gap if before.gap is not None and (offset <= before.gap[1] or offset == before.offset) else None
                     self._put(key, Progress(before.generation, offset, attempts, gap, done=tuple(*done)))
-            case ("progress.set", group, topic, queue_id, generation, offset, attempts, first, end, *more):
+            case ("progress.set", group, topic, queue_id, generation, offset, attempts, first, end, *more) if len(more) <= 2:
                 gap = None if first is None else (first, end)
                 ranges: Ranges = tuple(more[1]) if len(more) > 1 else ()
                 self._put((group, topic, queue_id), Progress(generation, offset, attempts, gap, more[:1] == [True], ranges))
@@ -262,7 +262,7 @@ class ProgressTable:
                 if topic in self._groups.get(group, ()):
                     self._forget(group, topic)
             case _:
-                raise StoreError(f"state change {change[:1]} is unknown to the progress table")
+                raise unknown_change(change)
 
     def snapshot(self) -> dict[str, Any]:
         copies = [
@@ -283,6 +283,7 @@ class ProgressTable:
         }
 
     def restore(self, plain: dict[str, Any]) -> None:
+        check_parts("the progress", plain, self.snapshot())
         for row in plain["queues"]:
             self.apply(("progress.set", *row))
         for group, topic, since in plain["since"]:

@@ -5,9 +5,9 @@ from typing import Any
 
 from lockstep.broker.journal import Change, Journal
 from lockstep.broker.snapshot_rows import SnapshotRows
+from lockstep.broker.stored_form import read_stored, unknown_change
 from lockstep.protocol.bodies import GroupSettings, SubscriptionPolicy
-from lockstep.protocol.errors import StoreError
-from lockstep.protocol.fields import from_plain, to_plain
+from lockstep.protocol.fields import to_plain
 
 
 class SettingsTable:
@@ -57,7 +57,7 @@ class SettingsTable:
         """Apply one change, made now or read from the log."""
         match change:
             case ("group.settings", plain):
-                settings = from_plain(GroupSettings, plain)
+                settings = read_stored(GroupSettings, plain)
                 self.drop_group(settings.group)
                 self._settings[settings.group] = settings
                 if not settings.consume_enable:
@@ -65,7 +65,7 @@ class SettingsTable:
             case ("group.settings_removed", group):
                 self.drop_group(group)
             case _:
-                raise StoreError(f"state change {change[:1]} is unknown to the settings table")
+                raise unknown_change(change)
 
     def snapshot(self) -> SnapshotRows:
         settings = dict(self._settings)
