@@ -55,7 +55,7 @@ class Books:
             if self.poisoned and any(message.sharding_key == "k3" for message in messages):
                 raise ValueError("no such account")
             self.write(messages, lambda db: iter(self.inbox.new(db, messages, context)))
-            await asyncio.sleep(self.dice.random() * 0.4)
+            await asyncio.sleep(self.dice.random() * 0.6)
 
         async with consumer:
             await consumer.wait_closed()
