@@ -1,4 +1,4 @@
-"""A broker with a replica, as real processes: masters are killed and replaced under load, and no acknowledged message is lost or reordered."""
+"""A broker with a replica, as real processes: masters are killed and replaced under load, and nothing acknowledged is lost or reordered."""
 
 import asyncio
 from dataclasses import dataclass
@@ -41,7 +41,9 @@ class Pair:
         """Start a copy that follows, and wait until it is in the set of its master."""
         await self.start(place, "--replica-of", self.addresses[master])
         async with asyncio.timeout(WAIT_S):
-            while not any(each.in_set and each.connected for each in await self.replicas(master)):
+            while True:
+                if any(each.in_set and each.connected for each in await self.replicas(master)):
+                    break
                 await asyncio.sleep(LOOK_S)
 
     async def replicas(self, place: str) -> tuple[ReplicaStanding, ...]:
@@ -67,9 +69,10 @@ class Pair:
         if answer.code:
             return answer.remark or ""
         async with asyncio.timeout(WAIT_S):
-            while (status := await self.status(place)) is None or status.role != "master":
+            while True:
+                if (status := await self.status(place)) is not None and status.role == "master":
+                    return ""
                 await asyncio.sleep(LOOK_S)
-        return ""
 
 
 @pytest.fixture

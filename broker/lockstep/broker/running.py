@@ -267,7 +267,7 @@ class RunningBroker:
     async def ask_replicas(self, recovery: Recovery) -> None:
         """Return when the replicas that this store knows have nothing against its start (start_rules.py). Raises RoleError."""
         membership, config, store = self.replicas.membership, self._settings.config, self.store
-        if membership is None or config.alone or store.restored or not (membership.known or membership.members):
+        if membership is None or config.alone or not (membership.known or membership.members):
             return
         forgot = store.may_have_forgotten(self._host.boot_id()) or recovery.lost_synced
         own = CopyStatus(self.state.coordination.state.term, recovery.end, forgot)

@@ -9,9 +9,11 @@ import pytest
 
 from lockstep.broker.app import Broker
 from lockstep.broker.inspect_store import inspect_store
+from lockstep.broker.replication.copy_identity import CopyIdentity, Role, save_copy_identity
 from lockstep.broker.rocketmq_store.errors import AdoptionError, ExportError
 from lockstep.broker.rocketmq_store.export import export_store
 from lockstep.broker.rocketmq_store.foreign_config import parse_fastjson
+from lockstep.broker.rocketmq_store.opening import open_store
 from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.protocol.codes import RequestCode
@@ -313,3 +315,20 @@ async def test_export_refuses_what_the_other_broker_would_lose(tmp_path: Path) -
     (root / "abort").touch()
     with pytest.raises(ExportError, match="was not stopped in order"):
         await export_store(Host.real(), str(root))
+
+
+@pytest.mark.parametrize("identity", [CopyIdentity("a", Role.REPLICA), CopyIdentity("a", Role.MASTER, members={"b": "host:1"})])
+async def test_store_with_copies_is_neither_exported_nor_taken_over(
+    foreign: ForeignDirectory, tmp_path: Path, identity: CopyIdentity
+) -> None:
+    async with running(settings(tmp_path, adopt=True)):
+        pass
+    directory = StoreDirectory(Host.real().files, str(tmp_path / "store"))
+    save_copy_identity(directory, identity)
+    before = contents(tmp_path / "store")
+    with pytest.raises(ExportError, match="has replicas, or is one"):
+        await export_store(Host.real(), str(tmp_path / "store"))
+    assert contents(tmp_path / "store") == before
+    foreign.write_config("topics.json", {"topicConfigTable": {"new": topic_entry("new")}})
+    with pytest.raises(AdoptionError, match="its log is not theirs any more"):
+        await open_store(settings(tmp_path).store_config(), Host.real(), settings(tmp_path).identity(), adopt=True)

@@ -74,6 +74,12 @@ def save_copy_identity(directory: StoreDirectory, membership: CopyIdentity) -> N
     directory.replace(copy_identity_path(directory), json.dumps({"format": FORMAT, **asdict(membership)}, indent=1).encode())
 
 
+def has_copies(directory: StoreDirectory) -> bool:
+    """Return whether the store is one of several copies of a log, whose bytes no other program may change. Raises StoreCorruptError."""
+    identity = read_copy_identity(directory)
+    return identity is not None and (identity.role is Role.REPLICA or bool(identity.members or identity.known))
+
+
 def with_set(membership: CopyIdentity, members: Mapping[str, str]) -> CopyIdentity:
     """Return the membership of a master with another set. Whoever was in one remains known."""
     return replace(membership, role=Role.MASTER, members=dict(members), known={**membership.known, **members})

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.replication.copy_identity import has_copies
 from lockstep.broker.rocketmq_store.errors import ExportError
 from lockstep.broker.rocketmq_store.foreign_config import (
     DELAYS,
@@ -83,6 +84,9 @@ async def export_store(host: Host, root: str) -> Exported:
     with stopped(host.files, root, ADVICE):
         if host.files.exists(f"{root}/abort"):
             raise ExportError(f"store {root} was not stopped in order: start its broker and stop it, then export the store")
+        if has_copies(directory):
+            what = f"store {root} has replicas, or is one: RocketMQ's broker would write another log"
+            raise ExportError(f"{what}. Forget them first (lockstep replica forget)")
     identity = parse_identity(text, f"{directory.own}/identity")
     config = BrokerConfig(name=identity.broker_name, cluster=identity.cluster, store=root)
     store = (await open_store(config.store_config(), host, config.identity())).store

@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from lockstep.broker.replication.copy_identity import has_copies
+from lockstep.broker.rocketmq_store.errors import AdoptionError
 from lockstep.broker.rocketmq_store.foreign_config import known_content, save_known
 from lockstep.broker.rocketmq_store.foreign_store import (
     ForeignStore,
@@ -65,6 +67,11 @@ async def open_store(
     with locked_directory(files, config.path) as directory:
         if (reason := foreign_reason(files, directory)) is not None and not adopt:
             raise refusal(config.path, reason)
+        if reason is not None and has_copies(directory):
+            raise AdoptionError(
+                f"store {config.path} has replicas, and another broker has written to it: its log is not theirs any more. Promote one of "
+                "them and copy its log anew, or forget them before (lockstep replica forget)"
+            )
         begins = start_of(files, directory, foreign=reason is not None)
         survey = directory.survey(identity, config, host.random.token(16).hex(), begins)
         foreign = None
