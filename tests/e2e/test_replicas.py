@@ -1,11 +1,14 @@
 """A broker with a replica, as real processes: masters are killed and replaced under load, and nothing acknowledged is lost or reordered."""
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, Message, MessageExt, Producer, PushConsumer
 from lockstep.protocol.bodies import ReplicaStanding, ReplicaStatus
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
@@ -87,10 +90,15 @@ async def pair(cluster: Cluster) -> Pair:
     return pair
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(25, marks=pytest.mark.slow)])
-async def test_ordered_group_goes_on_in_order_over_killed_masters(pair: Pair, cluster: Cluster, report: Report, rounds: int) -> None:
+@pytest.mark.parametrize(
+    ("order", "rounds"),
+    [("queue", 2), ("sharding_key", 2), *(pytest.param(order, 25, marks=pytest.mark.slow) for order in ("queue", "sharding_key"))],
+)
+async def test_ordered_group_goes_on_in_order_over_killed_masters(
+    pair: Pair, cluster: Cluster, report: Report, order: str, rounds: int
+) -> None:
     for name in ("consumer-1", "consumer-2"):
-        await cluster.consumer(name)
+        await cluster.consumer(name, "--order-by", order)
     await cluster.until_held(4, "consumer-1", "consumer-2")
     await cluster.producer("producer", "--keys", "40", "--pause-ms", "20")
     await cluster.until_handled(100)
@@ -108,6 +116,34 @@ async def test_ordered_group_goes_on_in_order_over_killed_masters(pair: Pair, cl
     verdict = await cluster.prove("consumer-1", "consumer-2")
     slowest = f"the slowest queue's first accepted result {max(seconds):.2f} s after the promotion"
     report(f"{rounds} masters killed: {verdict.events} events, {verdict.repeats} repeated, {slowest}")
+
+
+async def test_concurrent_group_gets_every_acknowledged_message_over_killed_masters(pair: Pair, cluster: Cluster) -> None:
+    consumer = PushConsumer("mailing", nameserver=cluster.nameservers)
+    consumer.subscribe("orders", "*")
+    done: Counter[str] = Counter()
+
+    @consumer.concurrently
+    async def handle(messages: Sequence[MessageExt], _context: ConcurrentlyContext) -> ConsumeConcurrentlyStatus:
+        done.update(message.body.decode() for message in messages)
+        return ConsumeConcurrentlyStatus.CONSUME_SUCCESS
+
+    acknowledged: list[str] = []
+    async with Producer("test", nameserver=cluster.nameservers, send_timeout_ms=30_000) as producer, consumer:
+        for master, replica in (("first", "second"), ("second", "first")):
+            sending = asyncio.ensure_future(_send(producer, acknowledged, len(acknowledged)))
+            await cluster.until("some are handled", lambda: len(done) > 50)
+            await cluster.kill(master)
+            assert await pair.promote(replica) == ""
+            await sending
+            await pair.follow(master, replica)
+        await cluster.until("all are handled", lambda: set(done) >= set(acknowledged))
+
+
+async def _send(producer: Producer, acknowledged: list[str], first: int) -> None:
+    for number in range(first, first + 500):
+        await producer.send(Message("orders", b"%d" % number))
+        acknowledged.append(str(number))
 
 
 async def test_promotion_is_refused_while_the_master_answers_and_the_old_one_starts_as_a_replica_only(pair: Pair, cluster: Cluster) -> None:
