@@ -154,6 +154,8 @@ async def test_promotion_is_refused_while_the_master_answers_and_the_old_one_sta
     old = await cluster.start("first", pair.command("first"))
     assert await old.wait() == 4
     assert f"was promoted at {pair.addresses['second']}" in cluster.output_tails()
+    alone = await cluster.start("first", pair.command("first", "--alone"))
+    assert await alone.wait() == 4, "the nameserver knows of the later start"
     await pair.follow("first", "second")
 
 

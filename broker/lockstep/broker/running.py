@@ -309,7 +309,7 @@ class RunningBroker:
         store.record_clock()
         state.record_store_id()
         state.coordination.enter_term(term, assumed_loss=assumed_loss, now_ms=clock.boot_ms())
-        self.replicas.began(recovery.end, assumed_loss=assumed_loss)
+        self.replicas.began(recovery.end, assumed_loss=assumed_loss, has_lost=recovery.lost_synced)
         if (foreign := self._opened.foreign) is not None:
             config = self._settings.config
             await take_over(self._host, config.nameservers(), self._peers, config.store_path(), state, foreign)

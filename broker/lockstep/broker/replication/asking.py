@@ -48,7 +48,7 @@ async def is_replica(host: Host, config: BrokerConfig, security: ClientSecurity)
     if config.replica_of is None and not host.files.exists(f"{config.store_path()}/lockstep/replica"):
         return False
     with locked_directory(host.files, config.store_path()) as directory:
-        found, term = await host.threads.run(read_copy_identity, directory), directory.terms()[1]
+        found, term = await host.threads.run(read_copy_identity, directory), directory.terms()[0]
         directory.unlock()
     if config.replica_of is None:
         if found is not None and found.role is Role.REPLICA:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role, new_member, save_copy_identity, with_set
-from lockstep.broker.replication.log_parting import PartingAction, Term, parting
+from lockstep.broker.replication.log_parting import Parting, PartingAction, Term, parting
 from lockstep.broker.replication.replica_set import BEAT_MS, ReplicaSet
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
@@ -78,13 +78,16 @@ class ReplicaServer:
         """Bytes a second that are read for each replica that is behind; 0 does not limit it."""
         self._is_complete = False
         self._term_begin = 0
-        self._assumed_loss = False
+        self._assumed_loss = self._has_lost = False
         self.membership = membership
         self.replicas = ReplicaSet({} if membership is None else membership.members, host.clock.boot_ms())
 
-    def began(self, begin: int, *, assumed_loss: bool) -> None:
-        """Take note of the start's term: where the log ended before, and whether a loss was assumed."""
-        self._term_begin, self._assumed_loss = begin, assumed_loss
+    def began(self, begin: int, *, assumed_loss: bool, has_lost: bool) -> None:
+        """Take note of the start's term: where the log ended before, and whether a loss was assumed.
+
+        `has_lost`: it has passed over damage, or cut it off. Queues have offsets then that no record of the log has.
+        """
+        self._term_begin, self._assumed_loss, self._has_lost = begin, assumed_loss, has_lost
         if self.membership is not None:
             self._begin_counting()
 
@@ -139,9 +142,13 @@ class ReplicaServer:
                 f"the replica's log was confirmed up to {header.confirmed} and parts from this one at {found.keep}: nothing is cut. One of "
                 "the two has lost what it had: compare them by `lockstep replica ls`, and promote the one with more"
             )
+        own = self._state.coordination.state.term
+        if self._has_lost and all(term.number != own for term in theirs):
+            found = Parting(
+                PartingAction.INSTALL
+            )  # what is lost is in lockstep/damage and the snapshots, which only an installation copies
         keep = start if found.action is PartingAction.INSTALL else found.keep
         self._connect(request.endpoint, header, keep)
-        own = self._state.coordination.state.term
         return request.reply(ReplicaFollowReply(found.action, keep, own, self._store.store_id, self.membership.member))
 
     def _connect(self, endpoint: Endpoint, header: ReplicaFollowHeader, position: int) -> None:
