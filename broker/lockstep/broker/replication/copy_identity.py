@@ -6,6 +6,7 @@ waited for under the old id, and it may not be promoted as if it had them.
 
 import json
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
@@ -78,6 +79,12 @@ def has_copies(directory: StoreDirectory) -> bool:
     """Return whether the store is one of several copies of a log, whose bytes no other program may change. Raises StoreCorruptError."""
     identity = read_copy_identity(directory)
     return identity is not None and (identity.role is Role.REPLICA or bool(identity.members or identity.known))
+
+
+def without(identity: CopyIdentity, forgotten: AbstractSet[str]) -> CopyIdentity:
+    """Return the identity of a master that does not know some replicas any more. One that is in its set leaves that first."""
+    gone = forgotten - identity.members.keys()
+    return replace(identity, known={member: address for member, address in identity.known.items() if member not in gone})
 
 
 def with_set(membership: CopyIdentity, members: Mapping[str, str]) -> CopyIdentity:

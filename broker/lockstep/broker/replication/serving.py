@@ -8,8 +8,9 @@ import asyncio
 import sys
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from lockstep.broker.replication.copy_identity import CopyIdentity, Role, new_member, save_copy_identity, with_set
+from lockstep.broker.replication.copy_identity import CopyIdentity, Role, new_member, save_copy_identity, with_set, without
 from lockstep.broker.replication.log_parting import Parting, PartingAction, Term, parting
 from lockstep.broker.replication.replica_set import BEAT_MS, ReplicaSet
 from lockstep.broker.state import BrokerState
@@ -70,6 +71,9 @@ class ReplicaServer:
         self._store = store
         self._state = state
         self._address = address
+        self._saving = asyncio.Lock()
+        self._forgotten: set[str] = set()
+        """Replicas that an operator has let go in this life, and that have not followed since."""
         self._sessions: dict[int, _Session] = {}
         """By the number of the connection."""
         self._loop = asyncio.get_running_loop()
@@ -131,7 +135,8 @@ class ReplicaServer:
                 "empty directory, or another master"
             )
         if self.membership is None:
-            await self._save(CopyIdentity(new_member(self._host.random), Role.MASTER))
+            await self._save(lambda identity: identity or CopyIdentity(new_member(self._host.random), Role.MASTER))
+        if self._store.writer.copies is None:
             self._begin_counting()
         assert self.membership is not None
         start, _ = self._store.log_bounds
@@ -159,6 +164,7 @@ class ReplicaServer:
         if endpoint.id not in self._sessions:
             endpoint.on_close.append(self._closed)
         self._sessions[endpoint.id] = _Session(header.member, position)
+        self._forgotten.discard(header.member)
         self.replicas.connected(header.member, header.address, now_ms)
         self._record_replicas()
         log_limited(log, "info", "replica.connected", replica=header.address, member=header.member, peer=endpoint.peer, end=header.end)
@@ -269,7 +275,7 @@ class ReplicaServer:
     async def _store_set(self, members: dict[str, str]) -> None:
         assert self.membership is not None
         before = self.membership.members
-        await self._save(with_set(self.membership, members))
+        await self._save(lambda identity: without(with_set(identity, members), self._forgotten))
         self.replicas.set_stored()
         for member in members.keys() - before.keys():
             log_limited(log, "info", "replica.joined", member=member, replica=members[member], members=len(members))
@@ -279,9 +285,12 @@ class ReplicaServer:
         self._record_replicas()
         self._changed()
 
-    async def _save(self, membership: CopyIdentity) -> None:
-        await self._store.change_directory(lambda directory: save_copy_identity(directory, membership))
-        self.membership = membership
+    async def _save(self, change: Callable[[Any], CopyIdentity]) -> None:
+        """Store what `change` returns for the present identity, durably."""
+        async with self._saving:
+            identity = change(self.membership)
+            await self._store.change_directory(lambda directory: save_copy_identity(directory, identity))
+            self.membership = identity
 
     def _record_replicas(self) -> None:
         """Let each copy know where the others are: whoever is promoted asks them."""
@@ -292,13 +301,12 @@ class ReplicaServer:
     async def forget(self, member: str) -> bool:
         """Let a replica go that will not come back. Return whether it was known."""
         known = self.replicas.forget(member, self._host.clock.boot_ms())
-        membership = self.membership
-        if membership is not None and member in membership.known:
-            known = True
-            rest = {each: address for each, address in membership.known.items() if each != member or each in membership.members}
-            await self._save(CopyIdentity(membership.member, Role.MASTER, membership.members, rest))
         self._changed()
-        return known
+        if self.membership is None or member not in self.membership.known:
+            return known
+        self._forgotten.add(member)
+        await self._save(lambda identity: without(identity, self._forgotten))
+        return True
 
     def standings(self) -> tuple[ReplicaStanding, ...]:
         """Return the replicas, for tools."""
