@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.figures.replica_metrics import render_replica
 from lockstep.broker.replication.asking import is_replica
 from lockstep.broker.rocketmq_store.opening import open_store
 from lockstep.broker.running import RunningBroker, warn_of_short_retention
@@ -195,6 +196,8 @@ class Broker:
         return self.running.status()
 
     async def _render_metrics(self) -> bytes:
+        if self._replica is not None:
+            return await render_replica(self.config, self._replica.status(), self._replica.server, self._audit)
         if self._running is None or not self._running.is_open:
             return b""
         return await self._running.render_metrics()

@@ -194,7 +194,7 @@ class RunningBroker:
         parts = coordination.state.pending, server.endpoints, pulls.stale, self._date_events
         self._effects = EffectRunner(*parts, when_confirmed=store.writer.when_confirmed)
         self._leases = LeaseTimer(host, coordination, lambda: server.half_open_count > 0 or login.awaited_count > 0)
-        self._metrics = BrokerMetrics(config, store, state, pulls, figures, audit, quotas)
+        self._metrics = BrokerMetrics(config, store, state, pulls, figures, audit, quotas, self.replica_status)
         store.writer.on_arrival = self._on_arrival
         store.writer.after_arrivals = pulls.serve_woken
         state.on_topic_changed += [pulls.topic_changed, topics.topic_changed]

@@ -306,6 +306,7 @@ class RunningReplica:
         start_state = self._state
         term = 0 if start_state is None else start_state.coordination.state.term
         end = 0 if store is None else store.log_bounds[1]
+        known = {} if start_state is None else {each: at for each, at in start_state.replicas.items() if each != member.member}
         return ReplicaStatus(
             config.name,
             config.cluster,
@@ -321,6 +322,7 @@ class RunningReplica:
             following=following is not None and following.master is not None,
             master=self._master,
             trouble="it is being installed" if member.installing else "" if following is None else following.trouble,
+            known=known,
         )
 
     def unready_reasons(self) -> tuple[str, ...]:

@@ -4,17 +4,18 @@ A metric has RocketMQ 5's name if its meaning is the same, or else `lockstep_…
 show` reports those.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.figures.figures import Figures
+from lockstep.broker.figures.replica_metrics import add_replicas
 from lockstep.broker.nameserver_registration import RegistrationState
 from lockstep.broker.processors.pull import PullProcessor
 from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.broker.tables.topic_table import NAMES_MAX
-from lockstep.protocol.bodies import FlowFigures, GroupFigures, TopicFigures
+from lockstep.protocol.bodies import FlowFigures, GroupFigures, ReplicaStatus, TopicFigures
 from lockstep.protocol.names import DLQ_PREFIX
 from lockstep.runtime.connections.figures import add_access, add_connections
 from lockstep.runtime.connections.server import Server
@@ -34,8 +35,11 @@ class BrokerMetrics:
         figures: Figures,
         audit: RequestAudit,
         quotas: UserQuotas,
+        copies: Callable[[], ReplicaStatus],
     ) -> None:
+        """`copies` returns the status of this master, with its replicas."""
         self._audit = audit
+        self._copies = copies
         self._quotas = quotas
         self._labels = {"cluster": config.cluster, "node_type": "broker", "node_id": config.name}
         self._store = store
@@ -52,6 +56,7 @@ class BrokerMetrics:
         self._groups(families, await self._figures.groups(groups))
         self._limits(families)
         self._log(families)
+        add_replicas(families, self._copies())
         rows = [((address,), float(state is RegistrationState.ACCEPTED)) for address, state in registrations.items()]
         families.gauge("lockstep_registered", "1 if this nameserver has accepted the broker.", ("nameserver",), rows)
         add_connections(families, server)

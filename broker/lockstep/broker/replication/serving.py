@@ -12,7 +12,7 @@ from typing import Any
 
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role, new_member, save_copy_identity, with_set, without
 from lockstep.broker.replication.log_parting import Parting, PartingAction, Term, parting
-from lockstep.broker.replication.replica_set import BEAT_MS, ReplicaSet
+from lockstep.broker.replication.replica_set import BEAT_MS, Replica, ReplicaSet
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.protocol.bodies import LogTerms, ReplicaStanding
@@ -85,6 +85,8 @@ class ReplicaServer:
         self._assumed_loss = self._has_lost = False
         self.membership = membership
         self.replicas = ReplicaSet({} if membership is None else membership.members, host.clock.boot_ms())
+        for each, at in ({} if membership is None else membership.known).items():
+            self.replicas.replicas.setdefault(each, Replica(each, at, heard_ms=host.clock.boot_ms()))
 
     def began(self, begin: int, *, assumed_loss: bool, has_lost: bool) -> None:
         """Take note of the start's term: where the log ended before, and whether a loss was assumed.

@@ -1,6 +1,6 @@
 """Bodies of requests about the copies of a broker's log (docs/replication.md)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,3 +62,5 @@ class ReplicaStatus:
     trouble: str = ""
     replicas: tuple[ReplicaStanding, ...] = ()
     """A master's."""
+    known: dict[str, str] = field(default_factory=dict)
+    """A replica's: member → address of the other copies, as its master has written them into the log."""
