@@ -115,6 +115,19 @@ def test_composed_dashboard_is_for_this_machine_only_and_its_image_has_the_extra
     assert service["build"] == ".", "the last target"
 
 
+def test_composed_replica_is_one_of_broker_a_and_starts_with_its_profile_only() -> None:
+    (compose,) = documents(ROOT / "docker-compose.yml")
+    master, replica = (compose["services"][name] for name in ("broker-a", "broker-a-replica"))
+    assert (master.get("profiles"), replica["profiles"]) == (None, ["replica"])
+    of_master, of_replica = (effective(each["command"].split(), each["environment"]) for each in (master, replica))
+    differ = {name for name in of_replica if of_master.get(name, "").split() != of_replica[name].split()}
+    assert differ == {"replica_of", "advertise"}, "it takes the place of its master"
+    assert of_replica["replica_of"].split('"')[1] in of_master["advertise"]
+    assert not set(master["ports"]) & set(replica["ports"])
+    assert replica["volumes"][0].partition(":")[0] in compose["volumes"]
+    assert replica["volumes"] != master["volumes"]
+
+
 def patched(base: Any, patch: Any, key: str = "") -> Any:
     """Return a manifest with a patch as kustomize applies it: tables are merged, and lists of what has a name."""
     if isinstance(base, dict) and isinstance(patch, dict):
@@ -242,7 +255,7 @@ def test_secure_composed_servers_require_tls_and_logins_with_the_files_that_are_
         assert "security:/security:ro" in service["volumes"]
         address = ClusterAddress.parse(service["environment"]["LOCKSTEP_NAMESERVER"].replace("/security", str(tmp_path)))
         assert address.security().credentials is not None, "the files can be read"
-        assert address.user == (name if name.startswith("broker") else "admin")
+        assert address.user == (name.removesuffix("-replica") if name.startswith("broker") else "admin")
         assert {each.partition(":")[0] for each in address.nameservers} <= names
     for name, found in settings.items():
         has_users = name != "dashboard"
@@ -284,7 +297,7 @@ def test_alerts_use_metrics_that_operations_md_lists() -> None:
     listed = set(re.findall(r"`((?:rocketmq|lockstep)_\w+)`", page))
     (rules,) = documents(PROMETHEUS / "alerts.yaml")
     alerts = [rule for group in rules["groups"] for rule in group["rules"]]
-    assert len(alerts) == 14
+    assert len(alerts) == 15
     for alert in alerts:
         used = set(re.findall(r"\b((?:rocketmq|lockstep)_\w+)", alert["expr"]))
         assert {re.sub(r"_bucket$", "", name) for name in used} <= listed, alert["alert"]

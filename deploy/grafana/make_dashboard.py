@@ -161,6 +161,21 @@ ROWS = {
             },
         ),
         Panel(
+            "Replicas",
+            "Replicas that what is acknowledged waits for. Alert when one is missing.",
+            "short",
+            {
+                f"lockstep_replicas_in_sync{{{JOB}}}": "{{node_id}} in the set",
+                f"sum by (node_id) (lockstep_replica_connected{{{JOB}}})": "{{node_id}} connected",
+            },
+        ),
+        Panel(
+            "Missing at replicas",
+            "Bytes of a broker's log that its replica lacks.",
+            "bytes",
+            {f"lockstep_replica_behind_bytes{{{JOB}}}": "{{node_id}} {{replica}}"},
+        ),
+        Panel(
             "CPU",
             "Of one core.",
             "percentunit",

@@ -144,6 +144,8 @@ FORMS: dict[str, dict[str, str]] = {
     "dlq-replay": {"group": FAILING},
     "park-replay": {"group": GROUP},
     "park-drop": {"group": GROUP},
+    "replica-promote": {"address": "127.0.0.1:1"},
+    "replica-forget": {"broker": "broker-a", "member": "0123456789abcdef"},
 }
 
 

@@ -23,6 +23,8 @@ yaml = pytest.importorskip("yaml")
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 BROKERS = ("broker-a", "broker-b")
+ALL = ("--profile", "replica", "--profile", "load")
+"""The options of a command for all services."""
 EXAMPLE = """
 import asyncio
 from lockstep.client import ConsumeOrderlyStatus, Message, Producer, PushConsumer
@@ -63,13 +65,13 @@ async def composed(folder: Path, *beside: Path, **variables: str) -> AsyncIterat
     made = Compose(tool, "lockstep-test", folder / "compose.log", *beside, **variables)
     async with exclusive_compose():
         try:
-            await made.run("down", "-v", code=None)  # an interrupted run leaves its own, on the same ports
+            await made.run(*ALL, "down", "-v", code=None)  # an interrupted run leaves its own, on the same ports
             await made.run("build")
             await host_ports_free()
             await made.run("up", "-d")
             yield made
         finally:
-            await made.run("down", "-v", code=None)
+            await made.run(*ALL, "down", "-v", code=None)
 
 
 @pytest.fixture
@@ -264,6 +266,26 @@ async def test_containers_are_healthy_while_usable_and_restart_when_their_proces
         return await readiness("broker-a") == 200 and await term("broker-a") > before
 
     await until(started_again)
+
+
+async def test_replica_of_its_profile_takes_the_place_of_its_master(compose: Compose, cluster: Cluster) -> None:
+    await until_ready()
+    for number, address in enumerate(NAMESERVERS.split(";")):
+        cluster.addresses[f"nameserver-{number}"] = address
+    await cluster.command("topic", "create", "orders", "--queues", "1", "--broker", "broker-a")
+    await compose.run("--profile", "replica", "up", "-d", "broker-a-replica")
+
+    async def in_set() -> bool:
+        copies = json.loads(await compose.inside("nameserver-a", "lockstep", "replica", "ls", "--json"))["copies"]
+        return [each["address"] for each in copies if each["in_set"]] == ["broker-a-replica:10911"]
+
+    await until(in_set)
+    await cluster.command("send", "orders", "copied", "--sharding-key", "k")
+    await compose.run("kill", "broker-a")
+    await compose.inside("nameserver-a", "lockstep", "replica", "promote", "broker-a-replica:10911", "--yes")
+    brokers = {each["name"]: each for each in json.loads(await cluster.command("cluster", "--json"))["brokers"]}
+    assert (brokers["broker-a"]["address"], brokers["broker-a"]["reached"]) == ("127.0.0.1:10931", True)
+    assert "copied" in await cluster.command("tail", "orders", "--from-start", "--no-follow")
 
 
 async def test_load_profile_loads_with_spark_and_verifies_the_result(compose: Compose, report: Report) -> None:

@@ -19,7 +19,7 @@ COMMAND_S = 600
 ADMIN_PORTS = {"nameserver-a": 9877, "nameserver-b": 9887, "broker-a": 10912, "broker-b": 10922}
 NAMESERVERS = "127.0.0.1:9876;127.0.0.1:9886"
 DASHBOARD_PORT = 9880
-HOST_PORTS = (9876, 9886, 10911, 10921, DASHBOARD_PORT, *ADMIN_PORTS.values())
+HOST_PORTS = (9876, 9886, 10911, 10921, 10931, 10932, DASHBOARD_PORT, *ADMIN_PORTS.values())
 """The published ports."""
 
 

@@ -28,6 +28,7 @@ COMMANDS = (
     "delays",
     "store",
     "broker",
+    "replica",
     "security",
     "user",
     "acl",

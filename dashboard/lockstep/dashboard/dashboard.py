@@ -19,6 +19,7 @@ from lockstep.dashboard.access.sessions import SESSION, BrowserSession, Sessions
 from lockstep.dashboard.changes.pages import Changes
 from lockstep.dashboard.documents import answer_document, document, error_status, group_document, refusal, wants_json
 from lockstep.dashboard.failed_messages import DeadLetters, ParkedRows, read_dead, read_parked
+from lockstep.dashboard.known_copies import KnownCopies
 from lockstep.dashboard.message_page import MessagePage
 from lockstep.dashboard.message_search import MessageSearch
 from lockstep.dashboard.messages import Messages
@@ -33,6 +34,7 @@ from lockstep.operations.brokers.diagnosis import Finding, findings_json
 from lockstep.operations.brokers.doctor_query import examine
 from lockstep.operations.brokers.overviews import read_delays
 from lockstep.operations.brokers.rates import groups_of_topic
+from lockstep.operations.brokers.replicas import LogCopy
 from lockstep.operations.brokers.settings_query import ClusterSettings, read_settings
 from lockstep.operations.explain.why_query import Diagnosis, diagnosis_json
 from lockstep.operations.groups.group_list import GroupLine, groups_json
@@ -59,6 +61,7 @@ class Caches:
     topics: Cache[str, TopicReport]
     whys: Cache[tuple[AdminClient, Question], Diagnosis]
     doctor: Cache[None, list[Finding]]
+    copies: Cache[None, list[LogCopy]]
     dead: Cache[tuple[AdminClient, str], DeadLetters]
     parked: Cache[tuple[AdminClient, str, bool], ParkedRows]
     settings: Cache[None, ClusterSettings]
@@ -94,12 +97,14 @@ class Dashboard:
         messages = self._messages
         self._tails = TailPage(self.tasks, messages)
         admin, clock = self.watch.admin, self.host.clock
+        copies = KnownCopies(admin)
         self._sessions = Sessions(admin, self.tasks, self._ended)
         self._caches = Caches(
             groups=Cache(clock, self.tasks, self._look_at_group),
             topics=Cache(clock, self.tasks, lambda topic: read_topic(admin, topic)),
             whys=Cache(clock, self.tasks, lambda key: why_page.answer(*key), cost_factor=why_page.COST_FACTOR),
             doctor=Cache(clock, self.tasks, lambda _: examine(admin)),
+            copies=Cache(clock, self.tasks, lambda _: copies.read()),
             dead=Cache(clock, self.tasks, lambda key: read_dead(key[0], messages, key[1])),
             parked=Cache(clock, self.tasks, lambda key: read_parked(key[0], key[1], count=key[2])),
             settings=Cache(clock, self.tasks, lambda _: read_settings(admin)),
@@ -165,7 +170,8 @@ class Dashboard:
 
     async def _cluster(self, request: Request) -> Response:
         found = await self._caches.doctor.look(None, wait=False, fresh_ms=FINDINGS_FRESH_MS)
-        return self._answer_page(request, "cluster.html", views.cluster(self.watch, found), found, 200)
+        copies = await self._caches.copies.look(None, wait=False)
+        return self._answer_page(request, "cluster.html", views.cluster(self.watch, found, copies), found, 200)
 
     async def _topics(self, request: Request) -> Response:
         names = await self._caches.topic_names.look(None, wait=False, fresh_ms=NAMES_FRESH_MS)

@@ -12,6 +12,7 @@ from lockstep.dashboard.queues import HIGHEST_SHOWN, ShownGroup, group_queues, h
 from lockstep.operations.brokers.delays import delay_report, due_name
 from lockstep.operations.brokers.diagnosis import Finding
 from lockstep.operations.brokers.rates import GroupRates, TopicRates, groups_of_topic
+from lockstep.operations.brokers.replicas import LogCopy
 from lockstep.operations.brokers.settings_query import ClusterSettings
 from lockstep.operations.groups.group_history import hand_overs, summary
 from lockstep.operations.pictures.due import due_picture
@@ -58,7 +59,7 @@ def age(answer: CachedResult[Any], now_ms: int) -> dict[str, int | None]:
     return {"read_ms": answer.read_ms if answer.read_ms is not None and now_ms - answer.read_ms > OLD_MS else None}
 
 
-def cluster(watch: Watch, answer: CachedResult[list[Finding]]) -> dict[str, Any]:
+def cluster(watch: Watch, answer: CachedResult[list[Finding]], copies: CachedResult[list[LogCopy]]) -> dict[str, Any]:
     found = watch.rates
     addresses = {name: broker.address for name, broker in watch.brokers.items()}
     overviews = {name: look for name, look in watch.looks.items() if isinstance(look, Overview)}
@@ -67,6 +68,7 @@ def cluster(watch: Watch, answer: CachedResult[list[Finding]]) -> dict[str, Any]
         "brokers": found.brokers,
         "addresses": addresses,
         "overviews": overviews,
+        "copies": copies.value or [],
         "tiles": [
             _tile(watch, "Stored", "messages per second, last hour", "in", found.total(lambda each: each.stored_s)),
             _tile(watch, "Consumed", "messages per second, last hour", "out", found.total(lambda each: each.given_s)),

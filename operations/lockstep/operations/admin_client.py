@@ -30,6 +30,7 @@ from lockstep.protocol.bodies import (
     ParkControlReply,
     PurgeBody,
     PurgeReply,
+    ReplicaStatus,
     ResetBody,
     ResetReply,
     RunningInfo,
@@ -65,6 +66,7 @@ from lockstep.protocol.headers.offsets import (
     ViewMessageHeader,
 )
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
+from lockstep.protocol.headers.replication import ReplicaForgetHeader, ReplicaPromoteHeader
 from lockstep.protocol.headers.routes import (
     CreateTopicHeader,
     ForgetDeletionsHeader,
@@ -86,6 +88,8 @@ T = TypeVar("T")
 PULL_BYTES_MAX = 256 * 1024
 TIMEOUT_MS = 5_000
 """As RocketMQ's admin tools."""
+PROMOTE_MS = 30_000
+"""Before it becomes the master a replica asks the old one and the other replicas, up to 2 s each."""
 PURGE_MS = 120_000
 """A purge moves each group that has not consumed what is removed, in turns between which the broker serves others."""
 REDIAL_MS = 1_000
@@ -270,6 +274,19 @@ class AdminClient:
     async def broker_status(self, broker: BrokerAddress) -> BrokerStatus:
         """Return a broker's report about itself."""
         return decode_body(BrokerStatus, (await self.request(broker, RequestCode.GET_BROKER_RUNTIME_INFO)).body)
+
+    async def copy_status(self, address: str) -> ReplicaStatus:
+        """Return what the copy of a broker's log at an address, a master or a replica, reports of itself."""
+        return decode_body(ReplicaStatus, checked(await self._cluster.request(address, RequestCode.REPLICA_STATUS)).body)
+
+    async def promote_replica(self, address: str, *, force: bool) -> None:
+        """Make the replica at an address the master of its broker, which begins to start as such."""
+        header = ReplicaPromoteHeader(force)
+        checked(await self._cluster.request(address, RequestCode.REPLICA_PROMOTE, header, hold_ms=PROMOTE_MS))
+
+    async def forget_replica(self, broker: BrokerAddress, member: str) -> None:
+        """Make a master forget a replica."""
+        await self.request(broker, RequestCode.REPLICA_FORGET, ReplicaForgetHeader(member))
 
     async def overview(self, broker: BrokerAddress) -> Overview:
         """Return the figures of a whole broker."""

@@ -16,6 +16,8 @@ from lockstep.operations.changes.group_settings import GroupUpdate
 from lockstep.operations.changes.operation import SHOWN_MAX, Declared, Operation, Option
 from lockstep.operations.changes.park_change import DropTarget, ParkDrop, ParkReplay
 from lockstep.operations.changes.replay import DeadLetterReplay, ReplayTarget
+from lockstep.operations.changes.replica_forget import ReplicaForget
+from lockstep.operations.changes.replica_promote import ReplicaPromote
 from lockstep.operations.changes.send import MessageSend
 from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
@@ -40,6 +42,8 @@ FILLED: list[Operation] = [
     TopicForgetDeleted(every=True),
     BrokerRemove(name="broker-a", force=True),
     BrokerConfigSet(changes=("retention_hours=24", "a=-b"), every=True),
+    ReplicaPromote(address="10.0.0.2:10911", force=True, yes=True),
+    ReplicaForget(broker="-a", member="0123456789abcdef", yes=True),
 ]
 
 
@@ -108,6 +112,8 @@ SENT = MessageSend(topic="t", sharding_key=" k", body="é".encode(), keys=("a", 
         (ParkReplay, {"group": "g", "key": "k"}, ParkReplay(group="g", key="k")),
         (DeadLetterReplay, {"group": "g", "every": "all", "to": "retry"}, DeadLetterReplay(group="g", every=True, to=ReplayTarget.RETRY)),
         (GroupUpdate, {"group": "g", "consume": "no"}, GroupUpdate(group="g", consume=False)),
+        (ReplicaPromote, {"address": " a:1 "}, ReplicaPromote(address="a:1", yes=True)),
+        (ReplicaForget, {"broker": "a", "member": "m"}, ReplicaForget(broker="a", member="m", yes=True)),
     ],
 )
 def test_filled_form_is_the_change(change: type[Operation], values: dict[str, str], operation: Operation) -> None:

@@ -6,6 +6,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,12 +16,16 @@ from lockstep.dashboard import Dashboard
 from lockstep.dashboard.access.form_body import FORM_BYTES_MAX, FORM_S
 from lockstep.dashboard.changes.forms import Form, form_of
 from lockstep.dashboard.changes.outcomes import KEPT_MAX, Outcomes, PlanOutcome
+from lockstep.operations.brokers.replicas import LogCopy, copies
 from lockstep.operations.changes import catalogue
+from lockstep.operations.watch.cache import Cache
+from lockstep.protocol.bodies import ReplicaStanding
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
 from support.asgi import Got, get, post
 from support.command_lines import check_command
+from support.panel import checked
 from support.parked_group import Group, until_parked
 from support.queue_moves import consuming
 from support.why_kit import GROUP, TOPIC, Member, send
@@ -604,7 +609,39 @@ async def test_brokers_that_are_away_are_said_before_anything_is_changed(lockste
         for name, values in (("group-reset", {"to": "end"}), ("topic-purge", {"topic": TOPIC, "to": "end"}), ("park-drop", {})):
             assert "nothing was changed" in await on.planned(name, group=GROUP, **values)
         await cluster.kill("nameserver-1")
-        for name in CHANGES:
+        for name in CHANGES.keys() - {"replica-promote"}:  # it is for a copy at an address
             to = "end" if name in ("group-reset", "topic-purge") else ""
-            got = await on.planned(name, topic=TOPIC, group=GROUP, to=to, consume="no", queues="9", body="b")
+            given = {"topic": TOPIC, "group": GROUP, "to": to, "consume": "no", "queues": "9", "body": "b", "broker": "a", "member": "b"}
+            got = await on.planned(name, **given)
             assert "nameserver" in got, name
+
+
+@pytest.mark.lockstep(brokers=1)
+async def test_copies_of_logs_are_listed_with_their_changes_once_a_broker_has_a_replica(lockstep_cluster: TestCluster) -> None:
+    cluster = lockstep_cluster
+    async with panel(cluster) as on:
+        await cluster.advance(seconds=8)
+        assert "Copies of the logs" not in words(await get(on.dashboard.app, "/"))
+        (broker,) = await on.dashboard.watch.admin.brokers()
+        gone = ReplicaStanding("c" * 16, "192.0.2.3:10911", in_set=False, connected=False, stored=0, applied=0, silent_ms=65_000)
+        master = replace(await on.dashboard.watch.admin.copy_status(broker.address), replicas=(gone,))
+        replica = replace(master, role="replica", member="b" * 16, replicas=(), following=True, trouble="<disk full>")
+        found = copies({broker.address: master, "192.0.2.2:10911": replica}, {gone.address: "connection refused"}, {})
+
+        async def read(_: None) -> list[LogCopy]:
+            return found
+
+        on.dashboard._caches = replace(on.dashboard._caches, copies=Cache(on.dashboard.host.clock, on.dashboard.tasks, read))
+        await get(on.dashboard.app, "/")
+        await cluster.advance(seconds=1)
+        page = checked(await get(on.dashboard.app, "/"))
+        row = f"{broker.name} 192.0.2.3:10911 replica no no – – not reached: connection refused; not connected for 65 s"
+        assert f"{row} {'c' * 16} Forget" in page.text
+        assert "<disk full>" in page.text
+        links = [link for link in page.links if "/changes/replica-" in link]
+        assert links == [
+            "/changes/replica-promote?address=192.0.2.2%3A10911",
+            f"/changes/replica-forget?broker={broker.name}&member={'c' * 16}",
+        ]
+        assert "knows no replica" in await on.planned("replica-forget", broker=broker.name, member="c" * 16)
+        assert f"is the master of broker {broker.name} already" in await on.planned("replica-promote", address=broker.address)

@@ -110,7 +110,7 @@ def check_unknown_broker(name: str, topic_count: int) -> Finding:
 
 
 def _removal(name: str) -> str:
-    return f"If it is lost for good: `lockstep broker remove {name}`"
+    return f"If it is lost for good: `lockstep replica promote` if it has a replica, else `lockstep broker remove {name}`"
 
 
 def _clock(where: str, status: BrokerStatus, now_ms: int, took_ms: int) -> Finding:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from lockstep.operations.admin_client import AdminClient, gather_results
 from lockstep.operations.brokers import diagnosis, security_checks
 from lockstep.operations.brokers.diagnosis import Finding
+from lockstep.operations.brokers.replicas import check_replicas
 from lockstep.operations.brokers.security_checks import SecuredServer
 from lockstep.operations.groups.group_query import read_groups
 from lockstep.protocol.bodies import BrokerAddress
@@ -87,7 +88,11 @@ async def _check_broker(admin: AdminClient, broker: BrokerAddress, topic_count: 
     results = await gather_results({broker.name: admin.broker_status(broker)} if broker.registered else {})
     took_ms = clock.monotonic_ms() - began_ms
     status, reason = results.values.get(broker.name), results.failed.get(broker.name, "")
-    return diagnosis.check_broker(broker, status, reason, clock.wall_ms(), took_ms, topic_count)
+    found = diagnosis.check_broker(broker, status, reason, clock.wall_ms(), took_ms, topic_count)
+    copies = await gather_results({broker.name: admin.copy_status(broker.address)} if status is not None else {})
+    for master in copies.values.values():
+        found += check_replicas(f"{broker.name} {broker.address}", master)
+    return found
 
 
 async def _check_groups(admin: AdminClient, brokers: list[BrokerAddress], layouts: Mapping[str, TopicLayout]) -> list[Finding]:

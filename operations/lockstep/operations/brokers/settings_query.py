@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from lockstep.operations.admin_client import AdminClient, gather_results
 from lockstep.protocol.bodies import BrokerSetting, BrokerSettings
 
-OWN = frozenset({"name", "listen", "advertise", "admin_listen", "admin_host", "store", "adopt", "adopt_without", "cut_corrupt"})
+OWN = frozenset(
+    {"name", "listen", "advertise", "admin_listen", "admin_host", "store", "replica_of", "alone", "adopt", "adopt_without", "cut_corrupt"}
+)
 """Settings of one broker's place and start. That they differ says nothing."""
 
 

@@ -10,6 +10,8 @@ from lockstep.operations.changes.group_settings import GroupCreate, GroupUpdate
 from lockstep.operations.changes.operation import Operation
 from lockstep.operations.changes.park_change import ParkDrop, ParkReplay
 from lockstep.operations.changes.replay import DeadLetterReplay
+from lockstep.operations.changes.replica_forget import ReplicaForget
+from lockstep.operations.changes.replica_promote import ReplicaPromote
 from lockstep.operations.changes.send import MessageSend
 from lockstep.operations.changes.topic_alter import TopicAlter
 from lockstep.operations.changes.topic_create import TopicCreate
@@ -36,4 +38,6 @@ CHANGES: tuple[type[Operation], ...] = (
     BrokerDrain,
     BrokerRemove,
     BrokerConfigSet,
+    ReplicaPromote,
+    ReplicaForget,
 )

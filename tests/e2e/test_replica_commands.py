@@ -1,0 +1,141 @@
+"""What operators see and do of replicas, with real processes: `lockstep replica ls`, `promote`, `forget`, and `lockstep doctor`."""
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import pytest
+
+from lockstep.client import ConsumeFromWhere, Message, Producer, PullConsumer
+from support.cluster import LOOK_S, QUICK, WAIT_S, Cluster
+from support.http import fetch
+from support.ports import free_ports
+
+pytestmark = pytest.mark.e2e
+
+
+class Pair:
+    """A broker named broker-a with a replica. Both have admin ports."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        master, replica, *admin = (f"127.0.0.1:{port}" for port in free_ports(4))
+        self.listen = {"broker-a": master, "replica": replica}
+        """A port of its own: one that is promoted binds its port anew."""
+        self.admin = dict(zip(self.listen, admin, strict=True))
+
+    async def start(self, name: str, *, replica_of: str | None = None) -> str:
+        """Start the broker with the store of the process `name`. Return its address."""
+        cluster = self.cluster
+        of = () if replica_of is None else ("--replica-of", replica_of)
+        store = ["--store", str(cluster.folder / f"store-{name}"), "--nameserver", cluster.nameservers]
+        options = ["--listen", self.listen[name], "--admin-listen", self.admin[name], *store, *QUICK, *of]
+        process = await cluster.start(name, ["-m", "lockstep.broker", "--name", "broker-a", *options])
+        address = str((await process.wait_for_event("broker.started"))["listeners"]["internal"])
+        cluster.addresses[name] = address
+        return address
+
+    async def copies(self, *arguments: str) -> dict[str, dict[str, Any]]:
+        """Return address → copy."""
+        shown = json.loads(await self.cluster.command("replica", "ls", "--json", *arguments))["copies"]
+        return {each["address"]: each for each in shown}
+
+    async def until_in_set(self, replica: str) -> dict[str, dict[str, Any]]:
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                found = await self.copies()
+                if found.get(replica, {}).get("in_set"):
+                    return found
+                await asyncio.sleep(LOOK_S)
+
+    async def metric(self, name: str, metric: str) -> float | None:
+        """Return the value of the only series of `lockstep_METRIC`, None if it has none."""
+        _, text = await fetch(self.admin[name], "/metrics")
+        found = re.findall(rf"^lockstep_{metric}{{.*}} (.+)$", text, re.MULTILINE)
+        assert len(found) < 2, found
+        return float(found[0]) if found else None
+
+
+async def consume(cluster: Cluster, count: int) -> list[int]:
+    """Consume so many messages in the group `billing`, in order, and commit them."""
+    consumer = PullConsumer("billing", nameserver=cluster.nameservers, consume_from_where=ConsumeFromWhere.FIRST_OFFSET).subscribe("orders")
+    bodies: list[int] = []
+    async with consumer:
+        while len(bodies) < count:
+            bodies += [int(message.body) for message in await consumer.poll()]
+        await consumer.commit()
+    return bodies
+
+
+async def test_replica_is_promoted_serves_and_gets_the_old_master_as_its_replica(cluster: Cluster) -> None:
+    pair = Pair(cluster)
+    await cluster.nameserver()
+    master = await pair.start("broker-a")
+    (alone,) = (await pair.copies()).values()
+    assert (alone["role"], alone["member"], alone["in_set"]) == ("master", None, None)
+    assert "replica in the set" not in await cluster.command("doctor"), "a broker without replicas has no line"
+    assert [await pair.metric("broker-a", name) for name in ("role", "replicas_in_sync", "replica_connected")] == [1, None, None]
+
+    replica = await pair.start("replica", replica_of=master)
+    await cluster.command("topic", "create", "orders", "--queues", "1")
+    found = await pair.until_in_set(replica)
+    assert [(each["role"], each["failure"]) for each in found.values()] == [("master", None), ("replica", None)]
+    assert (found[replica]["connected"], found[replica]["master"], found[replica]["term"]) == (True, master, found[master]["term"])
+    assert "replica in the set" in await cluster.command("doctor")
+    assert [await pair.metric("broker-a", name) for name in ("replicas_in_sync", "replica_connected", "replica_behind_bytes")] == [1, 1, 0]
+    assert [await pair.metric("replica", name) for name in ("role", "replica_following", "replica_missing_bytes")] == [1, 1, 0]
+
+    async with Producer("shop", nameserver=cluster.nameservers) as producer:
+        for number in range(20):
+            await producer.send(Message("orders", b"%d" % number, sharding_key="k"))
+        refused = await cluster.command("replica", "promote", replica, "--yes", code=1)
+        assert f"the master of broker broker-a at {master} answers" in refused
+
+        await cluster.kill("broker-a")
+        found = await pair.copies("--address", replica)
+        assert (found[master]["role"], found[replica]["following"]) == (None, False)
+        assert "refused" in found[master]["failure"]
+        planned = await cluster.command("replica", "promote", replica, "--dry-run")
+        assert f"The replica at {replica} becomes the master of broker broker-a." in planned
+        assert f"Where the logs of {master} end is not known" in planned
+        assert "The generations of all groups rise" in planned
+        assert "nothing was changed: to do it, run" in await cluster.command("replica", "promote", replica, code=1)
+        done = await cluster.command("replica", "promote", replica, "--yes")
+        assert f"start the old master as its replica: --replica-of {replica}" in done
+        for number in range(20, 30):
+            await producer.send(Message("orders", b"%d" % number, sharding_key="k"))
+    assert await consume(cluster, 30) == list(range(30))
+    assert "is the master of broker broker-a already" in await cluster.command("replica", "promote", replica, "--yes")
+
+    missing = await cluster.run_command("doctor", code=1)
+    assert "has not been connected for" in missing
+    assert "lockstep replica forget broker-a" in missing
+    assert await pair.start("broker-a", replica_of=replica) == master
+    found = await pair.until_in_set(master)
+    assert [(found[each]["role"], found[each]["failure"]) for each in (replica, master)] == [("master", None), ("replica", None)]
+    assert found[master]["behind_bytes"] == 0
+    member = found[master]["member"]
+    assert "is connected: stop it first" in await cluster.command("replica", "forget", "broker-a", member, "--yes", code=1)
+    await cluster.stop("broker-a")
+    await cluster.command("replica", "forget", "broker-a", member, "--yes")
+    assert list(await pair.copies()) == [replica]
+    assert f"broker broker-a knows no replica {member}; its replicas: none" in await cluster.command(
+        "replica", "forget", "broker-a", member, code=1
+    )
+    await cluster.command("doctor")
+
+
+async def test_replica_of_a_master_that_stopped_in_order_goes_on_without_a_loss(cluster: Cluster) -> None:
+    pair = Pair(cluster)
+    await cluster.nameserver()
+    replica = await pair.start("replica", replica_of=await pair.start("broker-a"))
+    await cluster.command("topic", "create", "orders", "--queues", "1")
+    await pair.until_in_set(replica)
+    await cluster.stop("broker-a")
+    planned = json.loads(await cluster.command("replica", "promote", replica, "--dry-run", "--json"))
+    assert "nothing is lost" in planned["effect"][1]
+    done = json.loads(await cluster.command("replica", "promote", replica, "--yes", "--json"))
+    assert (done["promoted"], done["complete"]) == (True, True)
+    (broker,) = json.loads(await cluster.command("cluster", "--json"))["brokers"]
+    assert (broker["address"], broker["term"], broker["registered"]) == (replica, done["term"], True)
