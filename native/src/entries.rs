@@ -5,11 +5,10 @@ use crate::fields::{
     body_crc, i64_at, size_at, u16_at, u32_at, BODY_AT, BODY_CRC_AT, BODY_LENGTH_AT, MAGIC, MAGIC_AT, PHYSICAL_OFFSET_AT, QUEUE_ID_AT,
     QUEUE_OFFSET_AT, SYS_FLAG_AT, SYS_FLAG_IPV6,
 };
+use crate::frame::ENTRY_BYTES;
 use crate::properties::is_text;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-
-const ENTRY_BYTES: usize = 20;
 
 /// Return how many entries, from number `ordinal` of `indexes` on, match the records of `data`, if that is every record; None to decline.
 ///

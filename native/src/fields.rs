@@ -14,7 +14,9 @@ pub const QUEUE_OFFSET_AT: usize = 20;
 pub const PHYSICAL_OFFSET_AT: usize = 28;
 pub const SYS_FLAG_AT: usize = 36;
 pub const BORN_HOST_AT: usize = 48;
+pub const STORE_TIMESTAMP_AT: usize = 56;
 pub const RECONSUME_TIMES_AT: usize = 72;
+pub const PREPARED_OFFSET_AT: usize = 76;
 pub const BODY_LENGTH_AT: usize = 84;
 pub const BODY_AT: usize = 88;
 /// The size of a record without body, topic and properties.

@@ -14,7 +14,7 @@ use pyo3::types::{PyByteArray, PyByteArrayMethods, PyBytes, PySequence};
 const PIECE_BYTES: usize = 64 << 10;
 /// Transaction 0x0C, IPv6 hosts 0x30, inner batch 0xC0.
 const SYS_FLAGS_REFUSED: u32 = 0xFC;
-const ENTRY_BYTES: usize = 20;
+pub const ENTRY_BYTES: usize = 20;
 
 /// What the request and the queue say of the frame.
 struct Rules<'a> {
@@ -133,12 +133,17 @@ fn check_record<'a>(record: &'a [u8], rules: &Rules) -> Option<&'a [u8]> {
 fn entries_of(records: &[Record]) -> Option<Vec<u8>> {
     let mut entries = Vec::with_capacity(records.len().checked_mul(ENTRY_BYTES)?);
     for record in records {
-        let size = u32::try_from(record.end.checked_sub(record.start)?).ok()?;
-        entries.extend_from_slice(&record.physical.to_be_bytes());
-        entries.extend_from_slice(&size.to_be_bytes());
-        entries.extend_from_slice(&i64::from(record.tag).to_be_bytes());
+        put_entry(&mut entries, record.physical, record.end.checked_sub(record.start)?, record.tag)?;
     }
     Some(entries)
+}
+
+/// Append the consume-queue entry of a record.
+pub fn put_entry(entries: &mut Vec<u8>, physical: i64, size: usize, tag: i32) -> Option<()> {
+    entries.extend_from_slice(&physical.to_be_bytes());
+    entries.extend_from_slice(&u32::try_from(size).ok()?.to_be_bytes());
+    entries.extend_from_slice(&i64::from(tag).to_be_bytes());
+    Some(())
 }
 
 /// Append the records to `tail` piece by piece. The error is that of Python: there is no memory, or `tail` is exported.

@@ -13,6 +13,7 @@ mod frame;
 mod msgpack;
 mod plan;
 mod properties;
+mod scan;
 mod sequence;
 
 use pyo3::prelude::*;
@@ -36,11 +37,13 @@ mod _native {
     #[pymodule_export]
     use super::plan::FieldPlan;
     #[pymodule_export]
+    use super::scan::scan_run;
+    #[pymodule_export]
     use super::sequence::carries_sequence;
 
     /// Raised when a signature or a meaning changes: native.py refuses a library that was built from other sources.
     #[pymodule_export]
-    const INTERFACE: u32 = 1;
+    const INTERFACE: u32 = 2;
 
     #[pymodule_init]
     fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,11 +1,11 @@
 //! Properties as a record stores them: `name 0x01 value 0x02 name 0x01 value` (protocol/lockstep/protocol/messages/properties.py).
 
 const TAGS: &[u8] = b"TAGS\x01";
+const RETRY_TOPIC: &[u8] = b"RETRY_TOPIC\x01";
 const OWN_PREFIX: &[u8] = b"__LS_";
-const REFUSED: [&[u8]; 7] =
-    [b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01", b"PGROUP\x01", b"RETRY_TOPIC\x01", b"REAL_TOPIC\x01", b"REAL_QID\x01"];
+const REFUSED: [&[u8]; 7] = [b"DELAY\x01", b"TIMER_", b"TRAN_MSG\x01", b"PGROUP\x01", RETRY_TOPIC, b"REAL_TOPIC\x01", b"REAL_QID\x01"];
 pub const STAMP_HEAD: &[u8] = b"__LS_SEQ\x01";
-const SEQUENCE_DIGITS: usize = 87;
+pub const SEQUENCE_DIGITS: usize = 87;
 const COUNT_AT: usize = 72;
 const COUNT_DIGITS: usize = 6;
 
@@ -42,6 +42,22 @@ pub fn scan(properties: &[u8]) -> Option<Scan> {
         }
     }
     Some(found)
+}
+
+/// Return Java's hash of the tag of stored properties, 0 without one, and whether the record is a copy for a retry. None if the tag is not
+/// UTF-8.
+pub fn tag_and_retry(properties: &[u8]) -> Option<(i32, bool)> {
+    let (mut tag, mut retried) = (None, false);
+    for (number, pair) in properties.split(|byte| *byte == 2).enumerate() {
+        match pair.first() {
+            Some(b'T') if tag.is_none() && pair.starts_with(TAGS) => {
+                tag = Some(java_hash(std::str::from_utf8(pair.get(TAGS.len()..)?).ok()?))
+            }
+            Some(b'R') if number > 0 && pair.starts_with(RETRY_TOPIC) => retried = true,
+            _ => {}
+        }
+    }
+    Some((tag.unwrap_or(0), retried))
 }
 
 /// Java's String.hashCode: h = 31·h + UTF-16 unit, wrapped to int32.

@@ -10,7 +10,8 @@ from lockstep.broker.rocketmq_store.opening import OpenedStore
 from lockstep.broker.rocketmq_store.opening import open_store as open_as_broker
 from lockstep.broker.store import FlushMode, Identity, ReadStatus, Recovery, Store, StoreConfig
 from lockstep.broker.store.health.check import Removals
-from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.log.commit_log import AbsentFile
+from lockstep.broker.store.log.stored_record import FirstPlace, FrameEnd, FrameRow, ScopeKey
 from lockstep.broker.store.start.directory import StoreIdentity
 from lockstep.protocol.errors import SystemBusyError
 from lockstep.protocol.messages.record import encode_record
@@ -28,6 +29,18 @@ NEVER = {"flush_interval_ms": 1_000_000}
 
 
 STARTED_MS = 1_700_000_000_000
+
+
+class LongFile(AbsentFile):
+    """A file of `data` and zeros up to `size`."""
+
+    def __init__(self, data: bytes, size: int) -> None:
+        self._data = data
+        self._size = size
+
+    def pread(self, count: int, offset: int) -> bytes:
+        count = max(0, min(count, self._size - offset))
+        return self._data[offset : offset + count].ljust(count, b"\0")
 
 
 class SeededRandom:
@@ -74,7 +87,7 @@ class Recorded:
 
     snapshots: list[object] = field(default_factory=list)
     states: list[bytes] = field(default_factory=list)
-    frames: list[tuple[StoredRecord, FrameSequence]] = field(default_factory=list)
+    frames: list[FrameRow] = field(default_factory=list)
     on_state: Callable[[bytes], None] | None = None
 
     def replay_snapshot(self, plain: object) -> None:
@@ -85,11 +98,14 @@ class Recorded:
         if self.on_state is not None:
             self.on_state(body)
 
-    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+    def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return None
 
-    def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
-        self.frames.append((first, sequence))
+    def scopes_fit(self, count: int) -> bool:
+        return False  # so that it gets every frame
+
+    def frame(self, scope: ScopeKey, end: FrameEnd, place: FirstPlace) -> None:
+        self.frames.append((scope, end, place))
 
 
 def no_state(_identity: StoreIdentity, _removals: Removals) -> Recorded:

@@ -207,8 +207,8 @@ class World:
             for name, values in snapshot[1].items():
                 topic, _, queue = name.partition("|")
                 found[topic, int(queue)] = values
-        for stored, sequence in recorded.frames:
-            found[stored.topic, stored.queue_id] = [sequence.epoch, sequence.first, sequence.count, sequence.crc]
+        for (_, _, topic, queue_id), (epoch, first, following, crc, _), _ in recorded.frames:
+            found[topic, queue_id] = [epoch, first, following - first, crc]
         scopes = {}
         for key, (epoch, first, count, crc) in found.items():
             scopes[key] = FrameSequence("ab" * 16, 0, epoch, first, count, False, crc)

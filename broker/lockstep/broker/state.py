@@ -13,15 +13,14 @@ from lockstep.broker.groups.coordination import Coordination, CoordinationConfig
 from lockstep.broker.journal import Change, Journal, decode_changes
 from lockstep.broker.replication.log_parting import Term
 from lockstep.broker.store import Store, StoreCorruptError
-from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.log.stored_record import FirstPlace, FrameEnd, ScopeKey
 from lockstep.broker.stored_form import NEXT_STEP, UnknownFormError, check_parts, unknown_change
 from lockstep.broker.tables.delay_table import KIND as DELIVERED
 from lockstep.broker.tables.delay_table import DelayTable
-from lockstep.broker.tables.sequence_table import Scope, SequenceTable, StoredFrame
+from lockstep.broker.tables.sequence_table import LastFrame, Scope, SequenceTable, StoredFrame
 from lockstep.broker.tables.topic_table import FORGOTTEN, TOPICS_MAX, TopicTable
 from lockstep.broker.tables.topic_table import KIND as LAYOUT
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.protocol.topics.layouts import LayoutTable
 from lockstep.protocol.topics.queue import WRITER_MAX
 from lockstep.runtime.host import Random
@@ -185,12 +184,12 @@ class BrokerState:
                 "Put the right files into commitlog; nothing was changed"
             )
 
-    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
-        return self.sequences.crc_before(_scope(first, sequence), sequence, now_ms=first.store_ms)
+    def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
+        return self.sequences.crc_at(Scope(*scope), epoch, first, now_ms=store_ms)
 
-    def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
-        self.sequences.record_frame(_scope(first, sequence), sequence, StoredFrame(first.queue_offset, first.position, first.store_ms))
+    def scopes_fit(self, count: int) -> bool:
+        return self.sequences.fits(count)
 
-
-def _scope(first: StoredRecord, sequence: FrameSequence) -> Scope:
-    return Scope(sequence.producer_id, sequence.partition, first.topic, first.queue_id)
+    def frame(self, scope: ScopeKey, end: FrameEnd, place: FirstPlace) -> None:
+        epoch, first, next_, crc, given = end
+        self.sequences.record_last(Scope(*scope), LastFrame(epoch, first, next_, crc, StoredFrame(*place), given))

@@ -1,6 +1,6 @@
 """The kernels of native/src. Each returns None for what it does not handle (native.py)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from lockstep.protocol.command import Command
@@ -66,3 +66,24 @@ def check_run(
     topic: bytes,
 ) -> int | None: ...
 def join_entries(entries: bytes, indexes: list[int] | None, count: int) -> list[tuple[int, int]] | None: ...
+def scan_run(
+    window: bytes,
+    start: int,
+    end: int,
+    position: int,
+    queue_of: Callable[[bytes, int], tuple[str, int] | None],
+    scopes: dict[tuple[str, int, str, int], tuple[int, int, int, int, bool]],
+    crc_before: Callable[[tuple[str, int, str, int], int, int, int], int | None],
+    condense: bool,
+) -> (
+    tuple[
+        int,
+        int,
+        int,
+        int,
+        int,
+        list[tuple[str, int, int, int, bytes]],
+        list[tuple[tuple[str, int, str, int], tuple[int, int, int, int, bool], tuple[int, int, int]]],
+    ]
+    | None
+): ...

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.log.commit_log import CommitLog
 from lockstep.broker.store.log.scan import DamagedRange, LogScan, OnScanned
-from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.log.stored_record import ScopeKey, StoredRecord
 from lockstep.broker.store.start.survey import LogSurvey
 from lockstep.protocol.messages.properties import decode_properties
 from lockstep.protocol.messages.record import RecordView
@@ -147,7 +147,7 @@ class _ForeignSink:
         extent = self._found.queues.get((topic, queue_id))
         return None if extent is None else extent.end
 
-    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+    def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return None
 
     def record(self, record: StoredRecord) -> None:

@@ -83,7 +83,8 @@ class ReplicaLog:
         if until <= self.applied:
             return
         window = min(WINDOW_BYTES, until - self.applied)
-        scan = LogScan(self._log, self.applied, self._sink, until, known=self._damage.ranges, window_bytes=window)
+        known = self._damage.ranges
+        scan = LogScan(self._log, self.applied, self._sink, until, known=known, window_bytes=window, runs=self._sink)
         await scan.run(_let_others_run)
         if scan.last_record >= 0:
             self._state.last_record = scan.last_record

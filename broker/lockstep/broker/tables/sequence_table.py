@@ -17,7 +17,7 @@ the next sequence, the running CRC, and the last frame with its position in the 
 | known           | equal  | end < next                                    | DUPLICATE                                         |
 | known           | equal  | else (it straddles next, or leaves a gap)     | OUT_OF_SEQUENCE {next}                            |
 
-The table depends on the log alone: recovery passes `record_frame` the same values as the running broker, taken from the property `__LS_SEQ`
+The table depends on the log alone: recovery passes `record_last` the same values as the running broker, taken from the property `__LS_SEQ`
 of the frames. Time decides only when a scope is forgotten, and it counts from the store time of the last frame, which is in the log too.
 
 A full table forgets the longest silent scope of the topic that has the most, so that sends to one topic don't make it forget the scopes of
@@ -112,14 +112,22 @@ class SequenceTable:
 
     def record_frame(self, scope: Scope, frame: FrameSequence, stored: StoredFrame) -> None:
         """Record that the frame is in the log, at `stored`."""
+        self.record_last(scope, LastFrame(frame.epoch, frame.first, frame.next, frame.crc, stored, frame.given))
+
+    def record_last(self, scope: Scope, last: LastFrame) -> None:
+        """Record that this is the last frame of the scope in the log."""
         scopes = self._topics.get(scope.topic)
         if scopes is None or scope not in scopes:
             if self._count >= self._scope_count_max:
                 self._evict(scope.topic)
-            self._add(scope, LastFrame(frame.epoch, frame.first, frame.next, frame.crc, stored, frame.given))
+            self._add(scope, last)
         else:
-            scopes[scope] = LastFrame(frame.epoch, frame.first, frame.next, frame.crc, stored, frame.given)
+            scopes[scope] = last
             scopes.move_to_end(scope)
+
+    def fits(self, count: int) -> bool:
+        """Return whether `count` frames of scopes that may be new would make it forget none."""
+        return self._count + count <= self._scope_count_max
 
     def find_last(self, scope: Scope, *, now_ms: int) -> LastFrame | None:
         """Return the last frame of the scope, or None if there is none or it is forgotten by now."""
@@ -134,10 +142,12 @@ class SequenceTable:
         """
         if frame.first == 0:
             return 0
-        if frame.first_known:
-            return None
+        return None if frame.first_known else self.crc_at(scope, frame.epoch, frame.first, now_ms=now_ms)
+
+    def crc_at(self, scope: Scope, epoch: int, sequence: int, *, now_ms: int) -> int | None:
+        """Return the running CRC of the scope before this sequence of the epoch, or None if its last frame does not end there."""
         last = self.find_last(scope, now_ms=now_ms)
-        return last.crc if last is not None and last.epoch == frame.epoch and last.next == frame.first else None
+        return last.crc if last is not None and last.epoch == epoch and last.next == sequence else None
 
     def drop_topic(self, topic: str) -> None:
         """Remove the scopes of a topic whose messages are deleted. A given producer id that sends them again wants them to be stored."""

@@ -557,10 +557,10 @@ async def test_idempotent_frames_are_replayed_after_a_restart() -> None:
     await store.close()
     recorded = Recorded()
     store = await open_store(files, recorded=recorded)
-    ((first, replayed),) = recorded.frames
-    assert (first.topic, first.queue_id, first.queue_offset) == ("orders", 0, 0)
-    assert (first.position, first.store_ms) == (appended.physical_offset, appended.store_timestamp)
-    assert (replayed, replayed.count) == (sequence, 2)
+    ((scope, end, place),) = recorded.frames
+    assert scope == (sequence.producer_id, 0, "orders", 0)
+    assert end == (1, 0, 2, sequence.crc, False)
+    assert place == (0, appended.physical_offset, appended.store_timestamp)
     await store.close()
 
 

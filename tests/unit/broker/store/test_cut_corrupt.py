@@ -133,7 +133,7 @@ async def test_damaged_record_loses_no_other_record_of_its_idempotent_frame() ->
     store, _ = await recovered(files, recorded, cut_corrupt=True)
     reported = await read_queue_as_consumer(store)
     assert (reported.lost, len(reported.found)) == ([9], 14)
-    assert [sequence.first for _, sequence in recorded.frames] == [0, 5, 10], "its producer's repeat is still known as one"
+    assert [first for _, (_, first, *_), _ in recorded.frames] == [0, 5, 10], "its producer's repeat is still known as one"
     await store.close()
 
 

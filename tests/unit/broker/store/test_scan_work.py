@@ -5,28 +5,16 @@ import pytest
 from lockstep.broker.store.health.path_watch import PathWatch
 from lockstep.broker.store.log.commit_log import AbsentFile, CommitLog, Segment
 from lockstep.broker.store.log.scan import WINDOW_BYTES, DamagedRange, LogScan
-from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.log.stored_record import ScopeKey, StoredRecord
 from lockstep.protocol.messages.record import OFFSETS
 from lockstep.protocol.messages.sequence import FrameSequence
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import record
+from support.store_kit import LongFile, record
 
 SEGMENT_BYTES = 1 << 26
 READS_MAX = 2 * SEGMENT_BYTES // WINDOW_BYTES
 RECORD = record(b"x" * 100)
 COUNT = 10
-
-
-class LongFile(AbsentFile):
-    """A file of `data` and zeros up to `size`."""
-
-    def __init__(self, data: bytes, size: int) -> None:
-        self._data = data
-        self._size = size
-
-    def pread(self, count: int, offset: int) -> bytes:
-        count = max(0, min(count, self._size - offset))
-        return self._data[offset : offset + count].ljust(count, b"\0")
 
 
 class Sink:
@@ -39,7 +27,7 @@ class Sink:
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
         return len(self.offsets)
 
-    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+    def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return None
 
     def record(self, record: StoredRecord) -> None:

@@ -14,7 +14,7 @@ from lockstep.broker.store.log.append import ENTRY
 from lockstep.broker.store.log.commit_log import CommitLog, Segment
 from lockstep.broker.store.log.scan import NO_RECORD, WINDOW_BYTES, DamagedRange, LogScan
 from lockstep.broker.store.log.store_clock import StoreClock
-from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.log.stored_record import ScopeKey, StoredRecord
 from lockstep.broker.store.queues.consume_queue import READ_COUNT, QueueFiles, names_place
 from lockstep.broker.store.queues.queue_table import StoreQueueKey
 from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity, parse_identity
@@ -325,7 +325,7 @@ class _StateReader:
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
         return None
 
-    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+    def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return None
 
     def record(self, record: StoredRecord) -> None:

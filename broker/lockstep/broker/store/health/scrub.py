@@ -11,7 +11,7 @@ from typing import Protocol
 from lockstep.broker.store.log.append import ENTRY_BYTES
 from lockstep.broker.store.log.commit_log import CommitLog
 from lockstep.broker.store.log.scan import DamagedRange, LogScan, ReadAt
-from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.log.stored_record import ScopeKey, StoredRecord
 from lockstep.broker.store.queues.queue_table import StoreQueueKey
 from lockstep.broker.store.queues.rebuild import entry_of
 from lockstep.protocol.messages.sequence import FrameSequence
@@ -181,7 +181,7 @@ class Scrub:
             expected = self._report.first(key)
         return expected
 
-    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+    def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return None
 
     def record(self, record: StoredRecord) -> None:

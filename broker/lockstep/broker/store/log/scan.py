@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from lockstep.broker.store.log.commit_log import BLANK_BYTES, CommitLog, Segment
-from lockstep.broker.store.log.stored_record import BadRecordError, StoredRecord, read_record
+from lockstep.broker.store.log.scan_run import RUN_BYTES_MAX, RunScan, RunSink
+from lockstep.broker.store.log.stored_record import BadRecordError, FrameEnd, ScopeKey, StoredRecord, frame_row, read_record
 from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.messages.record import (
     BLANK_MAGIC,
@@ -75,8 +76,11 @@ class ScanSink(Protocol):
         """Return the queue offset that the next record must have, or None if any will do. After damage a higher one may follow."""
         ...
 
-    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
-        """Return the running CRC that this frame of a new scope continues from, or None if it is not known."""
+    def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
+        """Return the running CRC before sequence `first` of this epoch of a scope that is new to the scan, or None if it is not known.
+
+        `store_ms` is the time of the frame that begins there.
+        """
         ...
 
     def record(self, record: StoredRecord) -> None: ...
@@ -128,10 +132,14 @@ class LogScan:
         frames: bool = True,
         keep_until: int = 0,
         on_overtaken: Callable[[], None] = lambda: None,
+        runs: RunSink | None = None,
     ) -> None:
         """`keep_until`: nothing below is cut, because a snapshot of this position is valid. With a `limit` it is the limit.
 
         `on_overtaken` is called when retention has removed the records that were to be read next. The scan continues after them.
+
+        `runs` is the sink again, if it also receives runs of records, which a kernel reads. A scan without `frames`, or with
+        `known` ranges to skip, has none.
         """
         self._log = log
         self._sink = sink
@@ -147,9 +155,12 @@ class LogScan:
         self._window = b""
         self._window_start = position
         self._frame: _OpenFrame | None = None
-        self._scopes: dict[tuple[str, int, str, int], tuple[int, int, int]] = {}
-        """(producer, partition, topic, queue) → (epoch, next sequence, running CRC) of the scope's last frame here."""
+        self._scopes: dict[ScopeKey, FrameEnd] = {}
+        """The last frame of each scope here."""
         self._topics: dict[bytes, str] = {}
+        self._runs: RunScan | None = None
+        if runs is not None and frames and all(end <= position for end in self._known.values()):
+            self._runs = RunScan(runs, self._topics, self._scopes)
         self._on_overtaken = on_overtaken
         self._missing_max = 0
         """Highest number of records that the ranges so far can have contained."""
@@ -158,8 +169,8 @@ class LogScan:
         self.last_record = -1
 
     async def run(self, on_progress: OnScanned) -> None:
-        """Run the scan. Await `on_progress(position)` after each window."""
-        position, progress_at = self.end, self.end + self._window_bytes
+        """Run the scan. Await `on_progress(position)` once in each window."""
+        position, window_start = self.end, -1
         while self._limit is None or position < self._limit:
             segment = self._log.segment_of(position)
             if segment is None:
@@ -173,7 +184,7 @@ class LogScan:
                 position = self._skip(DamagedRange(position, self._known[position], "on record", known=True))
                 continue
             try:
-                size = await self._next(segment, position)
+                size = await self._take_run(segment, position) or await self._next(segment, position)
                 if not size:
                     self._refuse_open_frame("the log ends")
                     return
@@ -186,13 +197,34 @@ class LogScan:
             position += size
             if self._frame is None:
                 self.end = position
-            if position >= progress_at:
-                progress_at = position + self._window_bytes
+            if self._window_start != window_start:
+                window_start = self._window_start
                 await on_progress(position)
         try:
             self._refuse_open_frame("the log ends")
         except BadRecordError as bad:
             await self._damage(bad, position, on_progress)
+
+    async def _take_run(self, segment: Segment, position: int) -> int:
+        """Let the kernel take a run of records from `position` on. Return its length, 0 if there is none."""
+        if self._runs is None or self._frame is not None:
+            return 0
+        end = segment.end if self._limit is None else min(segment.end, self._limit)
+        while True:
+            at = await self._reach(segment, position, 1)
+            there = min(len(self._window) - at, end - position)
+            run = self._runs.take(self._window, at, at + there, position)
+            if run is None:
+                return 0
+            if run.size:
+                self.last_record = run.last_record
+                return run.size
+            wanted = min(end - position, max(self._window_bytes, run.cut, 2 * there))
+            if not there < wanted <= RUN_BYTES_MAX:
+                return 0
+            await self._reach(segment, position, wanted)
+            if len(self._window) <= there:
+                return 0  # the file ends there
 
     async def _next(self, segment: Segment, position: int) -> int:
         """Handle the record or blank at `position`. Return its length, 0 at the end of the log."""
@@ -211,13 +243,18 @@ class LogScan:
         return record.size
 
     async def _bytes(self, segment: Segment, position: int, count: int) -> bytes:
-        at = position - self._window_start
-        if at < 0 or at + count > len(self._window):
-            left = segment.end - position
-            self._window = await self._read(segment, min(left, max(self._window_bytes, count)), position - segment.start)
-            self._window_start = position
-            at = 0
+        at = await self._reach(segment, position, count)
         return self._window[at : at + count]
+
+    async def _reach(self, segment: Segment, position: int, count: int) -> int:
+        """Read a window with `count` bytes from `position` on, if there is none yet. Return where they begin in it."""
+        at = position - self._window_start
+        if 0 <= at <= len(self._window) - count:
+            return at
+        left = segment.end - position
+        self._window = await self._read(segment, min(left, max(self._window_bytes, count)), position - segment.start)
+        self._window_start = position
+        return 0
 
     async def _record(self, segment: Segment, position: int, size: int, magic: int) -> tuple[StoredRecord, bytes]:
         left = segment.end - position
@@ -265,20 +302,22 @@ class LogScan:
 
     def _close_frame(self, frame: _OpenFrame) -> None:
         first, sequence = frame.first, frame.sequence
-        scope = (sequence.producer_id, sequence.partition, first.topic, first.queue_id)
+        scope, ended, _ = frame_row(first, sequence)
         known = self._scopes.get(scope)
         previous: int | None = None
         if sequence.first == 0:
             previous = 0
+        elif sequence.first_known:
+            pass
         elif known is None:
-            previous = self._sink.crc_before(first, sequence)
-        elif not sequence.first_known and known[:2] == (sequence.epoch, sequence.first):
-            previous = known[2]
+            previous = self._sink.crc_before(scope, sequence.epoch, sequence.first, first.store_ms)
+        elif (known[0], known[2]) == (sequence.epoch, sequence.first):
+            previous = known[3]
         if previous is not None:
             crc = frame_crc(previous, frame.data, crc_digits_at(frame.data))
             if crc != sequence.crc:
                 raise BadFrameError(f"frame of {sequence.count} records: running CRC {sequence.crc:#010x}, its bytes give {crc:#010x}")
-        self._scopes[scope] = (sequence.epoch, sequence.next, sequence.crc)
+        self._scopes[scope] = ended
         self._frame = None
         for record in frame.records:
             self._sink.record(record)

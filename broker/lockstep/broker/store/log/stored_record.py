@@ -22,6 +22,16 @@ PREPARED = 0x4
 ROLLED_BACK = 0xC
 
 
+ScopeKey = tuple[str, int, str, int]
+"""(producer id, partition, topic, queue id): an idempotent producer in a queue."""
+FrameEnd = tuple[int, int, int, int, bool]
+"""(epoch, first sequence, next sequence, running CRC, whether the producer id was given) of a frame."""
+FirstPlace = tuple[int, int, int]
+"""(queue offset, log position, store time) of the first record of a frame, as in its first response."""
+FrameRow = tuple[ScopeKey, FrameEnd, FirstPlace]
+"""What a broker has to know of a frame."""
+
+
 @dataclass(slots=True)
 class StoredRecord:
     """One good record of the log."""
@@ -38,6 +48,15 @@ class StoredRecord:
     sequence: FrameSequence | None
     body: bytes | None
     """The body of a state record, else None."""
+
+
+def frame_row(first: StoredRecord, sequence: FrameSequence) -> FrameRow:
+    """Return what a broker has to know of the frame that begins with this record."""
+    return (
+        (sequence.producer_id, sequence.partition, first.topic, first.queue_id),
+        (sequence.epoch, sequence.first, sequence.next, sequence.crc, sequence.given),
+        (first.queue_offset, first.position, first.store_ms),
+    )
 
 
 class BadRecordError(Exception):
@@ -74,9 +93,7 @@ def read_record(data: bytes, position: int, topics: dict[bytes, str]) -> StoredR
     name = data[behind + 1 : properties_at - 2]
     if prepared and not seal_holds(data, 0, size, name):
         raise BadRecordError("the CRC of the delayed message is wrong")
-    topic = topics.get(name)
-    if topic is None:
-        topic = topics[name] = _topic(name)
+    topic = topic_of(name, topics)
     transaction = sys_flag & SYS_TRANSACTION_MASK
     properties = data[properties_at:]
     tag = properties.find(TAGS)
@@ -112,12 +129,16 @@ def valid_properties(data: bytes, begin: int, end: int) -> bool:
         return False
 
 
-def _topic(name: bytes) -> str:
-    try:
-        topic = name.decode("ascii")
-        check_topic(topic)
-    except (UnicodeDecodeError, LocalProtocolError) as error:
-        raise BadRecordError(f"topic {name[:40]!r}") from error
+def topic_of(name: bytes, topics: dict[bytes, str]) -> str:
+    """Return the topic with this name, from the valid ones in `topics` or after a check. Raise BadRecordError if it is not valid."""
+    topic = topics.get(name)
+    if topic is None:
+        try:
+            topic = name.decode("ascii")
+            check_topic(topic)
+        except (UnicodeDecodeError, LocalProtocolError) as error:
+            raise BadRecordError(f"topic {name[:40]!r}") from error
+        topics[name] = topic
     return topic
 
 

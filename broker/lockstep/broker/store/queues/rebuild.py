@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from lockstep.broker.store.health.damage import lost_entry
 from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES, due_of
 from lockstep.broker.store.log.scan import DamagedRange
-from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.log.stored_record import ScopeKey, StoredRecord
 from lockstep.broker.store.queues.consume_queue import ConsumeQueue, QueueFiles
 from lockstep.protocol.messages.sequence import FrameSequence
 
@@ -69,7 +69,7 @@ class EntryRebuild:
     def expected_offset(self, topic: str, queue_id: int) -> int | None:
         return None if self._next is None else self._next.get((topic, queue_id))
 
-    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
+    def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return None
 
     def record(self, record: StoredRecord) -> None:

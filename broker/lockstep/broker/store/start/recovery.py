@@ -112,7 +112,7 @@ class Recoverer:
             replay.replay_snapshot(snapshot.plain)
         dense = snapshot is not None or log.start == 0
         sink = ReplaySink(self._queues, replay, self.state, damage, dense=dense, skips=self._config.cut_corrupt)
-        scan = LogScan(log, start, sink, complete_until=max(log.synced, self._known_end), known=damage.ranges)
+        scan = LogScan(log, start, sink, complete_until=max(log.synced, self._known_end), known=damage.ranges, runs=sink)
         await scan.run(self._reading.at)
         if scan.last_record >= 0:
             self.state.last_record = scan.last_record

@@ -5,8 +5,10 @@ from typing import Protocol
 
 from lockstep.broker.store.health.damage import DamageTable, lost_entry
 from lockstep.broker.store.log.scan import DamagedRange
+from lockstep.broker.store.log.scan_run import ScannedRun
 from lockstep.broker.store.log.store_clock import StoreClock
-from lockstep.broker.store.log.stored_record import StoredRecord
+from lockstep.broker.store.log.stored_record import FirstPlace, FrameEnd, ScopeKey, StoredRecord, frame_row
+from lockstep.broker.store.queues.consume_queue import ConsumeQueue
 from lockstep.broker.store.queues.queue_table import QueueTable
 from lockstep.broker.store.queues.rebuild import entry_of
 from lockstep.broker.store.start.losses import LostRow
@@ -31,15 +33,19 @@ class StateReplay(Protocol):
         """Take a state record."""
         ...
 
-    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
-        """Return the running CRC that a frame goes on from, by the frames and the snapshot so far; None if it is not known.
+    def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
+        """Return the running CRC before sequence `first` of this epoch, by the frames and the snapshot so far, or None if it is not known.
 
-        `first` is the first record of the frame.
+        `store_ms` is the time of the frame that begins there.
         """
         ...
 
-    def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
-        """Take a whole frame of an idempotent producer; place and time of its first record are those of its first response."""
+    def frame(self, scope: ScopeKey, end: FrameEnd, place: FirstPlace) -> None:
+        """Take a whole frame of an idempotent producer. If `scopes_fit`, one that another of its scope follows may be left out."""
+        ...
+
+    def scopes_fit(self, count: int) -> bool:
+        """Return whether frames of `count` more scopes would not make it forget any scope: only the last frame of each matters then."""
         ...
 
 
@@ -80,8 +86,8 @@ class ReplaySink:
             return 0 if self._dense else None
         return queue.next
 
-    def crc_before(self, first: StoredRecord, sequence: FrameSequence) -> int | None:
-        return self._replay.crc_before(first, sequence)
+    def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
+        return self._replay.crc_before(scope, epoch, first, store_ms)
 
     def record(self, record: StoredRecord) -> None:
         stamps = self._state.stamps
@@ -95,11 +101,7 @@ class ReplaySink:
         stamps.record_stamp(record.position, record.store_ms)
         if not record.queued:
             return
-        queue = self._queues.get((record.topic, record.queue_id))
-        if queue is None:
-            queue = self._queues.get_or_create(record.topic, record.queue_id)
-            first = 0 if self._dense else record.queue_offset
-            queue.restore(first, first)
+        queue = self._queue(record.topic, record.queue_id, record.queue_offset)
         if missing := record.queue_offset - queue.next:
             for first, end in self._damage.not_lost_ranges(record.topic, record.queue_id, queue.next, record.queue_offset):
                 self._damage.add_lost(record.topic, record.queue_id, first, end)
@@ -108,12 +110,38 @@ class ReplaySink:
             self._queues.entries_added(queue, missing)
         queue.add_entries(entry_of(record), 1)
         self._queues.entries_added(queue, 1)
+        self._write_if_many()
+
+    def scopes_fit(self, count: int) -> bool:
+        return self._replay.scopes_fit(count)
+
+    def run(self, run: ScannedRun) -> None:
+        self._state.stamps.record_stamp(run.position, run.first_ms)
+        self._state.stamps.record_stamp(run.last_record, run.last_ms)
+        for topic, queue_id, first, count, entries in run.queues:
+            queue = self._queue(topic, queue_id, first)
+            queue.add_entries(entries, count)
+            self._queues.entries_added(queue, count)
+        for row in run.frames:
+            self._replay.frame(*row)
+        self._write_if_many()
+
+    def _queue(self, topic: str, queue_id: int, offset: int) -> ConsumeQueue:
+        """Return the queue to which the message with this offset is to be added."""
+        queue = self._queues.get((topic, queue_id))
+        if queue is None:
+            queue = self._queues.get_or_create(topic, queue_id)
+            first = 0 if self._dense else offset
+            queue.restore(first, first)
+        return queue
+
+    def _write_if_many(self) -> None:
         if self._queues.waiting_count > HELD_ENTRIES_MAX:
             self._queues.files.apply_postponed()
             self._queues.flush_all()
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
-        self._replay.frame(first, sequence)
+        self._replay.frame(*frame_row(first, sequence))
 
     def damaged(self, damaged_range: DamagedRange) -> bool:
         self._lost_at = damaged_range.begin
