@@ -19,7 +19,7 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.broker.maintenance import SCRUB_FIRST_MS, SCRUB_REST_MS
 from lockstep.broker.processors.replication import ReplicaProcessor, StatusOfCopyProcessor
 from lockstep.broker.replication.asking import ask_status
-from lockstep.broker.replication.copy_identity import CopyIdentity, Role, new_member, read_copy_identity, save_copy_identity
+from lockstep.broker.replication.copy_identity import CopyIdentity, Role, begin_as_replica, save_copy_identity
 from lockstep.broker.replication.cutting import cut_log
 from lockstep.broker.replication.following import Following, present
 from lockstep.broker.replication.installing import Install, remove_store
@@ -27,7 +27,7 @@ from lockstep.broker.replication.log_parting import PartingAction
 from lockstep.broker.replication.refetching import broken_files, refetch
 from lockstep.broker.replication.serving import REPLICA_LANE
 from lockstep.broker.state import BrokerState
-from lockstep.broker.store import FlushMode, Store
+from lockstep.broker.store import Store
 from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.start.directory import StoreDirectory, locked_directory, parse_identity
 from lockstep.broker.store.start.snapshot import recorded_start
@@ -86,7 +86,6 @@ class RunningReplica:
         self._store: Store | None = None
         self._state: BrokerState | None = None
         self._following: Following | None = None
-        self._may_have_forgotten = False
         self.addresses: dict[str, str] = {}
         login = LoginProcessor(host, security, audit)
         processors = [StatusOfCopyProcessor(self.status, config.name), ReplicaProcessor(self._promote), login]
@@ -106,31 +105,11 @@ class RunningReplica:
         config = self._config
         await self.server.bind()
         self.addresses = await advertise(self.server.addresses, config.advertised(), config.nameservers())
-        with locked_directory(self._host.files, config.store_path()) as directory:
-            self._membership = await self._host.threads.run(self._own_membership, directory)
-            directory.unlock()
+        host, flush = self._host, config.store_config().flush
+        with self._locked() as directory:
+            self._membership = await host.threads.run(begin_as_replica, directory, host.random, host.boot_id(), flush)
         await self.server.start()
         self._tasks.spawn(self._live(), "broker.replica")
-
-    def _own_membership(self, directory: StoreDirectory) -> CopyIdentity:
-        """Return what this store is, as a replica. A store that may lack what it acknowledged is another member from now on."""
-        found = read_copy_identity(directory)
-        boot_id, last_boot = self._host.boot_id(), directory.boot()
-        crashed = last_boot is not None and last_boot[0] != boot_id and last_boot[1] != FlushMode.SYNC.value
-        forgot = directory.is_restored or crashed
-        self._may_have_forgotten = forgot
-        if found is None or forgot or found.role is not Role.REPLICA:
-            kept = found or self._membership
-            member = new_member(self._host.random) if found is None or forgot else found.member
-            found = CopyIdentity(member, Role.REPLICA, installing=kept.installing, cut_to=kept.cut_to)
-            self._host.files.makedirs(directory.own)
-            save_copy_identity(directory, found)
-        directory.mark_boot(boot_id, self._flush)
-        return found
-
-    @property
-    def _flush(self) -> str:
-        return self._config.store_config().flush.value
 
     def _handle(self, command: Command, endpoint: Endpoint) -> None:
         self._dispatcher(command, endpoint)
@@ -317,7 +296,7 @@ class RunningReplica:
             end,
             0 if following is None else following.confirmed,
             0 if following is None else following.applied,
-            may_have_forgotten=self._may_have_forgotten,
+            may_have_forgotten=member.forgot,
             complete=member.complete,
             following=following is not None and following.master is not None,
             master=self._master,

@@ -10,6 +10,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
+from lockstep.broker.store.config import FlushMode
 from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.runtime.host import Random
@@ -41,6 +42,8 @@ class CopyIdentity:
     """Replica: the log is being cut to this position."""
     complete: bool = False
     """Replica: its master has stopped in order, and this store has all of its log."""
+    forgot: bool = False
+    """Replica: it may lack bytes that it had acknowledged under an earlier id, and has not had all of its master's log since."""
 
 
 def new_member(random: Random) -> str:
@@ -73,6 +76,28 @@ def read_copy_identity(directory: StoreDirectory) -> CopyIdentity | None:
 def save_copy_identity(directory: StoreDirectory, membership: CopyIdentity) -> None:
     """Replace the file, durably. For a worker thread while anything is served."""
     directory.replace(copy_identity_path(directory), json.dumps({"format": FORMAT, **asdict(membership)}, indent=1).encode())
+
+
+def begin_as_replica(directory: StoreDirectory, random: Random, boot_id: str, flush: FlushMode) -> CopyIdentity:
+    """Return what the store is in this start of a replica, and store it, before anything is acknowledged.
+
+    A store that was restored from a backup, or whose machine crashed under async flush, is another member from now on.
+    """
+    found, last_boot = read_copy_identity(directory), directory.boot()
+    crashed = last_boot is not None and last_boot[0] != boot_id and last_boot[1] != FlushMode.SYNC.value
+    forgot = directory.is_restored or crashed
+    if found is None or found.role is not Role.REPLICA or forgot:
+        member = new_member(random) if found is None or forgot else found.member
+        if found is not None and found.role is Role.REPLICA:
+            found = replace(found, member=member, complete=False, forgot=True)
+        else:
+            found = CopyIdentity(member, Role.REPLICA, forgot=forgot)
+        directory.make_own()
+        save_copy_identity(directory, found)
+        if directory.is_restored:
+            directory.clear_restored()
+    directory.mark_boot(boot_id, flush.value)
+    return found
 
 
 def has_copies(directory: StoreDirectory) -> bool:

@@ -82,6 +82,8 @@ class Following:
         self.trouble = ""
         """Why nothing can be copied now."""
         self.is_stopping = False
+        self.has_caught_up = False
+        """Whether this log had all of the master's once."""
         self.log_start = 0
         """Where the master's log begins."""
         self.is_complete = False
@@ -150,6 +152,7 @@ class Following:
             self._heard, self.log_start = reply.number, reply.log_start
             if data:
                 self._receive(position, data, endpoint)
+            self.has_caught_up = self.has_caught_up or reply.written == self._log.end
             self.is_complete = reply.complete and reply.written == self._log.end
             if self.is_complete:
                 self._noteworthy.set()

@@ -167,6 +167,10 @@ class ReplicaServer:
             endpoint.on_close.append(self._closed)
         self._sessions[endpoint.id] = _Session(header.member, position)
         self._forgotten.discard(header.member)
+        # A replica that has drawn another id is at the place of the one that it was.
+        for member, replica in list(self.replicas.replicas.items()):
+            if replica.address == header.address and member != header.member and self.replicas.forget(member, now_ms):
+                self._forgotten.add(member)
         self.replicas.connected(header.member, header.address, now_ms)
         self._record_replicas()
         log_limited(log, "info", "replica.connected", replica=header.address, member=header.member, peer=endpoint.peer, end=header.end)
@@ -301,7 +305,9 @@ class ReplicaServer:
         self._state.record_replicas({**known, self.membership.member: self._address()})
 
     async def forget(self, member: str) -> bool:
-        """Let a replica go that will not come back. Return whether it was known."""
+        """Let a replica go that will not come back. Return whether it was known. Raises MessageIllegalError for one that follows now."""
+        if any(session.member == member for session in self._sessions.values()):
+            raise MessageIllegalError(f"replica {member} follows now: stop it first")
         known = self.replicas.forget(member, self._host.clock.boot_ms())
         self._changed()
         if self.membership is None or member not in self.membership.known:

@@ -212,6 +212,11 @@ class StoreDirectory:
 
     # -- changes ---------------------------------------------------------------------------------
 
+    def make_own(self) -> None:
+        """Create the directory lockstep/, if it is missing."""
+        self._files.makedirs(self.own)
+        self._files.sync_directory(self.root)
+
     def establish(self, identity: StoreIdentity, *, fresh: bool) -> None:
         """Create missing directories, and make the identity of a new store durable before anything else."""
         for name in ("commitlog", "consumequeue", "index", "config", "lockstep"):

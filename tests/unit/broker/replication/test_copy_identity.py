@@ -1,0 +1,95 @@
+"""What a store is among the copies of a log: another member since it may lack what it acknowledged, until it has caught up."""
+
+from dataclasses import replace
+
+import pytest
+
+from lockstep.broker.replication.copy_identity import (
+    CopyIdentity,
+    Role,
+    begin_as_replica,
+    has_copies,
+    read_copy_identity,
+    save_copy_identity,
+    with_set,
+    without,
+)
+from lockstep.broker.store.start.directory import StoreDirectory
+from lockstep.testing.simulation.disk import SimFiles
+from support.store_kit import ASYNC, PATH, SYNC, SeededRandom
+
+RANDOM = SeededRandom(1)
+KNOWN = CopyIdentity("known", Role.REPLICA, confirmed=700, cut_to=500, complete=True)
+
+
+def directory_with(identity: CopyIdentity | None, *, boot: tuple[str, str] | None = None, restored: bool = False) -> StoreDirectory:
+    files = SimFiles()
+    files.makedirs(PATH)
+    directory = StoreDirectory(files, PATH)
+    if identity is not None or boot is not None:
+        directory.make_own()
+    if identity is not None:
+        save_copy_identity(directory, identity)
+    if boot is not None:
+        directory.mark_boot(*boot)
+    if restored:
+        directory.mark_restored()
+    return directory
+
+
+def test_new_directory_is_a_new_member_that_has_forgotten_nothing() -> None:
+    directory = directory_with(None)
+    found = begin_as_replica(directory, RANDOM, "boot-1", ASYNC)
+    assert (found.role, found.forgot, len(found.member)) == (Role.REPLICA, False, 16)
+    assert (read_copy_identity(directory), directory.boot()) == (found, ("boot-1", "async"))
+
+
+@pytest.mark.parametrize(
+    ("boot", "restored", "forgets"),
+    [
+        (("boot-1", "async"), False, False),
+        (("boot-1", "sync"), False, False),
+        (("boot-0", "sync"), False, False),
+        (("boot-0", "async"), False, True),
+        (("boot-1", "async"), True, True),
+        (("boot-0", "sync"), True, True),
+    ],
+)
+def test_replica_is_another_member_after_its_machine_crashed_under_async_flush_or_a_backup(
+    boot: tuple[str, str], restored: bool, forgets: bool
+) -> None:
+    directory = directory_with(KNOWN, boot=boot, restored=restored)
+    found = begin_as_replica(directory, RANDOM, "boot-1", SYNC)
+    if forgets:
+        assert found.member != KNOWN.member
+        assert found == replace(KNOWN, member=found.member, complete=False, forgot=True)
+    else:
+        assert found == KNOWN
+    assert (read_copy_identity(directory), directory.boot(), directory.is_restored) == (found, ("boot-1", "sync"), False)
+    assert begin_as_replica(directory, RANDOM, "boot-1", SYNC) == found, "until it has caught up"
+
+
+def test_old_master_becomes_a_replica_without_its_set_and_its_confirmed_position() -> None:
+    master = CopyIdentity("m", Role.MASTER, members={"a": "host-a"}, known={"a": "host-a"}, confirmed=9)
+    found = begin_as_replica(directory_with(master, boot=("boot-1", "async")), RANDOM, "boot-1", ASYNC)
+    assert found == CopyIdentity("m", Role.REPLICA)
+
+
+def test_forgotten_replica_is_known_until_it_has_left_the_set() -> None:
+    identity = with_set(CopyIdentity("m", Role.MASTER, known={"a": "host-a"}), {"b": "host-b"})
+    assert identity.known == {"a": "host-a", "b": "host-b"}
+    assert without(identity, {"a", "b"}) == replace(identity, known={"b": "host-b"})
+    assert without(with_set(identity, {}), {"a", "b"}) == CopyIdentity("m", Role.MASTER)
+
+
+@pytest.mark.parametrize(
+    ("identity", "expected"),
+    [
+        (None, False),
+        (CopyIdentity("m", Role.MASTER), False),
+        (CopyIdentity("m", Role.MASTER, known={"a": "host-a"}), True),
+        (CopyIdentity("m", Role.REPLICA), True),
+    ],
+)
+def test_store_has_copies_if_it_is_one_or_knows_one(identity: CopyIdentity | None, expected: bool) -> None:
+    assert has_copies(directory_with(identity)) is expected
