@@ -55,6 +55,7 @@ log = get_logger("broker")
 PAUSE_S = 1
 """How often a master that does not answer is asked for a copy."""
 SAME_DAMAGE_PAUSE_S = 30
+NOT_WHOLE = "this replica is not a whole copy now: promote another one, or wait"
 SAVE_S = 1
 """How late the recorded confirmed position may be."""
 ANSWER_MS = 5_000
@@ -83,6 +84,8 @@ class RunningReplica:
         self._master = config.replica_of
         self._on_promoted = on_promoted
         self._membership = CopyIdentity("", Role.REPLICA)
+        self._changing = asyncio.Lock()
+        """Held while the store is closed, changed or promoted."""
         self._store: Store | None = None
         self._state: BrokerState | None = None
         self._following: Following | None = None
@@ -121,6 +124,9 @@ class RunningReplica:
 
     # ------------------------------------------------------------------------------------------------------------- following
 
+    def _is_promoted(self) -> bool:
+        return self._membership.role is Role.MASTER
+
     @contextmanager
     def _locked(self) -> Iterator[StoreDirectory]:
         with locked_directory(self._host.files, self._config.store_path()) as directory:
@@ -132,8 +138,11 @@ class RunningReplica:
     async def _live(self) -> None:
         damaged: int | None = None
         while True:
-            with self._locked() as directory:
-                is_ready = await self._prepare(directory, damaged)
+            async with self._changing:
+                if self._is_promoted():
+                    return
+                with self._locked() as directory:
+                    is_ready = await self._prepare(directory, damaged)
             if not is_ready:
                 await asyncio.sleep(PAUSE_S)
                 continue
@@ -146,11 +155,18 @@ class RunningReplica:
                 log_limited(log, "error", "replica.damaged", position=damaged, error=str(error), then="its master is asked for the file")
                 continue
             damaged = None
-            with self._locked() as directory:
-                if reply.action == PartingAction.TRUNCATE:
-                    await self._cut(directory, reply.keep)
-                else:
-                    await self._begin_anew(directory, "the master does not have the log that this one goes on from")
+            async with self._changing:
+                if self._is_promoted():
+                    return
+                with self._locked() as directory:
+                    await self._part(directory, reply)
+
+    async def _part(self, directory: StoreDirectory, reply: ReplicaFollowReply) -> None:
+        """Change the store as its master has said."""
+        if reply.action == PartingAction.TRUNCATE:
+            await self._cut(directory, reply.keep)
+        else:
+            await self._begin_anew(directory, "the master does not have the log that this one goes on from")
 
     async def _prepare(self, directory: StoreDirectory, damaged: int | None) -> bool:
         """Make the files of the store those of a whole copy. Return whether they are; otherwise it has to be tried again."""
@@ -249,19 +265,21 @@ class RunningReplica:
                     raise error
             return copying.result()
         finally:
-            self._store = self._following = None
-            await store.close(clean=False)
+            async with self._changing:
+                self._store = self._following = None
+                await store.close(clean=False)
 
     async def _keep(self, store: Store, following: Following) -> None:
         """Record, once a second, up to where the log is known to be confirmed, and whether it is complete. Remove what the master has."""
         while not following.is_stopping:
             await following.wait_noteworthy(SAVE_S)
-            wanted = replace(
-                self._membership, confirmed=max(self._membership.confirmed, following.confirmed), complete=following.is_complete
-            )
-            if wanted != self._membership:
-                await store.change_directory(partial(_save, wanted))
-                self._membership = wanted
+            async with self._changing:
+                known, confirmed = self._membership, max(self._membership.confirmed, following.confirmed)
+                forgot = known.forgot and not following.has_caught_up
+                wanted = replace(known, confirmed=confirmed, complete=following.is_complete, forgot=forgot)
+                if wanted != known and known.role is Role.REPLICA:
+                    await store.change_directory(partial(_save, wanted))
+                    self._membership = wanted
             if following.log_start > store.log_bounds[0]:
                 await store.follow_retention(following.log_start)
 
@@ -313,19 +331,24 @@ class RunningReplica:
 
     async def _promote(self, force: bool) -> None:
         """Make this store one of a master, durably. Raises ServiceNotAvailableError if that would lose something, unless `force`."""
-        store, state, member = self._store, self._state, self._membership
-        if store is None or state is None or member.installing:
-            raise ServiceNotAvailableError("this replica is not a whole copy yet: promote another one, or wait")
+        store, state = self._store, self._state
+        if store is None or state is None:
+            raise ServiceNotAvailableError(NOT_WHOLE)
         await self._check_promotion(state, force)
-        known = {each: address for each, address in state.replicas.items() if each != member.member}
-        promoted = CopyIdentity(member.member, Role.MASTER, known=known)
+        async with self._changing:
+            member = self._membership
+            if self._store is not store or member.role is Role.MASTER:
+                raise ServiceNotAvailableError(NOT_WHOLE)
+            known = {each: address for each, address in state.replicas.items() if each != member.member}
+            promoted = CopyIdentity(member.member, Role.MASTER, known=known)
 
-        def promote(directory: StoreDirectory) -> None:
-            if not member.complete:
-                directory.mark_restored()
-            save_copy_identity(directory, promoted)
+            def promote(directory: StoreDirectory) -> None:
+                if not member.complete:
+                    directory.mark_restored()
+                save_copy_identity(directory, promoted)
 
-        await store.change_directory(promote)
+            await store.change_directory(promote)
+            self._membership = promoted
         log.warning("replica.promoted", was_replica_of=self._master, log_end=store.log_bounds[1], complete=member.complete, force=force)
         self._on_promoted()
 
