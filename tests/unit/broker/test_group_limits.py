@@ -16,7 +16,7 @@ from lockstep.broker.processors.topic import TopicProcessor
 from lockstep.broker.processors.user_quotas import UserQuotas
 from lockstep.broker.tables.topic_table import TopicTable
 from lockstep.broker.tables.write_holds import WriteHolds
-from lockstep.protocol.bodies import ConsumeFromWhere, GroupSettings, LockResult, LockVerdict, QueueOffset, ResetBody
+from lockstep.protocol.bodies import ConsumeFromWhere, GroupSettings, LockResult, LockVerdict, QueueOffset, ReplicaStatus, ResetBody
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.errors import BrokerError, LocalProtocolError, NoPermissionError, ServiceNotAvailableError
@@ -445,7 +445,8 @@ async def test_scrape_reads_at_most_a_slice_of_entries_per_turn(monkeypatch: pyt
         security = OPEN
 
     parts = Config(), Store(), State(), Pulls(), Figures(Store(), State(), Pulls())  # type: ignore[arg-type]
-    metrics = BrokerMetrics(*parts, RequestAudit("c"), UserQuotas(None, Clock()))  # type: ignore[arg-type]
+    status = ReplicaStatus("broker-a", "c", "", "master", "", 1, 0, 0, 0)
+    metrics = BrokerMetrics(*parts, RequestAudit("c"), UserQuotas(None, Clock()), lambda: status)  # type: ignore[arg-type]
     monkeypatch.setattr(BrokerMetrics, "_log", lambda self, figures: None)
     scrape = asyncio.ensure_future(metrics.render({}, Server()))
     while not scrape.done():
