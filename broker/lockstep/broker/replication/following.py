@@ -141,7 +141,10 @@ class Following:
             has_room = await self._has_room()
             header = self._fetch(FETCH_BYTES_MAX if has_room else 0)
             position = header.position
-            response = checked(await endpoint.request(RequestCode.REPLICA_FETCH, to_plain(header), timeout_ms=ANSWER_MS))
+            asked = endpoint.request(RequestCode.REPLICA_FETCH, to_plain(header), timeout_ms=ANSWER_MS)
+            if self.confirmed > self._log.applied:
+                self._can_apply.set()  # the request, for which acknowledgements wait, leaves first
+            response = checked(await asked)
             reply = from_plain(ReplicaFetchReply, response.fields)
             data = response.body
             if reply.term != term or reply.number != self._heard + 1 or crc32(data) != reply.crc or len(data) > header.max_bytes:
@@ -156,9 +159,7 @@ class Following:
             self.is_complete = reply.complete and reply.written == self._log.end
             if self.is_complete:
                 self._noteworthy.set()
-            if reply.confirmed > self.confirmed:
-                self.confirmed = reply.confirmed
-                self._can_apply.set()
+            self.confirmed = max(self.confirmed, reply.confirmed)
             if not has_room:
                 await asyncio.sleep(BEAT_MS / 1000)
 
