@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES
-from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.broker.store.queues import rebuild
 from lockstep.broker.store.queues.rebuild import EntryRebuild
 from lockstep.testing.simulation.disk import SimFiles
@@ -88,16 +87,18 @@ async def test_entries_waiting_to_be_written_are_limited_over_all_queues(monkeyp
     await store.write_snapshot([])
     await kill(store, files)
     files.remove_tree("/store/consumequeue/orders")
-    waiting = []
-    record = EntryRebuild.record
+    waiting, written = [], 0
+    fill = EntryRebuild._fill
 
-    def counted(sink: EntryRebuild, each: StoredRecord) -> None:
-        record(sink, each)
+    def counted(sink: EntryRebuild, topic: str, queue_id: int, first: int, entries: bytes) -> None:
+        nonlocal written
+        fill(sink, topic, queue_id, first, entries)
+        written += len(entries) // ENTRY_BYTES
         waiting.append(sum(len(wanted.waiting) for wanted in sink._ranges.values()))
 
-    monkeypatch.setattr(EntryRebuild, "record", counted)
+    monkeypatch.setattr(EntryRebuild, "_fill", counted)
     store = await open_store(files, **SMALL)
-    assert len(waiting) >= queue_count * count
+    assert written >= queue_count * count
     assert max(waiting) <= 50 * ENTRY_BYTES
     for queue_id in range(queue_count):
         assert list((await read_queue_as_consumer(store, "orders", queue_id)).found.values()) == [

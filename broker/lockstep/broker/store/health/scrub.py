@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from lockstep.broker.store.log.append import ENTRY_BYTES
+from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES
 from lockstep.broker.store.log.commit_log import CommitLog
 from lockstep.broker.store.log.scan import DamagedRange, LogScan, ReadAt
+from lockstep.broker.store.log.scan_run import ScannedRun
 from lockstep.broker.store.log.stored_record import ScopeKey, StoredRecord
 from lockstep.broker.store.queues.queue_table import StoreQueueKey
 from lockstep.broker.store.queues.rebuild import entry_of
@@ -115,6 +116,7 @@ class Scrub:
             window_bytes=window_bytes,
             keep_until=keep_until,
             on_overtaken=self._overtaken,
+            runs=self,
         )
 
         async def compare(position: int) -> None:
@@ -184,30 +186,56 @@ class Scrub:
     def crc_before(self, scope: ScopeKey, epoch: int, first: int, store_ms: int) -> int | None:
         return None
 
+    def scopes_fit(self, count: int) -> bool:
+        return True
+
     def record(self, record: StoredRecord) -> None:
         self.record_count += 1
         if not record.queued:
             return
         key, offset = (record.topic, record.queue_id), record.queue_offset
-        before = self._unproved.pop(key, None)
-        if before is not None:
-            if 0 < offset - before.queue_offset <= 1 + self._missing_max:
-                self._count(before)
-            else:
-                self._misplaced(before, f"the next record has {offset}")
-        if key not in self._next and self._report.first(key) not in (None, offset):
+        self._prove(key, offset)
+        if self._begins_elsewhere(key, offset):
             self._unproved[key] = record
         else:
             self._count(record)
 
+    def take_run(self, run: ScannedRun) -> None:
+        for topic, queue_id, first, count, entries in run.queues:
+            self.record_count += count
+            key = topic, queue_id
+            self._prove(key, first)
+            if count == 1 and self._begins_elsewhere(key, first):
+                position, size, tag = ENTRY.unpack(entries)
+                self._unproved[key] = StoredRecord(topic, queue_id, first, position, size, tag, run.first_ms, True, None, None)
+            else:
+                self._count_entries(key, first, entries)
+
+    def _prove(self, key: StoreQueueKey, offset: int) -> None:
+        """Count the record before, if it was not sure to have the right queue offset, or report it."""
+        before = self._unproved.pop(key, None)
+        if before is None:
+            return
+        if 0 < offset - before.queue_offset <= 1 + self._missing_max:
+            self._count(before)
+        else:
+            self._misplaced(before, f"the next record has {offset}")
+
+    def _begins_elsewhere(self, key: StoreQueueKey, offset: int) -> bool:
+        return key not in self._next and self._report.first(key) not in (None, offset)
+
     def _count(self, record: StoredRecord) -> None:
         """Count a good record: its entry has to name it."""
-        key, offset = (record.topic, record.queue_id), record.queue_offset
+        key = record.topic, record.queue_id
         if record.body is not None:
-            self._next[key] = offset + 1
-            return  # the broker's own state has no consume queue
+            self._next[key] = record.queue_offset + 1  # the broker's own state has no consume queue
+        else:
+            self._count_entries(key, record.queue_offset, entry_of(record))
+
+    def _count_entries(self, key: StoreQueueKey, offset: int, entries: bytes) -> None:
+        """Count good records of one queue, from `offset` on, which have these entries."""
         following = self._next.get(key, self._report.first(key))
-        self._next[key] = offset + 1
+        self._next[key] = offset + len(entries) // ENTRY_BYTES
         if following is None:
             following = offset
         if offset > following:
@@ -216,7 +244,7 @@ class Scrub:
         if run is None or offset > following:  # entries of lost messages are not compared
             run = self._open[key] = _Run(key, offset)
             self._runs.append(run)
-        run.entries += entry_of(record)
+        run.entries += entries
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         pass

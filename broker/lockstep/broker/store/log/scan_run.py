@@ -58,7 +58,7 @@ class RunSink(Protocol):
         """Return whether only the last frame matters of each scope in a run with at most `count` of them."""
         ...
 
-    def run(self, run: ScannedRun) -> None: ...
+    def take_run(self, run: ScannedRun) -> None: ...
 
 
 class RunScan:
@@ -86,7 +86,7 @@ class RunScan:
         if size:
             for scope, last, _ in frames:
                 self._scopes[scope] = last
-            self._sink.run(run)
+            self._sink.take_run(run)
         return run
 
     def _queue(self, name: bytes, queue_id: int) -> tuple[str, int] | None:

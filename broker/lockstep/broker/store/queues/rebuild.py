@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from lockstep.broker.store.health.damage import lost_entry
 from lockstep.broker.store.log.append import ENTRY, ENTRY_BYTES, due_of
 from lockstep.broker.store.log.scan import DamagedRange
+from lockstep.broker.store.log.scan_run import ScannedRun
 from lockstep.broker.store.log.stored_record import ScopeKey, StoredRecord
 from lockstep.broker.store.queues.consume_queue import ConsumeQueue, QueueFiles
 from lockstep.protocol.messages.sequence import FrameSequence
@@ -77,14 +78,31 @@ class EntryRebuild:
             return
         if self._next is not None:
             self._next[record.topic, record.queue_id] = record.queue_offset + 1
-        wanted = self._ranges.get((record.topic, record.queue_id))
-        if wanted is None or not wanted.next <= record.queue_offset < wanted.end:
+        self._fill(record.topic, record.queue_id, record.queue_offset, entry_of(record))
+
+    def scopes_fit(self, count: int) -> bool:
+        return True
+
+    def take_run(self, run: ScannedRun) -> None:
+        for topic, queue_id, first, count, entries in run.queues:
+            if self._next is not None:
+                self._next[topic, queue_id] = first + count
+            self._fill(topic, queue_id, first, entries)
+
+    def _fill(self, topic: str, queue_id: int, first: int, entries: bytes) -> None:
+        """Write those of these entries of a queue, from `first` on, that are missing."""
+        wanted = self._ranges.get((topic, queue_id))
+        if wanted is None:
             return
-        if record.queue_offset > wanted.next:
-            self._lose(wanted, record.queue_offset, record.position)
+        low, high = max(first, wanted.next), min(first + len(entries) // ENTRY_BYTES, wanted.end)
+        if low >= high:
+            return
+        found = entries[(low - first) * ENTRY_BYTES : (high - first) * ENTRY_BYTES]
+        if low > wanted.next:
+            self._lose(wanted, low, ENTRY.unpack_from(found)[0])
         wanted.fills = True
-        self._add_entries(wanted, entry_of(record), 1)
-        self.count += 1
+        self._add_entries(wanted, found, high - low)
+        self.count += high - low
 
     def frame(self, first: StoredRecord, sequence: FrameSequence) -> None:
         pass

@@ -196,7 +196,7 @@ class QueueRecovery:
             # The entries of records after the snapshot are in memory.
             begins_lost = self._damage.is_lost(queue.topic, queue.queue_id, queue.min, queue.min + 1)
             sink.add_range(queue, queue.min, following, keeps_first=begins_lost)
-        scan = LogScan(self._log, self._log.start, sink, limit, known=self._damage.ranges)
+        scan = LogScan(self._log, self._log.start, sink, limit, known=self._damage.ranges, runs=sink)
         await scan.run(on_progress)
         sink.finish(scan.end)
 

@@ -115,7 +115,7 @@ class ReplaySink:
     def scopes_fit(self, count: int) -> bool:
         return self._replay.scopes_fit(count)
 
-    def run(self, run: ScannedRun) -> None:
+    def take_run(self, run: ScannedRun) -> None:
         self._state.stamps.record_stamp(run.position, run.first_ms)
         self._state.stamps.record_stamp(run.last_record, run.last_ms)
         for topic, queue_id, first, count, entries in run.queues:
