@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from lockstep.client import ConsumeFromWhere, Message, Producer, PullConsumer
+from lockstep.operations.admin_client import AdminClient
+from lockstep.runtime.host import Host
 from support.cluster import LOOK_S, QUICK, WAIT_S, Cluster
 from support.http import fetch
 from support.ports import free_ports
@@ -57,6 +59,16 @@ class Pair:
         return float(found[0]) if found else None
 
 
+async def counts(cluster: Cluster, address: str) -> tuple[int | None, dict[str, int] | None]:
+    """Return what a copy counts, when a replica has applied all."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            status = await AdminClient(Host.current(), cluster.nameservers).copy_status(address, counts=True)
+            if status.applied == status.end:
+                return status.messages, status.consumed
+            await asyncio.sleep(LOOK_S)
+
+
 async def consume(cluster: Cluster, count: int) -> list[int]:
     """Consume so many messages in the group `billing`, in order, and commit them."""
     consumer = PullConsumer("billing", nameserver=cluster.nameservers, consume_from_where=ConsumeFromWhere.FIRST_OFFSET).subscribe("orders")
@@ -92,6 +104,8 @@ async def test_replica_is_promoted_serves_and_gets_the_old_master_as_its_replica
         refused = await cluster.command("replica", "promote", replica, "--yes", code=1)
         assert f"the master of broker broker-a at {master} answers" in refused
 
+        assert await counts(cluster, master) == (20, {})
+        assert await counts(cluster, replica) == (20, {})
         await cluster.kill("broker-a")
         found = await pair.copies("--address", replica)
         assert (found[master]["role"], found[replica]["following"]) == (None, False)

@@ -144,7 +144,7 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.REPLICA_FETCH: (replication.ReplicaFetchHeader, None),
     R.REPLICA_ACK: (replication.ReplicaAckHeader, None),
     R.REPLICA_FILE: (replication.ReplicaFileHeader, None),
-    R.REPLICA_STATUS: (None, None),
+    R.REPLICA_STATUS: (replication.ReplicaStatusHeader, None),
     R.REPLICA_PROMOTE: (replication.ReplicaPromoteHeader, None),
     R.REPLICA_FORGET: (replication.ReplicaForgetHeader, None),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),

@@ -227,7 +227,7 @@ class RunningBroker:
             OverviewProcessor(coordination, figures, store, budget, self.status, self._connection_count, lambda: pulls.held_count),
             GroupEventsProcessor(coordination, host.clock, budget),
             ReplicaServerProcessor(self.replicas, store, *names),
-            StatusOfCopyProcessor(self.replica_status, config.name),
+            StatusOfCopyProcessor(self.replica_status, config.name, lambda: (store, state)),
             ResetProcessor(coordination, connections, store, state.topics, budget),
             ReplyProcessor(connections, host.clock, self.quotas),
             AssignmentProcessor(coordination, registration.route),

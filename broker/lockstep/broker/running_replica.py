@@ -91,7 +91,7 @@ class RunningReplica:
         self._following: Following | None = None
         self.addresses: dict[str, str] = {}
         login = LoginProcessor(host, security, audit)
-        processors = [StatusOfCopyProcessor(self.status, config.name), ReplicaProcessor(self._promote), login]
+        processors = [StatusOfCopyProcessor(self.status, config.name, self._tables), ReplicaProcessor(self._promote), login]
         lanes = {REPLICA_LANE: LaneLimits(concurrency=1, queue_max=16)}
         self._dispatcher = Dispatcher(processors, None, lanes, None, None, login.gate, audit, self._refuse)
         self.server = Server(
@@ -321,6 +321,9 @@ class RunningReplica:
             trouble="it is being installed" if member.installing else "" if following is None else following.trouble,
             known=known,
         )
+
+    def _tables(self) -> tuple[Store, BrokerState] | None:
+        return None if self._store is None or self._state is None else (self._store, self._state)
 
     def unready_reasons(self) -> tuple[str, ...]:
         """Return why the replica is not a whole copy now."""

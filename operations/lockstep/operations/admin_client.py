@@ -66,7 +66,7 @@ from lockstep.protocol.headers.offsets import (
     ViewMessageHeader,
 )
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
-from lockstep.protocol.headers.replication import ReplicaForgetHeader, ReplicaPromoteHeader
+from lockstep.protocol.headers.replication import ReplicaForgetHeader, ReplicaPromoteHeader, ReplicaStatusHeader
 from lockstep.protocol.headers.routes import (
     CreateTopicHeader,
     ForgetDeletionsHeader,
@@ -275,9 +275,10 @@ class AdminClient:
         """Return a broker's report about itself."""
         return decode_body(BrokerStatus, (await self.request(broker, RequestCode.GET_BROKER_RUNTIME_INFO)).body)
 
-    async def copy_status(self, address: str) -> ReplicaStatus:
+    async def copy_status(self, address: str, *, counts: bool = False) -> ReplicaStatus:
         """Return what the copy of a broker's log at an address, a master or a replica, reports of itself."""
-        return decode_body(ReplicaStatus, checked(await self._cluster.request(address, RequestCode.REPLICA_STATUS)).body)
+        header = ReplicaStatusHeader(counts)
+        return decode_body(ReplicaStatus, checked(await self._cluster.request(address, RequestCode.REPLICA_STATUS, header)).body)
 
     async def promote_replica(self, address: str, *, force: bool) -> None:
         """Make the replica at an address the master of its broker, which begins to start as such."""

@@ -1,9 +1,12 @@
 """REPLICA_*: requests of replicas to their master, and of tools to both (broker/replication)."""
 
 import re
+from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from lockstep.broker.replication.serving import FETCH_BYTES_MAX, REPLICA_LANE, ReplicaServer
+from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.protocol.bodies import LogTerms, ReplicaStatus
 from lockstep.protocol.codes import RequestCode
@@ -16,6 +19,7 @@ from lockstep.protocol.headers.replication import (
     ReplicaFollowHeader,
     ReplicaForgetHeader,
     ReplicaPromoteHeader,
+    ReplicaStatusHeader,
 )
 from lockstep.runtime.requests.dispatch import handles
 from lockstep.runtime.requests.needs import GET, UPDATE, inside, on_cluster
@@ -28,15 +32,27 @@ FILE_NAMES = re.compile(r"identity|proof|damage|snapshot(-\d{20})?")
 class StatusOfCopyProcessor:
     """Handles REPLICA_STATUS, at a master and at a replica."""
 
-    def __init__(self, status: Callable[[], ReplicaStatus], broker_name: str) -> None:
+    def __init__(
+        self, status: Callable[[], ReplicaStatus], broker_name: str, tables: Callable[[], tuple[Store, BrokerState] | None]
+    ) -> None:
+        """`tables` returns what is counted, None while there is nothing."""
         self._status = status
         self._broker_name = broker_name
+        self._tables = tables
 
-    @handles(RequestCode.REPLICA_STATUS, needs=[inside(f"Get cluster, or {OF_BROKERS}")])
+    @handles(RequestCode.REPLICA_STATUS, ReplicaStatusHeader, needs=[inside(f"Get cluster, or {OF_BROKERS}")])
     def status(self, request: Request) -> HandlerResult:
         if not request.user.may_be_broker(self._broker_name):
             on_cluster(GET).check(request)
-        return request.reply(body=self._status())
+        header: ReplicaStatusHeader = request.header
+        status, tables = self._status(), self._tables()
+        if header.counts and tables is not None:
+            store, state = tables
+            consumed: Counter[str] = Counter()
+            for (group, _, _), progress in state.coordination.state.progress:
+                consumed[group] += progress.offset
+            status = replace(status, messages=store.message_count, consumed=dict(consumed))
+        return request.reply(body=status)
 
 
 class ReplicaServerProcessor:

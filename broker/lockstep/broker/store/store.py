@@ -675,6 +675,11 @@ class Store:
                 log_limited(log, "info", "disk.recovered", **facts)
         return status
 
+    @property
+    def message_count(self) -> int:
+        """Return the number of messages that the queues ever had, confirmed or not."""
+        return sum(queue.next for queue in self._queues)
+
     def queue_totals(self) -> Iterator[tuple[str, int, int, int]]:
         """Yield (topic, messages, stored, bytes) of each queue: all messages ever appended, those that are stored, and record bytes since
         the store was opened.

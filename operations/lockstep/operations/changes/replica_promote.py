@@ -19,6 +19,7 @@ STEP_S = 0.2
 WAIT_MS = 120_000
 """How long the command waits until the new master serves: it reads the end of its log first, and registers."""
 SAY_MS = 5_000
+GROUPS_NAMED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +57,12 @@ class ReplicaPromote(Operation):
         found = of_broker(await read_copies(admin, addresses={address: name}), name)
         _check_no_master(found, status)
         others = [each for each in found if each.status is None or each.status.member != status.member]
+        furthest = max((each for each in others if _has_more(each, status)), key=_end, default=None)
+        counted = None if furthest is None else (await admin.copy_status(address, counts=True), await _counted(admin, furthest.address))
         effect = [
             f"The replica at {address} becomes the master of broker {name}. Its log ends at {status.end}, in term {status.term}.",
             *expected_loss(status, others, force=self.force),
+            *([] if counted is None or counted[1] is None else lacking(counted[0], counted[1])),
         ]
 
         async def carry_out() -> ChangeOutcome:
@@ -83,6 +87,34 @@ def _check_no_master(found: Sequence[LogCopy], status: ReplicaStatus) -> None:
                 f"nothing was changed: the master of broker {each.broker} at {each.address} answers. Stop it for good first: two masters "
                 "of one log lose messages"
             )
+
+
+def _has_more(copy: LogCopy, status: ReplicaStatus) -> bool:
+    other = copy.status
+    return other is not None and other.store_id == status.store_id and (other.term, other.end) > (status.term, status.end)
+
+
+def _end(copy: LogCopy) -> int:
+    return 0 if copy.status is None else copy.status.end
+
+
+async def _counted(admin: AdminClient, address: str) -> ReplicaStatus | None:
+    try:
+        return await admin.copy_status(address, counts=True)
+    except (LockstepError, OSError):
+        return None
+
+
+def lacking(copy: ReplicaStatus, other: ReplicaStatus) -> list[str]:
+    """Return in sentences which messages, and which progress of groups, a copy lacks that another one has."""
+    if copy.messages is None or other.messages is None:
+        return []
+    behind = {group: offsets - (copy.consumed or {}).get(group, 0) for group, offsets in (other.consumed or {}).items()}
+    back = sorted(((offsets, group) for group, offsets in behind.items() if offsets > 0), reverse=True)
+    named = ", ".join(f"{group} by {offsets:,}" for offsets, group in back[:GROUPS_NAMED_MAX])
+    more = f" and {len(back) - GROUPS_NAMED_MAX} more" if len(back) > GROUPS_NAMED_MAX else ""
+    groups = f"The progress of {len(back)} groups goes back: {named}{more}." if back else "The progress of no group goes back."
+    return [f"It lacks {max(0, other.messages - copy.messages):,} messages that the other copy has.", groups]
 
 
 def expected_loss(status: ReplicaStatus, others: Sequence[LogCopy], *, force: bool) -> list[str]:
@@ -119,10 +151,7 @@ def _refusals(status: ReplicaStatus, others: Sequence[LogCopy], *, force: bool) 
     found = []
     if status.may_have_forgotten:
         found.append("it may have lost messages that it had acknowledged (its machine crashed, or it was restored)")
-    for each in others:
-        other = each.status
-        if other is not None and other.store_id == status.store_id and (other.term, other.end) > (status.term, status.end):
-            found.append(f"the copy at {each.address} has more, which would be lost")
+    found += [f"the copy at {each.address} has more, which would be lost" for each in others if _has_more(each, status)]
     if force:
         return [f"With --force it is promoted although {each}." for each in found]
     return [f"It refuses without --force: {each}." for each in found]

@@ -60,6 +60,10 @@ class ReplicaStatus:
     master: str = ""
     """A replica's: the address that it follows."""
     trouble: str = ""
+    messages: int | None = None
+    """The number of messages that its queues ever had, if that was asked for: those of two copies can be compared."""
+    consumed: dict[str, int] | None = None
+    """Group → the sum of its offsets in all queues, if that was asked for."""
     replicas: tuple[ReplicaStanding, ...] = ()
     """A master's."""
     known: dict[str, str] = field(default_factory=dict)

@@ -103,6 +103,14 @@ class ReplicaFileReply:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaStatusHeader:
+    """REPLICA_STATUS (30034): asks a copy of the log, a master or a replica, for its status."""
+
+    counts: bool = False
+    """Count its messages, and what its groups have consumed."""
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaPromoteHeader:
     """REPLICA_PROMOTE (30036): a replica becomes the master."""
 

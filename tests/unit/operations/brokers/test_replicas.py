@@ -10,7 +10,7 @@ import pytest
 from lockstep.dashboard.known_copies import KnownCopies
 from lockstep.operations.brokers.replica_query import read_copies
 from lockstep.operations.brokers.replicas import LogCopy, check_replicas
-from lockstep.operations.changes.replica_promote import expected_loss
+from lockstep.operations.changes.replica_promote import expected_loss, lacking
 from lockstep.operations.progress import Reporter
 from lockstep.protocol.bodies import BrokerAddress, ReplicaStanding, ReplicaStatus
 from lockstep.protocol.errors import TransportError
@@ -176,3 +176,16 @@ def test_plan_of_a_promotion_says_what_would_be_lost(
     text = " ".join(expected_loss(replace(REPLICA, following=False, **changed), others, force=force))
     assert all(each in text for each in expected), text
     assert not any(each in text for each in absent), text
+
+
+def test_promotion_says_which_messages_and_whose_progress_another_copy_has_more_of() -> None:
+    copy = replace(REPLICA, messages=1_000, consumed={"billing": 700, "mail": 40})
+    other = replace(REPLICA, messages=3_500, consumed={"billing": 900, "mail": 40, "audit": 1_200})
+    assert lacking(copy, other) == [
+        "It lacks 2,500 messages that the other copy has.",
+        "The progress of 2 groups goes back: audit by 1,200, billing by 200.",
+    ]
+    many = replace(other, consumed={f"g{number}": number for number in range(1, 9)})
+    assert lacking(copy, many)[1] == "The progress of 8 groups goes back: g8 by 8, g7 by 7, g6 by 6, g5 by 5, g4 by 4 and 3 more."
+    assert lacking(copy, replace(other, consumed={}))[1] == "The progress of no group goes back."
+    assert lacking(REPLICA, other) == [], "a copy that is being installed counts nothing"
