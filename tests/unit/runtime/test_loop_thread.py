@@ -156,6 +156,15 @@ async def test_blocking_call_on_an_event_loop_raises() -> None:
         thread.call(lambda service: service.double(1))
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell starts programs in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_keyboard_interrupt_cancels_the_call_and_is_raised_immediately() -> None:
     service = Service()
     with running(service) as thread:
