@@ -43,7 +43,8 @@ class RoleError(LockstepError):
 async def is_replica(host: Host, config: BrokerConfig, security: ClientSecurity) -> bool:
     """Return whether a broker starts as a replica, by its settings and its store. Raises RoleError, StoreError.
 
-    A promoted replica stays a master although its settings still name the old one, unless that has come to rule again.
+    A promoted replica stays a master although its settings still name the old one, unless that has come to rule again. Any other master
+    that is started with `--replica-of` is a replica from then on, whether or not its master answers.
     """
     if config.replica_of is None and not host.files.exists(f"{config.store_path()}/lockstep/replica"):
         return False
@@ -57,7 +58,7 @@ async def is_replica(host: Host, config: BrokerConfig, security: ClientSecurity)
                 "`lockstep replica promote`, if its master does not come back"
             )
         return False
-    if found is None or found.role is Role.REPLICA:
+    if found is None or found.role is Role.REPLICA or found.instead_of != config.replica_of:
         return True
     status = await ask_status(host, config.replica_of, security)
     if status is not None and status.role == Role.MASTER and status.term > term:

@@ -44,6 +44,8 @@ class CopyIdentity:
     """Replica: its master has stopped in order, and this store has all of its log."""
     forgot: bool = False
     """Replica: it may lack bytes that it had acknowledged under an earlier id, and has not had all of its master's log since."""
+    instead_of: str = ""
+    """Master that was promoted: the address of its former master. Settings that still name that one do not make it a replica again."""
 
 
 def new_member(random: Random) -> str:

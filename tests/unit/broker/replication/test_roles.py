@@ -1,0 +1,95 @@
+"""Which store starts as what, and that its file of copies loses no change to another one."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from lockstep.broker.config import BrokerConfig
+from lockstep.broker.replication.asking import RoleError, is_replica
+from lockstep.broker.replication.copy_identity import CopyIdentity, Role, save_copy_identity
+from lockstep.broker.replication.serving import ReplicaServer
+from lockstep.broker.store.start.directory import locked_directory
+from lockstep.runtime.clock import Clock
+from lockstep.runtime.security.client_security import NO_SECURITY
+from lockstep.testing.simulation import SimFiles
+
+OLD, NEW = "127.0.0.1:1", "127.0.0.1:2"
+"""Nothing listens there."""
+
+
+class Inline:
+    async def run(self, function: Any, *arguments: Any) -> Any:
+        return function(*arguments)
+
+
+def host_with(identity: CopyIdentity | None) -> Any:
+    files = SimFiles(1)
+    if identity is not None:
+        with locked_directory(files, "/store") as directory:
+            files.makedirs(directory.own)
+            save_copy_identity(directory, identity)
+            directory.unlock()
+
+    return SimpleNamespace(files=files, threads=Inline())
+
+
+def starts_as_replica(identity: CopyIdentity | None, replica_of: str | None, monkeypatch: pytest.MonkeyPatch) -> bool:
+    async def silent(*_: object) -> None:
+        return None
+
+    monkeypatch.setattr("lockstep.broker.replication.asking.ask_status", silent)
+    config = BrokerConfig(name="broker-a", store="/store", insecure=True, replica_of=replica_of)
+    return asyncio.run(is_replica(host_with(identity), config, NO_SECURITY))
+
+
+MASTER = CopyIdentity("a" * 16, Role.MASTER)
+PROMOTED = CopyIdentity("b" * 16, Role.MASTER, instead_of=OLD)
+REPLICA = CopyIdentity("c" * 16, Role.REPLICA)
+
+
+@pytest.mark.parametrize(
+    ("identity", "replica_of", "replica"),
+    [
+        (None, None, False),
+        (None, OLD, True),
+        (REPLICA, OLD, True),
+        (MASTER, None, False),
+        (MASTER, NEW, True),  # an old master that is told to follow does so, although the new one does not answer now
+        (PROMOTED, OLD, False),  # its settings are those of before its promotion
+        (PROMOTED, NEW, True),
+        (PROMOTED, None, False),
+    ],
+)
+def test_role_of_a_start_whose_master_does_not_answer(
+    identity: CopyIdentity | None, replica_of: str | None, replica: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert starts_as_replica(identity, replica_of, monkeypatch) is replica
+
+
+def test_store_of_a_replica_is_no_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RoleError, match="--replica-of"):
+        starts_as_replica(REPLICA, None, monkeypatch)
+
+
+async def test_changes_of_the_copies_at_the_same_time_lose_nothing() -> None:
+    saved: list[dict[str, Any]] = []
+    directory = SimpleNamespace(own="", replace=lambda path, data: saved.append(json.loads(data)))
+
+    async def change_directory(change: Any) -> None:
+        await asyncio.sleep(0)
+        change(directory)
+
+    store = SimpleNamespace(change_directory=change_directory, writer=SimpleNamespace(copies_advanced=lambda: None, copies=None))
+    state = SimpleNamespace(record_replicas=lambda known: None)
+    membership = CopyIdentity("a" * 16, Role.MASTER, {"b": OLD, "c": NEW}, {"b": OLD, "c": NEW, "d": "elsewhere"})
+    parts = cast(Any, SimpleNamespace(clock=Clock(), random=None)), cast(Any, None), cast(Any, store), cast(Any, state)
+    server = ReplicaServer(*parts, lambda: "here", membership)
+    server.replicas.forget("b", 0)
+    members = server.replicas.begin_storing()
+    assert members == {"c": NEW}
+    await asyncio.gather(server._store_set(members), server.forget("d"))
+    assert saved[-1]["members"] == {"c": NEW}
+    assert saved[-1]["known"] == {"b": OLD, "c": NEW}
