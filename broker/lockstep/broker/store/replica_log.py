@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from lockstep.broker.store.config import FlushMode
-from lockstep.broker.store.errors import StoreCorruptError
+from lockstep.broker.store.errors import NoNextFileError, StoreCorruptError, StoreDiskError
 from lockstep.broker.store.health.damage import DamageTable
 from lockstep.broker.store.log.commit_log import CommitLog
 from lockstep.broker.store.log.log_writer import LogWriter
@@ -60,10 +60,19 @@ class ReplicaLog:
         return self._log.synced
 
     def receive(self, position: int, data: Buffer) -> None:
-        """Write bytes of the master's log. Raises NoNextFileError if there is no room for a file, StateError if they do not fit."""
+        """Write bytes of the master's log. Raises NoNextFileError if there is no room for a file, StateError if they do not fit.
+
+        Raises StoreDiskError if the write failed, which is final.
+        """
         log = self._log
-        log.receive(position, data)
-        log.write()
+        try:
+            log.receive(position, data)
+            log.write()
+        except NoNextFileError:
+            raise
+        except (OSError, StoreDiskError) as error:
+            self._writer.fail(error)
+            raise StoreDiskError(f"the log can't be written: {error}") from error
         self._writer.flusher.note_written(now=self._flush is FlushMode.SYNC)
         log.trim()
 

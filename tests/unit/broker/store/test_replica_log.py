@@ -1,9 +1,10 @@
 """A store that copies the log of another one: its files, queues and state are those of its master, and nothing else gets into it."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from lockstep.broker.store import Store, StoreCorruptError
 from lockstep.broker.store.errors import StoreDiskError
 from lockstep.broker.store.replica_log import ReplicaLog
 from lockstep.protocol.errors import ServiceNotAvailableError, StateError
-from lockstep.testing.simulation.disk import SimFiles
+from lockstep.testing.simulation.disk import Fault, SimFiles
 from support.store_kit import NEVER, SYNC, Recorded, all_bodies, append, confirmed, kill, open_store, sequenced
 
 SMALL = {"segment_bytes": 4096}
@@ -130,6 +131,20 @@ async def test_bytes_that_do_not_continue_the_log_are_refused_and_change_nothing
         with pytest.raises(StateError, match="its segment ends at 4096"):
             replica.receive(300, bytes(3797))
         assert replica.end == 300
+
+
+async def test_failed_write_is_final_and_acknowledges_nothing() -> None:
+    async with following() as (master, store, replica):
+        await master.append("message", 0, 100)
+        data = await master.store.read_log(0, master.ends[-1])
+        failures: list[BaseException] = []
+        store.writer.on_fatal = failures.append
+        replica.receive(0, data[:50])
+        cast(SimFiles, store._host.files).faults.append(Fault("write", error=errno.ENOSPC))
+        with pytest.raises(StoreDiskError, match="the log can't be written"):
+            replica.receive(50, data[50:])
+        assert [type(failure) for failure in failures] == [StoreDiskError]
+        assert replica.stored == 50
 
 
 async def test_bytes_that_are_no_records_are_reported_with_their_position() -> None:
