@@ -274,7 +274,7 @@ class RunningBroker:
         waited = False
         while True:
             known = membership.members, membership.known
-            verdict = await ask_before_start(self._host, config.name, store.store_id, own, *known, self._peers)
+            verdict = await ask_before_start(self._host, config.name, store.store_id, self.address, own, *known, self._peers)
             if verdict.refused:
                 raise RoleError(verdict.refused)
             if not verdict.waiting_for:

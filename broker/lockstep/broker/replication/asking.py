@@ -70,17 +70,25 @@ async def is_replica(host: Host, config: BrokerConfig, security: ClientSecurity)
 
 
 async def ask_before_start(
-    host: Host, name: str, store_id: str, own: CopyStatus, members: Mapping[str, str], known: Mapping[str, str], security: ClientSecurity
+    host: Host,
+    name: str,
+    store_id: str,
+    address: str,
+    own: CopyStatus,
+    members: Mapping[str, str],
+    known: Mapping[str, str],
+    security: ClientSecurity,
 ) -> StartVerdict:
-    """Return whether a master may open, by the status of the copies that it knows."""
+    """Return whether a master at `address` may open, by the status of the copies that it knows."""
     answers: dict[str, CopyStatus | None] = {}
     addresses = {**known, **members}
-    for member, address in addresses.items():
-        status = await ask_status(host, address, security)
-        if status is None or status.store_id != store_id:
+    for member, place in addresses.items():
+        status = await ask_status(host, place, security)
+        if status is not None and not status.store_id and status.role == Role.REPLICA and status.master == address:
+            answers[member] = CopyStatus(0, 0, may_have_forgotten=True)  # it has lost everything, and waits for this master to copy it
+        elif status is None or status.store_id != store_id:
             answers[member] = None
         else:
             # Another member id: it may have lost what this member had. Its higher term counts all the same.
-            forgot = status.may_have_forgotten or status.member != member
-            answers[member] = CopyStatus(status.term, status.end, forgot)
+            answers[member] = CopyStatus(status.term, status.end, may_have_forgotten=status.member != member)
     return judge_start(name, own, members, answers, addresses)

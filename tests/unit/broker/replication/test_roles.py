@@ -8,10 +8,12 @@ from typing import Any, cast
 import pytest
 
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.replication.asking import RoleError, is_replica
+from lockstep.broker.replication.asking import RoleError, ask_before_start, is_replica
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role, save_copy_identity
 from lockstep.broker.replication.serving import ReplicaServer
+from lockstep.broker.replication.start_rules import CopyStatus, StartVerdict
 from lockstep.broker.store.start.directory import locked_directory
+from lockstep.protocol.bodies import ReplicaStatus
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.security.client_security import NO_SECURITY
 from lockstep.testing.simulation import SimFiles
@@ -72,6 +74,41 @@ def test_role_of_a_start_whose_master_does_not_answer(
 def test_store_of_a_replica_is_no_master(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RoleError, match="--replica-of"):
         starts_as_replica(REPLICA, None, monkeypatch)
+
+
+def answer(**facts: Any) -> ReplicaStatus:
+    usual = {"store_id": "store", "role": "replica", "member": "b", "term": 5, "end": 100, "master": OLD}
+    return ReplicaStatus("broker-a", "DefaultCluster", **{**usual, **facts}, confirmed=0, applied=0)
+
+
+@pytest.mark.parametrize(
+    ("status", "has_forgotten_too", "expected"),
+    [
+        (answer(), False, StartVerdict()),
+        (answer(end=101), False, "promote it"),
+        (answer(end=101, member="c"), False, StartVerdict()),  # it has lost something since it was in the set
+        (answer(may_have_forgotten=True), True, "promote it"),  # under this id it has everything, whatever it had lost before
+        (answer(member="c"), True, StartVerdict()),
+        (answer(store_id="", member="c", term=0, end=0), False, StartVerdict()),  # it waits for this master, to copy it
+        (answer(store_id="", member="c", term=0, end=0, master=NEW), False, StartVerdict(waiting_for=(NEW,))),
+        (answer(store_id="another"), False, StartVerdict(waiting_for=(NEW,))),
+        (None, False, StartVerdict(waiting_for=(NEW,))),
+    ],
+)
+def test_answer_of_a_member_to_a_master_that_starts(
+    status: ReplicaStatus | None, has_forgotten_too: bool, expected: StartVerdict | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answered(*_: object) -> ReplicaStatus | None:
+        return status
+
+    monkeypatch.setattr("lockstep.broker.replication.asking.ask_status", answered)
+    own = CopyStatus(5, 100, may_have_forgotten=has_forgotten_too)
+    members = {"b": NEW}
+    verdict = asyncio.run(ask_before_start(host_with(None), "broker-a", "store", OLD, own, members, members, NO_SECURITY))
+    if isinstance(expected, str):
+        assert expected in verdict.refused
+    else:
+        assert verdict == expected
 
 
 async def test_changes_of_the_copies_at_the_same_time_lose_nothing() -> None:
