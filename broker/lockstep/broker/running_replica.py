@@ -19,7 +19,7 @@ from lockstep.broker.config import BrokerConfig
 from lockstep.broker.maintenance import SCRUB_FIRST_MS, SCRUB_REST_MS
 from lockstep.broker.processors.replication import ReplicaProcessor, StatusOfCopyProcessor
 from lockstep.broker.replication.asking import ask_status
-from lockstep.broker.replication.copy_identity import CopyIdentity, Role, begin_as_replica, save_copy_identity
+from lockstep.broker.replication.copy_identity import CopyIdentity, Role, begin_as_replica, new_member, save_copy_identity
 from lockstep.broker.replication.cutting import cut_log
 from lockstep.broker.replication.following import Following, present
 from lockstep.broker.replication.installing import Install, remove_store
@@ -164,6 +164,7 @@ class RunningReplica:
     async def _part(self, directory: StoreDirectory, reply: ReplicaFollowReply) -> None:
         """Change the store as its master has said."""
         if reply.action == PartingAction.TRUNCATE:
+            self._become_another()
             await self._cut(directory, reply.keep)
         else:
             await self._begin_anew(directory, "the master does not have the log that this one goes on from")
@@ -212,12 +213,18 @@ class RunningReplica:
         if not confirmed or any(start < log_start for start in starts):
             await self._begin_anew(directory, "what is damaged can't be replaced by a part of the master's log")
             return
+        self._become_another()  # the master may have confirmed more than this copy knows of
         await self._cut(directory, confirmed)
         await refetch(self._host, directory, identity, sorted(starts), confirmed, endpoint)
+
+    def _become_another(self) -> None:
+        """Take another member id, which the next write of lockstep/replica stores: this copy will lack what it may have acknowledged."""
+        self._membership = replace(self._membership, member=new_member(self._host.random), forgot=True)
 
     async def _begin_anew(self, directory: StoreDirectory, why: str) -> None:
         if why:
             log_limited(log, "warning", "replica.begins_anew", master=self._master, why=why)
+        self._become_another()
         await remove_store(self._host, directory, self._membership)
         self._membership = replace(self._membership, installing=True, cut_to=None, complete=False, confirmed=0)
 
