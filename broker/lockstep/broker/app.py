@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.figures.replica_metrics import render_replica
-from lockstep.broker.nameserver_registration import RegistrationRefusedError
 from lockstep.broker.replication.asking import is_replica
 from lockstep.broker.rocketmq_store.opening import open_store
 from lockstep.broker.running import RunningBroker, warn_of_short_retention
@@ -19,7 +18,6 @@ from lockstep.broker.running_replica import RunningReplica
 from lockstep.broker.running_settings import RunningSettings
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
-from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.broker.tables.send_gate import SendGate
 from lockstep.protocol.bodies import BrokerStatus
 from lockstep.protocol.errors import StateError
@@ -139,13 +137,7 @@ class Broker:
         assert self._replica is not None
         await self._replica.stop()
         self._replica = None
-        try:
-            await self._start_master()
-        except RegistrationRefusedError:
-            # It passed for a complete copy, and the old master has served again after its orderly stop: the next start assumes a loss.
-            if self._store is not None:
-                await self._store.change_directory(StoreDirectory.mark_restored)
-            raise
+        await self._start_master()
 
     async def _start_master(self) -> None:
         config, host = self.config, self._host

@@ -57,6 +57,7 @@ from lockstep.broker.rocketmq_store.opening import OpenedStore
 from lockstep.broker.running_settings import RunningSettings
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Recovery
+from lockstep.broker.store.start.directory import StoreDirectory
 from lockstep.broker.tables.send_gate import SendGate
 from lockstep.broker.tables.topic_table import TOMBSTONES_MAX
 from lockstep.broker.tables.write_holds import WriteHolds
@@ -340,8 +341,12 @@ class RunningBroker:
                 if registration.is_accepted_nowhere:
                     # A refused start is not part of the store's history: a copy that is started repeatedly must not become part of it.
                     await store.mark_terms(accepted=self._previous_term, last=self.term)
+                if self.replicas.is_complete_copy:
+                    # Its old master has served again after its orderly stop: the next start assumes a loss.
+                    await store.change_directory(StoreDirectory.mark_restored)
                 raise
             await store.clear_restored()
+            await self.replicas.accepted()
         if config.trace_topic:  # now the layouts of the other brokers are known
             state.topics.create_system(TRACE_TOPIC)
 

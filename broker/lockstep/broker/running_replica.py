@@ -251,6 +251,7 @@ class RunningReplica:
             await store.recover(state)
             state.journal.refusal = "a replica changes nothing by itself"
             self._following = following = Following(host, store, state, store.follow(state, self._reason), self._header)
+            following.is_complete = self._membership.complete  # until a master says otherwise
             work, tasks = Tasks(), set[asyncio.Future[Any]]()
             copying: asyncio.Task[ReplicaFollowReply] = work.spawn(following.run(self._master, self._peers), "replica.copy")
             for name, loop in (
@@ -350,7 +351,7 @@ class RunningReplica:
             if self._store is not store or member.role is Role.MASTER:
                 raise ServiceNotAvailableError(NOT_WHOLE)
             known = {each: address for each, address in state.replicas.items() if each != member.member}
-            promoted = CopyIdentity(member.member, Role.MASTER, known=known, instead_of=self._master)
+            promoted = CopyIdentity(member.member, Role.MASTER, known=known, complete=member.complete, instead_of=self._master)
 
             def promote(directory: StoreDirectory) -> None:
                 if not member.complete:

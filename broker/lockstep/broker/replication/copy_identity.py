@@ -41,7 +41,7 @@ class CopyIdentity:
     cut_to: int | None = None
     """Replica: the log is being cut to this position."""
     complete: bool = False
-    """Replica: its master has stopped in order, and this store has all of its log."""
+    """Replica: its master has stopped in order, and this store has all of its log. Master: the same, until a nameserver has accepted it."""
     forgot: bool = False
     """Replica: it may lack bytes that it had acknowledged under an earlier id, and has not had all of its master's log since."""
     instead_of: str = ""

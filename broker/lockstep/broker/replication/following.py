@@ -155,7 +155,9 @@ class Following:
             self._heard, self.log_start = reply.number, reply.log_start
             if data:
                 self._receive(position, data, endpoint)
-            self.has_caught_up = self.has_caught_up or reply.written == self._log.end
+            if not self.has_caught_up and reply.written == self._log.end:
+                self.has_caught_up = True
+                self._noteworthy.set()
             self.is_complete = reply.complete and reply.written == self._log.end
             if self.is_complete:
                 self._noteworthy.set()

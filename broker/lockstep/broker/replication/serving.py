@@ -7,6 +7,7 @@ same turn, to every replica whose fetch is held. A broker without replicas does 
 import asyncio
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -106,6 +107,16 @@ class ReplicaServer:
 
     def _pinned(self) -> int:
         return min((session.position for session in self._sessions.values()), default=sys.maxsize)
+
+    @property
+    def is_complete_copy(self) -> bool:
+        """Return whether this copy was promoted because its master had stopped in order, and no nameserver has accepted it since."""
+        return self.membership is not None and self.membership.complete
+
+    async def accepted(self) -> None:
+        """Take note that a nameserver has accepted this start."""
+        if self.is_complete_copy:
+            await self._save(lambda identity: replace(identity, complete=False))
 
     def stop(self) -> None:
         """Count nobody any more. Nothing is confirmed to clients afterwards: their connections are closed."""
