@@ -623,6 +623,7 @@ class Store:
 
     async def follow_retention(self, log_start: int) -> None:
         """Remove what the master of this replica has removed: its log begins at `log_start`. Raises StoreDiskError as `retention` does."""
+        await self.sync()  # the first one after a start covers all files
         await self._removing(self._retention.follow(log_start))
 
     def pin_log(self, pinned: Callable[[], int]) -> None:

@@ -15,7 +15,7 @@ from lockstep.broker.store.errors import StoreDiskError
 from lockstep.broker.store.replica_log import ReplicaLog
 from lockstep.protocol.errors import ServiceNotAvailableError, StateError
 from lockstep.testing.simulation.disk import Fault, SimFiles
-from support.store_kit import NEVER, SYNC, Recorded, all_bodies, append, confirmed, kill, open_store, sequenced
+from support.store_kit import IDENTITY, NEVER, SYNC, Recorded, all_bodies, append, config, confirmed, host_of, kill, open_store, sequenced
 
 SMALL = {"segment_bytes": 4096}
 APPENDS = st.lists(
@@ -257,4 +257,25 @@ async def test_snapshot_waits_for_the_copies_and_fails_with_the_store() -> None:
     store.writer.fail(OSError("the disk is gone"))
     with pytest.raises(StoreDiskError, match="the disk is gone"):
         await writing
+    await store.close(clean=False)
+
+
+async def test_files_that_the_first_sync_after_a_start_covers_are_removed_after_it() -> None:
+    files = SimFiles()
+    store = await open_store(files, **SMALL, **NEVER)
+    for number in (1, 2):
+        for _ in range(8):
+            append(store, b"x" * 1000)
+            await confirmed(store)
+        await store.sync()
+        await store.write_snapshot({"number": number})
+    await kill(store, files)
+    store = await Store.open(config(**SMALL, **NEVER), host_of(files), IDENTITY)
+    await store.recover(Recorded())
+    store.follow(Recorded(), "a replica")
+    _, end = store.log_bounds
+    await store.follow_retention(end)
+    await store.sync()
+    await store.follow_retention(end)
+    assert store.log_bounds[0] > 0
     await store.close(clean=False)
