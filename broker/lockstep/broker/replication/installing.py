@@ -118,6 +118,9 @@ class Install:
 
 
 async def remove_store(host: Host, directory: StoreDirectory, membership: CopyIdentity) -> None:
-    """Remove everything of a store but the lock and `lockstep/replica`, which says `installing` from here on."""
+    """Remove everything of a store but the lock, `lockstep/replica`, which says `installing` from here on, and the boot of this start.
+
+    Without that, a power cut would not show that the new copy may lack what it has acknowledged.
+    """
     await host.threads.run(save_copy_identity, directory, replace(membership, installing=True, cut_to=None, complete=False, confirmed=0))
-    await host.threads.run(directory.remove_all_but, "replica")
+    await host.threads.run(directory.remove_all_but, "replica", "boot")

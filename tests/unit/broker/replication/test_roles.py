@@ -9,14 +9,17 @@ import pytest
 
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.replication.asking import RoleError, ask_before_start, is_replica
-from lockstep.broker.replication.copy_identity import CopyIdentity, Role, save_copy_identity
+from lockstep.broker.replication.copy_identity import CopyIdentity, Role, begin_as_replica, save_copy_identity
+from lockstep.broker.replication.installing import remove_store
 from lockstep.broker.replication.serving import ReplicaServer
 from lockstep.broker.replication.start_rules import CopyStatus, StartVerdict
+from lockstep.broker.store.config import FlushMode
 from lockstep.broker.store.start.directory import locked_directory
 from lockstep.protocol.bodies import ReplicaStatus
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.security.client_security import NO_SECURITY
 from lockstep.testing.simulation import SimFiles
+from support.store_kit import SeededRandom
 
 OLD, NEW = "127.0.0.1:1", "127.0.0.1:2"
 """Nothing listens there."""
@@ -74,6 +77,18 @@ def test_role_of_a_start_whose_master_does_not_answer(
 def test_store_of_a_replica_is_no_master(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RoleError, match="--replica-of"):
         starts_as_replica(REPLICA, None, monkeypatch)
+
+
+@pytest.mark.parametrize(("flush", "kept"), [(FlushMode.ASYNC, False), (FlushMode.SYNC, True)])
+async def test_copy_that_began_anew_is_another_member_after_a_power_cut(flush: FlushMode, kept: bool) -> None:
+    host = host_with(None)
+    with locked_directory(host.files, "/store") as directory:
+        before = begin_as_replica(directory, SeededRandom(1), "boot-1", flush)
+        await remove_store(host, directory, before)
+        save_copy_identity(directory, before)  # the copy is whole
+        assert begin_as_replica(directory, SeededRandom(2), "boot-1", flush).member == before.member
+        assert (begin_as_replica(directory, SeededRandom(3), "boot-2", flush).member == before.member) is kept
+        directory.unlock()
 
 
 def answer(**facts: Any) -> ReplicaStatus:
