@@ -250,7 +250,8 @@ class RunningReplica:
             self._state = state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
             await store.recover(state)
             state.journal.refusal = "a replica changes nothing by itself"
-            self._following = following = Following(host, store, state, store.follow(state, self._reason), self._header)
+            replica_log, begins = store.follow(state, self._reason), partial(self._begin_copying, store)
+            self._following = following = Following(host, store, state, replica_log, self._header, begins)
             following.is_complete = self._membership.complete  # until a master says otherwise
             work, tasks = Tasks(), set[asyncio.Future[Any]]()
             copying: asyncio.Task[ReplicaFollowReply] = work.spawn(following.run(self._master, self._peers), "replica.copy")
@@ -290,6 +291,14 @@ class RunningReplica:
                     self._membership = wanted
             if following.log_start > store.log_bounds[0]:
                 await store.follow_retention(following.log_start)
+
+    async def _begin_copying(self, store: Store) -> None:
+        """Store that the log may end before its master's from now on."""
+        async with self._changing:
+            if self._membership.complete and not self._is_promoted():
+                wanted = replace(self._membership, complete=False)
+                await store.change_directory(partial(_save, wanted))
+                self._membership = wanted
 
     @property
     def _reason(self) -> str:

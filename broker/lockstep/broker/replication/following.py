@@ -1,7 +1,7 @@
 """The replica's side: asks its master for the bytes behind the end of its log, for ever, and applies what is confirmed."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -65,14 +65,21 @@ class Following:
     """Copies the log of one master into one store. `run` returns when the master says that the store has to be changed first."""
 
     def __init__(
-        self, host: Host, store: Store, state: BrokerState, replica_log: ReplicaLog, header: Callable[[], ReplicaFollowHeader]
+        self,
+        host: Host,
+        store: Store,
+        state: BrokerState,
+        replica_log: ReplicaLog,
+        header: Callable[[], ReplicaFollowHeader],
+        begins: Callable[[], Awaitable[None]],
     ) -> None:
-        """`header` returns the request by which the replica presents itself."""
+        """`header` returns the request by which the replica presents itself. `begins` is awaited before bytes of a master are asked for."""
         self._host = host
         self._store = store
         self._state = state
         self._log = replica_log
         self._header = header
+        self._begins = begins
         self._can_apply = asyncio.Event()
         self._applied = asyncio.Event()
         self.confirmed = 0
@@ -125,6 +132,8 @@ class Following:
                     self.master = Master(address, reply.member, reply.term)
                     log_limited(log, "info", "replica.following", master=address, term=reply.term, position=self._log.end)
                     wait_ms = RETRY_FIRST_MS
+                    self.is_complete = False
+                    await self._begins()
                     await self._copy(endpoint, reply.term)
                 finally:
                     endpoint.close("the replica follows no longer")
