@@ -270,6 +270,8 @@ class RunningBroker:
         membership, config, store = self.replicas.membership, self._settings.config, self.store
         if membership is None or config.alone or not (membership.known or membership.members):
             return
+        if membership.instead_of and store.restored:
+            return  # it was promoted, and others were asked then, unless that was forced
         forgot = store.may_have_forgotten(self._host.boot_id()) or recovery.lost_synced
         own = CopyStatus(self.state.coordination.state.term, recovery.end, forgot)
         waited = False

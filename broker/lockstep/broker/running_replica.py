@@ -250,8 +250,8 @@ class RunningReplica:
             self._state = state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
             await store.recover(state)
             state.journal.refusal = "a replica changes nothing by itself"
-            replica_log, begins = store.follow(state, self._reason), partial(self._begin_copying, store)
-            self._following = following = Following(host, store, state, replica_log, self._header, begins)
+            replica_log, before = store.follow(state, self._reason), partial(self._begin_copying, store)
+            self._following = following = Following(host, store, state, replica_log, self._header, before)
             following.is_complete = self._membership.complete  # until a master says otherwise
             work, tasks = Tasks(), set[asyncio.Future[Any]]()
             copying: asyncio.Task[ReplicaFollowReply] = work.spawn(following.run(self._master, self._peers), "replica.copy")
