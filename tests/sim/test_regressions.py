@@ -31,6 +31,11 @@ FOUND = {
     "the done ranges of a commit were dropped because a dead letter had moved the progress past its offset": ("lanes", 25),
     "a client id that another user had tried to take was refused to its owner": ("access", 1),
     "a member without rights lost its queues before it knew": ("access", 3),
+    "a replica that had begun anew kept its member id over a power cut": ("replica_retention", 13),
+    "a replica removed a file that its first sync covered": ("replica_retention", 2),
+    "a copy that was complete when its master stopped, and then served again, could not be promoted": ("promote", 213),
+    "a replica that followed its master again still counted as complete after a power cut": ("promote", 26),
+    "a replica that restarted forgot that its master had stopped in order": ("promote", 355),
 }
 """Bug → (world, seed)."""
 

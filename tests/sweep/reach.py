@@ -469,6 +469,16 @@ REACH: dict[str, Count] = {
     "client id of another user tried": _named("client id of another user tried"),
     "producer id of another user tried": _named("producer id of another user tried"),
     "classic lock of another user tried": _named("classic lock of another user tried"),
+    # copies of a log
+    "replica joined the set": _logged("replica.joined"),
+    "replica left the set": _logged("replica.left"),
+    "log of a replica cut": _logged("replica.truncated"),
+    "replica begun anew": _logged("replica.begins_anew"),
+    "replica promoted": _named("replica promoted"),
+    "promotion without an assumed loss": _logged("replica.promoted", "complete=True"),
+    "promotion refused": _named("promotion refused"),
+    "promoted replica killed at once": _named("promoted replica killed at once"),
+    "old master refused": _named("old master refused"),
     # large bodies
     "compressed bodies sent": _named("compressed bodies sent"),
     "compressed message given": _computed(_large),

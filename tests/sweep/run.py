@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from io import StringIO
 
 from lockstep.testing.simulation import SimFiles
+from sweep import promoting
 from sweep.checkers import CHECKERS
 from sweep.checkers.violation import Violation
 from sweep.classic_consumer import classic_main
@@ -85,6 +86,11 @@ class Run:
             disk = SimFiles(f"{setting.seed}/{name}", short_writes=setting.short_writes, cached_reads=setting.cached_reads)
             self.loop.machine(address, disk=disk)
             universe.add_program(make_broker(universe, name, address), "broker")
+        for name in universe.brokers:
+            for address in universe.replicas(name):
+                disk = SimFiles(f"{setting.seed}/{address}", short_writes=setting.short_writes, cached_reads=setting.cached_reads)
+                self.loop.machine(address, disk=disk)
+                universe.add_program(make_broker(universe, name, address), "broker")
         for address in universe.consumers:
             universe.add_program(universe.program(address, consumer_main(universe)), "consumer")
         for address in universe.classics:
@@ -134,6 +140,8 @@ class Run:
             universe.start(address)
         if self.setting.exhausted == "park":
             universe.launch(PARK_OPERATOR, "admin", operator_main(universe))
+        for number, name in enumerate(universe.brokers if self.setting.operated else ()):
+            universe.launch(f"10.0.3.{41 + number}", "admin", promoting.operator_main(universe, name))
         self.wait(self.setting.settle_s)
 
     def _created(self) -> bool:
@@ -168,6 +176,9 @@ class Run:
         self._wait_alive(CALM_SENDING_S)
         universe.sending = False
         self._wait_alive(UNCOMMITTED_S)
+        if (watch := universe.copies_watch) is not None:
+            for name, confirmed in self.loop.run_until_complete(promoting.ask_copies(universe)).items():
+                watch.compare(name, confirmed, self.loop.now)
         if self.setting.manual:
             self._restart_consumers()
         while self.loop.now < calm_s + CONSUMED_WITHIN_S:

@@ -1,6 +1,7 @@
 """The server processes, nameservers and brokers, and the programs that create and alter topics."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from lockstep.broker.app import Broker
@@ -18,6 +19,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.topics.queue import LayoutEntry, LayoutVersion, TopicLayout
 from lockstep.runtime.connections.dial import call
 from lockstep.runtime.host import Host
+from lockstep.runtime.security.server_security import ServerSecurity
 from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT, SimServer
 from sweep.events.universe import BrokerOpened, Fault
 from sweep.settings import TOPIC, Setting
@@ -59,14 +61,28 @@ def make_nameserver(universe: Universe, address: str) -> SimServer:
     return SimServer(universe.loop, address, machine, NAMESERVER_PORT, make, failed=failed, exited=exited)
 
 
+class ObservedBroker(Broker):
+    """A broker that reports each time when it has opened as a master: a replica that is promoted does so long after its start."""
+
+    def __init__(self, config: BrokerConfig, security: ServerSecurity | None, opened: Callable[[Broker], None]) -> None:
+        super().__init__(config, Host.current(), security=security)
+        self._opened = opened
+
+    async def _start_master(self) -> None:
+        await super()._start_master()
+        self._opened(self)
+
+
 def make_broker(universe: Universe, name: str, address: str) -> SimServer:
-    """Return the broker `name` for the machine at `address`."""
+    """Return the broker `name` for the machine at `address`. It starts as a replica where another machine is its master."""
     setting = universe.setting
     opened: list[Broker] = []
 
     def make() -> Broker:
+        universe.exit_codes.pop(address, None)
         config = SmallBrokerConfig(
             setting=setting,
+            replica_of=universe.master_of(name, address),
             name=name,
             listen=(f"{address}:{BROKER_PORT}",),
             nameserver=universe.nameserver,
@@ -80,11 +96,12 @@ def make_broker(universe: Universe, name: str, address: str) -> SimServer:
             session_timeout_ms=setting.session_timeout_ms,
         )
         security = None if universe.access is None else universe.access.server(universe.security(name))
-        opened[:] = [Broker(config, Host.current(), security=security)]
+        opened[:] = [ObservedBroker(config, security, lambda broker: universe.broker_opened(broker, opened_event(universe, broker)))]
         return opened[0]
 
     def started() -> None:
-        universe.broker_opened(opened[0], opened_event(universe, opened[0]))
+        if universe.copies_watch is not None and opened[0].is_replica:
+            universe.copies_watch.replica_started(address, universe.origin())
 
     def exited(code: int) -> None:
         universe.broker_ended(opened[0])

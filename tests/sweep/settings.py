@@ -35,6 +35,10 @@ class Setting:
     checked: tuple[str, ...] | None = None
     """The families of laws that are checked in this world; None for all."""
     brokers: int = 2
+    replicas: int = 0
+    """Replicas of each broker."""
+    operated: bool = False
+    """An operator promotes replicas."""
     nameservers: int = 1
     consumers: int = 3
     producers: int = 2

@@ -49,7 +49,7 @@ class Storm:
         network.slow.clear()
         network.late_chance = 0.0
         network.heal()
-        for address in (*universe.brokers.values(), *universe.consumers):
+        for address in (*universe.broker_machines, *universe.consumers):
             disk = universe.machine(address).disk
             disk.delays_s.clear()
             disk.faults.clear()

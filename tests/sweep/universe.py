@@ -9,15 +9,17 @@ from random import Random
 from typing import Any
 
 from lockstep.broker.app import Broker
+from lockstep.broker.nameserver_registration import RegistrationRefusedError
 from lockstep.protocol.bodies import ConsumeFromWhere
 from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.daemon import exit_code_of
 from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
-from lockstep.testing.simulated import NAMESERVER_PORT, SimMember
-from lockstep.testing.simulation import Machine, Process, SimLoop
+from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT, SimMember
+from lockstep.testing.simulation import Machine, Process, SimFiles, SimLoop
 from sweep.access import INTRUDER, OPERATOR, Access, accounts_of
 from sweep.checkers.violation import Violation
+from sweep.copies_watch import CopiesWatch
 from sweep.events.universe import BrokerOpened, ClockSet, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ProcessStarted, ServerFailed
 from sweep.history import Event, History, PlaceReached
 from sweep.journal import LogRecorder
@@ -31,15 +33,19 @@ Main = Callable[[asyncio.Event], Coroutine[Any, Any, int]]
 class WatchedHistory(History):
     """A history that reports each event as it happens."""
 
-    __slots__ = ("watch",)
+    __slots__ = ("noted", "watch")
 
     def __init__(self) -> None:
         super().__init__()
         self.watch: Callable[[Event], None] | None = None
         """Called with each event, after it was written."""
+        self.noted: Callable[[Event], None] | None = None
+        """The same, and no fault replaces it."""
 
     def append(self, event: Event) -> None:
         super().append(event)
+        if self.noted is not None:
+            self.noted(event)
         if self.watch is not None:
             self.watch(event)
 
@@ -67,6 +73,26 @@ class Controls:
     """For the broadcasting group: (broker, queue id) → the offset in this process' file, as far as it knows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A master is lost: what its operator does. Seconds."""
+
+    wait_s: float
+    tries_old: bool
+    """The old master is started first, in its role, and only if it does not open a replica is promoted."""
+    careful: bool
+    """A replica of the set is promoted, if one runs; else any."""
+    force: bool
+    again: bool
+    """The promoted replica is killed at once, and another one promoted."""
+    stale_settings: bool
+    """The settings of the promoted replica continue to name the old master."""
+    old_as_master: bool
+    """The old master is started in its old role, in which it must not open."""
+    back_s: float
+    """When the old master is started."""
+
+
 class Universe:
     """The machines of one universe, the programs on them, and the state that its processes and faults share."""
 
@@ -77,7 +103,18 @@ class Universe:
         self.history = WatchedHistory()
         self.log = LogRecorder(self.origin, debug=debug_log)
         self.brokers = {f"broker-{'abcdefgh'[number]}": f"10.0.0.{11 + number}" for number in range(setting.brokers)}
-        """Name → address."""
+        """Name → address. Of a broker with replicas: that of its master, as its operator knows it."""
+        self.copies = {
+            name: [address, *(f"10.0.0.{21 + 10 * replica + number}" for replica in range(setting.replicas))]
+            for number, (name, address) in enumerate(self.brokers.items())
+        }
+        """Name → the addresses of all copies of its log, replicas included."""
+        self.replica_of: dict[str, str] = {}
+        """Machine → the machine that its broker's settings name as its master, if that is not the one in `brokers`; itself for none."""
+        self.held: set[str] = set()
+        """Machines whose broker is started by its operator alone."""
+        self.exit_codes: dict[str, int] = {}
+        """Machine → the exit code of its last process that ended by itself with an error."""
         self.nameservers = [f"10.0.0.{1 + number}" for number in range(setting.nameservers)]
         self.nameserver = ";".join(f"{address}:{NAMESERVER_PORT}" for address in self.nameservers)
         self.consumers = [f"10.0.1.{1 + number}" for number in range(setting.consumers)]
@@ -116,19 +153,41 @@ class Universe:
         network = self.loop.network
         network.latency_s, network.jitter_s = setting.latency_s, setting.jitter_s
         network.late_chance, network.chop = setting.late_chance, setting.chop
+        self.losses: dict[str, list[Loss]] = {name: [] for name in self.brokers}
+        """Broker → the losses of its master that its operator has to deal with."""
+        self.copies_watch: CopiesWatch | None = None
+        """What is known of the copies of logs, if there are some."""
+        if setting.replicas:
+            sync = setting.flush == "sync"
+            self.copies_watch = watch = CopiesWatch(self.copies, self._disk, setting.segment_bytes, self.history.append, sync=sync)
+            self.history.noted = watch.noted
         self.access: Access | None = None
         """The users, if there are some."""
         if setting.users:
             machines = list(self.brokers), self.consumers, self.classics, self.producers
             self.access = Access(accounts_of(setting, *machines), self.history.append, self.origin)
-        names = {address: name for name, address in self.brokers.items()}
+        names = {address: name for name, addresses in self.copies.items() for address in addresses}
         recorder = network.observer = WireRecorder(self.history, lambda: self.loop.now, names, INTRUDER)
         if self.access is not None:
             recorder.password_of = self.access.password
 
     @property
     def servers(self) -> list[str]:
-        return [*self.nameservers, *self.brokers.values()]
+        return [*self.nameservers, *self.broker_machines]
+
+    @property
+    def broker_machines(self) -> list[str]:
+        """Return the machines of all brokers and their replicas, the first ones being the masters of the beginning."""
+        return [address for place in range(1 + self.setting.replicas) for address in (copies[place] for copies in self.copies.values())]
+
+    def master_of(self, name: str, address: str) -> str | None:
+        """Return `--replica-of` of the broker on a machine; None for one that starts as a master."""
+        master = self.replica_of.get(address, self.brokers[name])
+        return None if master == address or address not in self.copies[name] else f"{master}:{BROKER_PORT}"
+
+    def replicas(self, name: str) -> list[str]:
+        """Return the machines of a broker's copies but that of its master."""
+        return [address for address in self.copies[name] if address != self.brokers[name]]
 
     @property
     def consuming(self) -> list[str]:
@@ -172,6 +231,12 @@ class Universe:
 
         return SimMember(self.loop, address, self.machine(address), run, self.exited)
 
+    def is_open(self, name: str, address: str) -> bool:
+        """Return whether the process on a machine has opened the port of a broker as its master."""
+        process = self.running(address)
+        opened = next((event for event in reversed(self.history.of(BrokerOpened)) if event.broker == name), None)
+        return process is not None and opened is not None and opened.process == process.number
+
     # -------------------------------------------------------------------------------------------- for processes and checkers
 
     def origin(self, process: Process | None = None) -> tuple[float, str, int]:
@@ -197,6 +262,9 @@ class Universe:
 
     def broker_opened(self, broker: Broker, opened: BrokerOpened) -> None:
         self._open[broker.config.name] = broker
+        if self.copies_watch is not None:
+            self.copies_watch.opened(opened.broker, opened.term, self.origin())
+            self.brokers[opened.broker] = opened.machine
         self.history.append(opened)
         if broker.state.coordination.state.grants_suspended:
             self.record_reached("grants suspended after an assumed loss")
@@ -220,6 +288,8 @@ class Universe:
     def server_failed(self, error: BaseException) -> None:
         """Record the failure of a server; a checker decides whether it is allowed. That of a dead process does not count."""
         if not self.is_over and self.loop.current.alive:
+            if self.copies_watch is not None and isinstance(error, RegistrationRefusedError):
+                self.copies_watch.refused(self.loop.current.machine.name)
             self.history.append(ServerFailed(*self.origin(), exit_code_of(error), repr(error)))
 
     def apply_call_fault(self, process: Process) -> float:
@@ -232,6 +302,9 @@ class Universe:
     def machine(self, address: str) -> Machine:
         return self.loop.machine(address)
 
+    def _disk(self, address: str) -> SimFiles:
+        return self.machine(address).disk
+
     def running(self, address: str) -> Process | None:
         """Return the process of the machine's own program, if it runs."""
         program = self._programs.get(address)
@@ -241,8 +314,8 @@ class Universe:
         return self.running(address) is not None
 
     def start(self, address: str) -> None:
-        """Start the machine's own program, unless it runs."""
-        if not self.alive(address):
+        """Start the machine's own program, unless it runs, or an operator holds it."""
+        if not self.alive(address) and address not in self.held:
             self.launch_member(*self._programs[address])
 
     def launch(self, address: str, role: str, main: Main) -> Process:
@@ -263,6 +336,7 @@ class Universe:
         if process.alive and not self.is_over:
             self.history.append(ProcessEnded(*self.origin(), "exit"))
             if code and process.machine.name in self._programs:
+                self.exit_codes[process.machine.name] = code
                 self.on_server_exit(process.machine.name, code)
 
     def kill(self, address: str, *, power: bool = False) -> None:
@@ -273,6 +347,8 @@ class Universe:
         cut = power and machine.up
         if cut:
             self.history.append(PowerCut(self.loop.now, address, 0))
+        if cut and self.copies_watch is not None and address in self.broker_machines:
+            self.copies_watch.lost_power(address)
         self.loop.kill(machine, power=power)
         if cut and any("/commitlog/" in path for path in machine.disk.holed):
             self.log.seen("log.holed")

@@ -9,6 +9,7 @@ from random import Random
 from types import MappingProxyType
 
 from sweep.recovery_worlds import RECOVERY
+from sweep.replica_worlds import REPLICAS
 from sweep.settings import (
     AUDIT,
     BROADCAST,
@@ -480,6 +481,7 @@ WORLDS: Mapping[str, World] = {
         },
     ),
     **RECOVERY,
+    **REPLICAS,
 }
 
 NOT_IN_A_SWARM = (
@@ -522,6 +524,8 @@ NOT_IN_A_SWARM = (
     "rotate_password",
     "intrude",
     "take_place",
+    *(kind for kind in REPLICAS["replica"].faults if "replica" in kind),
+    "lose_master",
 )
 """Faults after which not every law holds, or that need a world of their own."""
 SHARES = {"swarm": 0.5, "long": 0.1}

@@ -88,6 +88,11 @@ class Broker:
         return {} if self._running is None else self._running.addresses
 
     @property
+    def is_replica(self) -> bool:
+        """Return whether the broker copies another one."""
+        return self._replica is not None
+
+    @property
     def address(self) -> str:
         """Return the address of the listener named `internal`."""
         return self.addresses[INTERNAL_LISTENER]

@@ -18,7 +18,7 @@
 | L1 clients without a session | classic | R8 a damaged log is refused | rot |
 | a server ends only for a known cause | services | T1 every stored message is in the layout | layouts |
 | R9 a send ends by its deadline | deadlines | T2 topics have a limit | layouts |
-| U1–U5 what users get | access | | |
+| U1–U5 what users get | access | M1–M5 copies of a log | replicas |
 
 R4c (a sink that refuses lower fences sees effects in order) follows from O1, O5 and R4a. R10 (memory and files have limits) is not a law
 of one history: tests/sim/test_limits.py.
@@ -47,6 +47,7 @@ from sweep.checkers import (
     parks,
     progress,
     readers,
+    replicas,
     rot,
     sends,
     services,
@@ -86,6 +87,7 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "broadcast": broadcast.check,
     "readers": readers.check,
     "access": access.check,
+    "replicas": replicas.check,
 }
 """Family → its check."""
 

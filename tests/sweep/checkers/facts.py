@@ -6,6 +6,7 @@ from itertools import pairwise
 from math import inf
 
 from sweep.events.locks import GrantReceived, ProofReceived
+from sweep.events.replicas import MasterOpened
 from sweep.events.sends import LayoutSent
 from sweep.events.universe import BrokerOpened, ClockSet, Fault, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ProcessStarted
 from sweep.history import Event, History, QueueKey
@@ -115,6 +116,10 @@ class Brokers:
         self.cuts: dict[str, list[int]] = {}
         """Places of power cuts, by machine."""
         self._lossy: dict[str, list[int]] = {}
+        self._masters: dict[str, list[tuple[int, MasterOpened]]] = {}
+        """Of each broker with replicas: its masters, and the places at which they opened. A loss of such a broker is at such a place: power
+        cuts of its machines are none by themselves.
+        """
         self._starts: dict[str, list[tuple[int, str]]] = {}
         """Starts of brokers, whether or not they opened their port: (place, flush), by machine."""
         self._pauses: dict[int, list[list[float]]] = {}
@@ -130,6 +135,9 @@ class Brokers:
                 life = Life(*where, event.flush, event.flush_interval_ms / 1000, event.term, place, event.t)
                 self.lives.setdefault(event.broker, []).append(life)
                 by_process[event.process] = life
+            elif kind is MasterOpened:
+                assert isinstance(event, MasterOpened)
+                self._masters.setdefault(event.broker, []).append((place, event))
             elif kind is ProcessStarted:
                 assert isinstance(event, ProcessStarted)
                 if event.flush:
@@ -160,8 +168,14 @@ class Brokers:
     def life(self, broker: str, process: int) -> Life | None:
         return next((life for life in self.lives.get(broker, ()) if life.process == process), None)
 
+    def has_copies(self, broker: str) -> bool:
+        """Return whether the broker has replicas."""
+        return broker in self._masters
+
     def lossy_cuts(self, broker: str) -> list[int]:
         """Return the places of the power cuts that may have removed writes of this broker: those after a life under async flush."""
+        if broker in self._masters:
+            return [place for place, opened in self._masters[broker] if opened.may_lack]
         if broker not in self._lossy:
             found = []
             for cut in self.all_cuts(broker):
@@ -176,6 +190,8 @@ class Brokers:
 
         A start stores its flush mode before it opens the port, and the next one can't determine whether it had opened the port.
         """
+        if broker in self._masters:
+            return [place for place, opened in self._masters[broker] if opened.assumes_loss]
         found = set(self.lossy_cuts(broker))
         for cut in self.all_cuts(broker):
             starts = self._starts.get(self.lives[broker][0].machine, [])
@@ -192,6 +208,9 @@ class Brokers:
 
     def all_cuts(self, broker: str) -> list[int]:
         """Return the places of all power cuts of this broker's machine: each may remove messages that were only written."""
+        if broker in self._masters:
+            masters = self._masters[broker]
+            return [at for (_, old), (at, new) in pairwise(masters) if new.may_lack or new.assumes_loss or new.machine != old.machine]
         lives = self.lives.get(broker, [])
         return self.cuts.get(lives[0].machine, []) if lives else []
 
@@ -203,6 +222,9 @@ class Brokers:
         the process had confirmed it at most one flush interval and one sync before its own end, pauses not counted. A sync of a slow disk
         may take until the disk is fast again; if the disk has failed, the broker still ends in order.
         """
+        if broker in self._masters:
+            cuts = self.all_cuts(broker) if written else self.lossy_cuts(broker)
+            return next((cut for cut in cuts if cut > place), None)
         life = self.life(broker, process)
         if life is None or (life.flush == "sync" and not written):
             return None

@@ -209,8 +209,8 @@ def _losses_are_suffixes(history: History, messages: Messages, brokers: Brokers)
             broker = response.queue.broker
             cut = next((cut for cut in brokers.all_cuts(broker) if cut > place), None)
             read = messages.read.get(response.queue)
-            if cut is None or read is None or deletions.any_of(response.queue.topic):
-                continue
+            if cut is None or read is None or deletions.any_of(response.queue.topic) or brokers.has_copies(broker):
+                continue  # another copy of the log may have what it had not acknowledged itself
             # Sent again after a cut that removed it, it may be stored at the same offset and a higher log position.
             last = next(one for _, one in reversed(placed) if (one.queue, one.offset) == (response.queue, response.offset))
             offset = response.offset + written[response.request].bodies.index(body)

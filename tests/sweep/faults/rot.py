@@ -24,7 +24,7 @@ def log_rot(storm: Storm) -> None:
     universe.kill(address)
     storm.call_later(0.5, universe.start, address)
     disk = universe.machine(address).disk
-    place = _place(storm, disk)
+    place = rotting_place(storm, disk)
     if place is None:
         storm.record_fault("kill", address)
         return
@@ -91,7 +91,7 @@ def entry_rot(storm: Storm) -> None:
     disk.overwrite(path, first * ENTRY_BYTES, (wrong * count)[:room])
 
 
-def _place(storm: Storm, disk: SimFiles) -> tuple[str, int] | None:
+def rotting_place(storm: Storm, disk: SimFiles) -> tuple[str, int] | None:
     """Return (path, byte) of the body, or of the properties, of some record between the newest snapshot's position and the synced length.
 
     A body has a CRC, and an idempotent frame has one over all bytes from its producer. The fields that the broker itself writes into the

@@ -1,13 +1,28 @@
 """A log that is cut keeps what comes before, wherever the process is killed meanwhile, and nothing of what followed comes back."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from lockstep.broker.config import BrokerConfig
+from lockstep.broker.replication import cutting
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role, read_copy_identity, save_copy_identity
-from lockstep.broker.replication.cutting import cut_log
+from lockstep.broker.replication.log_parting import PartingAction
+from lockstep.broker.running_replica import RunningReplica
 from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.start.directory import StoreDirectory, locked_directory
+from lockstep.protocol.errors import TransportError
+from lockstep.protocol.headers.replication import ReplicaFollowReply
+from lockstep.runtime.security.client_security import NO_SECURITY
 from lockstep.testing.simulation.disk import SimFiles
-from support.store_kit import PATH, Recorded, abandon, all_bodies, append, config, confirmed, kill, open_store, recovered
+from support.store_kit import PATH, Recorded, abandon, all_bodies, append, config, confirmed, host_of, kill, open_store, recovered
+
+
+class Inline:
+    async def run(self, function: Any, *arguments: Any) -> Any:
+        return function(*arguments)
+
 
 REPLICA = CopyIdentity("ab" * 8, Role.REPLICA, confirmed=100_000)
 
@@ -31,7 +46,7 @@ async def stored(files: SimFiles, count: int = 40) -> list[int]:
 def cut(files: SimFiles, position: int) -> None:
     with locked_directory(files, PATH) as directory:
         try:
-            cut_log(files, directory, config(), read_copy_identity(directory) or REPLICA, position)
+            cutting.cut_log(files, directory, config(), read_copy_identity(directory) or REPLICA, position)
         finally:
             directory.unlock()
 
@@ -48,6 +63,48 @@ async def test_start_after_a_cut_has_what_came_before_and_goes_on_from_there(kee
     await confirmed(store)
     assert (await all_bodies(store))[-1] == b"goes on"
     await store.close()
+
+
+async def test_cut_leaves_no_snapshot_and_no_synced_position_above() -> None:
+    files = SimFiles()
+    ends = await stored(files)
+    cut(files, ends[25])
+    with locked_directory(files, PATH) as directory:
+        assert directory.snapshot_positions() == [ends[20]]
+        assert directory.load_synced() == ends[25]
+        directory.unlock()
+
+
+@pytest.mark.parametrize("action", [PartingAction.TRUNCATE, PartingAction.INSTALL])
+async def test_copy_that_is_cut_or_begun_anew_is_another_member(action: PartingAction) -> None:
+    files = SimFiles()
+    ends = await stored(files)
+    replica = object.__new__(RunningReplica)
+    replica._host = replace(host_of(files), threads=Inline())
+    replica._config, replica._membership, replica._master = BrokerConfig(store=PATH), REPLICA, "10.0.0.1:10911"
+    with locked_directory(files, PATH) as directory:
+        await replica._part(directory, ReplicaFollowReply(action, ends[25], 7, "store", "master"))
+        identity = read_copy_identity(directory)
+        directory.unlock()
+    assert identity == replica._membership
+    assert identity.member != REPLICA.member
+    assert identity.forgot
+
+
+@pytest.mark.parametrize("installing", [False, True])
+async def test_copy_that_is_not_whole_is_not_started(installing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nobody(*_: object, **__: object) -> None:
+        raise TransportError("nobody listens")
+
+    monkeypatch.setattr("lockstep.broker.running_replica.connect", nobody)
+    files = SimFiles()
+    await stored(files)
+    replica = object.__new__(RunningReplica)
+    replica._host, replica._master, replica._peers = replace(host_of(files), threads=Inline()), "10.0.0.1:10911", NO_SECURITY
+    replica._membership = replace(REPLICA, installing=installing)
+    with locked_directory(files, PATH) as directory:
+        assert await replica._prepare(directory, None) is not installing
+        directory.unlock()
 
 
 @pytest.mark.parametrize("power", [False, True])

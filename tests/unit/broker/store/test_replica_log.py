@@ -147,6 +147,16 @@ async def test_failed_write_is_final_and_acknowledges_nothing() -> None:
         assert replica.stored == 50
 
 
+async def test_only_what_is_confirmed_is_applied() -> None:
+    async with following() as (master, store, replica):
+        for _ in range(2):
+            await master.append("message", 0, 100)
+        await copy(master.store, replica, master.ends[-1], 4096)
+        await replica.apply(master.ends[1])
+        assert (replica.applied, replica.stored) == (master.ends[1], master.ends[2])
+        assert queues(store) == {("topic-0", 0): (0, 1)}
+
+
 async def test_bytes_that_are_no_records_are_reported_with_their_position() -> None:
     async with following() as (master, _store, replica):
         await master.append("message", 0, 100)
