@@ -6,6 +6,7 @@ from struct import error as StructError
 
 from lockstep.broker.store.log.append import ENTRY_BYTES
 from lockstep.broker.store.start.directory import SLOT, SLOT_BYTES, SLOT_MAGIC
+from lockstep.protocol.errors import RemoteProtocolError
 from lockstep.protocol.messages.properties import SEQUENCE_DIGITS
 from lockstep.protocol.messages.record import BODY_AT, BODY_LENGTH_AT, INT32, record_bounds
 from lockstep.protocol.messages.sequence import STAMP_HEAD, find_sequence
@@ -118,8 +119,11 @@ def _covered(log: bytes) -> Iterator[tuple[int, int]]:
     while at + BODY_AT <= len(log) and (size := INT32.unpack_from(log, at)[0]) > 0:
         count = INT32.unpack_from(log, at + BODY_LENGTH_AT)[0]
         if count > 0 and count + BODY_AT <= size:
+            try:
+                _, properties_at, end = record_bounds(log, at)
+            except RemoteProtocolError:
+                break  # a record that has not been written, or received, to its end
             yield at + BODY_AT, at + BODY_AT + count
-            _, properties_at, end = record_bounds(log, at)
             sequence = find_sequence(log[properties_at:end])
             others = properties_at + len(STAMP_HEAD) + SEQUENCE_DIGITS + 1
             if sequence is not None and not sequence.first_known and others < end:
