@@ -35,6 +35,8 @@ from lockstep.runtime.security.client_security import ClientSecurity
 
 log = get_logger("broker")
 
+DISK_ANSWER_MS = 30_000
+"""The same for bytes that are read from a disk, at a limited rate."""
 ANSWER_MS = 5_000
 """How long an answer may take: twenty beats."""
 RETRY_FIRST_MS = 50
@@ -59,6 +61,20 @@ async def present(endpoint: Endpoint, header: ReplicaFollowHeader, terms: Sequen
     body = encode_body(LogTerms(tuple(LogTerm(term.number, term.begin, term.assumed_loss) for term in terms)))
     response = await endpoint.request(RequestCode.REPLICA_FOLLOW, to_plain(header), body, timeout_ms=ANSWER_MS)
     return from_plain(ReplicaFollowReply, checked(response).fields)
+
+
+async def bytes_at(endpoint: Endpoint, position: int, bytes_max: int) -> tuple[ReplicaFetchReply, bytes]:
+    """Return bytes of the master's log from `position` on, none at its end, on a connection on which the replica has presented itself.
+
+    Raises RemoteProtocolError for a response that can't be right, or if the log begins after `position`; TransportError.
+    """
+    header = ReplicaFetchHeader(position, bytes_max, waits=False)
+    response = checked(await endpoint.request(RequestCode.REPLICA_FETCH, to_plain(header), timeout_ms=DISK_ANSWER_MS))
+    reply, data = from_plain(ReplicaFetchReply, response.fields), bytes(response.body)
+    if crc32(data) != reply.crc or len(data) > bytes_max or reply.log_start > position:
+        what = f"{len(data)} bytes for {position} (its log: {reply.log_start} to {reply.written})"
+        raise RemoteProtocolError(f"the master's response has {what}, or their CRC is wrong")
+    return reply, data
 
 
 class Following:

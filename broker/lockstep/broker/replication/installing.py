@@ -7,6 +7,7 @@ the copy began. A store that still says so at a start is removed, when a master 
 from dataclasses import replace
 
 from lockstep.broker.replication.copy_identity import CopyIdentity, save_copy_identity
+from lockstep.broker.replication.following import DISK_ANSWER_MS, bytes_at
 from lockstep.broker.replication.serving import FETCH_BYTES_MAX
 from lockstep.broker.store import StoreConfig
 from lockstep.broker.store.config import Identity
@@ -15,10 +16,9 @@ from lockstep.broker.store.health.disk import DiskWatch
 from lockstep.broker.store.log.commit_log import CommitLog
 from lockstep.broker.store.start.directory import StoreDirectory, parse_identity
 from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import RemoteProtocolError, ServiceNotAvailableError
 from lockstep.protocol.fields import from_plain, to_plain
-from lockstep.protocol.headers.replication import ReplicaFetchHeader, ReplicaFetchReply, ReplicaFileHeader, ReplicaFileReply
+from lockstep.protocol.headers.replication import ReplicaFileHeader, ReplicaFileReply
 from lockstep.protocol.responses import checked
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.host import Host
@@ -26,8 +26,6 @@ from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("broker")
 
-ANSWER_MS = 30_000
-SMALL_FILE_BYTES_MAX = 4 << 30
 PROGRESS_MS = 5_000
 
 
@@ -77,23 +75,18 @@ class Install:
     async def _copy_log(self, log_: CommitLog, snapshot: int) -> None:
         """Copy up to where the master's log ended when the copy began, and at least to the snapshot."""
         clock, until, logged_ms, disk = self._host.clock, None, self._host.clock.monotonic_ms(), DiskWatch(self._config, self._host.files)
-        heard = 0
         while until is None or log_.end < until:
-            header = ReplicaFetchHeader(log_.end, FETCH_BYTES_MAX, heard=heard, waits=False)
-            response = checked(await self._endpoint.request(RequestCode.REPLICA_FETCH, to_plain(header), timeout_ms=ANSWER_MS))
-            reply = from_plain(ReplicaFetchReply, response.fields)
-            if crc32(response.body) != reply.crc or reply.log_start > log_.end:
-                raise RemoteProtocolError(f"the master's log begins at {reply.log_start}, or the CRC of bytes at {log_.end} is wrong")
-            until, heard = max(snapshot, reply.written) if until is None else until, reply.number
-            if not response.body and log_.end < until:
+            reply, data = await bytes_at(self._endpoint, log_.end, FETCH_BYTES_MAX)
+            until = max(snapshot, reply.written) if until is None else until
+            if not data and log_.end < until:
                 raise RemoteProtocolError(f"the master's log ends at {reply.written}, its snapshot is of {snapshot}")
-            if len(response.body) > disk.room:
+            if len(data) > disk.room:
                 try:
-                    disk.make_room(len(response.body), clock.monotonic_ms())
+                    disk.make_room(len(data), clock.monotonic_ms())
                 except ServiceNotAvailableError as error:
                     raise StoreDiskError(f"the copy of the master's log needs {until - log_.end} bytes more: {error.remark}") from error
-            disk.room -= len(response.body)
-            log_.receive(log_.end, response.body)
+            disk.room -= len(data)
+            log_.receive(log_.end, data)
             await self._host.threads.run(log_.write)
             log_.trim()
             if clock.monotonic_ms() - logged_ms >= PROGRESS_MS:
@@ -105,7 +98,7 @@ class Install:
         found, data = "", bytearray()
         while True:
             header = ReplicaFileHeader(found or name, len(data), FETCH_BYTES_MAX)
-            response = checked(await self._endpoint.request(RequestCode.REPLICA_FILE, to_plain(header), timeout_ms=ANSWER_MS))
+            response = checked(await self._endpoint.request(RequestCode.REPLICA_FILE, to_plain(header), timeout_ms=DISK_ANSWER_MS))
             reply = from_plain(ReplicaFileReply, response.fields)
             if not reply.name and not found:
                 return None

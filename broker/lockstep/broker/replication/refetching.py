@@ -4,24 +4,18 @@ Copies are equal below what was confirmed, and only that is fetched: what this r
 follows. A file is never mended in place (ADR 15): the new one is written beside it, synced, and renamed over it.
 """
 
+from lockstep.broker.replication.following import bytes_at
 from lockstep.broker.replication.serving import FETCH_BYTES_MAX
 from lockstep.broker.store.log.commit_log import write_all
 from lockstep.broker.store.start.directory import StoreDirectory, StoreIdentity
 from lockstep.broker.store.start.survey import log_files
-from lockstep.protocol.codes import RequestCode
-from lockstep.protocol.crc import crc32
 from lockstep.protocol.errors import RemoteProtocolError
-from lockstep.protocol.fields import from_plain, to_plain
-from lockstep.protocol.headers.replication import ReplicaFetchHeader, ReplicaFetchReply
-from lockstep.protocol.responses import checked
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.files import Files
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
 
 log = get_logger("broker")
-
-ANSWER_MS = 30_000
 
 
 def broken_files(files: Files, directory: StoreDirectory, identity: StoreIdentity, confirmed: int) -> list[int]:
@@ -49,7 +43,9 @@ async def refetch(
             await run(file.truncate, identity.segment_bytes)
             at = start
             while at < end:
-                data = await _bytes_at(endpoint, at, min(FETCH_BYTES_MAX, end - at))
+                reply, data = await bytes_at(endpoint, at, min(FETCH_BYTES_MAX, end - at))
+                if not data:
+                    raise RemoteProtocolError(f"the master's log ends at {reply.written}, and was confirmed up to {end}")
                 await run(write_all, file, data, at - start)
                 at += len(data)
             await run(file.sync)
@@ -58,15 +54,3 @@ async def refetch(
         await run(host.files.rename, f"{path}.fetched", path)
         await run(host.files.sync_directory, directory.log)
         log.warning("replica.refetched", file=path, begin=start, end=end, why="it was damaged here")
-
-
-async def _bytes_at(endpoint: Endpoint, position: int, bytes_max: int) -> bytes:
-    header = ReplicaFetchHeader(position, bytes_max, waits=False)
-    response = checked(await endpoint.request(RequestCode.REPLICA_FETCH, to_plain(header), timeout_ms=ANSWER_MS))
-    reply = from_plain(ReplicaFetchReply, response.fields)
-    data = bytes(response.body)
-    if crc32(data) != reply.crc or not 0 < len(data) <= bytes_max:
-        raise RemoteProtocolError(
-            f"the master has {len(data)} bytes at {position} (its log: {reply.log_start} to {reply.written}), or their CRC is wrong"
-        )
-    return data
