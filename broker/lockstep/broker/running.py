@@ -267,16 +267,16 @@ class RunningBroker:
 
     async def ask_replicas(self, recovery: Recovery) -> None:
         """Return when the replicas that this store knows have nothing against its start (start_rules.py). Raises RoleError."""
-        membership, config, store = self.replicas.membership, self._settings.config, self.store
-        if membership is None or config.alone or not (membership.known or membership.members):
+        copy_identity, config, store = self.replicas.copy_identity, self._settings.config, self.store
+        if copy_identity is None or config.alone or not (copy_identity.known or copy_identity.members):
             return
-        if membership.instead_of and store.restored:
+        if copy_identity.instead_of and store.restored:
             return  # it was promoted, and others were asked then, unless that was forced
         forgot = store.may_have_forgotten(self._host.boot_id()) or recovery.lost_synced
         own = CopyStatus(self.state.coordination.state.term, recovery.end, forgot)
         waited = False
         while True:
-            known = membership.members, membership.known
+            known = copy_identity.members, copy_identity.known
             verdict = await ask_before_start(self._host, config.name, store.store_id, self.address, own, *known, self._peers)
             if verdict.refused:
                 raise RoleError(verdict.refused)
@@ -290,9 +290,9 @@ class RunningBroker:
 
     def replica_status(self) -> ReplicaStatus:
         """Return the status of this copy of the log."""
-        config, store, membership = self._settings.config, self.store, self.replicas.membership
+        config, store, copy_identity = self._settings.config, self.store, self.replicas.copy_identity
         ends = store.log_bounds[1], store.writer.confirmed, store.log_bounds[1]
-        member = "" if membership is None else membership.member
+        member = "" if copy_identity is None else copy_identity.member
         identity = config.name, config.cluster, store.store_id
         return ReplicaStatus(*identity, str(Role.MASTER), member, self.term, *ends, replicas=self.replicas.standings())
 

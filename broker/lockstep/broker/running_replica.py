@@ -83,7 +83,7 @@ class RunningReplica:
         self._peers = security.peers
         self._master = config.replica_of
         self._on_promoted = on_promoted
-        self._membership = CopyIdentity("", Role.REPLICA)
+        self._copy_identity = CopyIdentity("", Role.REPLICA)
         self._changing = asyncio.Lock()
         """Held while the store is closed, changed or promoted."""
         self._store: Store | None = None
@@ -110,7 +110,7 @@ class RunningReplica:
         self.addresses = await advertise(self.server.addresses, config.advertised(), config.nameservers())
         host, flush = self._host, config.store_config().flush
         with self._locked() as directory:
-            self._membership = await host.threads.run(begin_as_replica, directory, host.random, host.boot_id(), flush)
+            self._copy_identity = await host.threads.run(begin_as_replica, directory, host.random, host.boot_id(), flush)
         await self.server.start()
         self._tasks.spawn(self._live(), "broker.replica")
 
@@ -125,7 +125,7 @@ class RunningReplica:
     # ------------------------------------------------------------------------------------------------------------- following
 
     def _is_promoted(self) -> bool:
-        return self._membership.role is Role.MASTER
+        return self._copy_identity.role is Role.MASTER
 
     @contextmanager
     def _locked(self) -> Iterator[StoreDirectory]:
@@ -171,9 +171,9 @@ class RunningReplica:
 
     async def _prepare(self, directory: StoreDirectory, damaged: int | None) -> bool:
         """Make the files of the store those of a whole copy. Return whether they are; otherwise it has to be tried again."""
-        is_new = self._membership.installing or directory.read(f"{directory.own}/identity") is None
-        if self._membership.cut_to is not None and not is_new:
-            await self._cut(directory, self._membership.cut_to)
+        is_new = self._copy_identity.installing or directory.read(f"{directory.own}/identity") is None
+        if self._copy_identity.cut_to is not None and not is_new:
+            await self._cut(directory, self._copy_identity.cut_to)
         if not is_new and damaged is None:
             return True
         try:
@@ -194,19 +194,19 @@ class RunningReplica:
             facts = {"master": self._master, "error": str(without_frames(error)), "then": "it is tried again"}
             log_limited(log, "warning", "replica.not_ready", **facts)
             return False
-        return not self._membership.installing
+        return not self._copy_identity.installing
 
     async def _install(self, directory: StoreDirectory, endpoint: Endpoint, log_start: int) -> None:
         await self._begin_anew(directory, "")
         config = self._config
-        await Install(self._host, directory, config.store_config(), config.identity(), endpoint).run(self._membership, log_start)
-        self._membership = replace(self._membership, installing=False)
+        await Install(self._host, directory, config.store_config(), config.identity(), endpoint).run(self._copy_identity, log_start)
+        self._copy_identity = replace(self._copy_identity, installing=False)
 
     async def _repair(self, directory: StoreDirectory, endpoint: Endpoint, log_start: int, damaged: int | None) -> None:
         """Replace damaged files by the master's, below what is known to be confirmed; cut the rest."""
         text = directory.read(f"{directory.own}/identity")
         assert text is not None
-        identity, confirmed = parse_identity(text, f"{directory.own}/identity"), self._membership.confirmed
+        identity, confirmed = parse_identity(text, f"{directory.own}/identity"), self._copy_identity.confirmed
         starts = set(await self._host.threads.run(broken_files, self._host.files, directory, identity, confirmed))
         if damaged is not None and 0 <= damaged < confirmed:
             starts.add(damaged - damaged % identity.segment_bytes)
@@ -219,18 +219,18 @@ class RunningReplica:
 
     def _become_another(self) -> None:
         """Take another member id, which the next write of lockstep/replica stores: this copy will lack what it may have acknowledged."""
-        self._membership = replace(self._membership, member=new_member(self._host.random), forgot=True)
+        self._copy_identity = replace(self._copy_identity, member=new_member(self._host.random), forgot=True)
 
     async def _begin_anew(self, directory: StoreDirectory, why: str) -> None:
         if why:
             log_limited(log, "warning", "replica.begins_anew", master=self._master, why=why)
         self._become_another()
-        await remove_store(self._host, directory, self._membership)
-        self._membership = replace(self._membership, installing=True, cut_to=None, complete=False, confirmed=0)
+        await remove_store(self._host, directory, self._copy_identity)
+        self._copy_identity = replace(self._copy_identity, installing=True, cut_to=None, complete=False, confirmed=0)
 
     async def _cut(self, directory: StoreDirectory, position: int) -> None:
         files, config = self._host.files, self._config.store_config()
-        self._membership = await self._host.threads.run(cut_log, files, directory, config, self._membership, position)
+        self._copy_identity = await self._host.threads.run(cut_log, files, directory, config, self._copy_identity, position)
 
     async def _follow(self) -> ReplicaFollowReply:
         """Open the store, and follow until it has to be changed. It is closed then. Raises StoreError."""
@@ -252,7 +252,7 @@ class RunningReplica:
             state.journal.refusal = "a replica changes nothing by itself"
             replica_log, before = store.follow(state, self._reason), partial(self._begin_copying, store)
             self._following = following = Following(host, store, state, replica_log, self._header, before)
-            following.is_complete = self._membership.complete  # until a master says otherwise
+            following.is_complete = self._copy_identity.complete  # until a master says otherwise
             work, tasks = Tasks(), set[asyncio.Future[Any]]()
             copying: asyncio.Task[ReplicaFollowReply] = work.spawn(following.run(self._master, self._peers), "replica.copy")
             for name, loop in (
@@ -283,22 +283,29 @@ class RunningReplica:
         while not following.is_stopping:
             await following.wait_noteworthy(SAVE_S)
             async with self._changing:
-                known, confirmed = self._membership, max(self._membership.confirmed, following.confirmed)
+                known, confirmed = self._copy_identity, max(self._copy_identity.confirmed, following.confirmed)
                 forgot = known.forgot and not following.has_caught_up
                 wanted = replace(known, confirmed=confirmed, complete=following.is_complete, forgot=forgot)
                 if wanted != known and known.role is Role.REPLICA:
-                    await store.change_directory(partial(_save, wanted))
-                    self._membership = wanted
+                    await self._store_identity(store, wanted)
             if following.log_start > store.log_bounds[0]:
                 await store.follow_retention(following.log_start)
 
     async def _begin_copying(self, store: Store) -> None:
         """Store that the log may end before its master's from now on."""
         async with self._changing:
-            if self._membership.complete and not self._is_promoted():
-                wanted = replace(self._membership, complete=False)
-                await store.change_directory(partial(_save, wanted))
-                self._membership = wanted
+            if self._copy_identity.complete and not self._is_promoted():
+                wanted = replace(self._copy_identity, complete=False)
+                await self._store_identity(store, wanted)
+
+    async def _store_identity(self, store: Store, wanted: CopyIdentity) -> None:
+        """Store a changed identity, and have it from then on. Call it within `_changing`."""
+
+        def save(directory: StoreDirectory) -> None:
+            save_copy_identity(directory, wanted)
+
+        await store.change_directory(save)
+        self._copy_identity = wanted
 
     @property
     def _reason(self) -> str:
@@ -309,14 +316,14 @@ class RunningReplica:
         end = 0 if store is None else store.log_bounds[1]
         store_id = "" if store is None else store.store_id
         address = self.addresses[INTERNAL_LISTENER]
-        member = self._membership
+        member = self._copy_identity
         return ReplicaFollowHeader(config.name, config.cluster, store_id, member.member, address, end, member.confirmed, VERSION)
 
     # ----------------------------------------------------------------------------------------------------------- for others
 
     def status(self) -> ReplicaStatus:
         """Return the status for tools, and for a master that starts."""
-        config, store, following, member = self._config, self._store, self._following, self._membership
+        config, store, following, member = self._config, self._store, self._following, self._copy_identity
         start_state = self._state
         term = 0 if start_state is None else start_state.coordination.state.term
         end = 0 if store is None else store.log_bounds[1]
@@ -356,7 +363,7 @@ class RunningReplica:
             raise ServiceNotAvailableError(NOT_WHOLE)
         await self._check_promotion(state, force)
         async with self._changing:
-            member = self._membership
+            member = self._copy_identity
             if self._store is not store or member.role is Role.MASTER:
                 raise ServiceNotAvailableError(NOT_WHOLE)
             known = {each: address for each, address in state.replicas.items() if each != member.member}
@@ -368,7 +375,7 @@ class RunningReplica:
                 save_copy_identity(directory, promoted)
 
             await store.change_directory(promote)
-            self._membership = promoted
+            self._copy_identity = promoted
         log.warning("replica.promoted", was_replica_of=self._master, log_end=store.log_bounds[1], complete=member.complete, force=force)
         self._on_promoted()
 
@@ -386,7 +393,7 @@ class RunningReplica:
                 "one, or lose them by --force"
             )
         for member, address in state.replicas.items():
-            if member == self._membership.member or address in (mine, self._master):
+            if member == self._copy_identity.member or address in (mine, self._master):
                 continue
             other = await ask_status(self._host, address, self._peers)
             if other is not None and other.store_id == status.store_id and (other.term, other.end) > (status.term, status.end):
@@ -400,10 +407,6 @@ class RunningReplica:
         await self.server.close("the replica is shutting down")
         await self._dispatcher.close()
         await self._tasks.cancel_all()
-
-
-def _save(identity: CopyIdentity, directory: StoreDirectory) -> None:
-    save_copy_identity(directory, identity)
 
 
 async def scrub(store: Store, following: Following) -> None:

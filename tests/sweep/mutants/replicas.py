@@ -48,9 +48,9 @@ def the_set_shrinks_in_memory_alone(patch: Patches) -> None:
     store_set = ReplicaServer._store_set
 
     async def remembered(self: ReplicaServer, members: dict[str, str]) -> None:
-        assert self.membership is not None
-        if self.membership.members.keys() - members.keys():
-            self.membership = replace(self.membership, members=dict(members))
+        assert self.copy_identity is not None
+        if self.copy_identity.members.keys() - members.keys():
+            self.copy_identity = replace(self.copy_identity, members=dict(members))
             await asyncio.sleep(0)
             self.replicas.set_stored()
             self._changed()
@@ -164,7 +164,7 @@ def an_interrupted_install_is_started(patch: Patches) -> None:
     prepare = RunningReplica._prepare
 
     async def whole(self: RunningReplica, directory: StoreDirectory, damaged: int | None) -> bool:
-        self._membership = replace(self._membership, installing=False)
+        self._copy_identity = replace(self._copy_identity, installing=False)
         return await prepare(self, directory, damaged)
 
     patch.set(RunningReplica, "_prepare", whole)

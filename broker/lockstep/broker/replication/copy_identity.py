@@ -66,8 +66,8 @@ def read_copy_identity(directory: StoreDirectory) -> CopyIdentity | None:
         found = json.loads(text)
         if found.pop("format") != FORMAT:
             raise ValueError("another format: start the version that wrote it")
-        membership = CopyIdentity(**found)
-        return replace(membership, role=Role(membership.role))
+        identity = CopyIdentity(**found)
+        return replace(identity, role=Role(identity.role))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise StoreCorruptError(
             f"{path} is damaged ({error}): it says of which copies of the log this store is one. Restore it, or, if another copy is whole, "
@@ -75,9 +75,9 @@ def read_copy_identity(directory: StoreDirectory) -> CopyIdentity | None:
         ) from error
 
 
-def save_copy_identity(directory: StoreDirectory, membership: CopyIdentity) -> None:
+def save_copy_identity(directory: StoreDirectory, identity: CopyIdentity) -> None:
     """Replace the file, durably. For a worker thread while anything is served."""
-    directory.replace(copy_identity_path(directory), json.dumps({"format": FORMAT, **asdict(membership)}, indent=1).encode())
+    directory.replace(copy_identity_path(directory), json.dumps({"format": FORMAT, **asdict(identity)}, indent=1).encode())
 
 
 def begin_as_replica(directory: StoreDirectory, random: Random, boot_id: str, flush: FlushMode) -> CopyIdentity:
@@ -114,6 +114,6 @@ def without(identity: CopyIdentity, forgotten: AbstractSet[str]) -> CopyIdentity
     return replace(identity, known={member: address for member, address in identity.known.items() if member not in gone})
 
 
-def with_set(membership: CopyIdentity, members: Mapping[str, str]) -> CopyIdentity:
-    """Return the membership of a master with another set. Whoever was in one remains known."""
-    return replace(membership, role=Role.MASTER, members=dict(members), known={**membership.known, **members})
+def with_set(identity: CopyIdentity, members: Mapping[str, str]) -> CopyIdentity:
+    """Return the identity of a master with another set. Whoever was in one remains known."""
+    return replace(identity, role=Role.MASTER, members=dict(members), known={**identity.known, **members})

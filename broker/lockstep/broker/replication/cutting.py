@@ -14,13 +14,13 @@ from lockstep.runtime.logs.log import get_logger
 log = get_logger("broker")
 
 
-def cut_log(files: Files, directory: StoreDirectory, config: StoreConfig, membership: CopyIdentity, position: int) -> CopyIdentity:
-    """End the log of a locked, closed store at `position`. Return the membership that is stored then. For a worker thread.
+def cut_log(files: Files, directory: StoreDirectory, config: StoreConfig, copy_identity: CopyIdentity, position: int) -> CopyIdentity:
+    """End the log of a locked, closed store at `position`. Return the identity that is stored then. For a worker thread.
 
     A start that finds `cut_to` in lockstep/replica calls it again. Consume queues are cut by the start that follows: the store counts as
     not closed in order. Files that are missing or short below it are left so.
     """
-    save_copy_identity(directory, replace(membership, cut_to=position, complete=False, confirmed=min(membership.confirmed, position)))
+    save_copy_identity(directory, replace(copy_identity, cut_to=position, complete=False, confirmed=min(copy_identity.confirmed, position)))
     path = f"{directory.own}/identity"
     if (text := directory.read(path)) is None:
         raise StoreCorruptError(f"{path} is missing: remove the store's directory and start a new replica")
@@ -40,6 +40,6 @@ def cut_log(files: Files, directory: StoreDirectory, config: StoreConfig, member
     finally:
         log_.close()
     log.warning("replica.truncated", position=position, files_end=end, why="its master does not have what followed")
-    kept = replace(membership, cut_to=None, complete=False, confirmed=min(membership.confirmed, position))
+    kept = replace(copy_identity, cut_to=None, complete=False, confirmed=min(copy_identity.confirmed, position))
     save_copy_identity(directory, kept)
     return kept

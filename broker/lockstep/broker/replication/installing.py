@@ -40,7 +40,7 @@ class Install:
         self._wanted = wanted
         self._endpoint = endpoint
 
-    async def run(self, membership: CopyIdentity, log_start: int) -> None:
+    async def run(self, copy_identity: CopyIdentity, log_start: int) -> None:
         """Copy everything. Raises TransportError, RemoteProtocolError and StoreDiskError; the copy has to be begun anew then."""
         directory, run = self._directory, self._host.threads.run
         text = await self._file("identity")
@@ -64,7 +64,7 @@ class Install:
             await run(self._sync, log_)
         finally:
             log_.close()
-        await run(save_copy_identity, directory, replace(membership, installing=False))
+        await run(save_copy_identity, directory, replace(copy_identity, installing=False))
         log.info("replica.installed", log_start=log_start, end=log_.end, snapshot=snapshot)
 
     def _sync(self, log_: CommitLog) -> None:
@@ -110,10 +110,10 @@ class Install:
                 raise RemoteProtocolError(f"the master has removed its file {found} meanwhile")
 
 
-async def remove_store(host: Host, directory: StoreDirectory, membership: CopyIdentity) -> None:
+async def remove_store(host: Host, directory: StoreDirectory, copy_identity: CopyIdentity) -> None:
     """Remove everything of a store but the lock, `lockstep/replica`, which says `installing` from here on, and the boot of this start.
 
     Without that, a power cut would not show that the new copy may lack what it has acknowledged.
     """
-    await host.threads.run(save_copy_identity, directory, replace(membership, installing=True, cut_to=None, complete=False, confirmed=0))
+    await host.threads.run(save_copy_identity, directory, replace(copy_identity, installing=True, cut_to=None, complete=False, confirmed=0))
     await host.threads.run(directory.remove_all_but, "replica", "boot")

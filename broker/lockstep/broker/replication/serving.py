@@ -64,9 +64,9 @@ class ReplicaServer:
     """Serves the replicas of a broker. The writer's `Copies`, from the first replica on."""
 
     def __init__(
-        self, host: Host, tasks: Tasks, store: Store, state: BrokerState, address: Callable[[], str], membership: CopyIdentity | None
+        self, host: Host, tasks: Tasks, store: Store, state: BrokerState, address: Callable[[], str], copy_identity: CopyIdentity | None
     ) -> None:
-        """`address` returns where others reach this broker. `membership`: that of the store; None if it was never copied."""
+        """`address` returns where others reach this broker. `copy_identity`: that of the store; None if it was never copied."""
         self._host = host
         self._tasks = tasks
         self._store = store
@@ -84,9 +84,9 @@ class ReplicaServer:
         self._is_complete = False
         self._term_begin = 0
         self._assumed_loss = self._has_lost = False
-        self.membership = membership
-        self.replicas = ReplicaSet({} if membership is None else membership.members, host.clock.boot_ms())
-        for each, at in ({} if membership is None else membership.known).items():
+        self.copy_identity = copy_identity
+        self.replicas = ReplicaSet({} if copy_identity is None else copy_identity.members, host.clock.boot_ms())
+        for each, at in ({} if copy_identity is None else copy_identity.known).items():
             self.replicas.replicas.setdefault(each, Replica(each, at, heard_ms=host.clock.boot_ms()))
 
     def began(self, begin: int, *, assumed_loss: bool, has_lost: bool) -> None:
@@ -95,7 +95,7 @@ class ReplicaServer:
         `has_lost`: it has passed over damage, or cut it off. Queues have offsets then that no record of the log has.
         """
         self._term_begin, self._assumed_loss, self._has_lost = begin, assumed_loss, has_lost
-        if self.membership is not None:
+        if self.copy_identity is not None:
             self._begin_counting()
 
     def _begin_counting(self) -> None:
@@ -111,7 +111,7 @@ class ReplicaServer:
     @property
     def is_complete_copy(self) -> bool:
         """Return whether this copy was promoted because its master had stopped in order, and no nameserver has accepted it since."""
-        return self.membership is not None and self.membership.complete
+        return self.copy_identity is not None and self.copy_identity.complete
 
     async def accepted(self) -> None:
         """Take note that a nameserver has accepted this start."""
@@ -147,11 +147,11 @@ class ReplicaServer:
                 f"the replica's log is that of store {header.store_id[:8]}, this is store {self._store.store_id[:8]}: give the replica an "
                 "empty directory, or another master"
             )
-        if self.membership is None:
+        if self.copy_identity is None:
             await self._save(lambda identity: identity or CopyIdentity(new_member(self._host.random), Role.MASTER))
         if self._store.writer.copies is None:
             self._begin_counting()
-        assert self.membership is not None
+        assert self.copy_identity is not None
         start, _ = self._store.log_bounds
         theirs = tuple(Term(term.term, term.begin, term.assumed_loss) for term in terms.terms)
         found = parting(theirs, header.end, header.confirmed, self._state.terms, start, self._store.written)
@@ -162,12 +162,11 @@ class ReplicaServer:
             )
         own = self._state.coordination.state.term
         if self._has_lost and all(term.number != own for term in theirs):
-            found = Parting(
-                PartingAction.INSTALL
-            )  # what is lost is in lockstep/damage and the snapshots, which only an installation copies
+            # What is lost is in lockstep/damage and the snapshots, which only an installation copies.
+            found = Parting(PartingAction.INSTALL)
         keep = start if found.action is PartingAction.INSTALL else found.keep
         self._connect(request.endpoint, header, keep)
-        return request.reply(ReplicaFollowReply(found.action, keep, own, self._store.store_id, self.membership.member))
+        return request.reply(ReplicaFollowReply(found.action, keep, own, self._store.store_id, self.copy_identity.member))
 
     def _connect(self, endpoint: Endpoint, header: ReplicaFollowHeader, position: int) -> None:
         now_ms = self._host.clock.boot_ms()
@@ -290,8 +289,8 @@ class ReplicaServer:
             self._tasks.spawn(self._store_set(members), "broker.replica_set")
 
     async def _store_set(self, members: dict[str, str]) -> None:
-        assert self.membership is not None
-        before = self.membership.members
+        assert self.copy_identity is not None
+        before = self.copy_identity.members
         await self._save(lambda identity: without(with_set(identity, members), self._forgotten))
         self.replicas.set_stored()
         for member in members.keys() - before.keys():
@@ -305,15 +304,15 @@ class ReplicaServer:
     async def _save(self, change: Callable[[Any], CopyIdentity]) -> None:
         """Store what `change` returns for the present identity, durably."""
         async with self._saving:
-            identity = change(self.membership)
+            identity = change(self.copy_identity)
             await self._store.change_directory(lambda directory: save_copy_identity(directory, identity))
-            self.membership = identity
+            self.copy_identity = identity
 
     def _record_replicas(self) -> None:
         """Let each copy know where the others are: whoever is promoted asks them."""
-        assert self.membership is not None
-        known = {**self.membership.known, **{replica.member: replica.address for replica in self.replicas.replicas.values()}}
-        self._state.record_replicas({**known, self.membership.member: self._address()})
+        assert self.copy_identity is not None
+        known = {**self.copy_identity.known, **{replica.member: replica.address for replica in self.replicas.replicas.values()}}
+        self._state.record_replicas({**known, self.copy_identity.member: self._address()})
 
     async def forget(self, member: str) -> bool:
         """Let a replica go that will not come back. Return whether it was known. Raises MessageIllegalError for one that follows now."""
@@ -321,7 +320,7 @@ class ReplicaServer:
             raise MessageIllegalError(f"replica {member} follows now: stop it first")
         known = self.replicas.forget(member, self._host.clock.boot_ms())
         self._changed()
-        if self.membership is None or member not in self.membership.known:
+        if self.copy_identity is None or member not in self.copy_identity.known:
             return known
         self._forgotten.add(member)
         await self._save(lambda identity: without(identity, self._forgotten))

@@ -81,12 +81,12 @@ async def test_copy_that_is_cut_or_begun_anew_is_another_member(action: PartingA
     ends = await stored(files)
     replica = object.__new__(RunningReplica)
     replica._host = replace(host_of(files), threads=Inline())
-    replica._config, replica._membership, replica._master = BrokerConfig(store=PATH), REPLICA, "10.0.0.1:10911"
+    replica._config, replica._copy_identity, replica._master = BrokerConfig(store=PATH), REPLICA, "10.0.0.1:10911"
     with locked_directory(files, PATH) as directory:
         await replica._part(directory, ReplicaFollowReply(action, ends[25], 7, "store", "master"))
         identity = read_copy_identity(directory)
         directory.unlock()
-    assert identity == replica._membership
+    assert identity == replica._copy_identity
     assert identity.member != REPLICA.member
     assert identity.forgot
 
@@ -101,7 +101,7 @@ async def test_copy_that_is_not_whole_is_not_started(installing: bool, monkeypat
     await stored(files)
     replica = object.__new__(RunningReplica)
     replica._host, replica._master, replica._peers = replace(host_of(files), threads=Inline()), "10.0.0.1:10911", NO_SECURITY
-    replica._membership = replace(REPLICA, installing=installing)
+    replica._copy_identity = replace(REPLICA, installing=installing)
     with locked_directory(files, PATH) as directory:
         assert await replica._prepare(directory, None) is not installing
         directory.unlock()

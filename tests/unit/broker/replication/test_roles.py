@@ -136,9 +136,9 @@ async def test_changes_of_the_copies_at_the_same_time_lose_nothing() -> None:
 
     store = SimpleNamespace(change_directory=change_directory, writer=SimpleNamespace(copies_advanced=lambda: None, copies=None))
     state = SimpleNamespace(record_replicas=lambda known: None)
-    membership = CopyIdentity("a" * 16, Role.MASTER, {"b": OLD, "c": NEW}, {"b": OLD, "c": NEW, "d": "elsewhere"})
+    copy_identity = CopyIdentity("a" * 16, Role.MASTER, {"b": OLD, "c": NEW}, {"b": OLD, "c": NEW, "d": "elsewhere"})
     parts = cast(Any, SimpleNamespace(clock=Clock(), random=None)), cast(Any, None), cast(Any, store), cast(Any, state)
-    server = ReplicaServer(*parts, lambda: "here", membership)
+    server = ReplicaServer(*parts, lambda: "here", copy_identity)
     server.replicas.forget("b", 0)
     members = server.replicas.begin_storing()
     assert members == {"c": NEW}
