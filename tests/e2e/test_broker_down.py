@@ -59,7 +59,7 @@ async def test_keyed_sends_wait_for_a_dead_broker_within_their_timeout(cluster: 
     await cluster.until_handled(300)
     queues = cluster.acknowledged_queues()
     await cluster.kill("broker-b")
-    await cluster.until_handled(500)
+    await cluster.until_handled_more(500)
     await cluster.restart("broker-b")
     await cluster.until_accepted(queues, after_us=now_us())
     finished = await cluster.finish_producer()

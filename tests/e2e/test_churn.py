@@ -43,7 +43,7 @@ async def churn(cluster: Cluster, report: Report, *, seconds: float) -> None:
                 present[name] = None
         changes += len(names)
         await cluster.until_held(QUEUES, "host", *present)
-        await cluster.until_handled(500)
+        await cluster.until_handled_more(500)
     await cluster.finish_producer()
     verdict = await cluster.prove("host", *present)
     assert verdict.repeats == 0, "auto commit, listeners shorter than the drain limit: nobody does anything twice"

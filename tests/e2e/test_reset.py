@@ -63,7 +63,7 @@ async def test_stopped_group_starts_at_the_reset_offset(cluster: Cluster) -> Non
     (queue,) = (await reset(cluster, "--to", "25", "--queue", "broker-a:0"))["queues"]
     assert queue == {"queue": "orders@broker-a:0", "before": 40, "after": 25, "change": -15, "parked": 0}
     await cluster.consumer("consumer-2")
-    await cluster.until_handled(15)
+    await cluster.until_handled(55)
     assert [each.offset for each in cluster.handled_events() if each.consumer == "consumer-2"] == list(range(25, 40))
     await cluster.stop("consumer-2")
     (queue,) = (await reset(cluster, "--to", "2020-01-01"))["queues"]
@@ -72,7 +72,7 @@ async def test_stopped_group_starts_at_the_reset_offset(cluster: Cluster) -> Non
     assert (queue["before"], queue["after"], queue["change"]) == (0, 40, 40)
     await cluster.consumer("consumer-3")
     await cluster.producer("producer-2", "--first", "100", "--keys", "1", "--steps", "3")
-    await cluster.until_handled(3)
+    await cluster.until_handled(58)
     assert [each.offset for each in cluster.handled_events() if each.consumer == "consumer-3"] == [40, 41, 42]
 
 

@@ -54,8 +54,7 @@ async def test_each_works_with_the_rights_of_its_role_and_loses_them_while_it_ru
     refused = await first.wait_for_event("heartbeat.refused", timeout_s=60)
     assert "user billing may not Sub topic:orders" in refused["error"]
     await closed.until_held(8, "consumer-2")
-    handled = len(closed.handled_events())
-    await closed.until_handled(handled + 200)
+    await closed.until_handled_more(200)
     write_rules(tmp_path / "users.toml")
     await closed.until_held(8, "consumer-1", "consumer-2")
     await closed.finish_producer()

@@ -68,7 +68,7 @@ async def test_rolling_update_of_a_contract_and_its_undo_lose_and_reorder_nothin
     members = (await cluster.group())["members"]
     assert {(member["contract_version"], member["subscription"]["orders"]) for member in members} == {(0, "*")}
 
-    await cluster.until_handled(1_000)
+    await cluster.until_handled_more(1_000)
     await cluster.finish_producer()
     verdict = await cluster.prove(*again)
     idle_ms = max(each.idle_us for each in verdict.handovers) / 1_000

@@ -67,8 +67,7 @@ async def test_ordered_consumption_goes_on_while_certificates_are_replaced(secur
     assert all(each["reached"] for each in report["brokers"])
     await secure.kill("broker-a")
     await secure.restart("broker-a")
-    handled = len(secure.handled_events())
-    await secure.until_handled(handled + 200)
+    await secure.until_handled_more(200)
     await secure.finish_producer()
     await secure.prove("consumer-1", "consumer-2")
 

@@ -65,8 +65,7 @@ async def test_ordered_consumption_goes_on_while_a_password_is_replaced(closed: 
     assert all(each["reached"] for each in report["brokers"]), "the nameserver and the brokers have the new password"
     await closed.kill("broker-a")
     await closed.restart("broker-a")
-    handled = len(closed.handled_events())
-    await closed.until_handled(handled + 200)
+    await closed.until_handled_more(200)
     await closed.finish_producer()
     await closed.prove("consumer-1", "consumer-2")
 

@@ -288,10 +288,13 @@ class Cluster:
         await self.until(f"{process} says {event} {facts}", lambda: self.reported_events(process, event, **facts))
         return self.reported_events(process, event, **facts)[0]
 
-    async def until_handled(self, count: int) -> None:
-        """Wait for `count` more handled events."""
-        goal = len(self.handled_events()) + count
+    async def until_handled(self, goal: int) -> None:
+        """Wait for `goal` handled events in all: a producer of few messages may have ended before this is called."""
         await self.until(f"{goal} handled events", lambda: len(self.handled_events()) >= goal)
+
+    async def until_handled_more(self, count: int) -> None:
+        """Wait for `count` more handled events, while a producer goes on."""
+        await self.until_handled(len(self.handled_events()) + count)
 
     async def until_held(self, count: int, *names: str) -> None:
         """Wait until the consumers hold that many queues together, each at least one."""
