@@ -22,6 +22,9 @@ REMARK_LENGTH_MAX = 4_096
 of a header."""
 RETRY_AFTER_FIELD = "retryAfterMs"
 """The field of a SYSTEM_BUSY response with the time, in ms, after which to retry."""
+ADDRESS_FIELD, TERM_FIELD = "address", "term"
+"""Fields of refusals that say who is responsible instead: NOT_LEADER names the leader's address (host:port of its listener `internal`) and
+term if they are known, BROKER_NAME_TAKEN the term of a later start of the same log."""
 
 HIDDEN_FIELDS = frozenset({"Signature", "SecurityToken"})
 """Fields of RocketMQ's signed requests."""

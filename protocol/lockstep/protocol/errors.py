@@ -88,6 +88,10 @@ class BrokerError(LockstepError):
     """Whether the error means that the caller's route is outdated."""
     retry_after_ms: int | None = None
     """When to try again, if the other side has said so."""
+    address: str | None = None
+    """The address of whoever is responsible instead, if the other side has named it."""
+    term: int | None = None
+    """The term of whoever is responsible instead, if the other side has named it."""
 
     def __init__(self, remark: str = "", *, wire_code: int | None = None) -> None:
         self.remark = remark
@@ -256,9 +260,22 @@ class RouteNotReadyError(BrokerError):
 
 
 class NotLeaderError(BrokerError):
-    """NOT_LEADER: another broker is the leader."""
+    """NOT_LEADER: another broker is the leader. Nothing was carried out. `address` and `term` are the leader's, if they are known."""
 
     code = ResponseCode.NOT_LEADER
+    retriable = True
+    refresh_route = True
+
+    def __init__(self, remark: str = "", *, address: str | None = None, term: int | None = None) -> None:
+        super().__init__(remark)
+        self.address = address
+        self.term = term
+
+
+class NotEnoughReplicasError(BrokerError):
+    """NOT_ENOUGH_REPLICAS: the broker may not confirm anything now, because it can't reach enough copies. Nothing was stored."""
+
+    code = ResponseCode.NOT_ENOUGH_REPLICAS
     retriable = True
     refresh_route = True
 
@@ -270,9 +287,16 @@ class DuplicateClientIdError(BrokerError):
 
 
 class BrokerNameTakenError(BrokerError):
-    """BROKER_NAME_TAKEN: a live broker has this name, or this store was accepted with a later term."""
+    """BROKER_NAME_TAKEN: a live broker has this name, or this store was accepted with a later term.
+
+    `term` is that term, if the registration has said that its own stands in a register.
+    """
 
     code = ResponseCode.BROKER_NAME_TAKEN
+
+    def __init__(self, remark: str = "", *, term: int | None = None) -> None:
+        super().__init__(remark)
+        self.term = term
 
 
 class ParkRefusedError(BrokerError):

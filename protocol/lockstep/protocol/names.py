@@ -17,6 +17,8 @@ TOPIC_BYTES_MAX = 127
 GROUP_BYTES_MAX = 255
 CLIENT_ID_BYTES_MAX = 255
 BROKER_NAME_BYTES_MAX = 127
+REPLICAS_MAX = 16
+"""The maximum number of other copies of one broker's log in a registration."""
 
 STATE_TOPIC = "LOCKSTEP_SYS_STATE"
 """The topic of the broker's own state records. Clients may neither send to it nor pull from it, and no topic list has it."""

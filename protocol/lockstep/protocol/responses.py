@@ -2,9 +2,10 @@
 
 from collections.abc import Container
 from dataclasses import dataclass
+from typing import Any
 
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.command import RETRY_AFTER_FIELD, Command
+from lockstep.protocol.command import ADDRESS_FIELD, RETRY_AFTER_FIELD, TERM_FIELD, Command
 from lockstep.protocol.errors import BrokerError, broker_error
 from lockstep.protocol.fields import from_plain
 from lockstep.protocol.headers.pull import PullReply
@@ -26,7 +27,20 @@ def checked(response: Command, accepted: Container[int] = SUCCEEDED) -> Command:
 def _error_of(response: Command) -> BrokerError:
     error = broker_error(response.code, response.remark)
     error.retry_after_ms = retry_after_ms(response)
+    error.address, error.term = responsible(response)
     return error
+
+
+def error_fields(error: BrokerError) -> dict[str, Any] | None:
+    """Return the fields of the response for an error, or None if it has none."""
+    named = {RETRY_AFTER_FIELD: error.retry_after_ms, ADDRESS_FIELD: error.address, TERM_FIELD: error.term}
+    return {name: value for name, value in named.items() if value is not None} or None
+
+
+def responsible(response: Command) -> tuple[str | None, int | None]:
+    """Return the address and the term of whoever is responsible instead of the sender of a refusal, each None if it is not named."""
+    address, term = response.fields.get(ADDRESS_FIELD), response.fields.get(TERM_FIELD)
+    return (address if isinstance(address, str) else None), (term if type(term) is int else None)
 
 
 def retry_after_ms(response: Command) -> int | None:

@@ -172,6 +172,7 @@ def test_codes_that_mean_stored_complete_the_frame(code: int) -> None:
         (C.SYSTEM_BUSY, True, False),
         (C.SERVICE_NOT_AVAILABLE, True, False),
         (C.NOT_LEADER, True, True),
+        (C.NOT_ENOUGH_REPLICAS, True, True),
         (C.TOPIC_NOT_EXIST, True, True),
         (C.NO_PERMISSION, False, False),
         (C.MESSAGE_ILLEGAL, False, False),

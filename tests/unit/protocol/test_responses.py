@@ -4,10 +4,10 @@ import pytest
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.command import Command
-from lockstep.protocol.errors import BrokerError, RemoteProtocolError, TopicNotExistError
+from lockstep.protocol.errors import BrokerError, NotLeaderError, RemoteProtocolError, TopicNotExistError
 from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.pull import PullReply
-from lockstep.protocol.responses import PULLED, Pulled, checked, pulled
+from lockstep.protocol.responses import PULLED, Pulled, checked, error_fields, pulled
 
 FIELDS = to_plain(PullReply(7, 3, 9))
 
@@ -17,6 +17,22 @@ def test_response_without_success_raises_its_error() -> None:
     assert checked(response) is response
     with pytest.raises(TopicNotExistError, match="no such topic"):
         checked(Command(ResponseCode.TOPIC_NOT_EXIST, remark="no such topic"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({}, (None, None)),
+        ({"address": "10.0.0.2:10911", "term": 7}, ("10.0.0.2:10911", 7)),
+        ({"address": 7, "term": "10.0.0.2:10911"}, (None, None)),
+    ],
+)
+def test_refusal_names_who_is_responsible_instead(fields: dict[str, object], named: tuple[str | None, int | None]) -> None:
+    with pytest.raises(NotLeaderError) as refused:
+        checked(Command(ResponseCode.NOT_LEADER, remark="a replica", fields=fields))
+    assert (refused.value.address, refused.value.term) == named
+    address, term = named
+    assert error_fields(NotLeaderError("a replica", address=address, term=term)) == (fields if address else None)
 
 
 @pytest.mark.parametrize("code", ResponseCode)

@@ -463,6 +463,7 @@ async def test_handler_can_refuse_with_its_own_retry_hint() -> None:
     ("error", "code"),
     [
         (errors.NotLeaderError("a replica"), ResponseCode.SERVICE_NOT_AVAILABLE),
+        (errors.NotEnoughReplicasError("alone"), ResponseCode.SERVICE_NOT_AVAILABLE),
         (errors.StaleEpochError("old"), ResponseCode.SYSTEM_ERROR),
         (errors.TopicNotExistError("none"), ResponseCode.TOPIC_NOT_EXIST),
     ],

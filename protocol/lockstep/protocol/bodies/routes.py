@@ -27,6 +27,8 @@ class RegisterBody:
     """Whether the broker accepts no more topics. The response then has only newer layouts of topics that the broker already has."""
     auto_create: bool = False
     """Whether the broker creates a topic with its first send."""
+    replicas: tuple[str, ...] | None = None
+    """The addresses of the other copies of the broker's log: host:port of their listeners named `internal`. None if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,14 @@ class BrokerAddress:
     registered: bool
     """False for the last known address of a broker that is not registered now."""
     term: int
+    replicas: tuple[str, ...] | None = None
+    """The addresses of the other copies of its log, one of which serves when this one does not; only beside the address of the listener
+    `internal`. None if there are none."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Return the address, and those of the other copies."""
+        return (self.address, *(each for each in self.replicas or () if each != self.address))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ class RegisterBrokerHeader:
     """The term of the start before this one. The nameserver responds with BROKER_NAME_TAKEN if it is lower than the last accepted term
     of this store."""
     broker_id: int = 0
+    office: bool | None = None
+    """True if the term stands in a register, which gives each term to one copy of the log. Then a higher term of the same store replaces
+    the registered one at once, and BROKER_NAME_TAKEN names the accepted term if this one is not higher."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,10 @@ from typing import Any, Final, Literal, Protocol
 
 from lockstep.protocol.codec import CODECS
 from lockstep.protocol.codes import ResponseCode
-from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, RETRY_AFTER_FIELD, VERSION_5_0, Command, response
+from lockstep.protocol.command import MSGPACK, ONEWAY_FLAG, VERSION_5_0, Command, response
 from lockstep.protocol.errors import AuthenticationError, BrokerError, LocalProtocolError, RemoteProtocolError, SystemBusyError
 from lockstep.protocol.object_text import text_of
+from lockstep.protocol.responses import error_fields
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.connections.pending_requests import code_name
 from lockstep.runtime.logs.log import get_logger
@@ -178,8 +179,7 @@ class Request:
             code, remark = _classic_form(error, self)
             return response(self.opaque, self.codec, code, printable(remark), None, b"")
         if isinstance(error, BrokerError):
-            fields = None if error.retry_after_ms is None else {RETRY_AFTER_FIELD: error.retry_after_ms}
-            return response(self.opaque, self.codec, error.wire_code, printable(error.remark), fields, b"")
+            return response(self.opaque, self.codec, error.wire_code, printable(error.remark), error_fields(error), b"")
         foreseen = isinstance(error, RemoteProtocolError | LocalProtocolError)
         remark = printable(str(error) if foreseen else f"{type(error).__name__}: {error}")
         return response(self.opaque, self.codec, ResponseCode.SYSTEM_ERROR, remark, None, b"")
@@ -194,7 +194,7 @@ def _classic_form(error: BrokerError, request: Request) -> tuple[int, str]:
         return (ResponseCode.NO_PERMISSION, remark) if request.version >= VERSION_5_0 else (ResponseCode.SYSTEM_ERROR, ACL_PREFIX + remark)
     if code == ResponseCode.SYSTEM_BUSY and request.version < RETRIES_BUSY_VERSION:
         return ResponseCode.SERVICE_NOT_AVAILABLE, remark
-    if code == ResponseCode.NOT_LEADER:
+    if code in (ResponseCode.NOT_LEADER, ResponseCode.NOT_ENOUGH_REPLICAS):
         return ResponseCode.SERVICE_NOT_AVAILABLE, remark  # they repeat it elsewhere, and ask for the route again
     return ResponseCode.SYSTEM_ERROR if code >= OWN_CODES_FROM else code, remark
 
