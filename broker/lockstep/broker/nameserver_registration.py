@@ -323,7 +323,7 @@ class _Nameserver:
         """How many more were left out."""
         self.link = Link(
             host,
-            lambda: address,
+            lambda: (address,),
             security=security,
             handler=self._handle,
             on_connected=self._connected,

@@ -5,6 +5,9 @@
 
 A link is UP only from the response to HEART_BEAT until that connection closes. While it is not UP, requests are refused at once. It is cut,
 and the present address dialed, as soon as the client hears of a higher term of the broker than that of the response (ordering.md 1.10).
+
+The broker may have copies. While the known address does not answer, theirs are dialed too, and the connection is kept that answers under
+the highest term (dial_order.py): that copy is the master now. NOT_LEADER leads to the address that it names, else to the next one.
 """
 
 import asyncio
@@ -21,10 +24,10 @@ from lockstep.protocol.errors import BrokerError, RemoteProtocolError, Transport
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.clients import NotifyHeader
 from lockstep.protocol.headers.tools import RunningInfoHeader
-from lockstep.protocol.responses import checked
+from lockstep.protocol.responses import checked, responsible
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.connections.endpoint import Endpoint
-from lockstep.runtime.connections.link import Link
+from lockstep.runtime.connections.link import Link, Offer
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.safe_text import printable
 from lockstep.runtime.security.client_security import ClientSecurity
@@ -39,8 +42,8 @@ SHORTEST_SESSION_MS = 1_000
 class LinkHooks:
     """The callbacks of a link. All are called on the event loop and must not block."""
 
-    describe: Callable[["BrokerLink"], HeartbeatBody]
-    """Returns the body of the next HEART_BEAT on this link."""
+    describe: Callable[["BrokerLink", int], HeartbeatBody]
+    """Returns the body of the next HEART_BEAT on this link, on the connection of this number."""
     refused: Callable[["BrokerLink", BrokerError], Awaitable[bool]]
     """HEART_BEAT was refused. Returns True if the body has been changed and HEART_BEAT is to be repeated."""
     up: Callable[["BrokerLink", HeartbeatReply], None]
@@ -59,31 +62,41 @@ class LinkHooks:
 
 
 class BrokerLink:
-    """One broker, by name. `connection` is the number of the current (or last) connect; `last_reply` the last response to HEART_BEAT."""
+    """One broker, by name. `connection` and `address` are the number and the address of the current (or last) connection, `last_reply` is
+    its last response to HEART_BEAT."""
 
     def __init__(
         self,
         host: Host,
         name: str,
-        resolve: Callable[[], str | None],
+        known: Callable[[], Sequence[str]],
         hooks: LinkHooks,
         *,
         security: ClientSecurity,
         request_timeout_ms: int,
     ) -> None:
+        """`known` returns the known addresses of the broker and its copies, the broker's first."""
         self.name = name
         self.connection = 0
+        self.address = ""
         self.last_reply: HeartbeatReply | None = None
         self.endpoint: Endpoint | None = None
         """The connection while the link is UP, otherwise None."""
         self.why_down = "it is being connected"
         """Why it is not UP: why the last connection ended, or the last attempt failed."""
         self._hooks = hooks
+        self._known = known
+        self._drawn = 0
+        """The highest number of a connection."""
+        self._named: str | None = None
+        """The master's address by a response NOT_LEADER to this attempt, or to the connection before it."""
+        self._left: str | None = None
+        """The address of the connection before, if that has responded NOT_LEADER."""
         self._request_timeout_ms = request_timeout_ms
         self._attempted = asyncio.Event()
         self._link = Link(
             host,
-            resolve,
+            self._addresses,
             security=security,
             on_connected=self._handshake,
             on_refused=self._refused,
@@ -172,7 +185,7 @@ class BrokerLink:
         """
         endpoint = self._open()
         try:
-            reply = await self._send_heartbeat(endpoint)
+            reply = await self._send_heartbeat(endpoint, self.connection)
         except RemoteProtocolError as error:
             endpoint.abort(str(error))
             raise
@@ -188,9 +201,15 @@ class BrokerLink:
 
     def follow(self, term: int) -> None:
         """Connect to the broker's present address now, unless the link is up under this term: it is the highest known one."""
+        self._named = self._left = None
         if self.last_reply is not None and self.last_reply.term < term:
             self.reconnect(f"the broker has term {term} now, this connection was under term {self.last_reply.term}")
         self._link.retry()
+
+    def _addresses(self) -> Sequence[str]:
+        """Return the addresses to dial, in this order."""
+        known = sorted(self._known(), key=lambda address: address == self._left)
+        return known if self._named is None else list(dict.fromkeys((self._named, *known)))
 
     async def close(self) -> None:
         """Flush, close, and stop connecting."""
@@ -201,8 +220,8 @@ class BrokerLink:
         self.endpoint = None
         self._link.abandon()
 
-    async def _send_heartbeat(self, endpoint: Endpoint) -> HeartbeatReply:
-        body = encode_body(self._hooks.describe(self))
+    async def _send_heartbeat(self, endpoint: Endpoint, connection: int) -> HeartbeatReply:
+        body = encode_body(self._hooks.describe(self, connection))
         response = await endpoint.request(RequestCode.HEART_BEAT, None, body, timeout_ms=self._request_timeout_ms)
         if response.code == ResponseCode.NOT_LEADER:
             raise self._route_is_old(endpoint, f"a broker that is not its leader responded ({response.remark})")
@@ -216,24 +235,46 @@ class BrokerLink:
     def _route_is_old(self, endpoint: Endpoint, found: str) -> RemoteProtocolError:
         return RemoteProtocolError(f"expected broker {self.name} at {endpoint.peer}, but {found}: the route is out of date")
 
-    async def _handshake(self, endpoint: Endpoint) -> None:
-        self.connection += 1
-        endpoint.on_not_leader = self._not_leader
+    async def _handshake(self, endpoint: Endpoint) -> Offer:
+        self._drawn = connection = self._drawn + 1
+        endpoint.on_not_leader = partial(self._not_leader, endpoint)
         try:
-            reply = await self._send_heartbeat(endpoint)
+            reply = await self._send_heartbeat(endpoint, connection)
         except BrokerError as error:
             if not await self._hooks.refused(self, error):
                 raise
-            reply = await self._send_heartbeat(endpoint)
-        self.endpoint = endpoint
-        self.last_reply = reply
+            reply = await self._send_heartbeat(endpoint, connection)
+        # A broker that was dialed at two addresses has bound the session to the later connection.
+        return Offer((reply.term, connection), partial(self._keep, endpoint, connection, reply))
+
+    def _keep(self, endpoint: Endpoint, connection: int, reply: HeartbeatReply, address: str) -> None:
+        if not self._hooks.heard(self, reply.term):
+            endpoint.abort(f"its term {reply.term} is over")  # another one has been heard of since it has responded
+            return
+        self.endpoint, self.connection, self.last_reply, self.address = endpoint, connection, reply, address
+        self._named = self._left = None
         self._attempted.set()
         self._hooks.up(self, reply)
 
-    def _not_leader(self) -> None:
+    def _not_leader(self, endpoint: Endpoint, response: Command) -> None:
+        """Go where the master is, by a response of whoever is not: its address if that is named, else the other known ones."""
+        address, term = responsible(response)
+        if term is not None and not self._hooks.heard(self, term):
+            address = term = None  # another one has replaced that master
         self._hooks.unreachable(self)
+        if address is not None:
+            self._named = address
+        if endpoint is not self.endpoint:
+            if address is not None:
+                self._link.dial_too(address)
+            return
+        is_replaced = term is not None and self.last_reply is not None and term > self.last_reply.term
+        if is_replaced or any(each != self.address for each in self._addresses()):
+            self._left = self.address
+            self.reconnect(f"the broker is not the leader ({response.remark})")
 
     def _refused(self) -> None:
+        self._named = self._left = None
         self.why_down = str(self._link.last_error)
         self._attempted.set()
         self._hooks.unreachable(self)

@@ -286,9 +286,11 @@ class Instance:
             heard=lambda link, term: self.routes.hear(link.name, term),
         )
         timeout_ms = self.config.request_timeout_ms
-        return BrokerLink(self.host, name, lambda: self.routes.address(name), hooks, security=self.security, request_timeout_ms=timeout_ms)
+        known = partial(self.routes.addresses, name)
+        return BrokerLink(self.host, name, known, hooks, security=self.security, request_timeout_ms=timeout_ms)
 
     def _link_up(self, link: BrokerLink, reply: HeartbeatReply) -> None:
+        self.routes.found(link.name, link.address, reply.term)
         down_ms = self._outages.end(link.name, self.host.clock.monotonic_ms())
         reported = {} if down_ms is None else {"down_ms": down_ms}
         log.info("broker.connected", broker=link.name, connection=link.connection, term=reply.term, **reported)
@@ -427,7 +429,7 @@ class Instance:
         now_ms = self.host.clock.monotonic_ms()
         return [consumer for consumer in self._consumers.values() if consumer.is_named(link.name, now_ms)]
 
-    def _describe(self, link: BrokerLink) -> HeartbeatBody:
+    def _describe(self, link: BrokerLink, connection: int) -> HeartbeatBody:
         named = self._named(link)
         groups = dict.fromkeys(self._producers.values())
         return HeartbeatBody(
@@ -435,7 +437,7 @@ class Instance:
             tuple(consumer.supplier() for consumer in named),
             tuple(ProducerGroup(group) for group in groups),
             self.session,
-            link.connection,
+            connection,
         )
 
     async def _heartbeat_refused(self, link: BrokerLink, error: BrokerError) -> bool:

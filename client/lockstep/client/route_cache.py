@@ -5,7 +5,7 @@ come. So nameservers that are down, out of date or restarted without state chang
 falls, whether a nameserver or the broker itself has named it (ordering.md 1.10).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lockstep.protocol.bodies import BrokerAddress, TopicRoute
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
@@ -81,6 +81,13 @@ class RouteCache:
         self._terms[broker_name] = term
         return True
 
+    def found(self, broker_name: str, address: str, term: int) -> None:
+        """Record that the broker answers under this term at an address, which may be that of a copy."""
+        known = self._brokers.get(broker_name)
+        if known is not None and address != known.address:
+            others = tuple(each for each in known.addresses if each != address)
+            self._brokers[broker_name] = replace(known, address=address, registered=True, term=term, replicas=others)
+
     def layout(self, topic: str) -> TopicLayout | None:
         """Return the highest known layout, also that of a deleted topic."""
         return self._layouts.get(topic)
@@ -89,6 +96,11 @@ class RouteCache:
         """Return the last known address, host:port."""
         broker = self._brokers.get(broker_name)
         return None if broker is None else broker.address
+
+    def addresses(self, broker_name: str) -> tuple[str, ...]:
+        """Return the last known address of the broker, and those of its copies; none if it is unknown."""
+        broker = self._brokers.get(broker_name)
+        return () if broker is None else broker.addresses
 
     def term(self, broker_name: str) -> int:
         """Return the highest known term; 0 if the broker is unknown."""

@@ -1,5 +1,6 @@
 """Clusters of fake brokers: on the test's loop with a fake nameserver, or in a thread with a real one, for commands."""
 
+import copy
 import functools
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -36,6 +37,13 @@ class FakeBroker(Sends, Groups, Reports):
     """A broker that serves the wire protocol on loopback as simply as the rules allow."""
 
     _registry: Endpoint | None = None
+
+    def take_over(self, other: Sends) -> None:
+        """Take the messages, sequences, locks and progress of another broker, as its replica."""
+        super().take_over(other)
+        assert isinstance(other, FakeBroker)
+        self.members, self.counters = copy.deepcopy(other.members), copy.deepcopy(other.counters)
+        self.locks, self.progress = copy.deepcopy(other.locks), copy.deepcopy(other.progress)
 
     async def register_at(self, nameserver: str) -> None:
         """Register at a real nameserver, now and after each change of a layout."""
@@ -122,7 +130,8 @@ class FakeCluster:
     def handle(self, command: Command, endpoint: Endpoint) -> None:
         self.requested += 1
         known = tuple(
-            BrokerAddress(broker.name, "DefaultCluster", broker.address, broker.registered, broker.term) for broker in self.brokers.values()
+            BrokerAddress(broker.name, "DefaultCluster", broker.address, broker.registered, broker.term, broker.replicas or None)
+            for broker in self.brokers.values()
         )
         if not self.ready:
             endpoint.send(command.reply(ResponseCode.ROUTE_NOT_READY, "no broker yet"))

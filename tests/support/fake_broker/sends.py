@@ -118,7 +118,7 @@ class Sends(Wire):
         step(self, sent)
 
     def take_over(self, other: "Sends") -> None:
-        """Take the messages and sequences of another broker, as its replica."""
+        """Take the messages and sequences of another broker."""
         self.sequences = copy.deepcopy(other.sequences)
         self.records, self.bodies = copy.deepcopy(other.records), copy.deepcopy(other.bodies)
 

@@ -16,6 +16,7 @@ from lockstep.protocol.headers.routes import CreateTopicHeader
 from lockstep.protocol.headers.send import SendRecordsHeader
 from lockstep.protocol.messages.message import Message, encode_message
 from lockstep.protocol.messages.record import PHYSICAL_OFFSET_AT, QUEUE_OFFSET_AT, STORE_HOST_AT, STORE_TIMESTAMP_AT, pack_host
+from lockstep.protocol.responses import error_fields
 from lockstep.protocol.topics.layouts import is_higher
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.connections.endpoint import Endpoint
@@ -78,6 +79,10 @@ class Wire:
     """Whether the first send creates a missing topic."""
     not_leader: set[int] = field(default_factory=set)
     """Codes of requests that are answered NOT_LEADER."""
+    leader: "Wire | None" = None
+    """The broker that those responses name."""
+    replicas: tuple[str, ...] = ()
+    """The addresses of the other copies, in routes."""
     registered: bool = True
     """Whether the nameserver has a current registration."""
     layouts: dict[str, TopicLayout] = field(default_factory=dict)
@@ -187,10 +192,11 @@ class Wire:
     def _respond(self, command: Command, endpoint: Endpoint, body: Any) -> None:
         try:
             if command.code in self.not_leader:
-                raise NotLeaderError("this is a replica")
+                address, term = (None, None) if self.leader is None else (self.leader.address, self.leader.term)
+                raise NotLeaderError("this is a replica", address=address, term=term)
             self.response(command, endpoint, body)
         except BrokerError as error:
-            endpoint.send(command.reply(error.code, error.remark))
+            endpoint.send(command.reply(error.code, error.remark, error_fields(error)))
 
     def response(self, command: Command, endpoint: Endpoint, body: Any) -> None:
         """Respond to a request, now or later, or raise the error to respond with."""

@@ -195,10 +195,8 @@ def connection_numbers_do_not_rise(patch: Patches) -> None:
     """HEART_BEAT carries a connection number that rises with each connect."""
     describe = Instance._describe
 
-    def same(self: Instance, link: Any) -> Any:
-        from dataclasses import replace
-
-        return replace(describe(self, link), connection=1)
+    def same(self: Instance, link: Any, _connection: int) -> Any:
+        return describe(self, link, 1)
 
     patch.set(Instance, "_describe", same)
 

@@ -99,3 +99,19 @@ def test_first_layout_of_a_new_topic_is_awaited() -> None:
     assert cache.awaited(0)
     cache.adopt(layout(1))
     assert not cache.awaited(0)
+
+
+def test_broker_that_was_found_at_a_copy_is_looked_for_there_first() -> None:
+    cache = RouteCache()
+    assert cache.addresses("a") == ()
+    cache.merge_brokers((BrokerAddress("a", "c", "h:1", True, 3, ("h:2", "h:3")),))
+    assert cache.addresses("a") == ("h:1", "h:2", "h:3")
+    assert cache.hear("a", 4)
+    cache.found("a", "h:2", 4)
+    assert cache.addresses("a") == ("h:2", "h:1", "h:3")
+    assert cache.merge_brokers((address("a", "h:1", term=3),)) == (), "a nameserver that is out of date"
+    assert cache.merge_brokers((address("a", "h:2", term=4, registered=False),)) == ()
+    assert cache.addresses("a") == ("h:2", "h:1", "h:3")
+    cache.found("a", "h:2", 4)
+    cache.found("unheard", "h:2", 4)
+    assert cache.broker_names() == ["a"]

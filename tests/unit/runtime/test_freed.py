@@ -109,18 +109,18 @@ class World:
             await connect(Host.real(), NOWHERE)
 
     async def link(self) -> None:
-        link = Link(Host.real(), lambda: self.address, handler=lambda command, endpoint: None)
+        link = Link(Host.real(), lambda: (self.address,), handler=lambda command, endpoint: None)
         await link.request(GOOD, timeout_ms=10_000)
         await link.close()
 
     async def link_in_vain(self) -> None:
-        await fail_and_close(Link(Host.real(), lambda: NOWHERE))
+        await fail_and_close(Link(Host.real(), lambda: (NOWHERE,)))
 
     async def link_refused_by_handshake(self) -> None:
         async def handshake(endpoint: Endpoint) -> None:
             raise TransportError(f"{endpoint} is not welcome")
 
-        await fail_and_close(Link(Host.real(), lambda: self.address, on_connected=handshake))
+        await fail_and_close(Link(Host.real(), lambda: (self.address,), on_connected=handshake))
 
 
 async def fail_and_close(link: Link) -> None:

@@ -62,7 +62,7 @@ class Watched:
         self.handshake: Callable[[Endpoint], None] = lambda endpoint: None
         self.link = Link(
             replace(Host.real(), random=self.jitter),
-            resolve,
+            lambda: () if (address := resolve()) is None else (address,),
             on_connected=self._connected,
             on_refused=lambda: self.events.append("refused"),
             on_lost=lambda endpoint, reason: self.events.append("lost"),
@@ -247,6 +247,17 @@ async def test_wait_for_a_link_that_stays_down_raises_with_the_reason(links: Cal
         await watched.link.endpoint(50)
 
 
+async def test_link_keeps_a_later_address_that_answers_and_reports_the_error_of_the_first() -> None:
+    dead, others = await closed_port(), [await closed_port()]
+    async with serving(echo) as server:
+        link = Link(Host.real(), lambda: (dead, *others))
+        with pytest.raises(TransportError, match=rf"{dead}: .*refused"):
+            await link.endpoint(200)
+        others.append(server.addresses["internal"])
+        assert (await link.endpoint(5000)).peer == others[1]
+        await link.close()
+
+
 @pytest.mark.parametrize("error", [DuplicateClientIdError("billing@1"), TransportError("closed"), RequestTimeoutError("no response")])
 async def test_failed_handshake_closes_the_connection_and_is_retried(links: Callable[..., Watched], error: BrokerError) -> None:
     async with serving(echo) as server:
@@ -324,7 +335,7 @@ async def test_closing_during_the_handshake_leaves_no_connection(links: Callable
 async def test_inbound_requests_of_a_link_reach_its_handler() -> None:
     async with serving(echo) as server:
         seen: list[int] = []
-        link = Link(Host.real(), lambda: server.addresses["internal"], handler=lambda command, _: seen.append(command.code))
+        link = Link(Host.real(), lambda: (server.addresses["internal"],), handler=lambda command, _: seen.append(command.code))
         await link.request(ASK, timeout_ms=5000)
         next(iter(server.endpoints.values())).oneway(RequestCode.QUEUE_FREE)
         await until(lambda: seen == [RequestCode.QUEUE_FREE], "notice")

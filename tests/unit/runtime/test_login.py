@@ -187,7 +187,7 @@ async def test_link_tries_a_refused_login_again_and_logs_it_once(
     monkeypatch.setattr("lockstep.runtime.connections.link.LOGIN_PAUSE_S", 0.01)
     passwords = ["wrong password"] * 3 + [PASSWORD]
     async with serving(users) as (server, audit):
-        link = Link(Host.real(), lambda: server.addresses["internal"], security=logging_in(password=lambda: passwords.pop(0)))
+        link = Link(Host.real(), lambda: (server.addresses["internal"],), security=logging_in(password=lambda: passwords.pop(0)))
         assert (await link.request(ASK, timeout_ms=10_000)).remark == "billing"
         assert audit.failed_logins == {"billing": 3}
         assert sum(message.startswith("login.refused") for message in caplog.messages) == 1

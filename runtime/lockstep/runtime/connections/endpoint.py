@@ -129,7 +129,7 @@ class Endpoint(asyncio.Protocol):
         """The number of received bytes of an incomplete frame."""
         self.on_partial: Callable[[int], None] | None = None
         """Called with the number of bytes by which `partial_bytes` has just changed."""
-        self.on_not_leader: Callable[[], None] | None = None
+        self.on_not_leader: Callable[[Command], None] | None = None
         """Called after each response NOT_LEADER, whose request has got it: the address of the peer is not that of the leader."""
         self.on_close: list[Callable[[Endpoint, str], None]] = []
         """Called once with the reason, after every pending request has failed."""
@@ -483,7 +483,7 @@ class Endpoint(asyncio.Protocol):
                             command.remark = printable(command.remark)
                         on_result(command)
                         if command.code == _NOT_LEADER and self.on_not_leader is not None:
-                            self.on_not_leader()
+                            self.on_not_leader(command)
                 elif handler is not None:
                     handler(command, self)
                 if self.closed or self._blocked:

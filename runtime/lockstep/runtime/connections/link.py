@@ -1,17 +1,21 @@
 """Links: connections that are made again whenever they are lost. RocketMQ: NettyRemotingClient.
 
-WAITING ──resolve()──▶ CONNECTING ──connected──▶ HANDSHAKE ──on_connected() returned──▶ UP ──lost──▶ CONNECTING (at once)
+WAITING ─addresses()─▶ CONNECTING ──connected──▶ HANDSHAKE ──on_connected() returned──▶ UP ──lost──▶ CONNECTING (at once)
    ▲                      │ refused, timed out      │ failed                                        WAITING if it was up for less than 1 s
    └──────on_refused()────┴─────────────────────────┘
+
+If the peer has several addresses, several may be in CONNECTING and HANDSHAKE at a time (dial_order.py).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from lockstep.protocol.command import Command
 from lockstep.protocol.errors import AuthenticationError, LockstepError, TransportError, without_frames
 from lockstep.runtime.connections.dial import connect
+from lockstep.runtime.connections.dial_order import ConnectionRank, DialOrder
 from lockstep.runtime.connections.endpoint import Endpoint, Handler
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
@@ -32,22 +36,32 @@ STABLE_MS = 1_000
 """Minimum duration of a connection for an immediate reconnect, so that a peer that accepts and closes is not called in a tight loop."""
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A connection whose handshake has succeeded, and which may be kept."""
+
+    rank: ConnectionRank = ()
+    """Of several the highest one is kept."""
+    keep: Callable[[str], None] = lambda _: None
+    """Called with the dialed address when the connection is kept."""
+
+
 class Link:
     """One connection to one peer, re-established whenever it is lost.
 
-    `resolve` returns the peer's current address, or None if it is unknown. `on_connected` is the handshake: the link is up when it returns;
-    if it raises a LockstepError, the connection is closed and established again. `on_refused` is called for each attempt that failed or
-    found no address, so that the caller can refresh the route. `on_lost(endpoint, reason)` is called once for each connection for which
-    `on_connected` returned.
+    `addresses` returns where the peer may be, the likeliest address first; none if that is unknown. `on_connected` is the handshake: the
+    connection may be kept when it returns; if it raises a LockstepError, the connection is closed and established again. `on_refused` is
+    called for each attempt that failed or found no address, so that the caller can refresh the route. `on_lost(endpoint, reason)` is called
+    once for each connection that was kept.
     """
 
     def __init__(
         self,
         host: Host,
-        resolve: Callable[[], str | None],
+        addresses: Callable[[], Sequence[str]],
         *,
         security: ClientSecurity = NO_SECURITY,
-        on_connected: Callable[[Endpoint], Awaitable[None]] | None = None,
+        on_connected: Callable[[Endpoint], Awaitable[Offer | None]] | None = None,
         on_refused: Callable[[], None] | None = None,
         on_lost: Callable[[Endpoint, str], None] | None = None,
         handler: Handler | None = None,
@@ -55,7 +69,7 @@ class Link:
         name: str = "",
     ) -> None:
         self._host = host
-        self._resolve = resolve
+        self._addresses = addresses
         self._security = security
         self._on_connected = on_connected
         self._on_refused = on_refused
@@ -67,17 +81,21 @@ class Link:
         self._retry = asyncio.Event()
         self._waiters: list[asyncio.Future[Endpoint]] = []
         self._closed = False
-        self._attempted: str | None = None
-        """The address of the last attempt."""
-        self._attempt_limit: asyncio.Timeout | None = None
-        """Ends the attempt that is under way."""
+        self._order: DialOrder | None = None
+        """The order of the attempt that is under way."""
+        self._stepped = asyncio.Event()
+        """Set when something has changed in the attempt that is under way."""
+        self._dialed: dict[str, Endpoint] = {}
+        """Connections in their handshakes, or which may be kept, by address."""
+        self._offers: dict[str, Offer] = {}
         self._reported = False
         """A refused login was logged, and none has succeeded since."""
         self._endpoint: Endpoint | None = None
+        """The last connection that was kept."""
         self.current: Endpoint | None = None
         """The connection while the link is up."""
         self.last_error: LockstepError | None = None
-        """The error of the last attempt."""
+        """The error of the last attempt, at the address that was dialed first."""
 
     def __repr__(self) -> str:
         return f"Link({self._label()}, {'up' if self.current else 'down'})"
@@ -88,10 +106,16 @@ class Link:
             self._tasks.spawn(self._run(), f"link {self._label()}")
 
     def retry(self) -> None:
-        """Connect now: end the backoff, and an attempt at an address that is not the peer's any more."""
+        """Connect now: end the backoff, and dial the likeliest address also while another one is tried."""
         self._retry.set()
-        if self._attempt_limit is not None and self._resolve() != self._attempted:
-            self._attempt_limit.reschedule(asyncio.get_running_loop().time())
+        for address in self._addresses()[:1]:
+            self.dial_too(address, again=True)
+
+    def dial_too(self, address: str, *, again: bool = False) -> None:
+        """Dial this address at once, if an attempt is under way that has not dialed it before, or is to dial it `again`."""
+        if self._order is not None:
+            self._order.name(address, self._now_ms(), again=again)
+            self._stepped.set()
 
     async def endpoint(self, timeout_ms: int) -> Endpoint:
         """Return the connection, waiting up to `timeout_ms` for it. Raise TransportError with the reason if it is not established."""
@@ -129,22 +153,26 @@ class Link:
         self._closed = True
         if self.current is not None:
             self.current.close(reason)
+        ending = self._endpoints()
         await self._tasks.cancel_all()
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_exception(TransportError(f"{self._label()}: the link is closed"))
-        if self._endpoint is not None:
-            await self._endpoint.wait_closed()
+        for endpoint in ending:
+            await endpoint.wait_closed()
 
     def abandon(self) -> None:
         """Close the connection of a link whose event loop is closed."""
         self._closed = True
-        endpoint, self._endpoint, self.current = self._endpoint, None, None
-        if endpoint is not None:
+        for endpoint in self._endpoints():
             endpoint.abandon()
+        self._endpoint, self.current, self._dialed = None, None, {}
+
+    def _endpoints(self) -> list[Endpoint]:
+        return [*self._dialed.values(), *(() if self._endpoint is None else (self._endpoint,))]
 
     def _label(self) -> str:
-        return self._name or self._resolve() or "unknown address"
+        return self._name or next(iter(self._addresses()), "unknown address")
 
     async def _run(self) -> None:
         failures = 0
@@ -166,39 +194,80 @@ class Link:
                 await asyncio.sleep(LOGIN_PAUSE_S)  # the password has to be corrected at one end, so haste is of no use
 
     async def _attempt(self) -> Endpoint | None:
-        """Connect and do the handshake. Return None if that failed (`last_error`)."""
-        address = self._attempted = self._resolve()
-        if address is None:
+        """Dial, and do the handshakes. Return the connection that is kept, or None if all failed (`last_error`)."""
+        addresses = self._addresses()
+        if not addresses:
             self.last_error = TransportError(f"{self._label()}: no address is known")
             return None
-        endpoint: Endpoint | None = None
+        order = self._order = DialOrder(addresses, self._now_ms())
+        self._endpoint = None
+        dials, errors = Tasks(), dict[str, LockstepError]()
         try:
-            async with asyncio.timeout(None) as self._attempt_limit:
-                endpoint = self._endpoint = await connect(
-                    self._host, address, security=self._security, handler=self._handler, limits=self._limits
-                )
-                if self._on_connected is not None:
-                    self._attempt_limit.reschedule(asyncio.get_running_loop().time() + HANDSHAKE_MS / 1000)
-                    await self._on_connected(endpoint)
-            done, endpoint = endpoint, None
-            self._reported = False
-            return done
-        except LockstepError as error:
-            self.last_error = without_frames(error)
-        except TimeoutError:
-            moved = self._resolve() != address
-            self.last_error = TransportError(
-                f"{address}: the peer has another address now" if moved else f"{address}: no handshake within {HANDSHAKE_MS} ms"
-            )
+            while self._endpoint is None and not order.is_over:
+                now_ms = self._now_ms()
+                while (address := order.next(now_ms)) is not None:
+                    dials.spawn(self._dial(order, address, errors), f"dial {address}")
+                self._stepped.clear()
+                await self._wait_step(order.wake_ms)
+                self._keep(order)
         finally:
-            self._attempt_limit = None
-            if endpoint is not None:
-                endpoint.close("handshake failed")
-        log.debug("link.refused", peer=address, name=self._name or None, error=str(self.last_error))
+            self._order = None
+            await dials.cancel_all()
+            for endpoint in self._dialed.values():
+                endpoint.close("another connection is kept")
+            self._dialed, self._offers = {}, {}
+        if self._endpoint is not None:
+            self._reported = False
+            return self._endpoint
+        self.last_error = errors.get(addresses[0], self.last_error)
         if isinstance(self.last_error, AuthenticationError) and not self._reported:
             self._reported = True
             log_limited(log, "error", "login.refused", error=str(self.last_error), then=f"tried again every {LOGIN_PAUSE_S} s")
         return None
+
+    @staticmethod
+    def _now_ms() -> int:
+        """Return the time of the loop, which also ends the waits."""
+        return int(asyncio.get_running_loop().time() * 1000)
+
+    async def _wait_step(self, until_ms: int | None) -> None:
+        wait_ms = None if until_ms is None else max(1, until_ms - self._now_ms())
+        try:
+            async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
+                await self._stepped.wait()
+        except TimeoutError:
+            pass
+
+    def _keep(self, order: DialOrder) -> None:
+        """Keep a connection if one is to be kept now."""
+        address = None if self._endpoint is not None else order.kept(self._now_ms())
+        if address is not None:
+            self._endpoint = self._dialed.pop(address)
+            self._offers[address].keep(address)
+
+    async def _dial(self, order: DialOrder, address: str, errors: dict[str, LockstepError]) -> None:
+        endpoint: Endpoint | None = None
+        try:
+            endpoint = await connect(self._host, address, security=self._security, handler=self._handler, limits=self._limits)
+            self._dialed[address] = endpoint
+            async with asyncio.timeout(HANDSHAKE_MS / 1000):
+                offer = None if self._on_connected is None else await self._on_connected(endpoint)
+            self._offers[address] = offer = offer or Offer()
+            endpoint = None
+            order.answered(address, offer.rank, self._now_ms())
+            self._keep(order)
+        except LockstepError as error:
+            errors[address] = without_frames(error)
+        except TimeoutError:
+            errors[address] = TransportError(f"{address}: no handshake within {HANDSHAKE_MS} ms")
+        finally:
+            if address not in self._offers:
+                order.failed(address, self._now_ms())
+                log.debug("link.refused", peer=address, name=self._name or None, error=str(errors.get(address)))
+            if endpoint is not None:
+                del self._dialed[address]
+                endpoint.close("handshake failed")
+            self._stepped.set()
 
     async def _stay_up(self, endpoint: Endpoint) -> None:
         """Keep the link up until the connection ends."""

@@ -144,14 +144,14 @@ class Dispatcher:
         budget: TurnBudget | None = None,
         admit: Callable[[Command, Endpoint], RequestUser] | None = None,
         audit: RequestAudit | None = None,
-        refuse: Callable[[Command], Exception] | None = None,
+        refuse: Callable[[Endpoint], Exception] | None = None,
     ) -> None:
         """Build the table of handlers from processor instances.
 
         `log` is what a PendingResponse waits for; without it they are sent at once. `admit` returns the user of a request, or raises the
         error of one that is not served. `on_request` is called before each request is handled. `budget` limits what all lanes do in one
         turn of the loop; a request takes LANE_ITEMS of it, and handlers that do more take more. `audit` notes what is denied, and what
-        is changed. `refuse` returns the error for a code without a handler.
+        is changed. `refuse` returns the error for a code without a handler, on this connection.
         Raise ConfigError if a code has two handlers, or a lane and its handler do not fit.
         """
         self._when: Mapping[Until, Callable[[Callable[[], None]], None]] = {
@@ -208,7 +208,7 @@ class Dispatcher:
                 self._on_request(endpoint)
             route = (self._routes if command.codec == MSGPACK else self._classic_routes).get(command.code)
             if route is None and self._refuse is not None:
-                raise self._refuse(command)
+                raise self._refuse(endpoint)
             if route is None:
                 hint = OF_USERS if command.code in CODES_OF_USERS else ""
                 raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported by this server{hint}")
