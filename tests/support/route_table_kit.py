@@ -26,10 +26,14 @@ def broker_registration(
     previous: int | None = None,
     part: int = 0,
     parts: int = 1,
+    office: bool = False,
+    replicas: tuple[str, ...] = (),
 ) -> Registration:
     listeners = {"internal": f"10.0.0.{port}:10911", "external": f"localhost:{port}"}
     previous_term = term - 1 if previous is None else previous
-    return Registration(name, "DefaultCluster", store, term, listeners, layouts, proof, previous_term, part, parts)
+    return Registration(
+        name, "DefaultCluster", store, term, listeners, layouts, proof, previous_term, part, parts, replicas=replicas, office=office
+    )
 
 
 def registered(table: RouteTable, listener: str = "internal") -> dict[str, bool]:

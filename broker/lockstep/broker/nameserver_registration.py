@@ -26,6 +26,7 @@ from lockstep.protocol.fields import to_plain
 from lockstep.protocol.headers.offsets import TopicHeader
 from lockstep.protocol.headers.routes import RegisterBrokerHeader, UnregisterBrokerHeader
 from lockstep.protocol.names import INTERNAL_LISTENER
+from lockstep.protocol.responses import responsible
 from lockstep.protocol.topics.layouts import split_layouts
 from lockstep.protocol.topics.queue import TopicLayout
 from lockstep.runtime.connections.address import parse_address
@@ -77,6 +78,8 @@ class BrokerIdentity:
     """The store's secret."""
     previous_term: int
     """The term of the store's start before this one."""
+    office: bool = False
+    """The term stands in a register, and the start before was the one that the register had."""
 
     @property
     def address(self) -> str:
@@ -95,6 +98,8 @@ class RegistrationState(Enum):
     """The response carried layouts: they are adopted, and the next registration is due."""
     ACCEPTED = "accepted"
     REFUSED = "refused"
+    SUPERSEDED = "superseded"
+    """Another start of this log was accepted, with a term that is not lower, and this one is in office: the register decides."""
 
 
 class NameserverRegistration:
@@ -103,8 +108,9 @@ class NameserverRegistration:
     `identity()` returns the same from `start` on. `layouts()` returns every layout that the broker stores. `adopt(layouts)` stores those
     that it lacked and returns how many were new (the caller makes them durable). `when_confirmed(callback)` calls back when the log is
     confirmed up to its present end, at once if it is. `full()` returns whether the broker accepts no more topics, `auto_create()` whether
-    it creates topics with their first sends. `wait_until_accepted` raises a refusal that arrives before it returns; a later one is logged
-    as an error and never stops the broker.
+    it creates topics with their first sends, `replicas()` the addresses of the other copies of its log. `superseded(term)` is called when a
+    nameserver refuses a start in office because of another start of its log, which had this term. `wait_until_accepted` raises any other
+    refusal that arrives before it returns; a later one is logged as an error and never stops the broker.
     """
 
     def __init__(
@@ -120,6 +126,8 @@ class NameserverRegistration:
         adopt: Callable[[Sequence[TopicLayout]], int],
         full: Callable[[], bool] = lambda: False,
         auto_create: Callable[[], bool] = lambda: False,
+        replicas: Callable[[], Sequence[str]] = tuple,
+        superseded: Callable[[int], None] = lambda _: None,
         period_ms: int = PERIOD_MS,
     ) -> None:
         """Raise ConfigError for an invalid address."""
@@ -129,6 +137,8 @@ class NameserverRegistration:
         self.adopt = adopt
         self.full = full
         self.auto_create = auto_create
+        self.replicas = replicas
+        self.superseded = superseded
         self.period_ms = period_ms
         self._host = host
         self._tasks = tasks
@@ -173,6 +183,7 @@ class NameserverRegistration:
         """Return whether no nameserver can have accepted this start's term: each refused it, left it pending or was never reached."""
         return {peer.state for peer in self._peers} <= {
             RegistrationState.REFUSED,
+            RegistrationState.SUPERSEDED,
             RegistrationState.CONTESTED,
             RegistrationState.UNREACHABLE,
         }
@@ -279,10 +290,10 @@ class NameserverRegistration:
             identity.term,
             proof=identity.proof,
             previous_term=identity.previous_term,
+            office=identity.office or None,
         )
-        body = RegisterBody(
-            identity.listeners, tuple(layouts), DataVersion(self._born_ms, self._changes), part, parts, self.full(), self.auto_create()
-        )
+        version, replicas = DataVersion(self._born_ms, self._changes), tuple(self.replicas()) or None
+        body = RegisterBody(identity.listeners, tuple(layouts), version, part, parts, self.full(), self.auto_create(), replicas)
         return to_plain(header), encode_body(body)
 
     def adopt_soon(self, layouts: Sequence[TopicLayout]) -> None:
@@ -395,7 +406,11 @@ class _Nameserver:
         if response.code == ResponseCode.SUCCESS:
             return decode_body(RegisterReply, response.body)
         if response.code == ResponseCode.BROKER_NAME_TAKEN:
-            self._set_state(RegistrationState.REFUSED, response.remark or "name taken")
+            _, term = responsible(response)
+            state = RegistrationState.REFUSED if term is None else RegistrationState.SUPERSEDED
+            self._set_state(state, response.remark or "name taken")
+            if term is not None:
+                self._registration.superseded(term)
         elif response.code == ResponseCode.REGISTRATION_PENDING:
             self._pending_count = pending_count + 1
             self._set_state(RegistrationState.CONTESTED, response.remark or "")
@@ -445,7 +460,7 @@ class _Nameserver:
     def _set_state(self, state: RegistrationState, remark: str = "") -> None:
         changed = (state, remark) != (self.state, self.remark)
         self.state, self.remark = state, remark
-        if changed and state is RegistrationState.REFUSED:
+        if changed and state in (RegistrationState.REFUSED, RegistrationState.SUPERSEDED):
             log_limited(log, "error", "registration.refused", nameserver=self.address, reason=remark)
         elif changed and state is RegistrationState.UNREACHABLE:
             reason = str(self.link.last_error or "not responding")

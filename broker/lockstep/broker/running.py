@@ -149,6 +149,7 @@ class RunningBroker:
             adopt=state.topics.adopt,
             full=lambda: state.topics.is_full,
             auto_create=lambda: self.topics.auto_create,
+            replicas=lambda: self.replicas.other_addresses(),
         )
         self.topics = topics = TopicProcessor(
             state.topics,
@@ -176,6 +177,7 @@ class RunningBroker:
         self.copies = copies = ParkedCopies(store, coordination, failed, gate)
         self.replicas = ReplicaServer(host, tasks, store, state, lambda: self.address, read_copy_identity(opened.directory))
         self.replicas.catch_up_bytes_s = config.catch_up_mib_s << 20
+        self.replicas.on_recorded = registration.register_soon
         self.maintenance = StoreMaintenance(host, store, state, copies.copy_before)
         self.statistics = Statistics(config.cluster)
         figures = Figures(store, state, pulls)

@@ -167,10 +167,12 @@ class BrokerState:
         if not self.terms or self.terms[-1].number < term.number:
             self.terms = [old for old, after in pairwise((*self.terms, term)) if after.begin > start] + [term]
 
-    def record_replicas(self, replicas: Mapping[str, str]) -> None:
-        """Record the copies of the log, so that each of them knows the others."""
-        if replicas != self.replicas:
-            self.journal.record((REPLICAS, dict(replicas)), self._set_replicas)
+    def record_replicas(self, replicas: Mapping[str, str]) -> bool:
+        """Record the copies of the log, so that each of them knows the others. Return whether they have changed."""
+        if replicas == self.replicas:
+            return False
+        self.journal.record((REPLICAS, dict(replicas)), self._set_replicas)
+        return True
 
     def _set_replicas(self, change: Change) -> None:
         _, replicas = change

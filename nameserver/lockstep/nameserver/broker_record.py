@@ -7,6 +7,9 @@ from lockstep.protocol.errors import BrokerNameTakenError
 from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.protocol.topics.queue import TopicLayout
 
+KEPT_MS = 10_000
+"""How long routes for RocketMQ's clients, which ask every 30 s, keep a broker that is not registered, if another copy may succeed it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Registration:
@@ -29,6 +32,10 @@ class Registration:
     """The broker accepts no more topics: it lacks only newer layouts of the topics that it has."""
     auto_create: bool = False
     """The broker creates a topic with its first send."""
+    replicas: tuple[str, ...] = ()
+    """The addresses of the other copies of its log."""
+    office: bool = False
+    """Its term stands in a register, which gives each term to one copy of the log."""
 
     @property
     def address(self) -> str:
@@ -44,6 +51,10 @@ class Registration:
     def same_start(self, other: "Registration") -> bool:
         """Return whether both are of one start of one store: a broker that registers again."""
         return (self.store_id, self.proof, self.term, self.address) == (other.store_id, other.proof, other.term, other.address)
+
+    def succeeds(self, other: "Registration") -> bool:
+        """Return whether this is a later start of the same log, which a register has put in the place of the other one."""
+        return self.office and self.same_store(other) and self.term > other.term
 
 
 @dataclass(slots=True)
@@ -69,6 +80,8 @@ class BrokerRecord:
     """The time left for a pending response to a challenge; None if none is pending. At 0 the next challenger replaces this broker."""
     confirmed_ms: int | None = None
     """When the broker last responded to a challenge."""
+    left_ms: int | None = None
+    """When the broker was unregistered; None while it is registered."""
 
     @property
     def last_used_ms(self) -> int:
@@ -84,19 +97,24 @@ class BrokerRecord:
         """Return whether the owner of the name takes it back from another store."""
         return new.same_store(self.owner) and not self.has_owner
 
+    def is_kept(self, now_ms: int) -> bool:
+        """Return whether routes that are asked for rarely still have the broker: another copy of its log is about to take its place."""
+        return self.registration.office and self.left_ms is not None and now_ms - self.left_ms < KEPT_MS
+
 
 def check_term(known: BrokerRecord, new: Registration) -> None:
-    """Raise BrokerNameTakenError for a store with a stale term."""
+    """Raise BrokerNameTakenError for a store with a stale term. It names the accepted term to a start in office."""
     owner = known.owner
     before = owner if new.same_store(owner) else known.registration
     if not new.same_store(before):
         return
     registered = known.connection is not None and known.registration.same_start(before)
     same = _conflict_text(before, new, registered=registered)
+    accepted = before.term if new.office else None
     if new.term < before.term:
-        raise BrokerNameTakenError(f"{same} with term {new.term}, which is lower. {_COPY_ADVICE}")
-    if new.term == before.term and new.address != before.address and not registered:
-        raise BrokerNameTakenError(f"{same} with the same term {new.term}. {_COPY_ADVICE}")
+        raise BrokerNameTakenError(f"{same} with term {new.term}, which is lower. {_COPY_ADVICE}", term=accepted)
+    if new.term == before.term and new.address != before.address and (new.office or not registered):
+        raise BrokerNameTakenError(f"{same} with the same term {new.term}. {_COPY_ADVICE}", term=accepted)
     if new.term > before.term and new.previous_term < before.term:
         raise BrokerNameTakenError(
             f"{same} with term {new.term}, and its term before that was {new.previous_term}: it has not seen term {before.term}. "
@@ -104,12 +122,14 @@ def check_term(known: BrokerRecord, new: Registration) -> None:
         )
 
 
-def broker_address(known: BrokerRecord, listener: str) -> BrokerAddress:
-    """Return the address of the broker on a listener."""
+def broker_address(known: BrokerRecord, listener: str, *, kept: bool = False) -> BrokerAddress:
+    """Return the address of the broker on a listener, as registered also if it is `kept`."""
     registration, owner = known.registration, known.owner
     # Clients keep the address of the highest term: one that another store invented must not hide the owner when it is back.
     term = registration.term if known.has_owner else owner.term
-    return BrokerAddress(registration.name, registration.cluster, registration.at(listener), known.routed, term)
+    address = registration.at(listener)
+    replicas = registration.replicas if address == registration.address else ()
+    return BrokerAddress(registration.name, registration.cluster, address, known.routed or kept, term, replicas or None)
 
 
 def next_owner(before: BrokerRecord | None, new: Registration, seen_ms: int) -> tuple[Registration, int]:

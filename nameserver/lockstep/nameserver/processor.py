@@ -25,7 +25,7 @@ from lockstep.protocol.headers.routes import (
     RegisterBrokerHeader,
     UnregisterBrokerHeader,
 )
-from lockstep.protocol.names import check_broker_name, check_cluster_name, how_to_create
+from lockstep.protocol.names import REPLICAS_MAX, check_broker_name, check_cluster_name, how_to_create
 from lockstep.protocol.topics.layouts import split_layouts
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.connections.address import parse_address
@@ -88,6 +88,8 @@ class RouteProcessor:
             body.parts,
             body.full,
             body.auto_create,
+            body.replicas or (),
+            header.office is True,
         )
         try:
             change = self._table.register(registration, self._connection(request.endpoint), self._clock.monotonic_ms())
@@ -112,7 +114,7 @@ class RouteProcessor:
     def unregister(self, request: Request) -> Command:
         header: UnregisterBrokerHeader = request.header
         _check_broker(request, header.broker_name)
-        if self._table.unregister(header.broker_name, header.store_id, header.term, request.endpoint.id):
+        if self._table.unregister(header.broker_name, header.store_id, header.term, request.endpoint.id, self._clock.monotonic_ms()):
             log_limited(log, "info", "broker.unregistered", name=header.broker_name, reason="unregistered by the broker")
             request.change = AuditedChange(f"broker:{header.broker_name}")
         return request.reply()
@@ -123,7 +125,8 @@ class RouteProcessor:
     def route(self, request: Request) -> Command:
         header: TopicHeader = request.header
         hidden = not request.user.sees_topic(header.topic)
-        route = None if hidden else self._table.route(header.topic, request.endpoint.listener, self._clock.monotonic_ms())
+        asked = header.topic, request.endpoint.listener, self._clock.monotonic_ms()
+        route = None if hidden else self._table.route(*asked, classic=not request.is_native)
         if not request.is_native and not hidden:
             route = route or self._table.own_route(header.topic, request.endpoint.listener)
         if route is not None and not request.is_native:
@@ -236,7 +239,7 @@ class RouteProcessor:
 
     def _closed(self, endpoint: Endpoint, reason: str) -> None:
         del self._connections[endpoint.id]
-        for name in self._table.connection_closed(endpoint.id):
+        for name in self._table.connection_closed(endpoint.id, self._clock.monotonic_ms()):
             log_limited(log, "warning", "broker.unregistered", name=name, reason=f"connection closed: {reason}")
 
 
@@ -258,7 +261,10 @@ def _check_registration(header: RegisterBrokerHeader, body: RegisterBody) -> Non
             raise RemoteProtocolError(f"{what} a {label} of {len(value)} characters: at most {STORE_ID_LENGTH_MAX}")
     if len(body.listeners) > LISTENERS_MAX:
         raise RemoteProtocolError(f"{what} {len(body.listeners)} listeners: at most {LISTENERS_MAX}")
-    for name, address in body.listeners.items():
+    replicas = body.replicas or ()
+    if len(replicas) > REPLICAS_MAX:
+        raise RemoteProtocolError(f"{what} {len(replicas)} replicas: at most {REPLICAS_MAX}")
+    for name, address in (*body.listeners.items(), *(("of a replica", each) for each in replicas)):
         if len(name) > ADDRESS_LENGTH_MAX or len(address) > ADDRESS_LENGTH_MAX:
             raise RemoteProtocolError(f"{what} listener {name[:40]!r} at {address[:40]!r}: at most {ADDRESS_LENGTH_MAX} characters each")
         try:

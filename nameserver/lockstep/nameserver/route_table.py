@@ -8,12 +8,15 @@ Pure: connections are ints, time is `now_ms` of a monotonic clock. Each broker n
     learning      REGISTER with every layout                       registered and routed
     registered    REGISTER of the same start                       registered: seen again, bound to the connection that carried it
     registered    REGISTER of another start or store               challenged: the incumbent is asked for a response
+    registered,   REGISTER in office of the same store with a      registered: it replaces the incumbent at once
+    challenged    higher term
     challenged    response or REGISTER of the incumbent            registered; challengers are rejected for 5 s
     challenged    REGISTER of a challenger, within 5 s             challenged; the challenger has to try again (pending)
     challenged    REGISTER of a challenger, after 5 s of silence   registered: the challenger replaces the incumbent
     registered,   close of its connection, UNREGISTER, silence     unregistered: the last address stays, marked so; forgotten if it
     challenged                                                     was never routed
     unregistered  REGISTER                                         registered
+                  less than 10 s, if it was in office              routes for RocketMQ's clients still have it
     unregistered  7 days without a route that named it             forgotten
     any           REGISTER of the same store with a stale term     rejected (BROKER_NAME_TAKEN), nothing changes
     registered    REGISTER of the owner, which is not registered   registered: the owner replaces the incumbent at once
@@ -23,10 +26,12 @@ or another store has been registered for an hour without interruption; then the 
 then any other store may use the name while the owner is not registered. It does not change which terms of
 the owner are accepted, and routes carry the owner's term with its address.
 
+*In office*: the term stands in a register, which gives each term to one copy of the log. A master that was deposed may still respond.
+
 *The same start*: store, proof, term and address are equal. While a registered broker responds, no other start takes its name, whatever its
-term. A challenge finds out whether it does: the machine of the incumbent may have vanished without closing its connection. Its 5 s are
-counted by `count_down_challenges`, in time in which this process has read the data that arrived: while the process is suspended or
-blocked, the response waits in the socket.
+term, unless that is in office. A challenge finds out whether it does: the machine of the incumbent may have vanished without closing its
+connection. Its 5 s are counted by `count_down_challenges`, in time in which this process has read the data that arrived: while the process
+is suspended or blocked, the response waits in the socket.
 
 *A stale term*: the registration is of the owner or of the store that was accepted last, and its term is lower than the accepted term of
 that store, or it is higher but the store's previous term is lower: that store has not seen the start that was accepted last. It is a copy,
@@ -151,7 +156,8 @@ class RouteTable:
             self._ensure_capacity(registration.name)
         else:
             check_term(known, registration)
-            rival = not known.registration.same_start(registration) and not known.displaced_by(registration)
+            before = known.registration
+            rival = not (before.same_start(registration) or known.displaced_by(registration) or registration.succeeds(before))
             if known.connection not in (None, connection) and rival:
                 self._check_challenge(known, registration, now_ms)
         parts = self._collect_part(registration, connection, now_ms)
@@ -214,21 +220,21 @@ class RouteTable:
             parts.began_ms = min(parts.began_ms + pause_ms, now_ms)
         self._quota.exclude_pause(pause_ms, now_ms)
 
-    def unregister(self, name: str, store_id: str, term: int, connection: int) -> bool:
+    def unregister(self, name: str, store_id: str, term: int, connection: int, now_ms: int) -> bool:
         """Unregister a broker on the connection that registered it. Return False for any other connection (of a rejected copy), store or
         term."""
         known = self._brokers.get(name)
         if known is None or known.connection != connection or (known.registration.store_id, known.registration.term) != (store_id, term):
             return False
-        self._unregister(known)
+        self._unregister(known, now_ms)
         return True
 
-    def connection_closed(self, connection: int) -> tuple[str, ...]:
+    def connection_closed(self, connection: int, now_ms: int) -> tuple[str, ...]:
         """Unregister the brokers bound to this connection at once. Return their names."""
         self._incomplete.pop(connection, None)
         gone = [known for known in self._brokers.values() if known.connection == connection]
         for known in gone:
-            self._unregister(known)
+            self._unregister(known, now_ms)
         return tuple(known.registration.name for known in gone)
 
     def expire(self, now_ms: int) -> dict[str, int]:
@@ -244,7 +250,7 @@ class RouteTable:
             if known.connection is not None and now_ms - known.last_seen_ms >= self._silence_ms
         }
         for name in silent:
-            self._unregister(self._brokers[name])
+            self._unregister(self._brokers[name], now_ms)
         for connection in [each for each, parts in self._incomplete.items() if now_ms - parts.began_ms >= INCOMPLETE_MS]:
             del self._incomplete[connection]
         for name in [
@@ -258,15 +264,19 @@ class RouteTable:
         self._forget(self._quota.expire(self._brokers, now_ms))
         return silent
 
-    def route(self, topic: str, listener: str, now_ms: int) -> TopicRoute | None:
-        """Return the whole layout and every known address of its brokers, or None if the topic does not exist."""
+    def route(self, topic: str, listener: str, now_ms: int, *, classic: bool = False) -> TopicRoute | None:
+        """Return the whole layout and every known address of its brokers, or None if the topic does not exist.
+
+        In a `classic` route brokers that have just left count as registered if another copy is about to take their place.
+        """
         layout = self.layouts.get(topic)
         if layout is None or layout.deleted:
             return None
         names = [name for name in layout.brokers if name in self._brokers]
         for name in names:
             self._brokers[name].last_named_ms = now_ms
-        return TopicRoute(layout, self._addresses(names, listener))
+        known = [self._brokers[name] for name in names]
+        return TopicRoute(layout, tuple(broker_address(each, listener, kept=classic and each.is_kept(now_ms)) for each in known))
 
     def own_route(self, topic: str, listener: str) -> TopicRoute | None:
         """Return the route of a topic that RocketMQ's brokers register by themselves, or None if it is none of them."""
@@ -400,9 +410,9 @@ class RouteTable:
     def _registered(self) -> set[str]:
         return {name for name, known in self._brokers.items() if known.connection is not None}
 
-    def _unregister(self, known: BrokerRecord) -> None:
+    def _unregister(self, known: BrokerRecord, now_ms: int) -> None:
         known.connection = known.challenge_left_ms = known.confirmed_ms = None
-        known.routed = False
+        known.routed, known.left_ms = False, now_ms
         if not known.was_routed:
             del self._brokers[known.registration.name]
 

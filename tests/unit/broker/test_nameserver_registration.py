@@ -52,13 +52,15 @@ class Broker:
         term: int = 5,
         port: int = 1,
         topics_max: int = 1 << 20,
+        office: bool = False,
     ) -> None:
         self.table = LayoutTable(layouts)
         self.tasks = Tasks()
         self.adoptions = 0
         self.unconfirmed: list[Callable[[], None]] | None = None
         """What waits for the log; None: it confirms at once."""
-        identity = BrokerIdentity(name, "DefaultCluster", store, term, {"internal": f"10.0.0.{port}:10911"}, "c" * 32, term - 1)
+        identity = BrokerIdentity(name, "DefaultCluster", store, term, {"internal": f"10.0.0.{port}:10911"}, "c" * 32, term - 1, office)
+        self.superseded_by: list[int] = []
         self.topics_max = topics_max
         self.registration = NameserverRegistration(
             HOST,
@@ -69,6 +71,8 @@ class Broker:
             layouts=self.table.all,
             adopt=self.adopt,
             full=lambda: self.full,
+            replicas=lambda: ["10.0.0.9:10911"],
+            superseded=self.superseded_by.append,
             period_ms=60_000,
         )
 
@@ -360,13 +364,27 @@ async def test_rejection_while_serving_is_only_logged() -> None:
     async with nameserver() as served, running(Broker([served.address], term=5)) as first:
         await first.registration.wait_until_accepted()
         (connection,) = served._processor._connections
-        served.table.connection_closed(connection)  # as after a partition
+        served.table.connection_closed(connection, 0)  # as after a partition
         async with running(Broker([served.address], term=6, port=2)) as newer:
             await newer.registration.wait_until_accepted()
             first.registration.register_soon()
             await wait_for_state(first, served.address, RegistrationState.REFUSED)
             assert first.tasks.failure is None
             assert [(b.address, b.registered) for b in served.table.brokers("internal")] == [("10.0.0.2:10911", True)]
+
+
+async def test_deposed_master_learns_the_term_that_has_replaced_it_and_goes_on() -> None:
+    async with nameserver() as served, running(Broker([served.address], term=5, office=True)) as old:
+        await old.registration.wait_until_accepted()
+        async with running(Broker([served.address], term=6, port=2, office=True)) as new:
+            await new.registration.wait_until_accepted()
+            await until(lambda: old.superseded_by == [6])
+            assert old.registration.states() == {served.address: RegistrationState.SUPERSEDED}
+            assert old.registration.is_accepted_nowhere
+            (routed,) = served.table.brokers("internal")
+            assert (routed.address, routed.term, routed.registered, routed.replicas) == ("10.0.0.2:10911", 6, True, ("10.0.0.9:10911",))
+        assert old.tasks.failure is None
+        assert new.superseded_by == []
 
 
 async def test_stop_unregisters_before_the_connection_closes() -> None:

@@ -58,10 +58,12 @@ async def register(
     cluster: str = "DefaultCluster",
     listeners: dict[str, str] | None = None,
     proof: str = PROOF,
+    replicas: tuple[str, ...] | None = None,
+    office: bool | None = None,
 ) -> Command:
     listeners = {"internal": f"{name}:10911", "external": "localhost:20911"} | (listeners or {})
-    header = RegisterBrokerHeader(name, cluster, listeners["internal"], store, term, proof, term - 1, broker_id)
-    body = encode_body(RegisterBody(listeners, layouts, DataVersion(0, 0)))
+    header = RegisterBrokerHeader(name, cluster, listeners["internal"], store, term, proof, term - 1, broker_id, office)
+    body = encode_body(RegisterBody(listeners, layouts, DataVersion(0, 0), replicas=replicas))
     return await endpoint.request(RequestCode.REGISTER_BROKER, to_plain(header), body, timeout_ms=5_000)
 
 
@@ -212,6 +214,23 @@ async def test_connection_with_an_unanswered_challenge_is_not_challenged_again()
         await until(lambda: len(served._tasks) == before)
 
 
+async def test_master_in_office_replaces_the_deposed_one_and_the_refusal_of_that_names_the_term() -> None:
+    async with nameserver() as served:
+        deposed, master = await connect(HOST, served.address, handler=respond), await connect(HOST, served.address, handler=respond)
+        assert (await register(deposed, office=True)).code == ResponseCode.SUCCESS
+        listeners = {"internal": "broker-b:10911"}
+        assert (await register(master, term=2, office=True, listeners=listeners, replicas=("broker-a:10911",))).code == ResponseCode.SUCCESS
+        await deposed.wait_closed()
+        (routed,) = (await route(served.address)).brokers
+        assert (routed.address, routed.registered, routed.term, routed.replicas) == ("broker-b:10911", True, 2, ("broker-a:10911",))
+        again = await connect(HOST, served.address)
+        refused = await register(again, office=True)
+        assert (refused.code, refused.fields) == (ResponseCode.BROKER_NAME_TAKEN, {"term": 2})
+        assert (await register(again)).fields == {}
+        for endpoint in (master, again):
+            endpoint.close("done")
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
@@ -226,6 +245,8 @@ async def test_connection_with_an_unanswered_challenge_is_not_challenged_again()
         ({"listeners": {"external": "h" * 251 + ":1234"}}, "at most 255 characters each"),
         ({"listeners": {"e" * 256: "host:1"}}, "at most 255 characters each"),
         ({"listeners": {f"l{number}": "host:1" for number in range(15)}}, "17 listeners: at most 16"),
+        ({"replicas": ("host:1", "host:0")}, "port 0 can't be connected to"),
+        ({"replicas": ("host:1",) * 17}, "17 replicas: at most 16"),
         ({"store": "5" * 65}, "a store id of 65 characters: at most 64"),
         ({"proof": "5" * 65}, "a proof of 65 characters: at most 64"),
     ],

@@ -56,7 +56,7 @@ def test_deletion_takes_effect_when_an_owner_registers_it_too() -> None:
 def test_anyone_ends_a_topic_whose_owners_are_away(end: TopicLayout) -> None:
     """An operator deletes a topic while its broker is down: the broker learns it when it is back."""
     table = of(STRANGER)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     assert register(table, STRANGER, end).adopted == ("orders",)
     assert register(table, "broker-a", KNOWN).missing == (end,)
 

@@ -51,7 +51,7 @@ def address(table: RouteTable) -> str:
 def test_returning_owner_replaces_a_stranger_at_once(stranger: str) -> None:
     table = RouteTable()
     table.register(make_registration(), 1, 0)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     assert outcome(table, STRANGERS[stranger], 2, 10) == "accepted", "the name is not registered"
     table.confirm_alive(NAME, 2, 20)
     change = table.register(make_registration(term=11, previous=10), 3, 30)
@@ -78,7 +78,7 @@ def test_terms_of_the_owner_are_compared_even_after_a_stranger_was_registered(st
     """A copy of the store has its proof, and is rejected as before."""
     table = RouteTable()
     table.register(make_registration(term=10, previous=9), 1, 0)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     table.register(STRANGERS[stranger], 2, 10)
     assert outcome(table, make_registration(term=9, port=3), 3, 20) == "refused"
     assert outcome(table, make_registration(term=20, previous=9, port=3), 3, 20) == "refused"
@@ -92,7 +92,7 @@ def test_clients_follow_the_name_to_a_stranger_and_back_to_the_owner(stranger: s
     table, clients = RouteTable(), RouteCache()
     table.register(make_registration(), 1, 0)
     clients.merge_brokers(table.brokers(INTERNAL_LISTENER))
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     clients.merge_brokers(table.brokers(INTERNAL_LISTENER))
     table.register(STRANGERS[stranger], 2, 10)
     clients.merge_brokers(table.brokers(INTERNAL_LISTENER))
@@ -136,7 +136,7 @@ def test_unregistered_name_is_granted_by_owner_and_term(line: str) -> None:
         now_ms += days * 86_400_000
         table.expire(now_ms)
         assert outcome(table, registration, connection, now_ms) == expected, registration
-        table.connection_closed(connection)
+        table.connection_closed(connection, 0)
 
 
 @pytest.mark.parametrize(("away_ms", "owner"), [(FORGET_MS - 1, "old"), (FORGET_MS, "new")])
@@ -144,7 +144,7 @@ def test_registered_store_becomes_owner_after_seven_days_without_the_owner(away_
     table = RouteTable(silence_ms=FORGET_MS * 9)
     old, new = make_registration(), make_registration(store=OTHER, proof=FORGED, port=2)
     table.register(old, 1, 0)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     table.register(new, 2, away_ms - 1_000)
     table.expire(away_ms)
     table.register(new, 2, away_ms)
@@ -154,7 +154,7 @@ def test_registered_store_becomes_owner_after_seven_days_without_the_owner(away_
 def replace_owner(table: RouteTable, new: Registration) -> None:
     """Register the owner, close its connection at 0, and register another store under its name."""
     table.register(make_registration(), 1, 0)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     table.register(new, 2, 0)
 
 
@@ -180,13 +180,13 @@ def test_interruption_restarts_the_hour_of_a_new_owner(interruption: str) -> Non
     replace_owner(table, NEW)
     match interruption:
         case "its connection is closed":
-            table.connection_closed(2)
+            table.connection_closed(2, 0)
         case "it is silent":
             assert table.expire(half_ms) == {NAME: 2}
         case "another store is registered":
-            table.connection_closed(2)
+            table.connection_closed(2, 0)
             table.register(replace(NEW, store_id="e" * 32), 3, half_ms)
-            table.connection_closed(3)
+            table.connection_closed(3, 0)
         case _:
             table.exclude_pause(half_ms, half_ms)
     table.register(NEW, 2, half_ms)
@@ -199,7 +199,7 @@ def test_registered_owner_stays_the_owner() -> None:
     table.register(make_registration(), 1, 0)
     table.register(make_registration(), 1, FORGET_MS)
     table.expire(FORGET_MS * 2 - 1)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     table.register(STRANGERS["another store"], 2, FORGET_MS * 2 - 1)
     assert outcome(table, make_registration(), 3, FORGET_MS * 2 - 1) == "accepted"
 
@@ -236,10 +236,10 @@ def test_strangers_do_not_change_which_starts_of_the_owner_are_accepted(steps: l
             case ("stranger", str(which)):
                 outcome(with_strangers, STRANGERS[which], 2, now_ms)
             case ("stranger leaves",):
-                with_strangers.connection_closed(2)
+                with_strangers.connection_closed(2, 0)
             case ("owner leaves",):
                 for table in (with_strangers, alone):
-                    table.connection_closed(1)
+                    table.connection_closed(1, 0)
             case ("owner responds",):
                 for table in (with_strangers, alone):
                     table.confirm_alive(NAME, 1, now_ms)

@@ -26,14 +26,14 @@ def challenge_message(table: RouteTable, registration: Registration, connection:
 def test_unregister_requires_the_registered_store_term_and_connection() -> None:
     table = RouteTable()
     table.register(broker_registration(), 1, 0)
-    assert not table.unregister("broker-x", STORE_A, 10, 1)
-    assert not table.unregister("broker-a", STORE_B, 10, 1)
-    assert not table.unregister("broker-a", STORE_A, 9, 1)
-    assert not table.unregister("broker-a", STORE_A, 10, 2)
+    assert not table.unregister("broker-x", STORE_A, 10, 1, 0)
+    assert not table.unregister("broker-a", STORE_B, 10, 1, 0)
+    assert not table.unregister("broker-a", STORE_A, 9, 1, 0)
+    assert not table.unregister("broker-a", STORE_A, 10, 2, 0)
     assert registered(table) == {"broker-a": True}
-    assert table.unregister("broker-a", STORE_A, 10, 1)
+    assert table.unregister("broker-a", STORE_A, 10, 1, 0)
     assert registered(table) == {"broker-a": False}
-    assert not table.unregister("broker-a", STORE_A, 10, 1)
+    assert not table.unregister("broker-a", STORE_A, 10, 1, 0)
 
 
 OTHERS = {
@@ -63,7 +63,7 @@ def test_registered_broker_that_responds_to_a_challenge_is_not_replaced(other: s
     challenge_message(table, OTHERS[other], 2, 1_600 + CHALLENGE_MS)
     assert table.layouts.get("stolen") is None
     assert table.brokers("internal")[0].address == "10.0.0.1:10911"
-    assert table.connection_closed(2) == ()
+    assert table.connection_closed(2, 0) == ()
     assert registered(table) == {"broker-a": True}
 
 
@@ -77,7 +77,7 @@ def test_registered_broker_that_does_not_respond_is_replaced_after_the_timeout(o
     assert not table.count_down_challenges(1)
     change = table.register(OTHERS[other], 2, 6_001)
     assert (change.joined, change.superseded) == (True, 1)
-    assert table.connection_closed(1) == ()
+    assert table.connection_closed(1, 0) == ()
     assert registered(table) == {"broker-a": True}
     table.confirm_alive("broker-a", 1, 7_000)
     assert table.brokers("internal")[0].address == OTHERS[other].address, "a response that comes too late changes nothing"
@@ -134,14 +134,14 @@ def test_close_of_the_incumbents_connection_ends_the_challenge() -> None:
     table = RouteTable()
     table.register(broker_registration(), 1, 0)
     challenge_message(table, OTHERS["a higher term"], 2, 1_000)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     assert table.register(OTHERS["a higher term"], 2, 1_001).joined
 
 
 def test_unregistered_name_may_be_taken_by_another_store() -> None:
     table = RouteTable()
     table.register(broker_registration(), 1, 0)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     assert table.register(broker_registration(store=STORE_B, term=3, port=2), 2, 1).joined
     # It gets the term of the store that had the name, so that clients, which keep the address of the highest term, follow.
     assert [(b.address, b.term) for b in table.brokers("internal")] == [("10.0.0.2:10911", 10)]
@@ -152,7 +152,7 @@ def test_copied_store_with_a_lower_term_is_rejected(live: bool) -> None:
     table = RouteTable()
     table.register(broker_registration(term=10), 1, 0)
     if not live:
-        table.connection_closed(1)
+        table.connection_closed(1, 0)
     with pytest.raises(BrokerNameTakenError) as refused:
         table.register(broker_registration(term=9, port=2), 2, 1)
     for word in ("10.0.0.1:10911", "10.0.0.2:10911", "term 10", "term 9", "copies"):
@@ -187,7 +187,7 @@ def test_store_that_lacks_the_last_accepted_start_is_rejected(line: str) -> None
             for word in ("last registered from 10.0.0.", f"term {term}", registration.address, "Do not delete either", "operations.md"):
                 assert word in str(refused.value)
             assert "empty" not in str(refused.value)
-        table.connection_closed(connection)
+        table.connection_closed(connection, 0)
 
 
 def test_copy_is_rejected_at_once_while_the_original_is_registered() -> None:

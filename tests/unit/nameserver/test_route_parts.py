@@ -68,7 +68,7 @@ def test_part_of_too_many_layouts_is_rejected(parts: int) -> None:
 def test_connection_lost_between_two_parts_restarts_the_registration() -> None:
     table = RouteTable()
     table.register(broker_registration(parts=2), 1, 0)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     with pytest.raises(RemoteProtocolError, match="out of order"):
         table.register(broker_registration(part=1, parts=2), 2, 0)
 

@@ -36,7 +36,7 @@ def test_table_is_ready_from_the_first_registration_on() -> None:
     assert not table.ready
     table.register(broker_registration(), 1, 0)
     assert table.ready
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     assert table.ready
 
 
@@ -96,9 +96,9 @@ def test_route_has_addresses_of_the_requested_listener_or_internal() -> None:
 def test_closed_connection_unregisters_at_once_and_keeps_the_last_address() -> None:
     table = RouteTable()
     table.register(broker_registration(layouts=(layout(),)), 1, 0)
-    assert table.connection_closed(2) == ()
+    assert table.connection_closed(2, 0) == ()
     assert registered(table) == {"broker-a": True}
-    assert table.connection_closed(1) == ("broker-a",)
+    assert table.connection_closed(1, 0) == ("broker-a",)
     route = table.route("orders", "external", 0)
     assert route is not None
     assert route.layout == layout()
@@ -111,16 +111,16 @@ def test_only_the_newest_connection_of_a_broker_counts() -> None:
     table.register(broker_registration(), 1, 0)
     change = table.register(broker_registration(), 2, 5)
     assert (change.joined, change.superseded) == (False, 1)
-    assert table.connection_closed(1) == ()
+    assert table.connection_closed(1, 0) == ()
     assert registered(table) == {"broker-a": True}
-    assert table.connection_closed(2) == ("broker-a",)
+    assert table.connection_closed(2, 0) == ("broker-a",)
 
 
 def test_one_connection_may_register_several_brokers() -> None:
     table = RouteTable()
     table.register(broker_registration("broker-a"), 1, 0)
     table.register(broker_registration("broker-b", store=STORE_B), 1, 0)
-    assert table.connection_closed(1) == ("broker-a", "broker-b")
+    assert table.connection_closed(1, 0) == ("broker-a", "broker-b")
 
 
 @pytest.mark.parametrize(("after", "silent"), [(SILENCE_MS - 1, False), (SILENCE_MS, True), (SILENCE_MS + 1, True)])
@@ -158,7 +158,7 @@ def test_routed_broker_stays_routed_while_it_adopts_a_new_topic() -> None:
 def test_broker_restarted_without_a_layout_is_routed_after_it_has_adopted_it() -> None:
     table = RouteTable()
     table.register(broker_registration(term=10, layouts=(layout(),)), 1, 0)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     assert not table.register(broker_registration(term=11), 2, 1).routed
     assert registered(table) == {"broker-a": False}
     assert table.register(broker_registration(term=11, layouts=(layout(),)), 2, 2).routed
@@ -243,10 +243,10 @@ def test_registered_broker_was_heard_on_its_open_connection_within_the_timeout(e
                 except (BrokerNameTakenError, RegistrationPendingError):
                     assert name in heard, "nobody had this name"
             case ("close", int(connection)):
-                gone = table.connection_closed(connection)
+                gone = table.connection_closed(connection, 0)
                 assert all(heard[name][0] == connection for name in gone)
             case ("unregister", str(name), str(store), int(term), int(connection)):
-                if table.unregister(name, store, term, connection):
+                if table.unregister(name, store, term, connection, 0):
                     assert (heard[name][0], *heard[name][2:]) == (connection, store, term)
             case ("response", str(name), int(connection)):
                 table.confirm_alive(name, connection, now)
@@ -269,7 +269,7 @@ def test_broker_never_routed_is_forgotten_with_its_connection() -> None:
     table = RouteTable()
     table.register(broker_registration(layouts=(layout(),)), 1, 0)
     assert not table.register(unrouted("stranger"), 2, 0).routed
-    assert table.connection_closed(2) == ("stranger",)
+    assert table.connection_closed(2, 0) == ("stranger",)
     assert registered(table) == {"broker-a": True}
 
 
@@ -277,7 +277,7 @@ def test_broker_never_routed_is_forgotten_with_its_connection() -> None:
 def test_routed_broker_is_forgotten_seven_days_after_its_last_use(named_ms: int, left_ms: int) -> None:
     table = RouteTable()
     table.register(broker_registration(layouts=(layout(),)), 1, left_ms)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     if named_ms:
         table.route("orders", "internal", named_ms)
     last_ms = max(named_ms, left_ms)
@@ -303,11 +303,11 @@ def test_table_holds_1024_brokers_and_evicts_only_unregistered_unused_ones() -> 
         table.register(broker_registration(f"b-{number}", layouts=(layout(brokers=("b-1",)),)), number, number)
     with pytest.raises(ServiceNotAvailableError, match=r"'one-more' .* knows 1024 brokers"):
         table.register(broker_registration("one-more"), 5_000, 5_000)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     table.route("orders", "internal", 5_000)
     with pytest.raises(ServiceNotAvailableError):
         table.register(broker_registration("one-more"), 5_000, 5_000)
     for gone in (7, 5):
-        table.connection_closed(gone)
+        table.connection_closed(gone, 0)
     table.register(broker_registration("one-more"), 5_000, 5_000)
     assert set(registered(table)) == {"one-more", *(f"b-{number}" for number in range(BROKERS_MAX) if number != 5)}

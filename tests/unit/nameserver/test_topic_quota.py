@@ -77,7 +77,7 @@ def test_topics_only_a_forgotten_broker_had_are_forgotten() -> None:
     table = RouteTable()
     table.register(make_registration("honest", layouts("own", 1)), 1, 0)
     table.register(make_registration("stranger", layouts("s", ROOM)), 2, 0)
-    table.connection_closed(2)
+    table.connection_closed(2, 0)
     table.register(make_registration("honest", layouts("own", 1)), 1, 1)
     table.expire(10)
     table.register(make_registration("honest", layouts("own", 1)), 1, SILENCE_MS)
@@ -100,7 +100,7 @@ def test_topic_is_kept_while_another_registered_broker_has_it() -> None:
     table = RouteTable()
     table.register(make_registration("first", layouts("t", 2)), 1, 0)
     table.register(make_registration("second", layouts("t", 1)), 2, 0)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     for now_ms in (0, FORGET_MS, FORGET_MS + SILENCE_MS - 1, FORGET_MS + SILENCE_MS):
         table.register(make_registration("second", layouts("t", 1)), 2, now_ms)
         assert topics(table) == ["t-0", "t-1"]
@@ -111,7 +111,7 @@ def test_topic_is_kept_while_another_registered_broker_has_it() -> None:
 def test_topic_of_a_routed_broker_is_kept_as_long_as_the_broker() -> None:
     table = RouteTable()
     table.register(make_registration("first", layouts("t", 1)), 1, 0)
-    table.connection_closed(1)
+    table.connection_closed(1, 0)
     table.expire(FORGET_MS - 1)
     assert table.route("t-0", "internal", 0) is not None
     table.expire(2 * FORGET_MS)

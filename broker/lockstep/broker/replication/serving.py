@@ -26,6 +26,7 @@ from lockstep.protocol.headers.replication import (
     ReplicaFollowHeader,
     ReplicaFollowReply,
 )
+from lockstep.protocol.names import REPLICAS_MAX
 from lockstep.runtime.connections.endpoint import Endpoint
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
@@ -79,6 +80,8 @@ class ReplicaServer:
         """By the number of the connection."""
         self._loop = asyncio.get_running_loop()
         self._timer = Timer(self._loop, self._tick, LATE_MS)
+        self.on_recorded: Callable[[], None] = lambda: None
+        """Called when `other_addresses` may have changed."""
         self.catch_up_bytes_s = 0
         """Bytes a second that are read for each replica that is behind; 0 does not limit it."""
         self._is_complete = False
@@ -312,7 +315,12 @@ class ReplicaServer:
         """Let each copy know where the others are: whoever is promoted asks them."""
         assert self.copy_identity is not None
         known = {**self.copy_identity.known, **{replica.member: replica.address for replica in self.replicas.replicas.values()}}
-        self._state.record_replicas({**known, self.copy_identity.member: self._address()})
+        if self._state.record_replicas({**known, self.copy_identity.member: self._address()}):
+            self.on_recorded()
+
+    def other_addresses(self) -> tuple[str, ...]:
+        """Return where the other copies of the log are, as far as it is recorded; at most as many as nameservers take."""
+        return tuple(sorted(set(self._state.replicas.values()) - {self._address()})[:REPLICAS_MAX])
 
     async def forget(self, member: str) -> bool:
         """Let a replica go that will not come back. Return whether it was known. Raises MessageIllegalError for one that follows now."""

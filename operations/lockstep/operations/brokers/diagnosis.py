@@ -177,6 +177,9 @@ def _registrations(where: str, status: BrokerStatus) -> Iterable[Finding]:
         elif each.standing == "contested":
             step = "wait: the nameserver probes the broker that is registered under this name, and decides within seconds"
             yield Finding("unique broker name", place, f"is contested: {each.remark}", step)
+        elif each.standing == "superseded":
+            step = "wait: another copy of its log is the master, which this one learns from its register; check that it reaches that"
+            yield Finding("unique broker name", place, f"was replaced: {each.remark}", step)
         elif each.standing != "accepted":
             step = "start that nameserver, or remove it from the broker's --nameserver"
             yield Finding("broker registered", place, f"is {each.standing}", step)
