@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.client import ConcurrentlyContext, ConsumeConcurrentlyStatus, Message, MessageExt, Producer, PushConsumer
+from lockstep.client import (
+    ConcurrentlyContext,
+    ConsumeConcurrentlyStatus,
+    ConsumeOrderlyStatus,
+    Message,
+    MessageExt,
+    OrderlyContext,
+    Producer,
+    PushConsumer,
+)
+from lockstep.operations.admin_client import AdminClient
 from lockstep.protocol.bodies import ReplicaStanding, ReplicaStatus
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
@@ -80,8 +90,13 @@ class Pair:
 
 @pytest.fixture
 async def pair(cluster: Cluster) -> Pair:
-    """A master at `first` with a replica at `second` in its set, and the topic `orders` with 4 queues."""
+    """A nameserver and a pair."""
     await cluster.nameserver()
+    return await start_pair(cluster)
+
+
+async def start_pair(cluster: Cluster) -> Pair:
+    """Start a master at `first` with a replica at `second` in its set, and create the topic `orders` with 4 queues."""
     first, second = free_ports(2)
     pair = Pair(cluster, {"first": f"127.0.0.1:{first}", "second": f"127.0.0.1:{second}"})
     await pair.start("first")
@@ -144,6 +159,38 @@ async def _send(producer: Producer, acknowledged: list[str], first: int) -> None
     for number in range(first, first + 500):
         await producer.send(Message("orders", b"%d" % number))
         acknowledged.append(str(number))
+
+
+async def test_clients_find_the_new_master_when_no_nameserver_tells_them(cluster: Cluster, report: Report) -> None:
+    known = await cluster.nameserver()
+    await cluster.nameserver("nameserver-of-others")  # a new master serves when one has accepted it
+    pair = await start_pair(cluster)
+    admin = AdminClient(Host.real(), known)
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            if [each.replicas for each in await admin.brokers()] == [(pair.addresses["second"],)]:
+                break
+            await asyncio.sleep(LOOK_S)
+    consumer = PushConsumer("billing", nameserver=known).subscribe("orders", "*")
+    done: list[str] = []
+
+    @consumer.orderly
+    async def handle(messages: Sequence[MessageExt], _context: OrderlyContext) -> ConsumeOrderlyStatus:
+        done.extend(message.body.decode() for message in messages)
+        return ConsumeOrderlyStatus.SUCCESS
+
+    async with Producer("test", nameserver=known, send_timeout_ms=30_000) as producer, consumer:
+        await producer.send(Message("orders", b"0", sharding_key="k"))
+        await cluster.until("it is handled", lambda: done == ["0"])
+        await cluster.kill("nameserver", "first")
+        assert await pair.promote("second") == ""
+        promoted_us = now_us()
+        await producer.send(Message("orders", b"1", sharding_key="k"))
+        sent_us = now_us()
+        await cluster.until("it is handled", lambda: done[-1:] == ["1"])
+        assert list(dict.fromkeys(done)) == ["0", "1"], "in order; what was handled and not committed is handled again"
+    waits = f"a send {(sent_us - promoted_us) / 1e6:.2f} s, its handling {(now_us() - promoted_us) / 1e6:.2f} s"
+    report(f"after a promotion that no nameserver tells of: {waits}")
 
 
 async def test_promotion_is_refused_while_the_master_answers_and_the_old_one_starts_as_a_replica_only(pair: Pair, cluster: Cluster) -> None:

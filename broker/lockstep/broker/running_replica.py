@@ -117,10 +117,11 @@ class RunningReplica:
     def _handle(self, command: Command, endpoint: Endpoint) -> None:
         self._dispatcher(command, endpoint)
 
-    def _refuse(self, command: Command) -> Exception:
-        return NotLeaderError(
-            f"{self.addresses.get(INTERNAL_LISTENER)} is a replica of broker {self._config.name}; its master is {self._master}"
-        )
+    def _refuse(self, endpoint: Endpoint) -> Exception:
+        """Return the error for what only a master does. It names the master that is followed now, where its address is the one to use."""
+        words = f"{self.addresses.get(INTERNAL_LISTENER)} is a replica of broker {self._config.name}; its master is {self._master}"
+        master = None if self._following is None or endpoint.listener != INTERNAL_LISTENER else self._following.master
+        return NotLeaderError(words) if master is None else NotLeaderError(words, address=master.address, term=master.term)
 
     # ------------------------------------------------------------------------------------------------------------- following
 
