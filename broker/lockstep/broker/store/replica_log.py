@@ -18,7 +18,12 @@ from lockstep.broker.store.log.log_writer import LogWriter
 from lockstep.broker.store.log.scan import NO_RECORD, WINDOW_BYTES, LogScan
 from lockstep.broker.store.queues.queue_table import QueueTable
 from lockstep.broker.store.start.replay import LogState, ReplaySink, StateReplay
+from lockstep.protocol.frame import FRAME_BYTES_MAX
 from lockstep.runtime.files import Buffer
+
+
+RECORD_BYTES_MAX = FRAME_BYTES_MAX
+"""The most that a record, or the records of one frame, can have."""
 
 
 class ReplicaLog:
@@ -86,7 +91,8 @@ class ReplicaLog:
     async def apply(self, confirmed: int) -> None:
         """Apply what was received up to `confirmed`, which is the end of a record. Lets other tasks run every megabyte.
 
-        Raises StoreCorruptError if it is not a run of good records, with the position of the first bad one.
+        A replica that is behind has received a part of the record at its end: that one is left for the next call. Raises StoreCorruptError
+        for anything else that is not a run of good records, with the position of the first bad one.
         """
         until = min(confirmed, self._log.written)
         if until <= self.applied:
@@ -99,7 +105,8 @@ class ReplicaLog:
             self._state.last_record = scan.last_record
         self.applied = scan.end
         self._queues.flush_some()
-        if scan.end < until:
+        is_cut = until < confirmed and until - scan.end < RECORD_BYTES_MAX
+        if scan.end < until and not is_cut:
             what = f"the log received from the master has no good record at {scan.end}"
             raise StoreCorruptError(f"{what}: {scan.reason or NO_RECORD}", position=scan.end)
 

@@ -79,6 +79,9 @@ async def _copied(appends: list[Any], chunk: int, drawn: st.DataObject) -> None:
     replica = store.follow(taken, "a replica")
     for kind, number, size in appends:
         await master.append(kind, number, size)
+        behind = drawn.draw(st.integers(replica.end, master.ends[-1]))
+        await copy(master.store, replica, behind, chunk)
+        await replica.apply(master.ends[-1])  # it is behind: the record at its end may be there in part
         await copy(master.store, replica, master.ends[-1], chunk)
         assert replica.stored == master.ends[-1]
         await replica.apply(drawn.draw(st.sampled_from(master.ends)))
