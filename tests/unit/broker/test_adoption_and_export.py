@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lockstep.broker.app import Broker
-from lockstep.broker.inspect_store import inspect_store
+from lockstep.broker.offline.inspect_store import inspect_store
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role, save_copy_identity
 from lockstep.broker.rocketmq_store.errors import AdoptionError, ExportError
 from lockstep.broker.rocketmq_store.export import export_store

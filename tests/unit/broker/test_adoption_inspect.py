@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from lockstep.broker.inspect_store import inspect_store
+from lockstep.broker.offline.inspect_store import inspect_store
 from lockstep.broker.rocketmq_store.foreign_config import config_text, parse_fastjson
 from lockstep.protocol.errors import ConfigError
 from lockstep.runtime.files import ReadOnlyFiles

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lockstep.broker.inspect_store import inspect_store
+from lockstep.broker.offline.inspect_store import inspect_store
 from lockstep.broker.rocketmq_store import foreign_checks
 from lockstep.broker.rocketmq_store.errors import AdoptionError
 from lockstep.broker.store.errors import IdentityError, StoreCorruptError

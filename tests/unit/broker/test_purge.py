@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from lockstep.broker.app import Broker
-from lockstep.broker.closed_state import closed_state
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.groups.unconsumed import NAMED_MAX, describe_groups, unconsumed_groups
+from lockstep.broker.offline.closed_state import closed_state
 from lockstep.broker.store.health.check import check_store
 from lockstep.protocol.bodies import (
     ConsumeFromWhere,

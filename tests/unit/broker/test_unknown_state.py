@@ -7,13 +7,13 @@ from typing import Any, cast
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from lockstep.broker.closed_state import closed_state
 from lockstep.broker.groups.tables.activity_table import ActivityTable
 from lockstep.broker.groups.tables.group_table import GroupTable
 from lockstep.broker.groups.tables.lock_table import LockTable
 from lockstep.broker.groups.tables.park_table import ParkTable
 from lockstep.broker.groups.tables.progress_table import ProgressTable
 from lockstep.broker.groups.tables.settings_table import SettingsTable
+from lockstep.broker.offline.closed_state import closed_state
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.state import PURGED, REPLICAS, STORE, TERM, BrokerState
 from lockstep.broker.store.health.check import Removals

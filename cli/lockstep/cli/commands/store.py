@@ -119,7 +119,7 @@ def _exit_if_in_use() -> Iterator[None]:
 
 
 async def _inspect(directory: str, as_json: bool) -> None:
-    from lockstep.broker.inspect_store import inspect_store
+    from lockstep.broker.offline.inspect_store import inspect_store
     from lockstep.runtime.files import ReadOnlyFiles
 
     with _exit_if_in_use():
@@ -174,7 +174,7 @@ async def _export(directory: str, as_json: bool) -> None:
 
 async def _check(directory: str, as_json: bool) -> None:
     # Only this command needs the broker's code.
-    from lockstep.broker.closed_state import closed_state
+    from lockstep.broker.offline.closed_state import closed_state
     from lockstep.broker.store.health.check import check_store
     from lockstep.runtime.files import ReadOnlyFiles
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lockstep.broker.closed_state import closed_state
+from lockstep.broker.offline.closed_state import closed_state
 from lockstep.broker.rocketmq_store.errors import AdoptionError
 from lockstep.broker.rocketmq_store.foreign_config import found_digests
 from lockstep.broker.rocketmq_store.foreign_log import ForeignLog, read_whole
