@@ -12,6 +12,7 @@ EXTRA_OF = {
     **dict.fromkeys(("cryptography", "tomlkit", "yaml"), "secure"),
     "opentelemetry": "otel",
     "taskiq": "taskiq",
+    "h11": "ha",
     "lz4": "lz4",
     "zstandard": "zstd",
 }

@@ -47,21 +47,8 @@ async def connect(
         TransportError: The connection is refused or not established within `timeout_ms`, or the handshake fails or is not complete
             CLIENT_HANDSHAKE_S later.
     """
-    name, port = parse_address(address)
-    tls, context, server_name = security.tls, None, None
-    if tls is not None:
-        context = await host.threads.run(tls.context, host.clock.monotonic_ms())
-        server_name = tls.settings.server_name or name
-    try:
-        endpoint = await _open(name, port, timeout_ms, lambda: Endpoint(host, handler, limits), context, server_name)
-    except OSError as error:
-        if tls is None or not isinstance(error, ssl.SSLCertVerificationError):
-            reason = os_reason(error)
-        else:
-            reason = await _why_refused(host, error, tls, name, port, server_name or name)
-        raise TransportError(f"{address}: {reason}") from without_frames(error)
-    except UnicodeError as error:  # of the name's IDNA form: an empty label, or one of more than 63 characters
-        raise TransportError(f"{address}: {name} is not a host name") from error
+    tls = security.tls
+    endpoint = await dial(host, address, lambda: Endpoint(host, handler, limits), tls=tls, timeout_ms=timeout_ms)
     if tls is not None:
         endpoint.hint = NO_CERTIFICATE if tls.settings.cert is None else REFUSED_CERTIFICATE
     if security.credentials is not None:
@@ -71,6 +58,25 @@ async def connect(
             endpoint.abort("the login failed")
             raise
     return endpoint
+
+
+async def dial(host: Host, address: str, make: Callable[[], P], *, tls: ClientTls | None, timeout_ms: int) -> P:
+    """Return the protocol of a new connection, when its handshake is complete if there is TLS. Raise TransportError as `connect` does."""
+    name, port = parse_address(address)
+    context, server_name = None, None
+    if tls is not None:
+        context = await host.threads.run(tls.context, host.clock.monotonic_ms())
+        server_name = tls.settings.server_name or name
+    try:
+        return await _open(name, port, timeout_ms, make, context, server_name)
+    except OSError as error:
+        if tls is None or not isinstance(error, ssl.SSLCertVerificationError):
+            reason = os_reason(error)
+        else:
+            reason = await _why_refused(host, error, tls, name, port, server_name or name)
+        raise TransportError(f"{address}: {reason}") from without_frames(error)
+    except UnicodeError as error:  # of the name's IDNA form: an empty label, or one of more than 63 characters
+        raise TransportError(f"{address}: {name} is not a host name") from error
 
 
 async def _log_in(host: Host, endpoint: Endpoint, address: str, credentials: Credentials) -> None:
