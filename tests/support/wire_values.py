@@ -17,7 +17,7 @@ from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode, ResponseCode
 from lockstep.protocol.command import RESPONSE_FLAG, Command
 from lockstep.protocol.fields import to_plain
-from lockstep.protocol.headers import admin, clients, offsets, park, pull, replication, routes, send, tools
+from lockstep.protocol.headers import admin, clients, offsets, park, pull, register, replication, routes, send, tools
 from lockstep.protocol.topics import queue
 
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
@@ -55,7 +55,7 @@ def dataclasses_in(*modules: types.ModuleType) -> list[type]:
     ]
 
 
-HEADERS = dataclasses_in(admin, clients, offsets, park, pull, replication, routes, send, tools)
+HEADERS = dataclasses_in(admin, clients, offsets, park, pull, register, replication, routes, send, tools)
 BODY_MODULES = [
     import_module(f"lockstep.protocol.bodies.{name}")
     for name in (
@@ -147,6 +147,8 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.REPLICA_STATUS: (replication.ReplicaStatusHeader, None),
     R.REPLICA_PROMOTE: (replication.ReplicaPromoteHeader, None),
     R.REPLICA_FORGET: (replication.ReplicaForgetHeader, None),
+    R.REGISTER_READ: (register.RegisterReadHeader, None),
+    R.REGISTER_SWAP: (register.RegisterSwapHeader, None),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.DELETE_SUBSCRIPTIONGROUP: (clients.DeleteGroupHeader, None),
     R.GET_BROKER_RUNTIME_INFO: (None, None),
@@ -243,6 +245,8 @@ REPLIES: dict[RequestCode, tuple[type | None, type | None]] = {
     R.REPLICA_FETCH: (replication.ReplicaFetchReply, None),
     R.REPLICA_FILE: (replication.ReplicaFileReply, None),
     R.REPLICA_STATUS: (None, bodies.ReplicaStatus),
+    R.REGISTER_READ: (register.RegisterReadReply, None),
+    R.REGISTER_SWAP: (register.RegisterSwapReply, None),
     R.GET_CONSUMER_RUNNING_INFO: (None, bodies.RunningInfo),
     R.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: (None, bodies.GroupSettings),
     R.UPDATE_BROKER_CONFIG: (None, bodies.SettingChanges),

@@ -113,6 +113,8 @@ class RequestCode(IntEnum):
     REPLICA_STATUS = 30034
     REPLICA_PROMOTE = 30036
     REPLICA_FORGET = 30037
+    REGISTER_READ = 30038
+    REGISTER_SWAP = 30039
 
 
 class ResponseCode(IntEnum):
