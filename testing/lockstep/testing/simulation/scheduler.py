@@ -24,7 +24,7 @@ CANCELLED_SLACK = 500
 """The limit of cancelled timers in the heap before they are removed."""
 TOLD_TASKS_MAX = 30
 
-Entry = tuple[float, int, Process, asyncio.Handle, Callable[[], object] | None]
+Scheduled = tuple[float, int, Process, asyncio.Handle, Callable[[], object] | None]
 """Global time, order, process, callback there, callback in the world if that process has ended."""
 
 
@@ -52,7 +52,7 @@ class Scheduler(base_events.BaseEventLoop):
         self.machines: dict[str, Machine] = {}
         self._digest = blake2b(digest_size=16)
         self._tracing = trace
-        self._heap: list[Entry] = []
+        self._heap: list[Scheduled] = []
         self._order = 0
         self._runnable: list[Process] = []
         self.running: Process | None = None
@@ -146,7 +146,7 @@ class Scheduler(base_events.BaseEventLoop):
     def retime(self, machine: Machine) -> None:
         """Recompute the timers of a machine whose clock has another rate now."""
 
-        def due(entry: Entry) -> float:
+        def due(entry: Scheduled) -> float:
             when, _, process, handle, _ = entry
             if process.machine is machine and isinstance(handle, asyncio.TimerHandle):
                 return max(self.now, machine.global_s(handle.when()) + CLOCK_STEP_S)
