@@ -6,12 +6,13 @@ import shlex
 from typer.core import TyperCommand, TyperGroup
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.witness.config import WitnessConfig
 from lockstep.cli.servers import runs_server
 from lockstep.dashboard.config import DashboardConfig
 from lockstep.nameserver.config import NameserverConfig
 from support.commands import every_command
 
-SERVERS = {"broker": BrokerConfig, "nameserver": NameserverConfig, "dashboard": DashboardConfig}
+SERVERS = {"broker": BrokerConfig, "nameserver": NameserverConfig, "witness": WitnessConfig, "dashboard": DashboardConfig}
 OF_THE_LOADER = {"--config", "--show-config"}
 """Options of a server that are not settings."""
 

@@ -108,6 +108,12 @@ def nameserver_command(context: typer.Context) -> None:
     raise typer.Exit(serve("nameserver", context.args))
 
 
+@app.command("witness", context_settings=PASS_ARGUMENTS)
+def witness_command(context: typer.Context) -> None:
+    """Run a witness, which knows the masters of replicated brokers. `lockstep witness --help` lists its options."""
+    raise typer.Exit(serve("witness", context.args))
+
+
 @app.command("dashboard", context_settings=PASS_ARGUMENTS)
 def dashboard_command(context: typer.Context) -> None:
     """Run a dashboard of the cluster for browsers. `lockstep dashboard --help` lists its options."""

@@ -6,7 +6,8 @@
 from collections.abc import Sequence
 from importlib import import_module
 
-SERVERS = ("broker", "nameserver", "dashboard")
+SERVERS = {"broker": "broker", "nameserver": "nameserver", "witness": "broker.witness", "dashboard": "dashboard"}
+"""Command → package."""
 
 
 def runs_server(arguments: Sequence[str]) -> bool:
@@ -19,5 +20,5 @@ def serve(name: str, argv: Sequence[str]) -> int:
 
     By its name, because the dashboard is made of commands' code: it imports this package.
     """
-    code: int = import_module(f"lockstep.{name}.__main__").main(argv)
+    code: int = import_module(f"lockstep.{SERVERS[name]}.__main__").main(argv)
     return code

@@ -101,7 +101,7 @@ ARGUMENTS = {
     ("logout",): ["nothing"],
 }
 """Arguments with which each command does something and ends."""
-SERVERS = {("nameserver",), ("dashboard",)}
+SERVERS = {("nameserver",), ("witness",), ("dashboard",)}
 """Their settings, and those of `lockstep broker`, are checked by a model: tests/unit/runtime/test_config.py."""
 RUNS_ON = {("up", "--store"), ("bench", "--nameserver")}
 """Values that are valid and would start something."""

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.witness.config import WitnessConfig
 from lockstep.dashboard.config import DashboardConfig
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.errors import ConfigError
@@ -244,7 +245,7 @@ def test_variable_that_only_ends_like_one_of_kubernetes_is_reported() -> None:
 
 
 def test_program_options_list_the_settings_of_all_programs() -> None:
-    programs = BrokerConfig, NameserverConfig, DashboardConfig
+    programs = BrokerConfig, NameserverConfig, WitnessConfig, DashboardConfig
     assert {"config", *(name for program in programs for name in declared_settings(program))} == PROGRAM_OPTIONS
     assert not CLIENT_VARIABLES & set(map(variable_of, PROGRAM_OPTIONS)), "a variable means one thing"
 

@@ -32,6 +32,7 @@ UNLIMITED = {
     "snapshot.damaged": ONCE_A_START,
     "stop.abandoned": ONCE_A_START,
     "stop.failed": ONCE_A_START,
+    "witness.started": ONCE_A_START,
     "store.adopted": ONCE_A_START,
     "store.incomplete": ONCE_A_START,
     "store.recovering": ONCE_A_START,
