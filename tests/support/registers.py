@@ -99,6 +99,11 @@ class RegisterServer:
         assert self.process is not None
         self.process.send_signal(number)
 
+    def wait(self) -> int:
+        """Return the exit code, when it has ended."""
+        assert self.process is not None
+        return self.process.wait(LIMIT_S)
+
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
