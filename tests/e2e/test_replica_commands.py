@@ -22,10 +22,9 @@ class Pair:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        master, replica, *admin = (f"127.0.0.1:{port}" for port in free_ports(4))
-        self.listen = {"broker-a": master, "replica": replica}
-        """A port of its own: one that is promoted binds its port anew."""
-        self.admin = dict(zip(self.listen, admin, strict=True))
+        self.listen = {"broker-a": "127.0.0.1:0", "replica": "127.0.0.1:0"}
+        """A broker that is started again has the port of before, as a replica that is promoted has."""
+        self.admin = {name: f"127.0.0.1:{port}" for name, port in zip(self.listen, free_ports(2), strict=True)}
 
     async def start(self, name: str, *, replica_of: str | None = None) -> str:
         """Start the broker with the store of the process `name`. Return its address."""
@@ -35,7 +34,7 @@ class Pair:
         options = ["--listen", self.listen[name], "--admin-listen", self.admin[name], *store, *QUICK, *of]
         process = await cluster.start(name, ["-m", "lockstep.broker", "--name", "broker-a", *options])
         address = str((await process.wait_for_event("broker.started"))["listeners"]["internal"])
-        cluster.addresses[name] = address
+        cluster.addresses[name] = self.listen[name] = address
         return address
 
     async def copies(self, *arguments: str) -> dict[str, dict[str, Any]]:

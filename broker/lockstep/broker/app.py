@@ -24,6 +24,7 @@ from lockstep.protocol.errors import StateError
 from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.protocol.native import implementation
 from lockstep.runtime.admin_port import AdminPages, AdminPort, Health
+from lockstep.runtime.connections.address import parse_address
 from lockstep.runtime.connections.listen_address import ADMIN
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
@@ -50,6 +51,7 @@ class Broker:
         self._host = host
         self._tasks = Tasks(self._fail)
         self._gate = SendGate()
+        self._listeners = config.listeners()
         self._store: Store | None = None
         """The store, from the start's lock of it to its close."""
         self._running: RunningBroker | None = None
@@ -132,7 +134,8 @@ class Broker:
         await replica.start()
         await self._watch.begin(self._tasks, replica.server.renew)
         admin = {} if self.admin_port is None else {ADMIN: self.admin_port.address}
-        announce("broker.started", name=config.name, replica_of=config.replica_of, listeners=replica.addresses, **admin)
+        address = replica.addresses[INTERNAL_LISTENER]
+        announce("broker.started", name=config.name, address=address, listeners=replica.addresses, replica_of=config.replica_of, **admin)
 
     def _promoted(self) -> None:
         """Go on as a master: the store says so already."""
@@ -141,6 +144,8 @@ class Broker:
     async def _become_master(self) -> None:
         assert self._replica is not None
         await self._replica.stop()
+        bound = self._replica.server.addresses  # clients of a port that the system chose know it
+        self._listeners = {name: (at, parse_address(bound[name])[1]) for name, (at, _) in self._listeners.items()}
         self._replica = None
         await self._start_master()
 
@@ -155,7 +160,9 @@ class Broker:
         state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
         recovery = await store.recover(state)
         parts = host, self._tasks, self.settings, self._gate, opened, state
-        self._running = running = RunningBroker(*parts, connections_max=budget.connections_max, security=self._security, audit=self._audit)
+        self._running = running = RunningBroker(
+            *parts, listeners=self._listeners, connections_max=budget.connections_max, security=self._security, audit=self._audit
+        )
         await running.bind()
         await running.ask_replicas(recovery)
         await self._watch.begin(self._tasks, running.server.renew)

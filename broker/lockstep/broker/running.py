@@ -1,6 +1,7 @@
 """The parts of a broker, created and connected when its store has been read. The only file that knows all of them."""
 
 import asyncio
+from collections.abc import Mapping
 
 from lockstep.broker.advertise import advertise
 from lockstep.broker.classic.admin_broker import BrokerAdminProcessor
@@ -113,6 +114,7 @@ class RunningBroker:
         opened: OpenedStore,
         state: BrokerState,
         *,
+        listeners: Mapping[str, tuple[str, int]],
         connections_max: int,
         security: ServerSecurity,
         audit: RequestAudit,
@@ -186,7 +188,7 @@ class RunningBroker:
         self.dispatcher = Dispatcher([*processors, login], store.writer, LANES, self._on_request, budget, login.gate, audit)
         self.server = server = Server(
             host,
-            config.listeners(),
+            listeners,
             self._handle,
             LIMITS,
             on_connect=login.connected,
