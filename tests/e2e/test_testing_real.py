@@ -82,6 +82,26 @@ async def test_chaos_has_no_faults_after_its_end(tmp_path: Path) -> None:
         assert {cluster.state(name) for name in (*cluster.brokers, *cluster.workers)} == {"running"}
 
 
+async def test_lost_broker_is_replaced_by_its_replica_and_returns_as_one(tmp_path: Path) -> None:
+    async with TestCluster(real=True, folder=tmp_path, brokers=1, replicas=1, disconnect_grace_ms=1_000) as cluster:
+        checker = OrderChecker(cluster)
+        await cluster.create_topic("orders", queues=1)
+        await cluster.start("worker", consuming(cluster, checker))
+        async with checker.producer(Producer("shop", nameserver=cluster.nameserver)) as producer:
+            for step in range(20):
+                if step == 10:
+                    await cluster.lose("broker-a")
+                    assert not (tmp_path / "broker-a").exists()
+                    assert await cluster.promote("broker-a") == "broker-a-replica-1"
+                await producer.send(Message("orders", b"%d" % step, sharding_key="a"))
+            await cluster.restart("broker-a")
+            await cluster.replicated("broker-a")
+            await cluster.restart("broker-a-replica-1")  # the master remains one
+            await producer.send(Message("orders", b"20", sharding_key="a"))
+        await cluster.settled("billing")
+        checker.verify()
+
+
 async def test_killed_program_runs_no_finally_and_its_connections_close(tmp_path: Path) -> None:
     async with real(tmp_path) as cluster:
         await cluster.create_topic("orders")
@@ -138,7 +158,7 @@ async def test_failing_program_or_broker_fails_the_test(tmp_path: Path) -> None:
         async with real(tmp_path) as cluster:
             await cluster.start("worker", broken)
             await cluster.until(lambda: cluster.state("worker") == "failed")
-            os.kill(cluster._brokers["broker-a"]._process.pid, 9)  # type: ignore[attr-defined]  # without its knowledge
+            os.kill(cluster._servers()["broker-a"]._process.pid, 9)  # type: ignore[attr-defined]  # without its knowledge
             await cluster.until(lambda: cluster.state("broker-a") == "failed")
 
     with pytest.raises(WorkerFailedError) as caught:

@@ -144,6 +144,11 @@ class Chaos:
             await self._restart(name)
         del self._down[name]
 
+    @property
+    def copies(self) -> tuple[str, ...]:
+        """Return the members with a broker's log."""
+        return (*map(self._cluster.master, self._cluster.brokers), *self._cluster.replicas)
+
     def link(self) -> tuple[str, str]:
         """Return a client (the test itself is one of them) and a broker."""
         cluster = self._cluster
@@ -173,16 +178,16 @@ class Chaos:
         await self.take_down(self.running(self._cluster.workers), self._cluster.pause, LONG_PAUSE_S)
 
     async def kill_broker(self) -> None:
-        """Kill a broker (SIGKILL), and start it again after 0.1 to 4 s."""
-        await self.take_down(self.running(self._cluster.brokers), self._cluster.kill, DOWN_S)
+        """Kill a broker or a replica (SIGKILL), and start it again after 0.1 to 4 s."""
+        await self.take_down(self.running(self.copies), self._cluster.kill, DOWN_S)
 
     async def pause_broker(self) -> None:
-        """Pause a broker (SIGSTOP) for 0.1 to 4 s."""
-        await self.take_down(self.running(self._cluster.brokers), self._cluster.pause, SHORT_PAUSE_S)
+        """Pause a broker or a replica (SIGSTOP) for 0.1 to 4 s."""
+        await self.take_down(self.running(self.copies), self._cluster.pause, SHORT_PAUSE_S)
 
     async def cut_power_of_broker(self) -> None:
-        """Switch the machine of a broker off, and boot it after 0.1 to 4 s."""
-        await self.take_down(self.running(self._cluster.brokers), self._cluster.cut_power, DOWN_S)
+        """Switch the machine of a broker or a replica off, and boot it after 0.1 to 4 s."""
+        await self.take_down(self.running(self.copies), self._cluster.cut_power, DOWN_S)
 
     async def kill_nameserver(self) -> None:
         """Kill a nameserver (SIGKILL), and start it again after 0.1 to 4 s."""

@@ -15,6 +15,7 @@ from lockstep.operations.groups.group_report import GroupReport
 from lockstep.protocol.bodies import ParkAction, ParkControlBody, ParkedKey
 from lockstep.protocol.errors import ConfigError, LockstepError, ParkRefusedError, StateError
 from lockstep.runtime.host import Host
+from lockstep.testing.broker_copies import BrokerCopies
 from lockstep.testing.clock import TestClock
 from lockstep.testing.errors import NotReachedError, OnlySimulatedError, WorkerFailedError
 from lockstep.testing.realtime import RealStage
@@ -60,6 +61,7 @@ class TestCluster:
         self,
         *,
         brokers: int = 2,
+        replicas: int = 0,
         nameservers: int = 1,
         flush: Literal["async", "sync"] = "async",
         disconnect_grace_ms: int = 3_000,
@@ -68,19 +70,21 @@ class TestCluster:
         real: bool = False,
         folder: Path | None = None,
     ) -> None:
-        if not 1 <= brokers <= 26 or not 1 <= nameservers <= 9:
-            raise ConfigError(f"{nameservers} nameservers and {brokers} brokers: 1 to 9 and 1 to 26 are possible")
+        """`replicas`: the number of replicas of each broker, on machines of their own (docs/replication.md)."""
+        if not 1 <= brokers <= 26 or not 1 <= nameservers <= 9 or not 0 <= replicas <= 9:
+            given = f"{nameservers} nameservers, {brokers} brokers and {replicas} replicas of each"
+            raise ConfigError(f"{given}: 1 to 9, 1 to 26 and 0 to 9 are possible")
         if real and folder is None:
             raise ConfigError("real=True needs folder=…, an empty directory for stores and logs (pytest's tmp_path)")
         self.happenings: list[Happening] = []
         """The actions on the cluster so far."""
         self._settings = StageSettings(flush, disconnect_grace_ms, session_timeout_ms, auto_create_topics)
-        self._counts = nameservers, brokers
+        self._counts = nameservers, brokers, replicas
         self._folder = folder if real else None
         self._stage: Stage | None = None
         self._clock: TestClock | None = None
         self._nameservers: dict[str, ServerMember] = {}
-        self._brokers: dict[str, ServerMember] = {}
+        self._brokers: dict[str, BrokerCopies] = {}
         self._workers: dict[str, Member] = {}
 
     # ----------------------------------------------------------------------------------------------------------- begin, end
@@ -106,17 +110,18 @@ class TestCluster:
         return self
 
     async def _start_servers(self, stage: Stage) -> None:
-        nameservers, brokers = self._counts
+        nameservers, brokers, replicas = self._counts
         for number in range(1, nameservers + 1):
             name = f"nameserver-{number}"
             server = self._nameservers[name] = stage.nameserver(name)
             await server.start()
         for number in range(brokers):
             name = f"broker-{chr(ord('a') + number)}"
-            self._brokers[name] = stage.broker(name, self.nameserver, self._settings)
+            self._brokers[name] = BrokerCopies(name, stage, self.nameserver, self._settings, replicas)
         await asyncio.gather(*(broker.start() for broker in self._brokers.values()))
         if failures := self.failures():
             raise WorkerFailedError("the cluster did not start:\n" + "\n".join(failures))
+        await asyncio.gather(*(self.replicated(name) for name in self._brokers))
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         failures = self.failures()
@@ -154,6 +159,15 @@ class TestCluster:
         return tuple(self._brokers)
 
     @property
+    def replicas(self) -> tuple[str, ...]:
+        """Return the names of the members that copy a broker now: "broker-a-replica-1", …; "broker-a" after a promotion."""
+        return tuple(name for broker in self._brokers.values() for name in broker.replicas)
+
+    def master(self, broker: str) -> str:
+        """Return the name of the member that is the master of a broker: its own name until a replica is promoted."""
+        return self._broker(broker).master
+
+    @property
     def nameservers(self) -> tuple[str, ...]:
         """Return the names of the nameservers: "nameserver-1", "nameserver-2", …"""
         return tuple(self._nameservers)
@@ -180,7 +194,7 @@ class TestCluster:
         return self._member(name).failure
 
     def state(self, name: str) -> str:
-        """Return the state of a member: "new", "running", "paused", "killed", "power cut", "stopped" or "failed"."""
+        """Return the state of a member: "new", "running", "paused", "killed", "power cut", "lost", "stopped" or "failed"."""
         return self._member(name).state
 
     def running(self) -> str:
@@ -339,6 +353,48 @@ class TestCluster:
         self._note(f"resume {name}")
         await self._member(name).resume()
 
+    # ------------------------------------------------------------------------------------------------------------- replicas
+
+    async def lose(self, name: str) -> None:
+        """Lose the machine of a broker, replica or nameserver for good, with its disk. `restart` starts it with an empty one."""
+        member = self._servers().get(name)
+        if member is None:
+            raise StateError(f"{name!r} is no server, and stores nothing: known are {', '.join(self._servers())}")
+        self._note(f"lose {name}")
+        await member.lose()
+
+    async def promote(self, broker: str) -> str:
+        """Make the replica of a broker that has the most its master, as `lockstep replica promote` does. Return the replica's name.
+
+        Returns when the new master serves. From then on `restart` starts the old one as a replica of it.
+
+        Raises:
+            StateError: no replica of the broker responds.
+            LockstepError: the promotion is refused: the old master still answers, or no replica has what was acknowledged.
+        """
+        promoted = await self._broker(broker).promote(AdminClient(Host.current(), self.nameserver))
+        self._note(f"promote {promoted} to {broker}")
+        return promoted
+
+    async def replicated(self, broker: str, *, timeout: float = 120) -> None:
+        """Wait until each replica of the broker that runs is in its set: a message is acknowledged when all of them have it.
+
+        Raises:
+            NotReachedError: one is not after `timeout` seconds, or the master does not respond.
+        """
+        copies, end = self._broker(broker), self.now + timeout
+        admin = AdminClient(Host.current(), self.nameserver)
+        while copies.replicas:
+            try:
+                missing = f"{', '.join(outside)} not in the set" if (outside := await copies.outside(admin)) else ""
+            except LockstepError as error:
+                missing = str(error)
+            if not missing:
+                return
+            if self.now >= end:
+                raise NotReachedError(f"broker {broker} is not replicated after {timeout:g} s: {missing}\n{self._situation()}")
+            await asyncio.sleep(LOOK_S)
+
     # ------------------------------------------------------------------------------------------------- only in the simulator
 
     async def cut_power(self, name: str) -> None:
@@ -431,8 +487,16 @@ class TestCluster:
             raise StateError("the cluster is not started: async with TestCluster() as cluster")
         return self._stage
 
+    def _servers(self) -> dict[str, ServerMember]:
+        return {**self._nameservers, **{name: member for broker in self._brokers.values() for name, member in broker.members.items()}}
+
     def _members(self) -> dict[str, Member]:
-        return {**self._nameservers, **self._brokers, **self._workers}
+        return {**self._servers(), **self._workers}
+
+    def _broker(self, name: str) -> BrokerCopies:
+        if name not in self._brokers:
+            raise StateError(f"there is no broker {name!r} in the cluster: known are {', '.join(self._brokers) or 'none'}")
+        return self._brokers[name]
 
     def _member(self, name: str) -> Member:
         members = self._members()

@@ -1,9 +1,10 @@
 """The real stage: servers are processes, users' programs are threads of the test's own process."""
 
 import asyncio
+import shutil
 import signal
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lockstep.protocol.errors import StateError
@@ -17,7 +18,8 @@ from lockstep.testing.workers import RUNNING, ThreadWorker
 class ProcessServer:
     """A nameserver or broker as a child process. A restart uses the same port and store."""
 
-    def __init__(self, name: str, module: str, options: Sequence[str], folder: Path, tasks: Tasks) -> None:
+    def __init__(self, name: str, module: str, options: Callable[[], Sequence[str]], folder: Path, tasks: Tasks) -> None:
+        """`options` is called at each start. What the server stores is in the directory of its name in `folder`."""
         self.name = name
         self.failure: BaseException | None = None
         self.address = ""
@@ -38,7 +40,7 @@ class ProcessServer:
     async def start(self) -> None:
         if self.state in ("running", "paused"):
             raise StateError(f"{self.name} is {self.state}")
-        arguments = ["-m", self._module, "--listen", self.address or "127.0.0.1:0", *self._options]
+        arguments = ["-m", self._module, "--listen", self.address or "127.0.0.1:0", *self._options()]
         log = self._folder / f"{self.name}.log"
         self._process = await ChildProcess.start(self.name, arguments, log=log, tasks=self._tasks)
         try:
@@ -58,6 +60,11 @@ class ProcessServer:
         if self._process is not None and self.state in ("running", "paused"):
             await self._process.kill()
             self._state = "killed"
+
+    async def lose(self) -> None:
+        await self.kill()
+        shutil.rmtree(self._folder / self.name, ignore_errors=True)
+        self._state = "lost"
 
     async def pause(self) -> None:
         self._running().signal(signal.SIGSTOP)
@@ -92,16 +99,23 @@ class RealStage:
         self._reported: set[str] = set()
 
     def nameserver(self, name: str) -> ProcessServer:
-        return self._server(name, "lockstep.nameserver", [])
+        return self._server(name, "lockstep.nameserver", list)
 
-    def broker(self, name: str, nameserver: str, settings: StageSettings) -> ProcessServer:
-        options = ["--name", name, "--nameserver", nameserver, "--store", str(self._folder / name), "--flush", settings.flush]
+    def broker(
+        self, name: str, broker: str, nameserver: str, settings: StageSettings, replica_of: Callable[[], str | None]
+    ) -> ProcessServer:
+        options = ["--name", broker, "--nameserver", nameserver, "--store", str(self._folder / name), "--flush", settings.flush]
         options += ["--disconnect-grace-ms", str(settings.disconnect_grace_ms)]
         options += ["--session-timeout-ms", str(settings.session_timeout_ms)]
         options += ["--auto-create-topics"] if settings.auto_create_topics else []
-        return self._server(name, "lockstep.broker", options)
 
-    def _server(self, name: str, module: str, options: Sequence[str]) -> ProcessServer:
+        def started_with() -> list[str]:
+            master = replica_of()
+            return options if master is None else [*options, "--replica-of", master]
+
+        return self._server(name, "lockstep.broker", started_with)
+
+    def _server(self, name: str, module: str, options: Callable[[], Sequence[str]]) -> ProcessServer:
         server = ProcessServer(name, module, options, self._folder, self._tasks)
         self._servers.append(server)
         return server

@@ -20,6 +20,7 @@ from lockstep.testing.simulation.loop import MAIN_FAILED
 from lockstep.testing.stage import STOP_S, TEST, Main, StageSettings
 
 NAMESERVER_PORT, BROKER_PORT = 9876, 10911
+STORE = "/store"
 SEGMENT_MIB = 5
 """Fits the longest message; a larger file costs time to be zeroed at each start."""
 
@@ -207,6 +208,10 @@ class SimServer(SimMember):
         waits: list[asyncio.Future[Any]] = [self._ready, self._ended]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
 
+    async def lose(self) -> None:
+        self._end("lost", power=True)
+        self.machine.disk.remove_tree(STORE)
+
     async def _serve(self) -> int:
         service = _Observed(self._make(), self._serves)
         code = await Daemon(self.name).serve(service)
@@ -268,15 +273,16 @@ class SimStage:
         machine = self._machine(server=True)
         return self._added(SimServer(self.loop, name, machine, NAMESERVER_PORT, nameserver_at(machine.name)))
 
-    def broker(self, name: str, nameserver: str, settings: StageSettings) -> SimServer:
+    def broker(self, name: str, broker: str, nameserver: str, settings: StageSettings, replica_of: Callable[[], str | None]) -> SimServer:
         machine = self._machine(server=True)
 
         def make() -> Broker:
             config = BrokerConfig(
-                name=name,
+                name=broker,
                 listen=(f"{machine.name}:{BROKER_PORT}",),
                 nameserver=nameserver,
-                store="/store",
+                replica_of=replica_of(),
+                store=STORE,
                 insecure=True,
                 segment_mib=SEGMENT_MIB,
                 disk_used_percent_max=100,

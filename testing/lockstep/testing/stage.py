@@ -31,7 +31,7 @@ class Member(Protocol):
 
     @property
     def state(self) -> str:
-        """ "new", "running", "paused", "killed", "power cut", "stopped" or "failed"."""
+        """ "new", "running", "paused", "killed", "power cut", "lost", "stopped" or "failed"."""
         ...
 
     async def start(self) -> None:
@@ -61,13 +61,21 @@ class ServerMember(Member, Protocol):
         """host:port."""
         ...
 
+    async def lose(self) -> None:
+        """End it with its machine and its store: the next start is with an empty one."""
+        ...
+
 
 class Stage(Protocol):
     """Makes members; `close` ends them all."""
 
     def nameserver(self, name: str) -> ServerMember: ...
 
-    def broker(self, name: str, nameserver: str, settings: StageSettings) -> ServerMember: ...
+    def broker(
+        self, name: str, broker: str, nameserver: str, settings: StageSettings, replica_of: Callable[[], str | None]
+    ) -> ServerMember:
+        """Make a member with a copy of the log of `broker`. `replica_of` returns its master's address at each start; None: it is one."""
+        ...
 
     def worker(self, name: str, main: Main) -> Member: ...
 
