@@ -10,10 +10,21 @@ from support.processes import clean_environment, run_program
 pytestmark = pytest.mark.e2e
 
 
-def test_demo_proves_its_result(report: Report) -> None:
-    demo = run_program("lockstep.cli.demo", "--orders", "100", "--seconds", "4", environment=clean_environment(COLUMNS="140"), limit_s=120)
+@pytest.mark.parametrize(
+    ("options", "scenes"),
+    [
+        ((), ("kill -9 broker-b, started again",)),
+        (
+            ("--replica",),
+            ("broker-b and its directory removed", "the new master has a replica", "nothing that broker-b had acknowledged was lost"),
+        ),
+    ],
+)
+def test_demo_proves_its_result(options: tuple[str, ...], scenes: tuple[str, ...], report: Report) -> None:
+    arguments = "--orders", "100", "--seconds", "4", *options
+    demo = run_program("lockstep.cli.demo", *arguments, environment=clean_environment(COLUMNS="140"), limit_s=120)
     assert demo.returncode == 0, demo.stdout + demo.stderr
-    for scene in ("kill -9 consumer-2", "kill -9 broker-b", "consumer-4 joins"):
+    for scene in ("kill -9 consumer-2", "consumer-4 joins", *scenes):
         assert scene in demo.stdout
     assert "proved: 1,000 events, every order's in order, none lost" in demo.stdout
     gaps = sorted(float(found.replace(",", "")) for found in re.findall(r"│ ([\d,]+\.\d) +│", demo.stdout))

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +19,9 @@ from lockstep.runtime.processes import ProcessError
 
 PRODUCERS = 3
 QUEUES_PER_BROKER = 8
+REPLICA = "broker-b-replica"
+Fault = Callable[[DemoCluster], Awaitable[str]]
+"""Injects a fault, and returns what it did."""
 POLL_S = 0.25
 STALL_S = 60.0
 """The demo fails if no event was handled for this long."""
@@ -31,39 +35,43 @@ def main() -> int:
     total = options.orders * len(STEPS)
     console.print(f"{total:,} events of {options.orders:,} orders; files and logs in {folder}")
     try:
-        names = asyncio.run(run_demo(folder, console, options.orders, options.seconds))
+        names = asyncio.run(run_demo(folder, console, options))
         events = [parse_handled_event(line) for name in names for line in (folder / f"{name}.jsonl").read_text().splitlines()]
     except LockstepError as error:
         console.print(f"[bold red]failed:[/] {error}")
         return 1
     verdict = prove(events, {order: SentSteps(len(STEPS), len(STEPS)) for order in range(options.orders)})
     show(verdict, console, total)
+    if options.replica and verdict.holds:
+        console.print("nothing that broker-b had acknowledged was lost with its machine: its replica had all of it")
     return 0 if verdict.holds else 1
 
 
-async def run_demo(folder: Path, console: Console, orders: int, seconds: float) -> list[str]:
+async def run_demo(folder: Path, console: Console, options: argparse.Namespace) -> list[str]:
     """Run the demo to its end. Return the names of the consumers."""
     async with DemoCluster(folder) as cluster:
-        await start_cluster(cluster, console, orders, seconds)
-        await inject_faults(cluster, console, orders * len(STEPS))
+        await start_cluster(cluster, console, options)
+        await inject_faults(cluster, console, options.orders * len(STEPS), REPLICA_FAULTS if options.replica else FAULTS)
         await cluster.stop_consumers()
         return list(cluster.files)
 
 
-async def start_cluster(cluster: DemoCluster, console: Console, orders: int, seconds: float) -> None:
+async def start_cluster(cluster: DemoCluster, console: Console, options: argparse.Namespace) -> None:
     await cluster.start_nameserver()
     await asyncio.gather(cluster.start_broker("broker-a"), cluster.start_broker("broker-b"))
-    console.print(f"nameserver at {cluster.nameserver}, broker-a, broker-b")
+    if options.replica:
+        await cluster.start_replica(REPLICA, broker="broker-b", master="broker-b")
+    console.print(f"nameserver at {cluster.nameserver}, broker-a, broker-b{' and its replica' if options.replica else ''}")
     await cluster.create_topic(QUEUES_PER_BROKER)
     await asyncio.gather(*(cluster.start_consumer(f"consumer-{number}") for number in (1, 2, 3)))
     console.print(f"three ordered consumers of one group, {PRODUCERS} producers")
     for share in range(PRODUCERS):
-        await cluster.start_producer(share, of=PRODUCERS, orders=orders, seconds=seconds)
+        await cluster.start_producer(share, of=PRODUCERS, orders=options.orders, seconds=options.seconds)
 
 
-async def inject_faults(cluster: DemoCluster, console: Console, total: int) -> None:
-    """Show the progress until all events are handled, and inject a fault at 20, 40 and 65 %."""
-    faults = [(0.20, kill_consumer), (0.40, restart_broker), (0.65, add_consumer)]
+async def inject_faults(cluster: DemoCluster, console: Console, total: int, faults: Sequence[tuple[int, Fault]]) -> None:
+    """Show the progress until all events are handled, and inject each fault at its percentage."""
+    left = list(faults)
     done: set[tuple[int, int]] = set()
     stalled_s = 0.0
     bar = Progress(TextColumn("handled"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), console=console)
@@ -78,8 +86,9 @@ async def inject_faults(cluster: DemoCluster, console: Console, total: int) -> N
                 raise ProcessError(
                     f"nothing was handled for {STALL_S:.0f} s: {len(done):,} of {total:,} events are done. Logs: {cluster.folder}"
                 )
-            if faults and len(done) >= faults[0][0] * total:
-                bar.console.print(await faults.pop(0)[1](cluster))
+            if left and len(done) * 100 >= left[0][0] * total:
+                percent, fault = left.pop(0)
+                bar.console.print(f"  {percent} %  {await fault(cluster)}")
             await asyncio.sleep(POLL_S)
 
 
@@ -89,18 +98,33 @@ def handled(events: list[HandledEvent]) -> set[tuple[int, int]]:
 
 async def kill_consumer(cluster: DemoCluster) -> str:
     await cluster.kill("consumer-2")
-    return "  20 %  kill -9 consumer-2"
+    return "kill -9 consumer-2"
 
 
 async def restart_broker(cluster: DemoCluster) -> str:
     await cluster.kill("broker-b")
     await cluster.start_broker("broker-b")
-    return "  40 %  kill -9 broker-b, started again on its store"
+    return "kill -9 broker-b, started again on its store"
+
+
+async def lose_broker(cluster: DemoCluster) -> str:
+    await cluster.lose("broker-b")
+    await cluster.promote(REPLICA)
+    return "kill -9 broker-b and its directory removed, as if its machine were lost; its replica is promoted"
+
+
+async def replace_machine(cluster: DemoCluster) -> str:
+    await cluster.start_replica("broker-b", broker="broker-b", master=REPLICA)
+    return "an empty machine takes the place of the lost one, and has copied all: the new master has a replica"
 
 
 async def add_consumer(cluster: DemoCluster) -> str:
     await cluster.start_consumer("consumer-4")
-    return "  65 %  consumer-4 joins"
+    return "consumer-4 joins"
+
+
+FAULTS: Sequence[tuple[int, Fault]] = ((20, kill_consumer), (40, restart_broker), (65, add_consumer))
+REPLICA_FAULTS: Sequence[tuple[int, Fault]] = ((20, kill_consumer), (40, lose_broker), (60, replace_machine), (65, add_consumer))
 
 
 def show(verdict: Verdict, console: Console, total: int) -> None:
@@ -128,6 +152,7 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
     options.add_argument("--orders", type=int, default=2000, help="number of orders, with 10 events each (default 2000)")
     options.add_argument("--seconds", type=float, default=20.0, help="how long sending takes when nothing fails (default 20 s)")
+    options.add_argument("--replica", action="store_true", help="lose the machine of a broker for good, and promote its replica")
     options.add_argument("--folder", help="directory for stores, files and logs (default: a new one under the temporary directory)")
     return options
 

@@ -1,6 +1,7 @@
 """The demo's processes: a nameserver, two brokers, producers, and consumers with the files that they write."""
 
 import asyncio
+import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -8,8 +9,15 @@ from pathlib import Path
 
 from lockstep.cli.demo.order_events import TOPIC
 from lockstep.cli.demo.proof import HandledEvent, parse_handled_event
+from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.changes.replica_promote import ReplicaPromote
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.host import Host
 from lockstep.runtime.processes import ChildProcess, ProcessError
+
+LOOK_S = 0.1
+IN_SET_S = 30.0
+"""How long a replica may take to copy all that its master has."""
 
 
 class ConsumerFile:
@@ -55,14 +63,38 @@ class DemoCluster:
         process = await self._start("nameserver", ["-m", "lockstep.nameserver", "--listen", "127.0.0.1:0"])
         self.nameserver = str((await process.wait_for_event("nameserver.started"))["address"])
 
-    async def start_broker(self, name: str) -> None:
-        """Start a broker, on its previous port and store if it ran before."""
-        listen = self._addresses.get(name, "127.0.0.1:0")
-        store = str(self.folder / f"store-{name}")
-        process = await self._start(
-            name, ["-m", "lockstep.broker", "--name", name, "--listen", listen, "--nameserver", self.nameserver, "--store", store]
-        )
-        self._addresses[name] = str((await process.wait_for_event("broker.started"))["address"])
+    async def start_broker(self, machine: str, *more: str) -> None:
+        """Start the broker named as its machine, on its previous port and store if it ran before."""
+        where = ["--listen", self._addresses.get(machine, "127.0.0.1:0"), "--nameserver", self.nameserver]
+        store = ["--store", str(self._store(machine))]
+        process = await self._start(machine, ["-m", "lockstep.broker", "--name", machine, *where, *store, *more])
+        self._addresses[machine] = str((await process.wait_for_event("broker.started"))["address"])
+
+    async def start_replica(self, machine: str, *, broker: str, master: str) -> None:
+        """Start a replica of the broker whose master is on the machine `master`. Return when it is in the set."""
+        await self.start_broker(machine, "--name", broker, "--replica-of", self._addresses[master])
+        admin = AdminClient(Host.current(), self.nameserver)
+        for _ in range(round(IN_SET_S / LOOK_S)):
+            standings = (await admin.copy_status(self._addresses[master])).replicas
+            if any(each.in_set and each.address == self._addresses[machine] for each in standings):
+                return
+            await asyncio.sleep(LOOK_S)
+        raise ProcessError(f"{machine} has not copied all of {master} within {IN_SET_S:.0f} s. Logs: {self.folder}")
+
+    async def promote(self, machine: str) -> None:
+        """Make the replica on a machine the master, as `lockstep replica promote HOST:PORT --yes` does. Return when it serves."""
+        plan = await ReplicaPromote(address=self._addresses[machine], yes=True).plan(AdminClient(Host.current(), self.nameserver))
+        outcome = await plan.carry_out()
+        if outcome.failed is not None:
+            raise ProcessError(outcome.failed)
+
+    async def lose(self, machine: str) -> None:
+        """Kill the broker on a machine, and remove its store."""
+        await self.kill(machine)
+        shutil.rmtree(self._store(machine))
+
+    def _store(self, machine: str) -> Path:
+        return self.folder / f"store-{machine}"
 
     async def create_topic(self, queues: int) -> None:
         command = ["topic", "create", self.topic, "--queues", str(queues), "--nameserver", self.nameserver]
