@@ -177,7 +177,8 @@ class RunningBroker:
         self.delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
         self.failed = failed = FailedMessages(store, coordination, delays, group_topics)
         self.copies = copies = ParkedCopies(store, coordination, failed, gate)
-        self.replicas = ReplicaServer(host, tasks, store, state, lambda: self.address, read_copy_identity(opened.directory))
+        copy_identity = read_copy_identity(opened.directory)
+        self.replicas = ReplicaServer(host, tasks, store, state, lambda: self.address, copy_identity, config.replica_of or "")
         self.replicas.catch_up_bytes_s = config.catch_up_mib_s << 20
         self.replicas.on_recorded = registration.register_soon
         self.maintenance = StoreMaintenance(host, store, state, copies.copy_before)

@@ -84,6 +84,8 @@ class RunningReplica:
         self._master = config.replica_of
         self._on_promoted = on_promoted
         self._copy_identity = CopyIdentity("", Role.REPLICA)
+        self._is_blank = False
+        """Whether the store has never had a log."""
         self._changing = asyncio.Lock()
         """Held while the store is closed, changed or promoted."""
         self._store: Store | None = None
@@ -111,6 +113,7 @@ class RunningReplica:
         host, flush = self._host, config.store_config().flush
         with self._locked() as directory:
             self._copy_identity = await host.threads.run(begin_as_replica, directory, host.random, host.boot_id(), flush)
+            self._is_blank = not directory.has_log and not self._copy_identity.installing
         await self.server.start()
         self._tasks.spawn(self._live(), "broker.replica")
 
@@ -143,6 +146,8 @@ class RunningReplica:
                 if self._is_promoted():
                     return
                 with self._locked() as directory:
+                    if self._is_blank and await self._begins_log(directory):
+                        break
                     is_ready = await self._prepare(directory, damaged)
             if not is_ready:
                 await asyncio.sleep(PAUSE_S)
@@ -161,6 +166,23 @@ class RunningReplica:
                     return
                 with self._locked() as directory:
                     await self._part(directory, reply)
+        self._on_promoted()
+
+    async def _begins_log(self, directory: StoreDirectory) -> bool:
+        """Make this store the master's of a pair that has never had a log, if this is the copy that begins it.
+
+        Two copies that name each other, and are both blank, have nothing to lose: the one whose address sorts first begins.
+        """
+        mine = self.addresses[INTERNAL_LISTENER]
+        if mine >= self._master:
+            return False
+        other = await ask_status(self._host, self._master, self._peers)
+        if other is None or not other.blank or other.master != mine or other.broker_name != self._config.name:
+            return False
+        self._copy_identity = CopyIdentity(self._copy_identity.member, Role.MASTER, instead_of=self._master)
+        await self._host.threads.run(save_copy_identity, directory, self._copy_identity)
+        log.info("replica.begins_log", other=self._master, why="neither copy has ever had a log, and this one's address sorts first")
+        return True
 
     async def _part(self, directory: StoreDirectory, reply: ReplicaFollowReply) -> None:
         """Change the store as its master has said."""
@@ -198,6 +220,7 @@ class RunningReplica:
         return not self._copy_identity.installing
 
     async def _install(self, directory: StoreDirectory, endpoint: Endpoint, log_start: int) -> None:
+        self._is_blank = False
         await self._begin_anew(directory, "")
         config = self._config
         await Install(self._host, directory, config.store_config(), config.identity(), endpoint).run(self._copy_identity, log_start)
@@ -345,6 +368,7 @@ class RunningReplica:
             master=self._master,
             trouble="it is being installed" if member.installing else "" if following is None else following.trouble,
             known=known,
+            blank=self._is_blank,
         )
 
     def _tables(self) -> tuple[Store, BrokerState] | None:

@@ -44,6 +44,7 @@ UNLIMITED = {
     "clock.jumped": ON_A_TIMER,
     "events.left_out": ON_A_TIMER,
     "group.forgotten": "once for each group that is forgotten, a day's groups after a day: at most as many as may be known",
+    "replica.begins_log": ONCE_A_START,
     "replica.installed": "once for each copy of a whole log",
     "replica.installing": ON_A_TIMER,
     "replica.is_master": ONCE_A_START,

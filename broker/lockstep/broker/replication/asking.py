@@ -43,13 +43,15 @@ class RoleError(LockstepError):
 async def is_replica(host: Host, config: BrokerConfig, security: ClientSecurity) -> bool:
     """Return whether a broker starts as a replica, by its settings and its store. Raises RoleError, StoreError.
 
-    A promoted replica stays a master although its settings still name the old one, unless that has come to rule again. Any other master
-    that is started with `--replica-of` is a replica from then on, whether or not its master answers.
+    A promoted replica stays a master although its settings still name the old one, unless that has come to rule again. So does a broker
+    that has a log and never had a replica, unless a master answers there: the settings name who may take its place. Any other master that
+    is started with `--replica-of` is a replica from then on, whether or not its master answers.
     """
     if config.replica_of is None and not host.files.exists(f"{config.store_path()}/lockstep/replica"):
         return False
     with locked_directory(host.files, config.store_path()) as directory:
         found, term = await host.threads.run(read_copy_identity, directory), directory.terms()[0]
+        was_never_copied = found is None and directory.has_log and not directory.is_restored
         directory.unlock()
     if config.replica_of is None:
         if found is not None and found.role is Role.REPLICA:
@@ -58,10 +60,10 @@ async def is_replica(host: Host, config: BrokerConfig, security: ClientSecurity)
                 "`lockstep replica promote`, if its master does not come back"
             )
         return False
-    if found is None or found.role is Role.REPLICA or found.instead_of != config.replica_of:
+    if not was_never_copied and (found is None or found.role is Role.REPLICA or found.instead_of != config.replica_of):
         return True
     status = await ask_status(host, config.replica_of, security)
-    if status is not None and status.role == Role.MASTER and status.term > term:
+    if status is not None and status.role == Role.MASTER and (was_never_copied or status.term > term):
         return True
     log.warning(
         "replica.is_master", replica_of=config.replica_of, term=term, why="this store is a master's, and no later master answers there"

@@ -45,7 +45,8 @@ class CopyIdentity:
     forgot: bool = False
     """Replica: it may lack bytes that it had acknowledged under an earlier id, and has not had all of its master's log since."""
     instead_of: str = ""
-    """Master that was promoted: the address of its former master. Settings that still name that one do not make it a replica again."""
+    """Master that was promoted, or that began the log of a pair: the address of the other copy. Settings that still name that one do not
+    make it a replica."""
 
 
 def new_member(random: Random) -> str:

@@ -65,14 +65,25 @@ class ReplicaServer:
     """Serves the replicas of a broker. The writer's `Copies`, from the first replica on."""
 
     def __init__(
-        self, host: Host, tasks: Tasks, store: Store, state: BrokerState, address: Callable[[], str], copy_identity: CopyIdentity | None
+        self,
+        host: Host,
+        tasks: Tasks,
+        store: Store,
+        state: BrokerState,
+        address: Callable[[], str],
+        copy_identity: CopyIdentity | None,
+        instead_of: str = "",
     ) -> None:
-        """`address` returns where others reach this broker. `copy_identity`: that of the store; None if it was never copied."""
+        """`address` returns where others reach this broker. `copy_identity`: that of the store; None if it was never copied.
+
+        `instead_of`: the other copy that the settings of this master name.
+        """
         self._host = host
         self._tasks = tasks
         self._store = store
         self._state = state
         self._address = address
+        self._instead_of = instead_of
         self._saving = asyncio.Lock()
         self._forgotten: set[str] = set()
         """Replicas that an operator has let go in this life, and that have not followed since."""
@@ -151,7 +162,8 @@ class ReplicaServer:
                 "empty directory, or another master"
             )
         if self.copy_identity is None:
-            await self._save(lambda identity: identity or CopyIdentity(new_member(self._host.random), Role.MASTER))
+            new = CopyIdentity(new_member(self._host.random), Role.MASTER, instead_of=self._instead_of)
+            await self._save(lambda identity: identity or new)
         if self._store.writer.copies is None:
             self._begin_counting()
         assert self.copy_identity is not None

@@ -68,3 +68,5 @@ class ReplicaStatus:
     """A master's."""
     known: dict[str, str] = field(default_factory=dict)
     """A replica's: member → address of the other copies, as its master has written them into the log."""
+    blank: bool = False
+    """Whether this replica has never had a log."""

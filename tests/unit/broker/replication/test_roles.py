@@ -30,24 +30,31 @@ class Inline:
         return function(*arguments)
 
 
-def host_with(identity: CopyIdentity | None) -> Any:
+def host_with(identity: CopyIdentity | None, *, has_log: bool = False, is_restored: bool = False) -> Any:
     files = SimFiles(1)
+    if has_log:
+        with locked_directory(files, "/store") as directory:
+            directory.make_own()
+            directory.replace(f"{directory.own}/identity", b"")
+            if is_restored:
+                directory.mark_restored()
+            directory.unlock()
     if identity is not None:
         with locked_directory(files, "/store") as directory:
-            files.makedirs(directory.own)
+            directory.make_own()
             save_copy_identity(directory, identity)
             directory.unlock()
 
     return SimpleNamespace(files=files, threads=Inline())
 
 
-def starts_as_replica(identity: CopyIdentity | None, replica_of: str | None, monkeypatch: pytest.MonkeyPatch) -> bool:
-    async def silent(*_: object) -> None:
-        return None
+def starts_as_replica(host: Any, replica_of: str | None, monkeypatch: pytest.MonkeyPatch, status: ReplicaStatus | None = None) -> bool:
+    async def answered(*_: object) -> ReplicaStatus | None:
+        return status
 
-    monkeypatch.setattr("lockstep.broker.replication.asking.ask_status", silent)
+    monkeypatch.setattr("lockstep.broker.replication.asking.ask_status", answered)
     config = BrokerConfig(name="broker-a", store="/store", insecure=True, replica_of=replica_of)
-    return asyncio.run(is_replica(host_with(identity), config, NO_SECURITY))
+    return asyncio.run(is_replica(host, config, NO_SECURITY))
 
 
 MASTER = CopyIdentity("a" * 16, Role.MASTER)
@@ -71,12 +78,23 @@ REPLICA = CopyIdentity("c" * 16, Role.REPLICA)
 def test_role_of_a_start_whose_master_does_not_answer(
     identity: CopyIdentity | None, replica_of: str | None, replica: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert starts_as_replica(identity, replica_of, monkeypatch) is replica
+    assert starts_as_replica(host_with(identity), replica_of, monkeypatch) is replica
+
+
+@pytest.mark.parametrize(
+    ("is_restored", "role", "replica"),
+    [(False, None, False), (False, "replica", False), (False, "master", True), (True, None, True), (True, "replica", True)],
+)
+def test_broker_with_a_log_that_never_had_a_replica_stays_a_master_unless_one_answers(
+    is_restored: bool, role: str | None, replica: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, status = host_with(None, has_log=True, is_restored=is_restored), None if role is None else answer(role=role)
+    assert starts_as_replica(host, OLD, monkeypatch, status) is replica
 
 
 def test_store_of_a_replica_is_no_master(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RoleError, match="--replica-of"):
-        starts_as_replica(REPLICA, None, monkeypatch)
+        starts_as_replica(host_with(REPLICA), None, monkeypatch)
 
 
 @pytest.mark.parametrize(("flush", "kept"), [(FlushMode.ASYNC, False), (FlushMode.SYNC, True)])

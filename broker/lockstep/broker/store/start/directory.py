@@ -346,6 +346,11 @@ class StoreDirectory:
         self.replace(f"{self.own}/boot", f"{boot_id} {flush}".encode())
 
     @property
+    def has_log(self) -> bool:
+        """Return whether a broker has begun a log here."""
+        return self._files.exists(f"{self.own}/identity")
+
+    @property
     def is_restored(self) -> bool:
         """Return whether the directory is a restored backup of which no nameserver has accepted a start."""
         return self._files.exists(f"{self.own}/restored")
