@@ -17,7 +17,7 @@ from lockstep.runtime.daemon import STOP_MS
 ROOT = Path(__file__).resolve().parents[1]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 KUBERNETES = ROOT / "deploy" / "kubernetes"
-POD = {"$(POD_NAME)": "lockstep-broker-0", "$(POD_NAMESPACE)": "messaging"}
+POD = {"$(POD_NAME)": "lockstep-broker-0", "$(POD_INDEX)": "0", "$(POD_NAMESPACE)": "messaging"}
 
 yaml = pytest.importorskip("yaml")
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
@@ -27,12 +27,39 @@ def documents(file: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(file.read_text()))
 
 
-MANIFESTS = {
-    f"{file.stem} {document['kind']}": document
-    for file in sorted(KUBERNETES.glob("*.yaml"))
-    if file.stem != "kustomization"
-    for document in documents(file)
-}
+def manifests_in(*files: Path) -> dict[str, dict[str, Any]]:
+    return {f"{file.stem} {document['kind']}": document for file in files for document in documents(file)}
+
+
+def patched(base: Any, patch: Any, key: str = "") -> Any:
+    """Return a manifest with a patch as kustomize applies it: tables are merged, and lists of what has a name."""
+    if isinstance(base, dict) and isinstance(patch, dict):
+        merged = base | {name: patched(base.get(name), value, name) for name, value in patch.items()}
+        return {name: value for name, value in merged.items() if value is not None}
+    by = {"containers": "name", "env": "name", "volumes": "name", "volumeMounts": "mountPath"}.get(key)
+    if not isinstance(base, list) or by is None:
+        return patch
+    old = {each[by]: each for each in base}
+    changed = {each[by]: patched(old.get(each[by]), each) for each in patch}
+    return [*changed.values(), *(each for name, each in old.items() if name not in changed)]
+
+
+def built(*components: str) -> dict[str, dict[str, Any]]:
+    """Return the manifests with components, as kustomize makes them."""
+    found = manifests_in(*(file for file in sorted(KUBERNETES.glob("*.yaml")) if file.stem != "kustomization"))
+    for folder in (KUBERNETES / component for component in components):
+        (component,) = documents(folder / "kustomization.yaml")
+        found |= manifests_in(*(folder / each for each in component.get("resources", ())))
+        for each in component["patches"]:
+            (patch,) = documents(folder / each["path"])
+            target = each.get("target") or {"kind": patch["kind"], "name": patch["metadata"]["name"]}
+            for name, manifest in found.items():
+                if manifest["kind"] == target["kind"] and re.fullmatch(target["name"], manifest["metadata"]["name"]):
+                    found[name] = patched(manifest, {"spec": patch["spec"]})
+    return found
+
+
+MANIFESTS = built("replica")
 SERVERS = [name for name in MANIFESTS if name.endswith("StatefulSet")]
 DASHBOARD = "dashboard Deployment"
 
@@ -50,7 +77,7 @@ def test_manifest_fits_the_schema_of_kubernetes(name: str) -> None:
 def test_kustomization_lists_the_manifests_of_the_servers() -> None:
     (kustomization,) = documents(KUBERNETES / "kustomization.yaml")
     listed = {Path(each).stem for each in kustomization["resources"]}
-    assert listed == {name.split()[0] for name in (*SERVERS, DASHBOARD)}
+    assert listed == {name.split()[0] for name in (*SERVERS, DASHBOARD)} - {"replicas"}
 
 
 def effective(arguments: list[str], variables: dict[str, str]) -> dict[str, str]:
@@ -71,16 +98,17 @@ def effective(arguments: list[str], variables: dict[str, str]) -> dict[str, str]
 @pytest.mark.parametrize("name", [*SERVERS, DASHBOARD])
 def test_server_accepts_its_arguments_and_variables(name: str) -> None:
     (container,) = pod(name)["containers"]
-    variables = {each["name"]: each["value"] for each in container.get("env", []) if "value" in each}
+    variables = {each["name"]: with_pod(each["value"]) for each in container.get("env", []) if "value" in each}
     arguments = [with_pod(each) for each in container["args"]]
-    assert "$(" not in " ".join(arguments)
+    assert "$(" not in " ".join((*arguments, *variables.values()))
     settings = effective(arguments, variables)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     server = container["name"]
     assert f"0.0.0.0:{ports.pop(server)}" in settings["listen"]
     assert all(f"0.0.0.0:{port}" in settings[f"{other}_listen"] for other, port in ports.items())
     if server == "broker":
-        assert "lockstep-broker-0.lockstep-broker.messaging.svc:10911" in settings["advertise"]
+        service = MANIFESTS[name]["spec"]["serviceName"]
+        assert f"{service}-0.{service}.messaging.svc:10911" in settings["advertise"]
         assert settings["name"].startswith('"lockstep-broker-0"')
     if server != "nameserver":
         addresses = settings["nameserver"].split('"')[1].split(";")
@@ -128,35 +156,42 @@ def test_composed_replica_is_one_of_broker_a_and_starts_with_its_profile_only() 
     assert replica["volumes"] != master["volumes"]
 
 
-def patched(base: Any, patch: Any, key: str = "") -> Any:
-    """Return a manifest with a patch as kustomize applies it: tables are merged, and lists of what has a name."""
-    if isinstance(base, dict) and isinstance(patch, dict):
-        return base | {name: patched(base.get(name), value, name) for name, value in patch.items()}
-    by = {"containers": "name", "env": "name", "volumes": "name", "volumeMounts": "mountPath"}.get(key)
-    if not isinstance(base, list) or by is None:
-        return patch
-    old = {each[by]: each for each in base}
-    changed = {each[by]: patched(old.get(each[by]), each) for each in patch}
-    return [*changed.values(), *(each for name, each in old.items() if name not in changed)]
+def test_pods_of_one_number_name_each_other_and_are_never_on_one_node_or_evicted_at_once() -> None:
+    """tests/unit/broker/replication/test_pairs.py says what brokers with such settings do."""
+    broker, replica = (MANIFESTS[f"{name} StatefulSet"] for name in ("brokers", "replicas"))
+    named = {}
+    for manifest in (broker, replica):
+        (container,) = manifest["spec"]["template"]["spec"]["containers"]
+        variables = {each["name"]: with_pod(each["value"]) for each in container["env"] if "value" in each}
+        settings = effective([with_pod(each) for each in container["args"]], variables)
+        named[settings["advertise"].split('"')[1].removeprefix("internal=")] = settings["replica_of"].split('"')[1]
+    (first, of_first), (second, of_second) = named.items()
+    assert (of_first, of_second) == (second, first)
+    assert first < second, "brokers begin as masters"
+    assert broker["spec"]["replicas"] == replica["spec"]["replicas"]
+    (rule,) = replica["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert rule["labelSelector"]["matchLabels"].items() <= broker["spec"]["template"]["metadata"]["labels"].items()
+    assert rule["matchLabelKeys"] == ["apps.kubernetes.io/pod-index"]
+    (budget,) = (each for each in MANIFESTS.values() if each["kind"] == "PodDisruptionBudget" and "broker" in each["metadata"]["name"])
+    names = [each["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] for each in (broker, replica)]
+    assert budget["spec"] == {
+        "maxUnavailable": 1,
+        "selector": {"matchExpressions": [{"key": "app.kubernetes.io/name", "operator": "In", "values": names}]},
+    }
 
 
-def secure_manifests() -> dict[str, dict[str, Any]]:
-    """Return the manifests that the component secure/ changes, as it makes them."""
-    (component,) = documents(KUBERNETES / "secure" / "kustomization.yaml")
-    patches = [(Path(each["path"]).stem, *documents(KUBERNETES / "secure" / each["path"])) for each in component["patches"]]
-    return {f"{stem} {patch['kind']}": patched(MANIFESTS[f"{stem} {patch['kind']}"], patch) for stem, patch in patches}
-
-
-def test_kustomize_makes_the_same_secure_manifests(tmp_path: Path) -> None:
+@pytest.mark.parametrize("components", [(), ("replica",), ("secure",), ("replica", "secure")], ids="-".join)
+def test_kustomize_makes_the_same_manifests(components: tuple[str, ...], tmp_path: Path) -> None:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not installed")
     base = os.path.relpath(KUBERNETES, tmp_path.resolve())
-    (tmp_path / "kustomization.yaml").write_text(f"resources: [{base}]\ncomponents: [{base}/secure]\n")
+    listed = json.dumps([f"{base}/{each}" for each in components])
+    (tmp_path / "kustomization.yaml").write_text(f"resources: [{base}]\ncomponents: {listed}\n")
     done = subprocess.run([kubectl, "kustomize", str(tmp_path)], capture_output=True, text=True, timeout=60, check=True)
     made = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)}
-    for manifest in secure_manifests().values():
-        assert made[manifest["kind"], manifest["metadata"]["name"]] == manifest
+    expected = {(each["kind"], each["metadata"]["name"]): each for name, each in built(*components).items() if "worker" not in name}
+    assert made == expected
 
 
 def made_security(arguments: list[str]) -> set[str]:
@@ -185,12 +220,13 @@ def test_page_asks_cert_manager_for_the_names_that_its_command_has(tmp_path: Pat
     assert set(certificate["spec"]["dnsNames"]) == names
     assert certificate["spec"]["secretName"] in secrets
     assert {f"lockstep-broker-{n}.lockstep-broker.messaging.svc" for n in range(2)} <= names, "what brokers advertise"
+    assert all(f"`--name {each.replace('broker', 'replica')}`" in page for each in names if each.endswith("svc")), "and replicas"
 
 
 @pytest.mark.parametrize("name", [*SERVERS, DASHBOARD])
 def test_secure_pod_requires_tls_and_logins_with_the_files_that_the_page_makes(name: str, tmp_path: Path) -> None:
     names, secrets = made_secrets((ROOT / "docs" / "kubernetes.md").read_text(), tmp_path)
-    manifest = secure_manifests()[name]
+    manifest = built("replica", "secure")[name]
     kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
     spec = manifest["spec"]["template"]["spec"]
     (container,), (volume,) = spec["containers"], spec["volumes"]
@@ -206,7 +242,7 @@ def test_secure_pod_requires_tls_and_logins_with_the_files_that_the_page_makes(n
     assert all(container[probe]["httpGet"]["scheme"] == "HTTPS" for probe in ("livenessProbe", "readinessProbe"))
     if "nameserver" in settings:
         given = [each["name"] for each in container["env"]]
-        assert "POD_NAME" not in given or given.index("POD_NAME") < given.index("LOCKSTEP_NAMESERVER"), "Kubernetes expands in this order"
+        assert "POD_INDEX" not in given or given.index("POD_INDEX") < given.index("LOCKSTEP_NAMESERVER"), "Kubernetes expands in this order"
         url = variables["LOCKSTEP_NAMESERVER"]
         for key, path in files.items():
             url = url.replace(f"{mount['mountPath']}/{key}", str(path))
@@ -283,12 +319,10 @@ def test_pod_of_a_server_has_time_to_stop_and_probes_that_do_not_restart_it_for_
     assert service["publishNotReadyAddresses"] is True
     assert MANIFESTS[name]["spec"]["serviceName"] == MANIFESTS[name.replace("StatefulSet", "Service")]["metadata"]["name"]
     labels = MANIFESTS[name]["spec"]["template"]["metadata"]["labels"].items()
-    for selector in (
-        service["selector"],
-        MANIFESTS[name]["spec"]["selector"]["matchLabels"],
-        MANIFESTS[name.replace("StatefulSet", "PodDisruptionBudget")]["spec"]["selector"]["matchLabels"],
-    ):
+    budgets = [each["spec"]["selector"].get("matchLabels") for each in built().values() if each["kind"] == "PodDisruptionBudget"]
+    for selector in (service["selector"], MANIFESTS[name]["spec"]["selector"]["matchLabels"]):
         assert selector.items() <= labels
+    assert name.startswith("replicas") or [each for each in budgets if each.items() <= labels]
 
 
 def test_alerts_use_metrics_that_operations_md_lists() -> None:

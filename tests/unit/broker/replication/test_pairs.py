@@ -135,6 +135,12 @@ async def test_each_machine_of_a_pair_takes_the_others_place_with_the_settings_o
     await pair.until_replicated("first")
     assert await pair.send() == 4
 
+    await pair.machines["first"].kill()
+    await pair.machines["second"].lose()
+    await pair.start("second", "first")
+    await pair.until_replicated("first")
+    assert await pair.send() == 5, "the empty one has told that it has nothing"
+
 
 async def test_broker_that_has_a_log_and_gets_a_pair_remains_the_master(pair: SymmetricPair) -> None:
     """Of the two addresses its own sorts last, so that it would not begin."""
