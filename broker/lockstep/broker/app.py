@@ -111,7 +111,7 @@ class Broker:
     async def start(self) -> None:
         """Start, and return when the ports are open.
 
-        Raises StoreError (exit 3 to 6), IdentityError, RegistrationRefusedError and RoleError (exit 4), ConfigError.
+        Raises StoreError (exit 3 to 6), IdentityError, RegistrationRefusedError and RoleError (exit 4), RoleChangesError, ConfigError.
         """
         config = self.config
         warn_of_short_retention(config)

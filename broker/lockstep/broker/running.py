@@ -49,7 +49,7 @@ from lockstep.broker.processors.start_offsets import START_LANE
 from lockstep.broker.processors.status import StatusProcessor
 from lockstep.broker.processors.topic import ROUTE_LANE, TopicProcessor
 from lockstep.broker.processors.user_quotas import UserQuotas
-from lockstep.broker.replication.asking import RoleError, ask_before_start
+from lockstep.broker.replication.asking import RoleChangesError, RoleError, ask_before_start
 from lockstep.broker.replication.copy_identity import Role, read_copy_identity
 from lockstep.broker.replication.serving import REPLICA_LANE, ReplicaServer
 from lockstep.broker.replication.start_rules import CopyStatus
@@ -271,7 +271,10 @@ class RunningBroker:
         self.store.store_host = store_host_of(self.address, self.store.store_id)
 
     async def ask_replicas(self, recovery: Recovery) -> None:
-        """Return when the replicas that this store knows have nothing against its start (start_rules.py). Raises RoleError."""
+        """Return when the replicas that this store knows have nothing against its start (start_rules.py).
+
+        Raises RoleError (exit 4), or RoleChangesError (exit 1) if the settings name another copy.
+        """
         copy_identity, config, store = self.replicas.copy_identity, self._settings.config, self.store
         if copy_identity is None or config.alone or not (copy_identity.known or copy_identity.members):
             return
@@ -284,7 +287,7 @@ class RunningBroker:
             known = copy_identity.members, copy_identity.known
             verdict = await ask_before_start(self._host, config.name, store.store_id, self.address, own, *known, self._peers)
             if verdict.refused:
-                raise RoleError(verdict.refused)
+                raise (RoleError if config.replica_of is None else RoleChangesError)(verdict.refused)
             if not verdict.waiting_for:
                 return
             if not waited:

@@ -40,6 +40,10 @@ class RoleError(LockstepError):
     exit_code: ClassVar[int] = 4
 
 
+class RoleChangesError(LockstepError):
+    """This store may not be the master's now. The settings name the other copy: a later start, by a supervisor, finds what it is."""
+
+
 async def is_replica(host: Host, config: BrokerConfig, security: ClientSecurity) -> bool:
     """Return whether a broker starts as a replica, by its settings and its store. Raises RoleError, StoreError.
 

@@ -142,6 +142,28 @@ async def test_each_machine_of_a_pair_takes_the_others_place_with_the_settings_o
     assert await pair.send() == 5, "the empty one has told that it has nothing"
 
 
+async def test_old_master_that_starts_before_the_promoted_one_ends_and_its_next_start_is_a_replica(pair: SymmetricPair) -> None:
+    first, second = pair.machines["first"], pair.machines["second"]
+    await pair.start("first", "second")
+    await pair.until_replicated("first")
+    await pair.create_topic()
+    await first.kill()
+    await pair.promote("second")
+    assert await pair.send() == 0
+    await second.kill()
+    starting = asyncio.create_task(pair.start("first"))
+    await asyncio.sleep(5)
+    assert first.state == "running"
+    assert not starting.done(), "it waits for the other copy"
+    await pair.start("second")
+    await starting
+    assert (first.state, first.exit_code) == ("failed", 1), "a supervisor starts it again"
+    assert len(pair.stage.errors()) == 1
+    await pair.start("first")
+    await pair.until_replicated("second")
+    assert await pair.send() == 1
+
+
 async def test_broker_that_has_a_log_and_gets_a_pair_remains_the_master(pair: SymmetricPair) -> None:
     """Of the two addresses its own sorts last, so that it would not begin."""
     pair.names_other["second"] = False
