@@ -420,15 +420,25 @@ def test_unit_starts_a_server_with_options_that_it_accepts_and_leaves_it_time_to
     assert int(stop_s) * 1_000 > STOP_MS
     command, *arguments = start.replace("%i", "broker-a").split()
     assert command == "/opt/lockstep/bin/lockstep"
-    shown = subprocess.run(
-        [sys.executable, "-m", "lockstep.cli.main", *arguments, "--show-config"],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+    (given,) = options["Environment"]
+    variables = dict(each.split("=", 1) for each in given.split())
+    assert effective(arguments, variables)["listen"].startswith('["127.0.0.1:')
+    assert list(options).index("Environment") < list(options).index("EnvironmentFile"), "the file takes precedence"
+    named = "10.9.0.5:9876"
+    assert named in effective(arguments, {**variables, "LOCKSTEP_LISTEN": named, "LOCKSTEP_INSECURE": "true"})["listen"], (
+        "no option hides it"
     )
-    assert shown.returncode == 0, shown.stderr
+
+
+def test_unit_shows_two_machines_that_name_each_other() -> None:
+    (unit,) = (unit for unit in UNITS if "broker" in unit.stem)
+    shown = re.findall(r"^#   on (\S+)  LOCKSTEP_LISTEN=(\S+)  LOCKSTEP_REPLICA_OF=(\S+)$", unit.read_text(), re.MULTILINE)
+    (first, listen, of_first), (second, other, of_second) = shown
+    assert (of_first, of_second) == (other, listen)
+    assert (listen.partition(":")[0], other.partition(":")[0]) == (first, second)
+    (given,) = options_of(unit)["Environment"]
+    variables = dict(each.split("=", 1) for each in given.split()) | {"LOCKSTEP_INSECURE": "true", "LOCKSTEP_REPLICA_OF": of_first}
+    assert of_first in effective(["broker", "--name", "broker-a"], variables)["replica_of"]
 
 
 def test_broker_that_needs_an_operator_is_not_started_again() -> None:
