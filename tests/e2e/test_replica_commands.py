@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from lockstep.client import ConsumeFromWhere, Message, Producer, PullConsumer
 from lockstep.operations.admin_client import AdminClient
 from lockstep.runtime.host import Host
+from lockstep.runtime.processes import ProcessError
 from support.cluster import LOOK_S, QUICK, WAIT_S, Cluster
 from support.http import fetch
 from support.ports import free_ports
@@ -26,10 +28,10 @@ class Pair:
         """A broker that is started again has the port of before, as a replica that is promoted has."""
         self.admin = {name: f"127.0.0.1:{port}" for name, port in zip(self.listen, free_ports(2), strict=True)}
 
-    async def start(self, name: str, *, replica_of: str | None = None) -> str:
+    async def start(self, name: str, *more: str, replica_of: str | None = None) -> str:
         """Start the broker with the store of the process `name`. Return its address."""
         cluster = self.cluster
-        of = () if replica_of is None else ("--replica-of", replica_of)
+        of = more if replica_of is None else ("--replica-of", replica_of)
         store = ["--store", str(cluster.folder / f"store-{name}"), "--nameserver", cluster.nameservers]
         options = ["--listen", self.listen[name], "--admin-listen", self.admin[name], *store, *QUICK, *of]
         process = await cluster.start(name, ["-m", "lockstep.broker", "--name", "broker-a", *options])
@@ -152,3 +154,98 @@ async def test_replica_of_a_master_that_stopped_in_order_goes_on_without_a_loss(
     assert (done["promoted"], done["complete"]) == (True, True)
     (broker,) = json.loads(await cluster.command("cluster", "--json"))["brokers"]
     assert (broker["address"], broker["term"], broker["registered"]) == (replica, done["term"], True)
+
+
+async def send(cluster: Cluster, first: int, end: int) -> None:
+    async with Producer("shop", nameserver=cluster.nameservers) as producer:
+        for number in range(first, end):
+            await producer.send(Message("orders", b"%d" % number, sharding_key="k"))
+
+
+async def back_up(cluster: Cluster, pair: Pair, name: str, **settings: str) -> None:
+    """Stop the broker, copy its store, and start it again."""
+    await cluster.stop(name)
+    shutil.copytree(cluster.folder / f"store-{name}", cluster.folder / "backup")
+    await pair.start(name, **settings)
+
+
+async def restore(cluster: Cluster, name: str) -> None:
+    """Restore the backup as the store of the broker."""
+    shutil.rmtree(cluster.folder / f"store-{name}", ignore_errors=True)
+    await cluster.command("store", "restore", str(cluster.folder / f"store-{name}"), "--from", str(cluster.folder / "backup"))
+
+
+async def test_restored_backup_waits_for_no_replica_that_has_lost_everything_too(cluster: Cluster) -> None:
+    pair = Pair(cluster)
+    await cluster.nameserver()
+    master = await pair.start("broker-a")
+    replica = await pair.start("replica", replica_of=master)
+    await cluster.command("topic", "create", "orders", "--queues", "1")
+    await pair.until_in_set(replica)
+    await send(cluster, 0, 10)
+    await back_up(cluster, pair, "broker-a")
+    await pair.until_in_set(replica)
+    await send(cluster, 10, 20)
+    for name in ("broker-a", "replica"):
+        await cluster.kill(name)
+        shutil.rmtree(cluster.folder / f"store-{name}")
+    await restore(cluster, "broker-a")
+    starting = asyncio.create_task(pair.start("broker-a"))
+    await pair.start("replica", replica_of=master)
+    await starting
+    await pair.until_in_set(replica)
+    await send(cluster, 20, 25)
+    assert await consume(cluster, 15) == [*range(10), *range(20, 25)]
+
+
+@pytest.mark.parametrize("was_promoted", [False, True])
+async def test_restored_backup_does_not_open_while_its_replica_has_more(was_promoted: bool, cluster: Cluster) -> None:
+    pair, master, replica = Pair(cluster), "broker-a", "replica"
+    await cluster.nameserver()
+    address = await pair.start(master)
+    await pair.start(replica, replica_of=address)
+    await cluster.command("topic", "create", "orders", "--queues", "1")
+    await pair.until_in_set(cluster.addresses[replica])
+    if was_promoted:
+        await cluster.kill(master)
+        await cluster.command("replica", "promote", cluster.addresses[replica], "--yes")
+        master, replica = replica, master
+        await pair.start(replica, replica_of=cluster.addresses[master])
+        await pair.until_in_set(cluster.addresses[replica])
+    await send(cluster, 0, 10)
+    await back_up(cluster, pair, master)
+    await pair.until_in_set(cluster.addresses[replica])
+    await send(cluster, 10, 20)
+    await cluster.kill(master)
+    await restore(cluster, master)
+    with pytest.raises(ProcessError, match=r"exit code 4[\s\S]*this store is older[\s\S]*`lockstep replica promote"):
+        await pair.start(master)
+
+    # Going back on purpose: the replica is cut to what the backup has.
+    await cluster.kill(replica)
+    await pair.start(master, "--alone")
+    await pair.start(replica, replica_of=cluster.addresses[master])
+    await pair.until_in_set(cluster.addresses[replica])
+    await send(cluster, 20, 25)
+    assert await consume(cluster, 15) == [*range(10), *range(20, 25)]
+
+
+async def test_backup_of_a_replica_is_restored_by_a_promotion(cluster: Cluster) -> None:
+    pair = Pair(cluster)
+    await cluster.nameserver()
+    master = await pair.start("broker-a")
+    replica = await pair.start("replica", replica_of=master)
+    await cluster.command("topic", "create", "orders", "--queues", "1")
+    await pair.until_in_set(replica)
+    await send(cluster, 0, 10)
+    await back_up(cluster, pair, "replica", replica_of=master)
+    for name in ("broker-a", "replica"):
+        await cluster.kill(name)
+        shutil.rmtree(cluster.folder / f"store-{name}")
+    await restore(cluster, "replica")
+    await pair.start("replica", replica_of=master)
+    refused = await cluster.command("replica", "promote", replica, "--yes", code=1)
+    assert "or it was restored" in refused
+    await cluster.command("replica", "promote", replica, "--yes", "--force")
+    await send(cluster, 20, 25)
+    assert await consume(cluster, 15) == [*range(10), *range(20, 25)]

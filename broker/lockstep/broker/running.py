@@ -278,7 +278,7 @@ class RunningBroker:
         copy_identity, config, store = self.replicas.copy_identity, self._settings.config, self.store
         if copy_identity is None or config.alone or not (copy_identity.known or copy_identity.members):
             return
-        if copy_identity.instead_of and store.restored:
+        if copy_identity.promoted and store.restored:
             return  # it was promoted, and others were asked then, unless that was forced
         forgot = store.may_have_forgotten(self._host.boot_id()) or recovery.lost_synced
         own = CopyStatus(self.state.coordination.state.term, recovery.end, forgot)

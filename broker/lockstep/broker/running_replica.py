@@ -392,7 +392,9 @@ class RunningReplica:
             if self._store is not store or member.role is Role.MASTER:
                 raise ServiceNotAvailableError(NOT_WHOLE)
             known = {each: address for each, address in state.replicas.items() if each != member.member}
-            promoted = CopyIdentity(member.member, Role.MASTER, known=known, complete=member.complete, instead_of=self._master)
+            promoted = CopyIdentity(
+                member.member, Role.MASTER, known=known, complete=member.complete, promoted=True, instead_of=self._master
+            )
 
             def promote(directory: StoreDirectory) -> None:
                 if not member.complete:

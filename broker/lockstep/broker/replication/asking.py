@@ -96,5 +96,5 @@ async def ask_before_start(
             answers[member] = None
         else:
             # Another member id: it may have lost what this member had. Its higher term counts all the same.
-            answers[member] = CopyStatus(status.term, status.end, may_have_forgotten=status.member != member)
+            answers[member] = CopyStatus(status.term, status.end, status.member != member, status.role == Role.REPLICA)
     return judge_start(name, own, members, answers, addresses)

@@ -44,6 +44,8 @@ class CopyIdentity:
     """Replica: its master has stopped in order, and this store has all of its log. Master: the same, until a nameserver has accepted it."""
     forgot: bool = False
     """Replica: it may lack bytes that it had acknowledged under an earlier id, and has not had all of its master's log since."""
+    promoted: bool = False
+    """Master: it was promoted, after other copies were asked, and no nameserver has accepted it since."""
     instead_of: str = ""
     """Master that was promoted, or that began the log of a pair: the address of the other copy. Settings that still name that one do not
     make it a replica."""

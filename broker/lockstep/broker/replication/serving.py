@@ -129,8 +129,8 @@ class ReplicaServer:
 
     async def accepted(self) -> None:
         """Take note that a nameserver has accepted this start."""
-        if self.is_complete_copy:
-            await self._save(lambda identity: replace(identity, complete=False))
+        if self.copy_identity is not None and (self.copy_identity.complete or self.copy_identity.promoted):
+            await self._save(lambda identity: replace(identity, complete=False, promoted=False))
 
     def stop(self) -> None:
         """Count nobody any more. Nothing is confirmed to clients afterwards: their connections are closed."""

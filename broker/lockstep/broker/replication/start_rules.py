@@ -2,7 +2,7 @@
 
 Without a referee the word of the operator is "the old master is down". This is what a master that was only away finds out by itself:
 
-- a replica has a higher term: somebody promoted it;
+- another copy has a higher term: somebody promoted it, or this store is a backup from before;
 - a member of the set has a longer log, or has all of this one while this store may have lost some of it with its machine: this store is not
   the one to go on from;
 - a member of the set does not answer: it may be one of these. The start waits for it. Nobody else is waited for.
@@ -23,6 +23,8 @@ class CopyStatus:
     end: int
     may_have_forgotten: bool
     """Whether it may lack bytes that it had acknowledged: its machine crashed under async flush, or it was restored from a backup."""
+    is_replica: bool = False
+    """Whether it is no master now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +43,16 @@ def judge_start(
     `members`: member id → address of the set without this store. `answers`: member id → status, None for one that does not answer, of all
     replicas that this store knows (`addresses`).
     """
-    for member, status in answers.items():
-        if status is not None and status.term > own.term:
-            address = addresses[member]
-            return StartVerdict(
-                f"broker {name} was promoted at {address} (term {status.term}, here {own.term}): start this one with --replica-of {address}"
-            )
+    later = [(status.is_replica, addresses[member], status.term) for member, status in answers.items() if status and status.term > own.term]
+    if later:
+        is_replica, address, term = min(later)
+        terms, then = f"(term {term}, here {own.term})", f"start this one with --replica-of {address}"
+        if not is_replica:
+            return StartVerdict(f"broker {name} was promoted at {address} {terms}: {then}")
+        what = f"this store is older than the replica of broker {name} at {address} {terms}"
+        return StartVerdict(
+            f"{what}: if no other copy is the master, promote that one by `lockstep replica promote {address}`, then {then}"
+        )
     for member, address in members.items():
         status = answers.get(member)
         if status is None or (status.may_have_forgotten and not own.may_have_forgotten):

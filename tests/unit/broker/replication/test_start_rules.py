@@ -7,8 +7,8 @@ from lockstep.broker.replication.start_rules import CopyStatus, StartVerdict, ju
 ADDRESSES = {"b": "host-b:1", "c": "host-c:1"}
 
 
-def status(term: int = 5, end: int = 100, *, forgot: bool = False) -> CopyStatus:
-    return CopyStatus(term, end, forgot)
+def status(term: int = 5, end: int = 100, *, forgot: bool = False, replica: bool = False) -> CopyStatus:
+    return CopyStatus(term, end, forgot, replica)
 
 
 @pytest.mark.parametrize(("name", "own", "members", "answers", "refused", "waits"), [
@@ -19,6 +19,8 @@ def status(term: int = 5, end: int = 100, *, forgot: bool = False) -> CopyStatus
     ("a known one that is no member does not answer", status(), "b", {"b": status(), "c": None}, "", ""),
     ("a member was promoted", status(), "b", {"b": status(6)}, "at host-b:1 (term 6, here 5): start this one with --replica-of", ""),
     ("a known one was promoted", status(), "b", {"b": None, "c": status(6)}, "was promoted at host-c:1", ""),
+    ("one follows the promoted one", status(), "b", {"b": status(6, replica=True), "c": status(6)}, "was promoted at host-c:1", ""),
+    ("this store is a backup", status(), "b", {"b": status(6, replica=True)}, "older than the replica of broker broker-a at host-b:1", ""),
     ("a member has more", status(), "b", {"b": status(end=101)}, "at host-b:1 has more (its log ends at 101, this one at 100)", ""),
     ("one that is no member has more", status(), "b", {"b": status(), "c": status(end=101)}, "", ""),
     ("a member with more has forgotten some", status(), "b", {"b": status(end=101, forgot=True)}, "", ""),
