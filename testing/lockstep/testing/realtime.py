@@ -1,7 +1,6 @@
 """The real stage: servers are processes, users' programs are threads of the test's own process."""
 
 import asyncio
-import shutil
 import signal
 import traceback
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ class ProcessServer:
         self._tasks = tasks
         self._process: ChildProcess | None = None
         self._state = "new"
+        self._lost = 0
 
     @property
     def state(self) -> str:
@@ -63,7 +63,10 @@ class ProcessServer:
 
     async def lose(self) -> None:
         await self.kill()
-        shutil.rmtree(self._folder / self.name, ignore_errors=True)
+        store = self._folder / self.name
+        if store.exists():
+            self._lost += 1
+            store.rename(self._folder / f"{self.name}-lost-{self._lost}")
         self._state = "lost"
 
     async def pause(self) -> None:

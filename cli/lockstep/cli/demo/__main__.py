@@ -20,7 +20,7 @@ from lockstep.runtime.processes import ProcessError
 PRODUCERS = 3
 QUEUES_PER_BROKER = 8
 REPLICA = "broker-b-replica"
-Fault = Callable[[DemoCluster], Awaitable[str]]
+DemoFault = Callable[[DemoCluster], Awaitable[str]]
 """Injects a fault, and returns what it did."""
 POLL_S = 0.25
 STALL_S = 60.0
@@ -69,7 +69,7 @@ async def start_cluster(cluster: DemoCluster, console: Console, options: argpars
         await cluster.start_producer(share, of=PRODUCERS, orders=options.orders, seconds=options.seconds)
 
 
-async def inject_faults(cluster: DemoCluster, console: Console, total: int, faults: Sequence[tuple[int, Fault]]) -> None:
+async def inject_faults(cluster: DemoCluster, console: Console, total: int, faults: Sequence[tuple[int, DemoFault]]) -> None:
     """Show the progress until all events are handled, and inject each fault at its percentage."""
     left = list(faults)
     done: set[tuple[int, int]] = set()
@@ -123,8 +123,8 @@ async def add_consumer(cluster: DemoCluster) -> str:
     return "consumer-4 joins"
 
 
-FAULTS: Sequence[tuple[int, Fault]] = ((20, kill_consumer), (40, restart_broker), (65, add_consumer))
-REPLICA_FAULTS: Sequence[tuple[int, Fault]] = ((20, kill_consumer), (40, lose_broker), (60, replace_machine), (65, add_consumer))
+FAULTS: Sequence[tuple[int, DemoFault]] = ((20, kill_consumer), (40, restart_broker), (65, add_consumer))
+REPLICA_FAULTS: Sequence[tuple[int, DemoFault]] = ((20, kill_consumer), (40, lose_broker), (60, replace_machine), (65, add_consumer))
 
 
 def show(verdict: Verdict, console: Console, total: int) -> None:
