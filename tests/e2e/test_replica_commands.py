@@ -96,6 +96,7 @@ async def test_replica_is_promoted_serves_and_gets_the_old_master_as_its_replica
     assert [(each["role"], each["failure"]) for each in found.values()] == [("master", None), ("replica", None)]
     assert (found[replica]["connected"], found[replica]["master"], found[replica]["term"]) == (True, master, found[master]["term"])
     assert "replica in the set" in await cluster.command("doctor")
+    assert "1 of 1" in await cluster.command("cluster")
     assert [await pair.metric("broker-a", name) for name in ("replicas_in_sync", "replica_connected", "replica_behind_bytes")] == [1, 1, 0]
     assert [await pair.metric("replica", name) for name in ("role", "replica_following", "replica_missing_bytes")] == [1, 1, 0]
 
@@ -123,6 +124,8 @@ async def test_replica_is_promoted_serves_and_gets_the_old_master_as_its_replica
     assert await consume(cluster, 30) == list(range(30))
     assert "is the master of broker broker-a already" in await cluster.command("replica", "promote", replica, "--yes")
 
+    (broker,) = json.loads(await cluster.command("cluster", "--json"))["brokers"]
+    assert (broker["address"], broker["replicas"], broker["replicas_in_set"]) == (replica, 1, 0)
     missing = await cluster.run_command("doctor", code=1)
     assert "has not been connected for" in missing
     assert "lockstep replica forget broker-a" in missing

@@ -16,7 +16,8 @@ app = typer.Typer(add_completion=False)
 
 @app.command("cluster")
 def cluster_command(nameserver: NameserverOption = DEFAULT_CLUSTER, as_json: JsonOption = False) -> None:
-    """List the brokers that the nameserver knows, and whether each can be reached from this machine at its advertised address."""
+    """List the brokers that the nameserver knows, whether each can be reached from this machine at its advertised address, and how many of
+    its replicas are in its set: `lockstep replica ls` shows them."""
     run(_cluster(nameserver, as_json))
 
 
@@ -24,6 +25,8 @@ async def _cluster(nameserver: ClusterAddress, as_json: bool) -> None:
     admin = admin_client(nameserver)
     brokers = await admin.brokers()
     results = await gather_results({broker.name: admin.group_status(broker, None) for broker in brokers})
+    copies = (await gather_results({broker.name: admin.copy_status(broker.address) for broker in brokers if broker.registered})).values
+    in_set = {name: sum(each.in_set for each in copy.replicas) for name, copy in copies.items()}
     named = Counter(name for layout in (await admin.layouts()).values() for name in layout.brokers)
     states = {broker.name: broker_state(broker, named[broker.name]) for broker in brokers}
     unknown = {name: lost(count) for name, count in sorted(named.items()) if name not in states}
@@ -38,18 +41,22 @@ async def _cluster(nameserver: ClusterAddress, as_json: bool) -> None:
                 "term": broker.term,
                 "reached": broker.name in results.values,
                 "failure": results.failed.get(broker.name),
+                "replicas": len(copies[broker.name].replicas) if broker.name in copies else None,
+                "replicas_in_set": in_set.get(broker.name),
             }
             for broker in brokers
         ]
         lines += [{"name": name, "address": None, "registered": False, "state": state, "reached": False} for name, state in unknown.items()]
         print_json({"brokers": lines})
         return
+    replicas = {name: f"{in_set[name]} of {len(copy.replicas)}" for name, copy in copies.items() if copy.replicas}
     rows: list[tuple[object, ...]] = [
-        (broker.cluster, broker.name, broker.address, states[broker.name], results.failed.get(broker.name, "yes"), broker.term)
+        (broker.cluster, name, broker.address, states[name], results.failed.get(name, "yes"), broker.term, replicas.get(name))
         for broker in brokers
+        for name in (broker.name,)
     ]
-    rows += [(None, name, None, state, "no address is known", None) for name, state in unknown.items()]
-    print_table(["cluster", "broker", "address", "state", "reached", ">term"], rows, empty="no broker has registered")
+    rows += [(None, name, None, state, "no address is known", None, None) for name, state in unknown.items()]
+    print_table(["cluster", "broker", "address", "state", "reached", ">term", "replicas in set"], rows, empty="no broker has registered")
 
 
 def broker_state(broker: BrokerAddress, topic_count: int) -> str:
