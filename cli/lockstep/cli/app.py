@@ -11,7 +11,7 @@ from lockstep.cli.servers import serve
 from lockstep.cli.version import describe_version
 
 PASS_ARGUMENTS = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
-COMMANDS = (
+MODULES = (
     "up",
     "topic",
     "group",
@@ -29,13 +29,14 @@ COMMANDS = (
     "store",
     "broker",
     "replica",
-    "security",
-    "user",
-    "acl",
-    "login",
-    "logout",
+    "access.security",
+    "access.user",
+    "access.acl",
+    "access.login",
+    "access.logout",
 )
 """Modules of `lockstep.cli.commands`, each of which has the command of its name as `app`, in the order of `lockstep --help`."""
+COMMANDS = {module.rpartition(".")[2]: module for module in MODULES}
 
 
 class DocumentedCommand(TyperCommand):
@@ -62,7 +63,7 @@ class ImportingGroup(TyperGroup):
 
     def _import(self, name: str) -> None:
         if name not in self.commands:
-            below: typer.Typer = import_module(f"lockstep.cli.commands.{name}").app
+            below: typer.Typer = import_module(f"lockstep.cli.commands.{COMMANDS[name]}").app
             _document(below)
             alone = not below.registered_groups and len(below.registered_commands) == 1 and below.registered_callback is None
             command = typer.main.get_command(below) if alone else typer.main.get_group(below)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lockstep.cli.commands.user import FileOption, change_users, summary
+from lockstep.cli.commands.access.user import FileOption, change_users, summary
 from lockstep.cli.options import JsonOption, print_error, run
 from lockstep.cli.render import print_json, print_line, print_table
 from lockstep.operations.errors import UnknownUserError
