@@ -26,8 +26,8 @@ OPERATOR = "10.0.3.41"
 """The address of the first operator's machine."""
 LOOK_S = 0.2
 TIMEOUT_MS = 3_000
-REFUSED_CODE = 4
-"""The exit code of a master that may not open."""
+REFUSED_CODES = (1, 4)
+"""The exit codes of a master that may not open."""
 TRIES = 3
 """How often a replica may refuse before the operator tries another copy."""
 UNREACHED_MAX = 6
@@ -56,7 +56,7 @@ class Operator:
         universe, losses = self._universe, self._universe.losses[self._name]
         while not stop.is_set():
             await asyncio.sleep(LOOK_S)
-            if universe.exit_codes.get(self._master) == REFUSED_CODE:
+            if universe.exit_codes.get(self._master) in REFUSED_CODES:
                 losses.insert(0, Loss(0.0, False, True, False, False, False, False, 1.0))
             if losses:
                 await self._handle(losses.pop(0))
@@ -95,7 +95,7 @@ class Operator:
     async def _opens(self, address: str) -> bool:
         """Return whether the broker on a machine opens as a master, within some seconds."""
         universe, until_s = self._universe, self._universe.loop.now + OPENS_S
-        while universe.loop.now < until_s and universe.exit_codes.get(address) != REFUSED_CODE:
+        while universe.loop.now < until_s and universe.exit_codes.get(address) not in REFUSED_CODES:
             if universe.is_open(self._name, address):
                 return True
             await asyncio.sleep(LOOK_S)

@@ -273,7 +273,7 @@ class RunningBroker:
     async def ask_replicas(self, recovery: Recovery) -> None:
         """Return when the replicas that this store knows have nothing against its start (start_rules.py).
 
-        Raises RoleError (exit 4), or RoleChangesError (exit 1) if the settings name another copy.
+        Raises RoleError (exit 4), or RoleChangesError (exit 1) because of the copy that the settings name.
         """
         copy_identity, config, store = self.replicas.copy_identity, self._settings.config, self.store
         if copy_identity is None or config.alone or not (copy_identity.known or copy_identity.members):
@@ -287,7 +287,7 @@ class RunningBroker:
             known = copy_identity.members, copy_identity.known
             verdict = await ask_before_start(self._host, config.name, store.store_id, self.address, own, *known, self._peers)
             if verdict.refused:
-                raise (RoleError if config.replica_of is None else RoleChangesError)(verdict.refused)
+                raise (RoleChangesError if verdict.refused_by == config.replica_of else RoleError)(verdict.refused)
             if not verdict.waiting_for:
                 return
             if not waited:

@@ -2,6 +2,7 @@
 
 exit 3   its disk had failed, or was full
 exit 5   a bit of its log had flipped
+exit 1   as exit 4 for its log's other copies, if its settings name the one that has more
 exit 4   it was started on a copy of a store whose original runs; it must exit with 4, and never open its port. Or it was started as the
          master of a log of which another copy has more: after a promotion, or after a power cut
 """
@@ -52,7 +53,7 @@ def check(history: History) -> list[Violation]:
             text = f"{process_name(event)} serves {event.broker} from a copy of its store, while the original runs"
             found.append(Violation("a copy of a store is not served", event.t, text))
         elif isinstance(event, ServerFailed):
-            excused = {3: failing, 4: copies | refused, 5: rotten}.get(event.exit_code, set())
+            excused = {1: refused, 3: failing, 4: copies | refused, 5: rotten}.get(event.exit_code, set())
             if event.machine not in excused:
                 ended = f"{process_name(event)} exited without a known cause: exit code {event.exit_code}: {event.error}"
                 found.append(Violation(LAW, event.t, ended))

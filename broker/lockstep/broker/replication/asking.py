@@ -41,7 +41,7 @@ class RoleError(LockstepError):
 
 
 class RoleChangesError(LockstepError):
-    """This store may not be the master's now. The settings name the other copy: a later start, by a supervisor, finds what it is."""
+    """This store may not be the master's now, because of the copy that the settings name: a later start follows that one."""
 
 
 async def is_replica(host: Host, config: BrokerConfig, security: ClientSecurity) -> bool:

@@ -29,9 +29,11 @@ class CopyStatus:
 
 @dataclass(frozen=True, slots=True)
 class StartVerdict:
-    """`refused`: why the start must not go on. Else `waiting_for`: addresses of members without whose answer it can't. Else it may open."""
+    """`refused`: why the start must not go on, because of the copy at `refused_by`. Else `waiting_for`: addresses of members without whose
+    answer it can't. Else it may open."""
 
     refused: str = ""
+    refused_by: str = ""
     waiting_for: tuple[str, ...] = ()
 
 
@@ -45,14 +47,13 @@ def judge_start(
     """
     later = [(status.is_replica, addresses[member], status.term) for member, status in answers.items() if status and status.term > own.term]
     if later:
-        is_replica, address, term = min(later)
+        is_replica, address, term = min(later, key=lambda each: (each[0], -each[2]))
         terms, then = f"(term {term}, here {own.term})", f"start this one with --replica-of {address}"
         if not is_replica:
-            return StartVerdict(f"broker {name} was promoted at {address} {terms}: {then}")
+            return StartVerdict(f"broker {name} was promoted at {address} {terms}: {then}", address)
         what = f"this store is older than the replica of broker {name} at {address} {terms}"
-        return StartVerdict(
-            f"{what}: if no other copy is the master, promote that one by `lockstep replica promote {address}`, then {then}"
-        )
+        promote = f"if no other copy is the master, promote that one by `lockstep replica promote {address}`"
+        return StartVerdict(f"{what}: {promote}, then {then}", address)
     for member, address in members.items():
         status = answers.get(member)
         if status is None or (status.may_have_forgotten and not own.may_have_forgotten):
@@ -61,8 +62,7 @@ def judge_start(
             ends = f"its log ends at {status.end}, this one at {own.end}"
             why = "; this store may have lost acknowledged messages with its machine" if own.may_have_forgotten else ""
             what = f"the replica of broker {name} at {address} has more ({ends}{why})"
-            return StartVerdict(
-                f"{what}: promote it by `lockstep replica promote {address}`, then start this one with --replica-of {address}"
-            )
+            promote = f"promote it by `lockstep replica promote {address}`"
+            return StartVerdict(f"{what}: {promote}, then start this one with --replica-of {address}", address)
     waiting = tuple(address for member, address in members.items() if answers.get(member) is None)
     return StartVerdict(waiting_for=waiting)
