@@ -21,7 +21,6 @@ from lockstep.broker.store.start.replay import LogState, ReplaySink, StateReplay
 from lockstep.protocol.frame import FRAME_BYTES_MAX
 from lockstep.runtime.files import Buffer
 
-
 RECORD_BYTES_MAX = FRAME_BYTES_MAX
 """The most that a record, or the records of one frame, can have."""
 
