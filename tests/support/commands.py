@@ -1,4 +1,5 @@
-"""The tree of all commands of `lockstep`, as typer has it. Importing this module imports them, for tests/support/fork_server.py."""
+"""The tree of all commands of `lockstep`, as typer has it. Importing this module imports them and what typer imports when it parses
+arguments (pydantic), for tests/support/fork_server.py."""
 
 import typer
 from typer.core import TyperGroup
@@ -15,4 +16,4 @@ def every_command() -> TyperGroup:
     return group
 
 
-every_command()
+every_command().make_context("lockstep", ["topic"])

@@ -31,6 +31,7 @@ PRELOADED = (
     "lockstep.client.consumer.pull_consumer",
     "lockstep.client.consumer.push_consumer",
     "lockstep.nameserver.app",
+    "lockstep.runtime.server_main",
     "prometheus_client",
     "rich.table",
     "uvloop",
