@@ -15,6 +15,9 @@ from typing import Any
 from lockstep.client import LockstepError, Message, Producer
 from lockstep.runtime.logs.log import configure
 
+TIMEOUT_MS = 600_000
+"""No send ends by its deadline, however busy the machine is: the sends wait while their broker is stopped."""
+
 
 def say(event: str, **facts: Any) -> None:
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
@@ -55,7 +58,7 @@ class Flood:
 async def main() -> None:
     options = parser().parse_args()
     configure("info")
-    terms = {"in_flight_bytes_max": options.in_flight_bytes, "keyed_send_timeout_ms": 60_000}
+    terms = {"in_flight_bytes_max": options.in_flight_bytes, "keyed_send_timeout_ms": TIMEOUT_MS}
     async with Producer("flood", nameserver=options.nameserver, **terms) as producer:
         flood = Flood(options, producer)
         body = os.urandom(options.body_bytes)
