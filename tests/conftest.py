@@ -8,6 +8,7 @@ costs nothing and whose random numbers repeat, those marked `frozen_clock` on on
 import asyncio
 import gc
 import logging
+import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 
 import pytest
@@ -15,7 +16,8 @@ from hypothesis import HealthCheck, settings
 
 from lockstep.testing.simulation import SimLoop
 from support.cluster import MEASURED
-from support.effort import EXAMPLES, SLOW, in_share
+from support.effort import EXAMPLES, SHARES, SLOW, in_share
+from support.fork_server import ForkServer, forking
 from support.loops import LOOPS, Factory, FrozenLoop, LoopWatch
 from support.ports import claims_of_a_test
 
@@ -104,3 +106,24 @@ def logging_as_it_was() -> Iterator[None]:
     before = (list(root.handlers), root.level, root.propagate)
     yield
     root.handlers[:], root.level, root.propagate = before
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer | None]:
+    """Return the server, or None where all programs are executed."""
+    if (SLOW and SHARES == 1) or sys.platform != "linux":
+        yield None
+        return
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def forked_programs(request: pytest.FixtureRequest, fork_server: ForkServer | None) -> Iterator[None]:
+    """Fork the programs in the usual run. The slow run executes each program, or those of files of its share or with slow tests of it."""
+    runs_slow = SLOW and any(
+        item.path == request.path and item.get_closest_marker("slow") and in_share(item.nodeid) for item in request.session.items
+    )
+    with forking(None if runs_slow or (SLOW and in_share(request.path.name)) else fork_server):
+        yield

@@ -1,35 +1,17 @@
 """Fixtures: a cluster per test, and lines for the end of the run."""
 
-import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from support.cluster import MEASURED, Cluster, Report, running_cluster
-from support.effort import SHARES, SLOW, in_share
-from support.fork_server import ForkServer, forking
 from support.hostile_world import World, checked_world, hostile_world
 
 
-@pytest.fixture(scope="session")
-def fork_server() -> Iterator[ForkServer | None]:
-    """Fork the programs in the usual run. The slow run executes each program, or those of files of its share or with slow tests of it."""
-    if (SLOW and SHARES == 1) or sys.platform != "linux":
-        yield None
-        return
-    server = ForkServer()
-    yield server
-    server.close()
-
-
 @pytest.fixture(scope="module", autouse=True)
-def _forking(request: pytest.FixtureRequest, fork_server: ForkServer | None) -> Iterator[None]:
-    runs_slow = SLOW and any(
-        item.path == request.path and item.get_closest_marker("slow") and in_share(item.nodeid) for item in request.session.items
-    )
-    with forking(None if runs_slow or (SLOW and in_share(request.path.name)) else fork_server):
-        yield
+def _forking(forked_programs: None) -> None:
+    """Fork the programs of all files in this folder."""
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from support.java_wire import JSON, java_wire
 from support.ports import END, FIRST, is_free
 from support.processes import clean_environment, program, run_program
 
+pytestmark = pytest.mark.usefixtures("forked_programs")
+
 CLI = "lockstep.cli.main"
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from support.processes import clean_environment, program, run_program
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("forked_programs")]
 
 NAMESERVER = "lockstep.nameserver"
 
