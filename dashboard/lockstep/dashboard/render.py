@@ -1,6 +1,7 @@
 """Makes pages from templates: whole, or one part of a page, which the script in the browser asks for again and again."""
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -75,8 +76,10 @@ def _query(request: Request) -> Callable[..., str]:
     return lambda **changed: "?" + urlencode(kept | changed)
 
 
+@cache
 def environment(language: str = "en") -> Environment:
-    """Return what templates are rendered with. Every value is escaped, and a name that a page does not give is an error."""
+    """Return what templates are rendered with, one for each language, which compiles each template once. Every value is escaped, and a name
+    that a page does not give is an error."""
     made = Environment(
         loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

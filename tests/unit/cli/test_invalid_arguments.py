@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from lockstep.cli import app as application
 from lockstep.cli import main as cli
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
@@ -157,6 +158,7 @@ def test_invalid_value_of_any_parameter_never_prints_a_traceback(
     path: tuple[str, ...], nameserver: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The usual run tests a third of the values for each parameter, different ones for each; the slow run tests all."""
+    monkeypatch.setattr(application, "app", every_command())  # typer would build the tree again for each value
     monkeypatch.chdir(tmp_path)  # some values are names of files
     monkeypatch.setenv("LOCKSTEP_NAMESERVER", nameserver)
     monkeypatch.setenv("LOCKSTEP_CLIENT_FILE", str(tmp_path / "client.toml"))
