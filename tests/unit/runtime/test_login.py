@@ -123,7 +123,7 @@ async def test_without_a_login_a_frame_of_a_message_is_refused(users: ServerSecu
 
 
 async def test_without_a_login_a_connection_ends_in_its_time(users: ServerSecurity, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(login, "LOGIN_S", 0.05)
+    monkeypatch.setattr(login, "LOGIN_S", 0.5)  # long enough for a login beside other work
     async with serving(users) as (server, _):
         silent = await connect(Host.real(), server.addresses["internal"])
         good = await connect(Host.real(), server.addresses["internal"], security=logging_in())
