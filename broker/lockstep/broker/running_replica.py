@@ -9,8 +9,9 @@ Each store that is opened is closed as a killed process leaves it: tables are ne
 
 import asyncio
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -54,11 +55,28 @@ log = get_logger("broker")
 
 PAUSE_S = 1
 """How often a master that does not answer is asked for a copy."""
+MENDED_TIMES = 2
+"""The same damage is mended so often at once: by another file of the log, then by another copy of everything."""
 SAME_DAMAGE_PAUSE_S = 30
-NOT_WHOLE = "this replica is not a whole copy now: promote another one, or wait"
 SAVE_S = 1
 """How late the recorded confirmed position may be."""
 ANSWER_MS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDamage:
+    """Why a copy can't be used as it is."""
+
+    position: int
+    """Where in the log, -1 outside of it."""
+    what: str
+    times: int
+    """How often it was found. It is mended after each time."""
+
+    @property
+    def may_be_of_a_file(self) -> bool:
+        """Return whether to replace one file of the log. Otherwise the copy is begun anew."""
+        return self.position >= 0 and self.times == 1
 
 
 class RunningReplica:
@@ -88,6 +106,9 @@ class RunningReplica:
         """Whether the store has never had a log."""
         self._changing = asyncio.Lock()
         """Held while the store is closed, changed or promoted."""
+        self._damage: CopyDamage | None = None
+        self._replaced: set[int] = set()
+        """Where damage was found that has been replaced by what the master has since."""
         self._store: Store | None = None
         self._state: BrokerState | None = None
         self._following: Following | None = None
@@ -140,32 +161,27 @@ class RunningReplica:
                 directory.unlock()
 
     async def _live(self) -> None:
-        damaged: int | None = None
         while True:
-            async with self._changing:
-                if self._is_promoted():
-                    return
-                with self._locked() as directory:
-                    if self._is_blank and await self._begins_log(directory):
-                        break
-                    is_ready = await self._prepare(directory, damaged)
-            if not is_ready:
-                await asyncio.sleep(PAUSE_S)
-                continue
             try:
+                async with self._changing:
+                    if self._is_promoted():
+                        return
+                    with self._locked() as directory:
+                        if self._is_blank and await self._begins_log(directory):
+                            break
+                        is_ready = await self._prepare(directory)
+                if not is_ready:
+                    await asyncio.sleep(PAUSE_S)
+                    continue
                 reply = await self._follow()
+                self._damage = None
+                async with self._changing:
+                    if self._is_promoted():
+                        return
+                    with self._locked() as directory:
+                        await self._part(directory, reply)
             except StoreCorruptError as error:
-                if damaged == error.position:  # the master has the same
-                    await asyncio.sleep(SAME_DAMAGE_PAUSE_S)
-                damaged = error.position
-                log_limited(log, "error", "replica.damaged", position=damaged, error=str(error), then="its master is asked for the file")
-                continue
-            damaged = None
-            async with self._changing:
-                if self._is_promoted():
-                    return
-                with self._locked() as directory:
-                    await self._part(directory, reply)
+                await self._note_damage(error)
         self._on_promoted()
 
     async def _begins_log(self, directory: StoreDirectory) -> bool:
@@ -184,6 +200,16 @@ class RunningReplica:
         log.info("replica.begins_log", other=self._master, why="neither copy has ever had a log, and this one's address sorts first")
         return True
 
+    async def _note_damage(self, error: StoreCorruptError) -> None:
+        """Let the next `_prepare` mend it, after a pause if it was mended twice already: then the master has the same."""
+        before, position = self._damage, error.position
+        times = before.times + 1 if before is not None and before.position == position else 1
+        self._damage = CopyDamage(position, str(error), times)
+        self._replaced.add(position)
+        log_limited(log, "error", "replica.damaged", position=position, error=str(error), then="its master is asked for what is damaged")
+        if times > MENDED_TIMES:
+            await asyncio.sleep(SAME_DAMAGE_PAUSE_S)
+
     async def _part(self, directory: StoreDirectory, reply: ReplicaFollowReply) -> None:
         """Change the store as its master has said."""
         if reply.action == PartingAction.TRUNCATE:
@@ -192,12 +218,14 @@ class RunningReplica:
         else:
             await self._begin_anew(directory, "the master does not have the log that this one goes on from")
 
-    async def _prepare(self, directory: StoreDirectory, damaged: int | None) -> bool:
+    async def _prepare(self, directory: StoreDirectory) -> bool:
         """Make the files of the store those of a whole copy. Return whether they are; otherwise it has to be tried again."""
-        is_new = self._copy_identity.installing or directory.read(f"{directory.own}/identity") is None
-        if self._copy_identity.cut_to is not None and not is_new:
+        damage = self._damage
+        # Both are the master's, and no start may make others.
+        is_new = self._copy_identity.installing or any(directory.read(f"{directory.own}/{name}") is None for name in ("identity", "proof"))
+        if self._copy_identity.cut_to is not None and not is_new and damage is None:
             await self._cut(directory, self._copy_identity.cut_to)
-        if not is_new and damaged is None:
+        if not is_new and damage is None:
             return True
         try:
             endpoint = await connect(self._host, self._master, security=self._peers)
@@ -205,10 +233,10 @@ class RunningReplica:
                 # Without terms: everything else than an installation is decided when the log can be read.
                 header = replace(self._header(), store_id="", end=0, confirmed=0)
                 log_start = (await present(endpoint, header, ())).keep
-                if is_new:
+                if is_new or damage is None or not damage.may_be_of_a_file:
                     await self._install(directory, endpoint, log_start)
                 else:
-                    await self._repair(directory, endpoint, log_start, damaged)
+                    await self._repair(directory, endpoint, log_start, damage.position)
             finally:
                 endpoint.close("the store of the replica is ready")
         except (LockstepError, TimeoutError) as error:
@@ -226,13 +254,13 @@ class RunningReplica:
         await Install(self._host, directory, config.store_config(), config.identity(), endpoint).run(self._copy_identity, log_start)
         self._copy_identity = replace(self._copy_identity, installing=False)
 
-    async def _repair(self, directory: StoreDirectory, endpoint: Endpoint, log_start: int, damaged: int | None) -> None:
+    async def _repair(self, directory: StoreDirectory, endpoint: Endpoint, log_start: int, damaged: int) -> None:
         """Replace damaged files by the master's, below what is known to be confirmed; cut the rest."""
         text = directory.read(f"{directory.own}/identity")
         assert text is not None
         identity, confirmed = parse_identity(text, f"{directory.own}/identity"), self._copy_identity.confirmed
         starts = set(await self._host.threads.run(broken_files, self._host.files, directory, identity, confirmed))
-        if damaged is not None and 0 <= damaged < confirmed:
+        if damaged < confirmed:
             starts.add(damaged - damaged % identity.segment_bytes)
         if not confirmed or any(start < log_start for start in starts):
             await self._begin_anew(directory, "what is damaged can't be replaced by a part of the master's log")
@@ -259,7 +287,7 @@ class RunningReplica:
     async def _follow(self) -> ReplicaFollowReply:
         """Open the store, and follow until it has to be changed. It is closed then. Raises StoreError."""
         config, host = self._config, self._host
-        store_config = config.store_config()
+        store_config = replace(config.store_config(), cut_corrupt=False)  # the master has what is damaged here
         with locked_directory(host.files, store_config.path) as directory:
 
             def begins() -> int | None:
@@ -282,7 +310,7 @@ class RunningReplica:
             for name, loop in (
                 ("apply", following.keep_applying()),
                 ("keep", self._keep(store, following)),
-                ("scrub", scrub(store, following)),
+                ("scrub", scrub(store, following, self._replaced)),
             ):
                 tasks.add(work.spawn(loop, f"replica.{name}"))
             everything: set[asyncio.Future[Any]] = {copying, failed, *tasks}
@@ -366,10 +394,23 @@ class RunningReplica:
             complete=member.complete,
             following=following is not None and following.master is not None,
             master=self._master,
-            trouble="it is being installed" if member.installing else "" if following is None else following.trouble,
+            trouble=self._trouble(),
             known=known,
             blank=self._is_blank,
         )
+
+    def _trouble(self) -> str:
+        """Return why the copy is not whole, or can't follow; empty if it is and can."""
+        if self._copy_identity.installing:
+            return "it is being installed"
+        if self._store is None and self._damage is not None:
+            return f"it is damaged, and is mended when its master answers: {self._damage.what}"
+        return "" if self._following is None else self._following.trouble
+
+    def _not_whole(self) -> ServiceNotAvailableError:
+        trouble = self._trouble()
+        why = f" ({trouble})" if trouble else ""
+        return ServiceNotAvailableError(f"this replica is not a whole copy now{why}: promote another one, or wait")
 
     def _tables(self) -> tuple[Store, BrokerState] | None:
         return None if self._store is None or self._state is None else (self._store, self._state)
@@ -385,12 +426,12 @@ class RunningReplica:
         """Make this store one of a master, durably. Raises ServiceNotAvailableError if that would lose something, unless `force`."""
         store, state = self._store, self._state
         if store is None or state is None:
-            raise ServiceNotAvailableError(NOT_WHOLE)
+            raise self._not_whole()
         await self._check_promotion(state, force)
         async with self._changing:
             member = self._copy_identity
             if self._store is not store or member.role is Role.MASTER:
-                raise ServiceNotAvailableError(NOT_WHOLE)
+                raise self._not_whole()
             known = {each: address for each, address in state.replicas.items() if each != member.member}
             promoted = CopyIdentity(
                 member.member, Role.MASTER, known=known, complete=member.complete, promoted=True, instead_of=self._master
@@ -436,13 +477,16 @@ class RunningReplica:
         await self._tasks.cancel_all()
 
 
-async def scrub(store: Store, following: Following) -> None:
-    """Compare what is applied with itself and with the consume queues, repeatedly. Raises StoreCorruptError for damage of the log."""
+async def scrub(store: Store, following: Following, replaced: AbstractSet[int]) -> None:
+    """Compare what is applied with itself and with the consume queues, repeatedly: when the log has caught up first, and hourly.
+
+    Raises StoreCorruptError for damage of the log, but not for `replaced`: what the master has there is damaged as well.
+    """
     rest_s = SCRUB_FIRST_MS / 1000
     while not following.is_stopping:
         await following.wait_noteworthy(rest_s)
         await store.scrubber.run(lambda: following.is_stopping)
-        if store.scrubber.found:
-            position = min(store.scrubber.found)
+        if found := store.scrubber.found.keys() - replaced:
+            position = min(found)
             raise StoreCorruptError(f"the log is damaged at {position}: {store.scrubber.found[position].reason}", position=position)
         rest_s = SCRUB_REST_MS / 1000

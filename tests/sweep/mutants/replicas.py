@@ -163,9 +163,9 @@ def an_interrupted_install_is_started(patch: Patches) -> None:
     """A copy that is not whole begins anew."""
     prepare = RunningReplica._prepare
 
-    async def whole(self: RunningReplica, directory: StoreDirectory, damaged: int | None) -> bool:
+    async def whole(self: RunningReplica, directory: StoreDirectory) -> bool:
         self._copy_identity = replace(self._copy_identity, installing=False)
-        return await prepare(self, directory, damaged)
+        return await prepare(self, directory)
 
     patch.set(RunningReplica, "_prepare", whole)
 

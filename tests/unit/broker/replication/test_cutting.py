@@ -101,9 +101,9 @@ async def test_copy_that_is_not_whole_is_not_started(installing: bool, monkeypat
     await stored(files)
     replica = object.__new__(RunningReplica)
     replica._host, replica._master, replica._peers = replace(host_of(files), threads=Inline()), "10.0.0.1:10911", NO_SECURITY
-    replica._copy_identity = replace(REPLICA, installing=installing)
+    replica._copy_identity, replica._damage = replace(REPLICA, installing=installing), None
     with locked_directory(files, PATH) as directory:
-        assert await replica._prepare(directory, None) is not installing
+        assert await replica._prepare(directory) is not installing
         directory.unlock()
 
 
