@@ -215,7 +215,7 @@ class Following:
             self._applied.clear()
             await self._applied.wait()
         try:
-            self._store.check_new_state("what the master has written")
+            self._store.check_copy(FETCH_BYTES_MAX)
         except ServiceNotAvailableError as error:
             self._set_trouble(error.remark or str(error))
             return False

@@ -80,12 +80,10 @@ class Install:
             until = max(snapshot, reply.written) if until is None else until
             if not data and log_.end < until:
                 raise RemoteProtocolError(f"the master's log ends at {reply.written}, its snapshot is of {snapshot}")
-            if len(data) > disk.room:
-                try:
-                    disk.make_room(len(data), clock.monotonic_ms())
-                except ServiceNotAvailableError as error:
-                    raise StoreDiskError(f"the copy of the master's log needs {until - log_.end} bytes more: {error.remark}") from error
-            disk.room -= len(data)
+            try:
+                disk.check_copy(len(data), clock.monotonic_ms())
+            except ServiceNotAvailableError as error:
+                raise StoreDiskError(f"the copy of the master's log needs {until - log_.end} bytes more: {error.remark}") from error
             log_.receive(log_.end, data)
             await self._host.threads.run(log_.write)
             log_.trim()

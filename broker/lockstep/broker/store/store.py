@@ -662,6 +662,10 @@ class Store:
         """Raise ServiceNotAvailableError if the disk has room only for changes of existing state, not for `what`, which is new."""
         self._disk.check_new_state(what, self._host.clock.monotonic_ms())
 
+    def check_copy(self, size: int) -> None:
+        """Raise ServiceNotAvailableError if the disk has no room for `size` more bytes of another store's log."""
+        self._disk.check_copy(size, self._host.clock.monotonic_ms())
+
     def disk_status(self) -> DiskStatus:
         """Return the present use of the file system. A change between accepting and refusing sends is logged."""
         status = self._disk.status(self._host.clock.monotonic_ms(), self._log.end - self._log.start)

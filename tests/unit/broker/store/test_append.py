@@ -437,6 +437,22 @@ async def test_below_half_the_disk_reserve_new_state_is_rejected_and_changes_are
     await store.close()
 
 
+async def test_copy_of_a_log_leaves_half_the_disk_reserve_however_fast_it_comes() -> None:
+    files, size = SimFiles(), 1_000
+    host = host_of(files)
+    store = await open_store(files, host=host, disk_reserve_bytes=20_000)
+    files.capacity_bytes = files.used_bytes() + 100_000
+    host.clock.now_ms += 2_000  # type: ignore[attr-defined]
+    for _ in range(90):  # within one reading of the clock
+        store.check_copy(size)
+        files.capacity_bytes -= size  # as if they were written
+    with pytest.raises(ServiceNotAvailableError, match="has 10000 bytes free; nothing is copied where less than half"):
+        store.check_copy(size)
+    files.capacity_bytes += size
+    store.check_copy(size)
+    await store.close()
+
+
 async def test_default_disk_reserve_is_the_lesser_of_256_mib_and_5_percent() -> None:
     files = SimFiles(capacity_bytes=1 << 30)
     store = await open_store(files, disk_reserve_bytes=None)

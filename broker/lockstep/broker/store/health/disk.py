@@ -77,6 +77,22 @@ class DiskWatch:
                 f"{what} is new and refused. Free some space or let retention remove more"
             )
 
+    def check_copy(self, size: int, now_ms: int) -> None:
+        """Take `size` bytes for a part of another store's log. Raise ServiceNotAvailableError if less than half the reserve would be left.
+
+        A master uses its reserve for state, which its replica has to copy.
+        """
+        self.look_if_due(now_ms)
+        more = self.reserve_bytes - self.reserve_bytes // 2
+        if self.room + more < size:
+            self._look(now_ms)
+            if self.room + more < size:
+                raise ServiceNotAvailableError(
+                    f"disk of {self._path} has {self._space.free_bytes} bytes free; nothing is copied where less than half of the reserve "
+                    f"of {self.reserve_bytes} bytes would be left. Free some space: copying resumes automatically"
+                )
+        self.room -= size
+
     def status(self, now_ms: int, log_bytes: int) -> DiskStatus:
         """Look at the file system, and return its present use."""
         self._look(now_ms)
