@@ -59,10 +59,10 @@ async def is_replica(host: Host, config: BrokerConfig, security: ClientSecurity)
         directory.unlock()
     if config.replica_of is None:
         if found is not None and found.role is Role.REPLICA:
-            raise RoleError(
-                f"store {config.store_path()} is a replica's: start it with --replica-of HOST:PORT, and promote it then by "
-                "`lockstep replica promote`, if its master does not come back"
-            )
+            then = "and promote it then by `lockstep replica promote`, if its master does not come back"
+            if found.installing:
+                then = "of a master that runs: it is half a copy, which nobody can promote"
+            raise RoleError(f"store {config.store_path()} is a replica's: start it with --replica-of HOST:PORT, {then}")
         return False
     if not was_never_copied and (found is None or found.role is Role.REPLICA or found.instead_of != config.replica_of):
         return True
@@ -91,7 +91,9 @@ async def ask_before_start(
     for member, place in addresses.items():
         status = await ask_status(host, place, security)
         if status is not None and not status.store_id and status.role == Role.REPLICA and status.master == address:
-            answers[member] = CopyStatus(0, 0, may_have_forgotten=True)  # it has lost everything, and waits for this master to copy it
+            # It has lost what it had, if it is another member, or is about to read it, or waits for this master to mend it.
+            has_nothing = status.member != member or not own.may_have_forgotten
+            answers[member] = CopyStatus(0, 0, may_have_forgotten=True) if has_nothing else None
         elif status is None or status.store_id != store_id:
             answers[member] = None
         else:

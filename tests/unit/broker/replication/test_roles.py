@@ -123,6 +123,9 @@ def answer(**facts: Any) -> ReplicaStatus:
         (answer(may_have_forgotten=True), True, "promote it"),  # under this id it has everything, whatever it had lost before
         (answer(member="c"), True, StartVerdict()),
         (answer(store_id="", member="c", term=0, end=0), False, StartVerdict()),  # it waits for this master, to copy it
+        (answer(store_id="", member="c", term=0, end=0), True, StartVerdict()),
+        (answer(store_id="", term=0, end=0), False, StartVerdict()),  # it is starting, or damaged: this master lacks nothing
+        (answer(store_id="", term=0, end=0), True, StartVerdict(waiting_for=(NEW,))),  # it may have what this master lacks
         (answer(store_id="", member="c", term=0, end=0, master=NEW), False, StartVerdict(waiting_for=(NEW,))),
         (answer(store_id="another"), False, StartVerdict(waiting_for=(NEW,))),
         (None, False, StartVerdict(waiting_for=(NEW,))),
