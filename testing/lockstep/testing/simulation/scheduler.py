@@ -202,6 +202,7 @@ class Scheduler(base_events.BaseEventLoop):
     def _turn(self, process: Process) -> None:
         """Run the callbacks that are ready now; those that they schedule have another turn."""
         ready, self.running = process.ready, process
+        handle: asyncio.Handle | None = None
         for _ in range(len(ready)):
             if not ready or process.paused or process.stalled:
                 break
@@ -209,6 +210,7 @@ class Scheduler(base_events.BaseEventLoop):
             if not handle.cancelled():
                 self.steps += 1
                 handle._run()
+        handle = None  # as asyncio's loop does: from 3.13 on, the traceback of an error in the handle keeps this frame
         self.running = None
         if ready and not process.queued and not process.held:
             process.queued = True
