@@ -432,7 +432,8 @@ class RunningReplica:
             member = self._copy_identity
             if self._store is not store or member.role is Role.MASTER:
                 raise self._not_whole()
-            known = {each: address for each, address in state.replicas.items() if each != member.member}
+            mine = self.addresses[INTERNAL_LISTENER]  # also that of the member that this store was before it began anew
+            known = {each: address for each, address in state.replicas.items() if each != member.member and address != mine}
             promoted = CopyIdentity(
                 member.member, Role.MASTER, known=known, complete=member.complete, promoted=True, instead_of=self._master
             )

@@ -127,6 +127,11 @@ class ReplicaServer:
         """Return whether this copy was promoted because its master had stopped in order, and no nameserver has accepted it since."""
         return self.copy_identity is not None and self.copy_identity.complete
 
+    @property
+    def is_promoted(self) -> bool:
+        """Return whether this copy was a replica before it was a master."""
+        return self.copy_identity is not None and bool(self.copy_identity.instead_of)
+
     async def accepted(self) -> None:
         """Take note that a nameserver has accepted this start."""
         if self.copy_identity is not None and (self.copy_identity.complete or self.copy_identity.promoted):
@@ -326,7 +331,8 @@ class ReplicaServer:
     def _record_replicas(self) -> None:
         """Let each copy know where the others are: whoever is promoted asks them."""
         assert self.copy_identity is not None
-        known = {**self.copy_identity.known, **{replica.member: replica.address for replica in self.replicas.replicas.values()}}
+        known = {each: address for each, address in self.copy_identity.known.items() if each not in self._forgotten}
+        known |= {replica.member: replica.address for replica in self.replicas.replicas.values()}
         if self._state.record_replicas({**known, self.copy_identity.member: self._address()}):
             self.on_recorded()
 
