@@ -339,7 +339,7 @@ class RunningBroker:
         """Return when one nameserver has accepted this broker and none has refused it, or at once without nameservers.
 
         The mark of a restored backup is cleared then, and not before: a start that was refused or killed is repeated as the first one. A
-        start without nameservers keeps it. Raises RegistrationRefusedError.
+        start without nameservers keeps it, unless it is that of a promoted replica. Raises RegistrationRefusedError.
         """
         config, state, store, registration = self._settings.config, self.state, self.store, self.registration
         if config.nameservers():
@@ -357,6 +357,8 @@ class RunningBroker:
                 raise
             await store.clear_restored()
             await self.replicas.accepted()
+        elif self.replicas.is_promoted:  # nobody else decides about it, and its next start has to ask its replicas
+            await store.clear_restored()
         if config.trace_topic:  # now the layouts of the other brokers are known
             state.topics.create_system(TRACE_TOPIC)
 
