@@ -8,9 +8,9 @@ Each store that is opened is closed as a killed process leaves it: tables are ne
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -30,7 +30,7 @@ from lockstep.broker.replication.serving import REPLICA_LANE
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.broker.store.errors import StoreCorruptError
-from lockstep.broker.store.start.directory import StoreDirectory, locked_directory, parse_identity
+from lockstep.broker.store.start.directory import StoreDirectory, held_directory, locked_directory, parse_identity
 from lockstep.broker.store.start.snapshot import recorded_start
 from lockstep.protocol.bodies import ReplicaStatus
 from lockstep.protocol.command import Command
@@ -152,13 +152,8 @@ class RunningReplica:
     def _is_promoted(self) -> bool:
         return self._copy_identity.role is Role.MASTER
 
-    @contextmanager
-    def _locked(self) -> Iterator[StoreDirectory]:
-        with locked_directory(self._host.files, self._config.store_path()) as directory:
-            try:
-                yield directory
-            finally:
-                directory.unlock()
+    def _locked(self) -> AbstractContextManager[StoreDirectory]:
+        return held_directory(self._host.files, self._config.store_path())
 
     async def _live(self) -> None:
         while True:

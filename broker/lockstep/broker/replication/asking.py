@@ -6,7 +6,7 @@ from typing import ClassVar
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.replication.copy_identity import Role, read_copy_identity
 from lockstep.broker.replication.start_rules import CopyStatus, StartVerdict, judge_start
-from lockstep.broker.store.start.directory import locked_directory
+from lockstep.broker.store.start.directory import held_directory
 from lockstep.protocol.bodies import ReplicaStatus
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
@@ -53,10 +53,9 @@ async def is_replica(host: Host, config: BrokerConfig, security: ClientSecurity)
     """
     if config.replica_of is None and not host.files.exists(f"{config.store_path()}/lockstep/replica"):
         return False
-    with locked_directory(host.files, config.store_path()) as directory:
+    with held_directory(host.files, config.store_path()) as directory:
         found, term = await host.threads.run(read_copy_identity, directory), directory.terms()[0]
         was_never_copied = found is None and directory.has_log and not directory.is_restored
-        directory.unlock()
     if config.replica_of is None:
         if found is not None and found.role is Role.REPLICA:
             then = "and promote it then by `lockstep replica promote`, if its master does not come back"

@@ -11,7 +11,7 @@ from lockstep.broker.replication.copy_identity import CopyIdentity, Role, read_c
 from lockstep.broker.replication.log_parting import PartingAction
 from lockstep.broker.running_replica import RunningReplica
 from lockstep.broker.store.errors import StoreCorruptError
-from lockstep.broker.store.start.directory import StoreDirectory, locked_directory
+from lockstep.broker.store.start.directory import StoreDirectory, held_directory
 from lockstep.protocol.errors import TransportError
 from lockstep.protocol.headers.replication import ReplicaFollowReply
 from lockstep.runtime.security.client_security import NO_SECURITY
@@ -44,11 +44,8 @@ async def stored(files: SimFiles, count: int = 40) -> list[int]:
 
 
 def cut(files: SimFiles, position: int) -> None:
-    with locked_directory(files, PATH) as directory:
-        try:
-            cutting.cut_log(files, directory, config(), read_copy_identity(directory) or REPLICA, position)
-        finally:
-            directory.unlock()
+    with held_directory(files, PATH) as directory:
+        cutting.cut_log(files, directory, config(), read_copy_identity(directory) or REPLICA, position)
 
 
 @pytest.mark.parametrize("keep", [1, 9, 10, 21, 33, 39])
@@ -69,10 +66,9 @@ async def test_cut_leaves_no_snapshot_and_no_synced_position_above() -> None:
     files = SimFiles()
     ends = await stored(files)
     cut(files, ends[25])
-    with locked_directory(files, PATH) as directory:
+    with held_directory(files, PATH) as directory:
         assert directory.snapshot_positions() == [ends[20]]
         assert directory.load_synced() == ends[25]
-        directory.unlock()
 
 
 @pytest.mark.parametrize("action", [PartingAction.TRUNCATE, PartingAction.INSTALL])
@@ -82,10 +78,9 @@ async def test_copy_that_is_cut_or_begun_anew_is_another_member(action: PartingA
     replica = object.__new__(RunningReplica)
     replica._host = replace(host_of(files), threads=Inline())
     replica._config, replica._copy_identity, replica._master = BrokerConfig(store=PATH), REPLICA, "10.0.0.1:10911"
-    with locked_directory(files, PATH) as directory:
+    with held_directory(files, PATH) as directory:
         await replica._part(directory, ReplicaFollowReply(action, ends[25], 7, "store", "master"))
         identity = read_copy_identity(directory)
-        directory.unlock()
     assert identity == replica._copy_identity
     assert identity.member != REPLICA.member
     assert identity.forgot
@@ -102,9 +97,8 @@ async def test_copy_that_is_not_whole_is_not_started(installing: bool, monkeypat
     replica = object.__new__(RunningReplica)
     replica._host, replica._master, replica._peers = replace(host_of(files), threads=Inline()), "10.0.0.1:10911", NO_SECURITY
     replica._copy_identity, replica._damage = replace(REPLICA, installing=installing), None
-    with locked_directory(files, PATH) as directory:
+    with held_directory(files, PATH) as directory:
         assert await replica._prepare(directory) is not installing
-        directory.unlock()
 
 
 @pytest.mark.parametrize("power", [False, True])
@@ -120,9 +114,8 @@ async def test_cut_that_is_killed_at_any_operation_is_finished_by_the_next_start
             assert files.dead
         done = not files.dead
         files.crash(power=power)
-        with locked_directory(files, PATH) as directory:
+        with held_directory(files, PATH) as directory:
             identity = read_copy_identity(directory)
-            directory.unlock()
         if identity is not None and identity.cut_to is not None:
             cut(files, identity.cut_to)
         store, found = await recovered(files, segment_bytes=4096)
@@ -138,26 +131,24 @@ async def test_cut_that_is_killed_at_any_operation_is_finished_by_the_next_start
 async def test_damaged_file_says_what_to_do() -> None:
     files = SimFiles()
     await stored(files)
-    with locked_directory(files, PATH) as directory:
+    with held_directory(files, PATH) as directory:
         for text in (b"", b"[]", b'{"format": 2}', b'{"format": 1, "member": "x", "role": "king"}'):
             directory.replace(f"{directory.own}/replica", text)
             with pytest.raises(StoreCorruptError, match="/store/lockstep/replica is damaged"):
                 read_copy_identity(directory)
         save_copy_identity(directory, REPLICA)
         assert read_copy_identity(directory) == REPLICA
-        directory.unlock()
 
 
 async def test_removed_store_keeps_its_lock_what_was_set_aside_and_what_it_is() -> None:
     files = SimFiles()
     await stored(files)
-    with locked_directory(files, PATH) as directory:
+    with held_directory(files, PATH) as directory:
         save_copy_identity(directory, REPLICA)
         aside = directory.set_aside()
         directory.replace(f"{aside}/manifest.json", b"{}")
         directory.remove_all_but("replica")
         assert sorted(files.names) == ["/store/lock", "/store/lockstep/replica", f"{aside}/manifest.json"]
-        directory.unlock()
     store, found = await recovered(files, Recorded())
     assert found.end == 0
     await store.close()

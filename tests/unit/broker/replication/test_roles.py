@@ -14,7 +14,7 @@ from lockstep.broker.replication.installing import remove_store
 from lockstep.broker.replication.serving import ReplicaServer
 from lockstep.broker.replication.start_rules import CopyStatus, StartVerdict
 from lockstep.broker.store.config import FlushMode
-from lockstep.broker.store.start.directory import locked_directory
+from lockstep.broker.store.start.directory import held_directory
 from lockstep.protocol.bodies import ReplicaStatus
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.security.client_security import NO_SECURITY
@@ -33,17 +33,15 @@ class Inline:
 def host_with(identity: CopyIdentity | None, *, has_log: bool = False, is_restored: bool = False) -> Any:
     files = SimFiles(1)
     if has_log:
-        with locked_directory(files, "/store") as directory:
+        with held_directory(files, "/store") as directory:
             directory.make_own()
             directory.replace(f"{directory.own}/identity", b"")
             if is_restored:
                 directory.mark_restored()
-            directory.unlock()
     if identity is not None:
-        with locked_directory(files, "/store") as directory:
+        with held_directory(files, "/store") as directory:
             directory.make_own()
             save_copy_identity(directory, identity)
-            directory.unlock()
 
     return SimpleNamespace(files=files, threads=Inline())
 
@@ -100,13 +98,12 @@ def test_store_of_a_replica_is_no_master(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(("flush", "kept"), [(FlushMode.ASYNC, False), (FlushMode.SYNC, True)])
 async def test_copy_that_began_anew_is_another_member_after_a_power_cut(flush: FlushMode, kept: bool) -> None:
     host = host_with(None)
-    with locked_directory(host.files, "/store") as directory:
+    with held_directory(host.files, "/store") as directory:
         before = begin_as_replica(directory, SeededRandom(1), "boot-1", flush)
         await remove_store(host, directory, before)
         save_copy_identity(directory, before)  # the copy is whole
         assert begin_as_replica(directory, SeededRandom(2), "boot-1", flush).member == before.member
         assert (begin_as_replica(directory, SeededRandom(3), "boot-2", flush).member == before.member) is kept
-        directory.unlock()
 
 
 def answer(**facts: Any) -> ReplicaStatus:

@@ -479,6 +479,16 @@ def locked_directory(files: Files, path: str) -> Iterator[StoreDirectory]:
         raise misplaced(error, path) or StoreDiskError(f"store {path} can't be opened: {error}") from error
 
 
+@contextmanager
+def held_directory(files: Files, path: str) -> Iterator[StoreDirectory]:
+    """Lock the directory of a store as `locked_directory` does, and unlock it after the body."""
+    with locked_directory(files, path) as directory:
+        try:
+            yield directory
+        finally:
+            directory.unlock()
+
+
 def directories_above(path: str) -> list[str]:
     """Return the directories above a path, the nearest first, up to "/" or, for a relative path, to "."."""
     above = []
