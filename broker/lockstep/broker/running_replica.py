@@ -63,12 +63,22 @@ SAVE_S = 1
 ANSWER_MS = 5_000
 
 
+class RottenLogError(StoreCorruptError):
+    """A scrub has found damage at `positions` of the log."""
+
+    def __init__(self, text: str, positions: AbstractSet[int]) -> None:
+        super().__init__(text, position=min(positions))
+        self.positions = frozenset(positions)
+
+
 @dataclass(frozen=True, slots=True)
 class CopyDamage:
     """Why a copy can't be used as it is."""
 
     position: int
     """Where in the log, -1 outside of it."""
+    positions: frozenset[int]
+    """All places that were found."""
     what: str
     times: int
     """How often it was found. It is mended after each time."""
@@ -199,8 +209,9 @@ class RunningReplica:
         """Let the next `_prepare` mend it, after a pause if it was mended twice already: then the master has the same."""
         before, position = self._damage, error.position
         times = before.times + 1 if before is not None and before.position == position else 1
-        self._damage = CopyDamage(position, str(error), times)
-        self._replaced.add(position)
+        positions = error.positions if isinstance(error, RottenLogError) else frozenset({position})
+        self._damage = CopyDamage(position, positions, str(error), times)
+        self._replaced |= positions
         log_limited(log, "error", "replica.damaged", position=position, error=str(error), then="its master is asked for what is damaged")
         if times > MENDED_TIMES:
             await asyncio.sleep(SAME_DAMAGE_PAUSE_S)
@@ -231,7 +242,7 @@ class RunningReplica:
                 if is_new or damage is None or not damage.may_be_of_a_file:
                     await self._install(directory, endpoint, log_start)
                 else:
-                    await self._repair(directory, endpoint, log_start, damage.position)
+                    await self._repair(directory, endpoint, log_start, damage.positions)
             finally:
                 endpoint.close("the store of the replica is ready")
         except (LockstepError, TimeoutError) as error:
@@ -249,14 +260,13 @@ class RunningReplica:
         await Install(self._host, directory, config.store_config(), config.identity(), endpoint).run(self._copy_identity, log_start)
         self._copy_identity = replace(self._copy_identity, installing=False)
 
-    async def _repair(self, directory: StoreDirectory, endpoint: Endpoint, log_start: int, damaged: int) -> None:
+    async def _repair(self, directory: StoreDirectory, endpoint: Endpoint, log_start: int, damaged: AbstractSet[int]) -> None:
         """Replace damaged files by the master's, below what is known to be confirmed; cut the rest."""
         text = directory.read(f"{directory.own}/identity")
         assert text is not None
         identity, confirmed = parse_identity(text, f"{directory.own}/identity"), self._copy_identity.confirmed
         starts = set(await self._host.threads.run(broken_files, self._host.files, directory, identity, confirmed))
-        if damaged < confirmed:
-            starts.add(damaged - damaged % identity.segment_bytes)
+        starts |= {position - position % identity.segment_bytes for position in damaged if position < confirmed}
         if not confirmed or any(start < log_start for start in starts):
             await self._begin_anew(directory, "what is damaged can't be replaced by a part of the master's log")
             return
@@ -476,13 +486,13 @@ class RunningReplica:
 async def scrub(store: Store, following: Following, replaced: AbstractSet[int]) -> None:
     """Compare what is applied with itself and with the consume queues, repeatedly: when the log has caught up first, and hourly.
 
-    Raises StoreCorruptError for damage of the log, but not for `replaced`: what the master has there is damaged as well.
+    Raises RottenLogError for damage of the log, but not for `replaced`: what the master has there is damaged as well.
     """
     rest_s = SCRUB_FIRST_MS / 1000
     while not following.is_stopping:
         await following.wait_noteworthy(rest_s)
         await store.scrubber.run(lambda: following.is_stopping)
         if found := store.scrubber.found.keys() - replaced:
-            position = min(found)
-            raise StoreCorruptError(f"the log is damaged at {position}: {store.scrubber.found[position].reason}", position=position)
+            reason = store.scrubber.found[min(found)].reason
+            raise RottenLogError(f"the log is damaged at {len(found)} places, first at {min(found)}: {reason}", found)
         rest_s = SCRUB_REST_MS / 1000

@@ -9,9 +9,9 @@ import pytest
 from lockstep.broker import running_replica
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role, save_copy_identity
-from lockstep.broker.running_replica import RunningReplica, scrub
+from lockstep.broker.running_replica import RottenLogError, RunningReplica, scrub
 from lockstep.broker.store.errors import StoreCorruptError
-from lockstep.broker.store.start.directory import locked_directory
+from lockstep.broker.store.start.directory import held_directory
 from lockstep.protocol.errors import StoreError
 from lockstep.protocol.names import INTERNAL_LISTENER
 from lockstep.runtime.security.client_security import NO_SECURITY
@@ -48,12 +48,11 @@ async def test_damage_is_mended_by_a_file_then_by_a_new_copy_then_after_pauses(
     replica._is_blank = False
     replica._copy_identity, replica._master, replica._peers = CopyIdentity("a", Role.REPLICA), "10.0.0.1:10911", NO_SECURITY
     replica.addresses = {INTERNAL_LISTENER: "10.0.0.2:10911"}
-    with locked_directory(files, PATH) as directory:
+    with held_directory(files, PATH) as directory:
         directory.make_own()
         save_copy_identity(directory, replica._copy_identity)
         for name in ("identity", "proof"):
             directory.replace(f"{directory.own}/{name}", b"")
-        directory.unlock()
 
     async def connected(*_: object, **__: object) -> Any:
         return SimpleNamespace(close=lambda reason: None)
@@ -86,7 +85,7 @@ async def test_damage_is_mended_by_a_file_then_by_a_new_copy_then_after_pauses(
 
 
 async def test_scrub_goes_on_over_damage_that_the_masters_bytes_have_too() -> None:
-    passes = [{5: "bad", 9: "bad"}, {5: "bad"}, {}]
+    passes = [{5: "bad", 9: "bad", 12: "bad"}, {5: "bad"}, {}]
     following = SimpleNamespace(is_stopping=False)
 
     async def at_once(_seconds: float) -> None:
@@ -98,8 +97,8 @@ async def test_scrub_goes_on_over_damage_that_the_masters_bytes_have_too() -> No
     scrubber = SimpleNamespace(found={}, run=run)
     following.wait_noteworthy = at_once
     store: Any = SimpleNamespace(scrubber=scrubber)
-    with pytest.raises(StoreCorruptError) as raised:
+    with pytest.raises(RottenLogError) as raised:
         await scrub(store, following, {5})  # type: ignore[arg-type]
-    assert raised.value.position == 9
+    assert raised.value.positions == {9, 12}
     await scrub(store, following, {5})  # type: ignore[arg-type]
     assert not passes
