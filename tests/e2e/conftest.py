@@ -7,6 +7,7 @@ import pytest
 
 from support.cluster import MEASURED, Cluster, Report, running_cluster
 from support.hostile_world import World, checked_world, hostile_world
+from support.small_disk import small_disk
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,6 +19,12 @@ def _forking(forked_programs: None) -> None:
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
     async with running_cluster(tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk") as path:
+        yield path
 
 
 @pytest.fixture(scope="module")

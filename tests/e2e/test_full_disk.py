@@ -7,7 +7,6 @@ above the free space of the real disk.
 import asyncio
 import re
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,32 +21,11 @@ from support.background import Background, background
 from support.http import fetch
 from support.native import Member, Native, Stream, native
 from support.processes import LIMIT_S, run_program
+from support.small_disk import DISK_MIB, MIB, RESERVE_BYTES, fill_disk
 
 pytestmark = pytest.mark.e2e
 
-MIB = 1 << 20
-DISK_MIB = 24
-RESERVE_BYTES = DISK_MIB * MIB * 5 // 100
 BODY = bytes(64 * 1024)
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a small file system, a third of which is taken by `ballast`."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m", "lockstep-test", str(path)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(
-            f"a tmpfs can't be mounted here ({mounted.stderr.strip()}); test_reserve_above_the_free_space_rejects_only_sends covers it"
-        )
-    try:
-        (path / "ballast").write_bytes(bytes(DISK_MIB // 3 * MIB))
-        yield path
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 def command(store: Path, *options: str) -> tuple[str, ...]:
@@ -60,17 +38,6 @@ def serving(folder: Path, store: Path, *options: str) -> Iterator[tuple[Backgrou
     """Start a broker; return it and its address."""
     with background(folder, "broker", "-m", *command(store, *options), ready="broker.started") as broker:
         yield broker, broker.started("broker.started")["address"]
-
-
-def fill(disk: Path) -> None:
-    """Fill the disk to the last byte."""
-    with (disk / "filler").open("wb", buffering=0) as file:
-        try:
-            while file.write(bytes(64 * 1024)):
-                pass
-        except OSError:
-            pass
-    assert shutil.disk_usage(disk).free == 0
 
 
 async def send_until_refused(client: Native, stream: Stream) -> tuple[int, str]:
@@ -159,7 +126,7 @@ async def test_failed_write_ends_the_broker_without_a_response_and_loses_nothing
             for _ in range(20):
                 await client.done(RequestCode.SEND_RECORDS, *stream.frame(BODY))
             await member.commit(epoch, 7)
-            fill(disk)
+            fill_disk(disk)
             write = sends_until_it_ends(client, stream) if what == "send" else locks_until_it_ends(member)
             with pytest.raises(TransportError):
                 await write
