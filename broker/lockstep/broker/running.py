@@ -359,6 +359,7 @@ class RunningBroker:
             await self.replicas.accepted()
         elif self.replicas.is_promoted:  # nobody else decides about it, and its next start has to ask its replicas
             await store.clear_restored()
+            await self.replicas.accepted()
         if config.trace_topic:  # now the layouts of the other brokers are known
             state.topics.create_system(TRACE_TOPIC)
 

@@ -129,11 +129,11 @@ class ReplicaServer:
 
     @property
     def is_promoted(self) -> bool:
-        """Return whether this copy was a replica before it was a master."""
-        return self.copy_identity is not None and bool(self.copy_identity.instead_of)
+        """Return whether this is the first start of a copy that was promoted."""
+        return self.copy_identity is not None and self.copy_identity.promoted
 
     async def accepted(self) -> None:
-        """Take note that a nameserver has accepted this start."""
+        """Take note that a nameserver has accepted this start, or that there is none to do so."""
         if self.copy_identity is not None and (self.copy_identity.complete or self.copy_identity.promoted):
             await self._save(lambda identity: replace(identity, complete=False, promoted=False))
 
