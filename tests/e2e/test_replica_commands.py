@@ -48,7 +48,8 @@ class Pair:
         async with asyncio.timeout(WAIT_S):
             while True:
                 found = await self.copies()
-                if found.get(replica, {}).get("in_set"):
+                of_replica = found.get(replica, {})
+                if of_replica.get("in_set") and of_replica.get("connected"):
                     return found
                 await asyncio.sleep(LOOK_S)
 
