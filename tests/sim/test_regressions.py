@@ -28,6 +28,10 @@ FOUND = {
         20571,
     ),
     "a checker did not let a broadcasting member handle new messages at offsets that it had reported as lost": ("swarm", 831830727),
+    "a checker judged a place by the message that it got after a power cut, as no response had named the one before": (
+        "swarm",
+        523319745,
+    ),
     "the done ranges of a commit were dropped because a dead letter had moved the progress past its offset": ("lanes", 25),
     "a client id that another user had tried to take was refused to its owner": ("access", 1),
     "a member without rights lost its queues before it knew": ("access", 3),

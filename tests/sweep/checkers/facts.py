@@ -309,6 +309,19 @@ class Deletions:
         return any(older[0] < event.counter < newer[0] for event in self._sent.get(topic, ()))
 
 
+class Losses:
+    """When queues may have lost messages, so that others got their offsets: power cuts of their broker, deletions of their topic."""
+
+    def __init__(self, history: History) -> None:
+        brokers = Brokers(history)
+        self._cuts = {name: [history.events[place].t for place in brokers.all_cuts(name)] for name in brokers.lives}
+        self._deletions = Deletions(history)
+
+    def between(self, queue: QueueKey, since: float, until: float) -> bool:
+        cut = any(since <= t <= until for t in self._cuts.get(queue.broker, ()))
+        return cut or self._deletions.within(queue.topic, since, until)
+
+
 def holders(history: History) -> dict[QueueEpoch, GrantReceived]:
     """Return the grant that the client of each epoch received first, by (queue, epoch)."""
     found: dict[QueueEpoch, GrantReceived] = {}

@@ -1,17 +1,18 @@
 """Facts about messages for several checkers: their places, the consumers that may pass over them, and their acknowledgements."""
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from math import inf
+from operator import itemgetter
 
 from lockstep.protocol.codes import ResponseCode
 from lockstep.protocol.names import DLQ_PREFIX
-from sweep.checkers.facts import Brokers
-from sweep.events.consumers import CallBegan, ConcurrentCallBegan, ConsumerStarted, QueueGapSeen
+from sweep.checkers.facts import Brokers, Losses
+from sweep.events.consumers import ConsumerStarted, QueueGapSeen
 from sweep.events.locks import ClassicLocked, LockGranted, LockRefused
 from sweep.events.producers import DelayedSendAcked, SendAcked, SendBegan
 from sweep.events.progress import ProgressReset, PullReceived, ResetSent
-from sweep.events.readers import PollReturned, ReaderStarted
+from sweep.events.readers import ReaderStarted
 from sweep.events.sends import DeadLetterResponded, DeadLetterSent, FrameResponded, FrameWritten
 from sweep.events.universe import CopyStored, MessageStored, ReadingEnded
 from sweep.history import History, ItemVerdict, QueueKey
@@ -39,28 +40,6 @@ class Messages:
         for found in history.of(MessageStored):
             self.places.setdefault(found.body, []).append(found)
         self.read: dict[QueueKey, ReadingEnded] = {event.queue: event for event in history.of(ReadingEnded)}
-        self._responded: dict[StoredPlace, list[tuple[float, bytes]]] = {}
-        written = {event.request: event.bodies for event in history.of(FrameWritten)}
-        for response in history.of(FrameResponded):
-            for number, body in enumerate(written.get(response.request, ()) if response.offset >= 0 else ()):
-                self._responded.setdefault((response.queue, response.offset + number), []).append((response.t, body))
-        self._unacknowledged: dict[StoredPlace, set[tuple[float, bytes]]] = {}
-        """Messages that were delivered from a place although no response named it, and when their sends began."""
-        for place, body in _delivered(history):
-            if body in self.began and all(body != known for _, known in self._responded.get(place, ())):
-                self._unacknowledged.setdefault(place, set()).add((self.began[body].t, body))
-
-    def tags_at(self, place: StoredPlace, t: float) -> set[str]:
-        """Return the tags of the messages that may have been stored at this place at `t`; empty if none is known.
-
-        These are the last message that a response placed there by then (a power cut may remove it, and another message gets its offset),
-        messages that may have been stored without a response (a delayed message, for example), and the message of the final reading.
-        """
-        stored = self.stored.get(place)
-        bodies = [] if stored is None else [stored.body]
-        bodies += [body for responded, body in self._responded.get(place, ()) if responded <= t < inf][-1:]
-        bodies += [body for began, body in self._unacknowledged.get(place, ()) if began <= t < inf]
-        return {self.began[body].tags for body in bodies if body in self.began}
 
     def acknowledged(self, body: bytes) -> SendAcked | DelayedSendAcked | None:
         return self.acked.get(body) or self.delayed.get(body)
@@ -79,13 +58,32 @@ class Messages:
         return calm_t if acked is None else max(calm_t, acked.t)
 
 
-def _delivered(history: History) -> Iterator[tuple[StoredPlace, bytes]]:
-    """Yield the messages that were delivered to listeners and polls."""
-    calls: list[CallBegan | PollReturned] = [*history.of(CallBegan), *history.of(PollReturned)]
-    for call in calls:
-        yield from (((call.queue.stored, offset), body) for offset, body in call.messages)
-    for shared in history.of(ConcurrentCallBegan):
-        yield from (((shared.queue.stored, given.offset), given.body) for given in shared.given)
+class PlaceHistory:
+    """Which message was at a place at a time. It changes only by a loss (`Losses`): the queue ends before the place, and grows again."""
+
+    def __init__(self, history: History) -> None:
+        self._losses = Losses(history)
+        self._named: dict[StoredPlace, list[tuple[float, bytes]]] = {}
+        """Place → (when, message), in order: what responses to sends named, and at the end (inf) the final reading."""
+        written = {event.request: event.bodies for event in history.of(FrameWritten)}
+        for response in history.of(FrameResponded):
+            for number, body in enumerate(written.get(response.request, ()) if response.offset >= 0 else ()):
+                self._named.setdefault((response.queue, response.offset + number), []).append((response.t, body))
+        for stored in history.of(MessageStored):
+            self._named.setdefault((stored.queue, stored.offset), []).append((inf, stored.body))
+
+    def body_at(self, place: StoredPlace, t: float) -> bytes | None:
+        """Return the message that was at this place, which was not empty, at `t`; None if it is not known.
+
+        A message without a response may have been there, and be lost: the names before and after `t` hold only up to the next loss.
+        """
+        named = self._named.get(place, [])
+        at = bisect_right(named, t, key=itemgetter(0))
+        before, after = named[:at][-1:], named[at:][:1]
+        if before and after and before[0][1] == after[0][1]:
+            return before[0][1]
+        held = [body for when, body in before + after if not self._losses.between(place[0], min(when, t), max(when, t))]
+        return held[0] if held else None
 
 
 class Passes:
@@ -93,6 +91,7 @@ class Passes:
 
     def __init__(self, history: History, messages: Messages) -> None:
         self.messages = messages
+        self._places = PlaceHistory(history)
         self._expressions: dict[tuple[int, str, str], set[str]] = {}
         """(process, group, topic) → tags; empty: everything is wanted."""
         self._gaps = reported_gaps(history)
@@ -123,21 +122,22 @@ class Passes:
                     if found.queue.broker == copy.queue.broker:
                         key = found.queue._replace(group=group), found.offset
                         self._dead_letters[key] = -inf  # parks.py checks why and in which order dropped keys are copied
-        self._pull_times: dict[tuple[int, QueueKey], list[float]] = {}
-        """(process, queue) → times of the pull responses that named the position of the process."""
+        self._pull_times: dict[tuple[int, QueueKey], list[tuple[float, float]]] = {}
+        """(process, queue) → when the pull responses that named the position of the process arrived, and when they were written."""
         for pull in history.of(PullReceived):
             if pull.gap is not None:
                 self._gaps.setdefault(pull.queue, []).append(pull.gap)
             if pull.code in _POSITION_CODES and pull.key is None:
-                self._pull_times.setdefault((pull.process, pull.queue), []).append(pull.t)
+                self._pull_times.setdefault((pull.process, pull.queue), []).append((pull.t, pull.response_t))
         self._skipped = _skipped(history)
 
     def may_pass(self, queue: QueueKey, offset: int, process: int, t: float = inf) -> bool:
         """Return whether the consumer may pass over the offset at `t`; inf: over the message of the final reading."""
         wanted = self._expressions.get((process, queue.group, queue.topic))
         if wanted:
-            tags = self.messages.tags_at((queue.stored, offset), self._last_pull_t(process, queue, t))
-            if not tags or tags - wanted:
+            body = self._places.body_at((queue.stored, offset), self._last_pull_t(process, queue, t))
+            sent = None if body is None else self.messages.began.get(body)
+            if sent is None or sent.tags not in wanted:
                 return True
         dead_t = self._dead_letters.get((queue, offset))
         if dead_t is not None and dead_t <= t:
@@ -145,10 +145,10 @@ class Passes:
         return lies_in(offset, self._gaps.get(queue, ()))
 
     def _last_pull_t(self, process: int, queue: QueueKey, t: float) -> float:
-        """Return the time of the last pull response: a message that got the offset since, after a power cut, was not passed over."""
+        """Return when the broker wrote the last pull response: a message that got the offset since was not passed over."""
         times = self._pull_times.get((process, queue), [])
-        at = bisect_right(times, t)
-        return times[at - 1] if at and t < inf else t
+        at = bisect_right(times, t, key=itemgetter(0))
+        return times[at - 1][1] if at and t < inf else t
 
     def skipped(self, queue: QueueKey, offset: int) -> bool:
         """Return whether a reset moved the group's progress forward over it."""

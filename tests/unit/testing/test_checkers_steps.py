@@ -3,10 +3,11 @@
 from support.histories import C1, C2, HELD, HistoryBuilder, P, assert_faults, epoch
 from sweep.checkers import subscriptions
 from sweep.checkers.steps import check
-from sweep.events.consumers import ConcurrentCallBegan, ConsumerStarted, QueueGapSeen, ReceivedMessage
+from sweep.events.consumers import ConsumerStarted, QueueGapSeen
 from sweep.events.producers import SendBegan
 from sweep.events.progress import CommitSent, PullReceived
-from sweep.history import CallResult, QueueKey
+from sweep.events.sends import FrameResponded, FrameWritten, LayoutSent
+from sweep.history import CallResult
 
 COUNTED, IGNORED = CallResult.COUNTED, CallResult.CANCEL_IGNORED
 
@@ -76,28 +77,34 @@ def test_message_that_its_member_does_not_subscribe_to_is_a_violation() -> None:
     assert_faults(subscriptions.check, rows)
 
 
-def test_filtered_message_may_be_lost_by_a_power_cut_and_its_offset_reused() -> None:
-    """One that is known only from a call of another group was delayed: its sender does not learn its offset."""
+def test_filtered_message_may_be_lost_and_its_offset_reused() -> None:
+    """The member passes over offset 0, where a message with the given tag was. At the end m0 is there, with the tag A, which it wants."""
 
-    def lost(tag: str) -> HistoryBuilder:
-        builder = subscribed(tag, b"lost", "A").call(2, 2.1, 1, 1).committed(2.4, 1, 2)
-        return builder.sent(3, b"m0", 0, tags="A").read(9, b"m0", b"m1")
+    def passed(tag: str, named: float | None = 0.601, *, pulled: float = 1.9, code: int = 0) -> HistoryBuilder:
+        """`named`: when a response named the place of that message, if ever. `pulled`: when the response to a pull arrived, sent at 1.9."""
+        builder = HELD.add(ConsumerStarted, 0.5, C1, expressions=(("orders", "A"),)).sent(0.7, b"m1", 1, tags="A")
+        builder = builder.add(SendBegan, 0.6, P, body=b"lost", tags=tag).add(FrameWritten, 0.6, P, bodies=(b"lost",), request=9)
+        builder = builder if named is None else builder.add(FrameResponded, named, offset=0, request=9)
+        return builder.add(PullReceived, pulled, C1, epoch=epoch(1), code=code, response_t=1.9).call(2, 2.1, 1, 1)
 
-    def called(tag: str, sent_t: float = 0.6) -> HistoryBuilder:
-        builder = subscribed("A", expression="A").call(2, 2.1, 1, 1).committed(2.4, 1, 2).add(SendBegan, sent_t, P, body=b"lost", tags=tag)
-        shared = {"queue": QueueKey("mailing", "broker-a", "orders", 0), "given": (ReceivedMessage(0, b"lost", 0, 0),), "call": 9}
-        return builder.add(ConcurrentCallBegan, 2.2, C2, **shared).read(9, b"m0", b"m1")
+    def replaced(builder: HistoryBuilder, t: float = 3) -> HistoryBuilder:
+        return builder.sent(t, b"m0", 0, tags="A").committed(3.4, 1, 2).read(9, b"m0", b"m1")
 
-    def late(tag: str, code: int) -> HistoryBuilder:
-        builder = subscribed(tag, b"lost", "A").add(PullReceived, 1.9, C1, epoch=epoch(1), code=code).call(2, 2.1, 1, 1)
-        return builder.sent(3, b"m0", 0, tags="A").committed(3.4, 1, 2).read(9, b"m0", b"m1")
+    def cut(builder: HistoryBuilder) -> HistoryBuilder:
+        return replaced(builder.power_cut(2.5, 2.6))
 
-    assert_faults(check, {
-        "filtered": (lost("B"), ""), "wanted": (lost("A"), "O5 R4a"), "filtered, from another group": (called("B"), ""),
-        "wanted, from another group": (called("A"), "O5 R4a"), "not there yet": (called("B", 2.5), "O5 R4a"),
-        **{f"replaced before the commit, pulled with {code}": (late("B", code), "O5" if code == 21 else "") for code in (0, 19, 20, 21)},
-        **{f"wanted and replaced, pulled with {code}": (late("A", code), "O5 R4a") for code in (0, 19, 20, 21)},
-    })  # fmt: skip
+    rows = {}
+    for tag, laws in (("A", "O5 R4a"), ("B", "")):
+        rows |= {
+            f"{tag}, named before": (cut(passed(tag)), laws),
+            f"{tag}, named in the response to a repetition": (cut(passed(tag, 2.2)), laws),
+            f"{tag}, the topic deleted": (replaced(passed(tag, 2.2).add(LayoutSent, 2.5, P, counter=2, deleted=True)), laws),
+            f"{tag}, lost before the pull arrives": (replaced(passed(tag, pulled=1.99).power_cut(1.95, 1.96), 1.97), laws),
+            f"{tag}, never named": (cut(passed(tag, None)), ""),
+            f"{tag}, never named and not lost": (replaced(passed(tag, None)), "O5 R4a"),
+            **{f"{tag}, pulled with {code}": (cut(passed(tag, code=code)), laws or ("O5" if code == 21 else "")) for code in (19, 20, 21)},
+        }
+    assert_faults(check, rows)
 
 
 def test_commit_of_a_call_that_ignored_its_cancellation_needs_a_release_that_was_lost_or_sent_later() -> None:
