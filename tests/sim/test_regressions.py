@@ -32,6 +32,7 @@ FOUND = {
         "swarm",
         523319745,
     ),
+    "a checker expected a broadcasting member to heed a response that arrived after its grant had ended": ("broadcast", 339034094),
     "the done ranges of a commit were dropped because a dead letter had moved the progress past its offset": ("lanes", 25),
     "a client id that another user had tried to take was refused to its owner": ("access", 1),
     "a member without rights lost its queues before it knew": ("access", 3),

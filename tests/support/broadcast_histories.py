@@ -4,7 +4,15 @@ from typing import Self
 
 from lockstep.protocol.codes import ResponseCode
 from support.histories import C1, HistoryBuilder, Where
-from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberStarted, MemberStopBegan, MemberStopped
+from sweep.events.members import (
+    MemberAssigned,
+    MemberCallBegan,
+    MemberCallEnded,
+    MemberRevoked,
+    MemberStarted,
+    MemberStopBegan,
+    MemberStopped,
+)
 from sweep.events.progress import PullReceived
 from sweep.events.universe import Fault
 from sweep.history import CallResult, QueueKey
@@ -28,6 +36,9 @@ class BroadcastHistoryBuilder(HistoryBuilder):
 
     def assigned(self, t: float, offset: int, where: Where = C1, grant: int = 1) -> Self:
         return self.add(MemberAssigned, t, where, queue=N, epoch=grant, offset=offset)
+
+    def revoked(self, t: float, where: Where = C1, grant: int = 1) -> Self:
+        return self.add(MemberRevoked, t, where, queue=N, epoch=grant)
 
     def called(
         self, begin: float, end: float | None, *offsets: int, where: Where = C1, grant: int = 1, result: CallResult = CallResult.SUCCESS

@@ -17,10 +17,19 @@ from lockstep.client import (
     OrderlyContext,
     PushConsumer,
     QueueAssigned,
+    QueueRevoked,
 )
 from lockstep.protocol.bodies import ConsumeFromWhere
 from sweep.consumers import GroupRunner, ListenerError, call_takes_s
-from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberStarted, MemberStopBegan, MemberStopped
+from sweep.events.members import (
+    MemberAssigned,
+    MemberCallBegan,
+    MemberCallEnded,
+    MemberRevoked,
+    MemberStarted,
+    MemberStopBegan,
+    MemberStopped,
+)
 from sweep.history import CallResult, QueueKey
 from sweep.settings import TOPIC
 
@@ -99,6 +108,8 @@ class BroadcastRunner(GroupRunner):
             queue = self._key(event.queue)
             epoch = self._grants[queue] = event.epoch or 0
             self._universe.history.append(MemberAssigned(*self._universe.origin(), queue, epoch, event.offset))
+        elif isinstance(event, QueueRevoked):
+            self._universe.history.append(MemberRevoked(*self._universe.origin(), self._key(event.queue), event.epoch or 0))
         else:
             super()._event(event)
 

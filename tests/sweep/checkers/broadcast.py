@@ -9,8 +9,10 @@
 
 An ordered listener has handled a message when a call of it succeeded, a concurrent one when its call ended, with success or not. Under
 async flush a power cut of a broker gives offsets to other messages: a member that was past them may leave these out, unless a pull reported
-it, and then all messages are repeated.
+it to a grant that had not ended, and then all messages are repeated.
 """
+
+from math import inf
 
 from lockstep.protocol.order import skips
 from sweep.checkers.delivery import RECOVERY_S
@@ -21,7 +23,7 @@ from sweep.checkers.pulls import went_back
 from sweep.checkers.violation import Violation, process_name
 from sweep.events.consumers import QueueGapSeen
 from sweep.events.locks import LockSent
-from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberStarted, MemberStopBegan
+from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberRevoked, MemberStarted, MemberStopBegan
 from sweep.events.progress import CommitSent, ProgressResponded, PullReceived
 from sweep.events.sends import DeadLetterSent, FrameWritten, SendBackSent
 from sweep.events.universe import CalmBegan, MessageStored, ProcessEnded
@@ -227,9 +229,18 @@ class _Excuses:
         brokers = Brokers(history)
         places = {name: brokers.lossy_cuts(name) for name in brokers.lives}
         self._cuts = {name: [history.events[place].t for place in found] for name, found in places.items()}
-        self._pulls: dict[MemberQueue, list[PullReceived]] = {}
-        for pull in history.of(PullReceived):
-            self._pulls.setdefault((pull.machine, pull.queue), []).append(pull)
+        self._pulls: dict[MemberQueue, list[tuple[PullReceived, bool]]] = {}
+        """Each with whether it told the member that the queue had lost its end."""
+        held: dict[tuple[int, QueueKey], float] = {}
+        """(process, queue) → when the grant began that has not ended."""
+        for event in history:
+            if isinstance(event, MemberAssigned):
+                held[event.process, event.queue] = event.t
+            elif isinstance(event, MemberRevoked):
+                held.pop((event.process, event.queue), None)
+            elif isinstance(event, PullReceived):
+                told = went_back(event) and held.get((event.process, event.queue), inf) <= event.request_t
+                self._pulls.setdefault((event.machine, event.queue), []).append((event, told))
         self._ends: dict[int, list[float]] = {}
         """Process → when it, or its consumer, began to end."""
         for end in (*history.of(ProcessEnded), *history.of(MemberStopBegan)):
@@ -246,13 +257,14 @@ class _Excuses:
         return max(self._cuts.get(broker, ()), default=-1.0)
 
     def unseen(self, place: MemberQueue, offset: int) -> bool:
-        """Return whether the member was past this offset when its broker lost messages, and no pull reported it afterwards."""
+        """Return whether the member was past this offset when its broker lost messages, and no pull of a grant that it still had reported
+        it afterwards."""
         seen, cuts = 0, iter(self._cuts.get(place[1].broker, ()))
         cut, hidden = next(cuts, None), 0
-        for pull in sorted(self._pulls.get(place, ()), key=lambda pull: pull.request_t):
+        for pull, told in sorted(self._pulls.get(place, ()), key=lambda one: one[0].request_t):
             while cut is not None and pull.request_t >= cut:
                 hidden, cut = max(hidden, seen), next(cuts, None)
-            if went_back(pull) and self._heeded(pull):
+            if told and self._heeded(pull):
                 seen = hidden = 0
             elif pull.next_offset is not None:
                 seen = max(seen, pull.next_offset)

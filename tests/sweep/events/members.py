@@ -45,6 +45,14 @@ class MemberAssigned(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class MemberRevoked(Event):
+    """The consumer notified its user that the queue is no longer its own: responses to pulls of this grant are not read any more."""
+
+    queue: QueueKey
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemberCallBegan(Event):
     """The listener was called; written by its first statement."""
 

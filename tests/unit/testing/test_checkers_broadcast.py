@@ -65,12 +65,17 @@ def test_member_must_start_at_consume_from_where() -> None:
 
 
 def test_member_past_the_lost_end_of_a_queue_may_miss_messages_that_reuse_its_offsets() -> None:
-    """Unless it was told to begin the queue again, and had the time for it."""
-    told = FIRST.pulled(2, 0, 5).power_cut(10).pulled(12, 5, 0, moved=True)
+    """Unless it was told to begin the queue again, and had the time for it. A response after the end of its grant tells nobody."""
+    cut = FIRST.pulled(2, 0, 5).power_cut(10)
+    told, released = cut.pulled(12, 5, 0, moved=True), cut.revoked(11.999)
+    late = released.pulled(12, 5, 0, moved=True)
     assert_faults(check, {
         "no cut": (FIRST.pulled(2, 0, 2), "B2"), "a cut": (FIRST.pulled(2, 0, 2).power_cut(10), ""),
         "a cut, and it had seen only m0": (FIRST.pulled(2, 0, 1).power_cut(10), "B2"), "told": (told, "B2"),
         "told, and dead": (told.killed(12.5, C1), ""), "begun again, and dead": (told.killed(12.5, C1).assigned(12.1, 0, grant=2), "B2"),
+        "told, and its grant ended": (told.revoked(12.001), "B2"), "its grant had ended": (late, ""),
+        "the grant of its request had ended": (released.assigned(11.9995, 5, grant=2).pulled(12, 5, 0, moved=True), ""),
+        "its grant had ended, and the next was told": (late.assigned(13, 5, grant=2).pulled(14, 5, 0, moved=True), "B2"),
     })  # fmt: skip
 
 
