@@ -316,19 +316,23 @@ async def test_closing_a_connecting_link_fails_its_waiters(links: Callable[..., 
         await waiting
 
 
-async def test_closing_during_the_handshake_leaves_no_connection(links: Callable[..., Watched]) -> None:
+@pytest.mark.parametrize("ends", [False, True], ids=["within", "at its end"])
+async def test_closing_during_the_handshake_leaves_no_connection(links: Callable[..., Watched], ends: bool) -> None:
     async with serving(echo) as server:
         watched = links(lambda: server.addresses["internal"])
         begun = asyncio.Event()
 
         async def handshake(endpoint: Endpoint) -> None:
             begun.set()
-            await asyncio.Event().wait()
+            if not ends:
+                await asyncio.Event().wait()
 
         watched.link._on_connected = handshake
         watched.link.start()
         await begun.wait()
-        await watched.link.close()
+        assert watched.link.current is None
+        async with asyncio.timeout(5):
+            await watched.link.close()
         await until(lambda: not server.endpoints, "closed")
 
 

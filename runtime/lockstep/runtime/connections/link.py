@@ -159,6 +159,7 @@ class Link:
             if not waiter.done():
                 waiter.set_exception(TransportError(f"{self._label()}: the link is closed"))
         for endpoint in ending:
+            endpoint.close(reason)  # it was kept, and the link was not up yet
             await endpoint.wait_closed()
 
     def abandon(self) -> None:
