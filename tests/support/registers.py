@@ -98,6 +98,8 @@ class RegisterServer:
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
         self.process.send_signal(number)
+        if number == signal.SIGSTOP:
+            os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)  # it may answer until it stands still
 
     def wait(self) -> int:
         """Return the exit code, when it has ended."""
