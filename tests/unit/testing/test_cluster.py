@@ -420,12 +420,11 @@ def test_chaos_depends_only_on_the_seed_and_undoes_its_faults_at_the_end() -> No
 
 async def test_chaos_can_have_its_own_seed(lockstep_cluster: TestCluster) -> None:
     runs = []
-    for seed in (1, 1, 2):
+    for seed in (5, 5, 6):
         before = len(lockstep_cluster.happenings)
         async with Chaos(lockstep_cluster, seed=seed, faults=["kill_broker"]):
             await lockstep_cluster.advance(seconds=30)
-        # How long a broker takes to start decides, later on, which ones the next fault can be drawn from.
-        runs.append([each.text for each in lockstep_cluster.happenings[before:] if each.text.startswith("kill")][:5])
+        runs.append([each.text for each in lockstep_cluster.happenings[before:]])
     assert runs[0] == runs[1] != runs[2]
 
 

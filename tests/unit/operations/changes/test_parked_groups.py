@@ -222,7 +222,7 @@ async def test_key_that_is_parked_while_the_writes_are_held_stops_the_change(
     cluster = lockstep_cluster
     await cluster.create_topic(TOPIC, queues=1)
     admin = AdminClient(Host.current(), cluster.nameserver)
-    group = Group(cluster, backoff_ms=2_000, poison={"k3"})
+    group = Group(cluster, backoff_ms=2_200, poison={"k3"})  # it is parked after a look at the parked keys and before one at the lag
     await cluster.start("worker", group.member)
     await send(cluster, 4, 10)
     await cluster.until(lambda: group.failed == 1, "the first failed call")
@@ -238,7 +238,7 @@ async def test_key_that_is_parked_while_the_writes_are_held_stops_the_change(
     before = await layout_of(admin, TOPIC)
     with pytest.raises(OperationError, match=r"parked keys in orders \(billing: 1\)"):
         await alter(cluster, 2)
-    assert (lags[0] > 1, lags[-1] <= 1, len(lags) > 2) == (True, True, True), "the key is parked before what is behind it is committed"
+    assert (lags[0] > 0, lags[-1], len(lags) > 2) == (True, 0, True)
     assert await layout_of(admin, TOPIC) == before
 
 
