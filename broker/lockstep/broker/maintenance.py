@@ -8,6 +8,7 @@ from lockstep.broker.store import Store
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.metrics import Slices
+from lockstep.runtime.waiting import is_set_within
 
 log = get_logger("broker")
 
@@ -100,9 +101,4 @@ class StoreMaintenance:
 
     async def _sleep(self, for_ms: int) -> bool:
         """Sleep. Return False if the broker is stopping."""
-        try:
-            async with asyncio.timeout(for_ms / 1000):
-                await self._stopping.wait()
-        except TimeoutError:
-            return True
-        return False
+        return not await is_set_within(self._stopping, for_ms / 1000)

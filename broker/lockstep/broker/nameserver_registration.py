@@ -37,6 +37,7 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
+from lockstep.runtime.waiting import is_set_within
 
 log = get_logger("lockstep.broker")
 
@@ -354,11 +355,7 @@ class _Nameserver:
 
     async def _wait_until_due(self) -> None:
         """Wait until something has changed or the period is over. A pending registration is retried soon."""
-        try:
-            async with asyncio.timeout(self._pause_ms() / 1000):
-                await self.wake.wait()
-        except TimeoutError:
-            pass
+        await is_set_within(self.wake, self._pause_ms() / 1000)
         self.wake.clear()
 
     def _pause_ms(self) -> int:

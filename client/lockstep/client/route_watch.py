@@ -12,6 +12,7 @@ from lockstep.protocol.errors import BrokerError, LockstepError, RemoteProtocolE
 from lockstep.protocol.topics.queue import LayoutVersion, TopicLayout
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.waiting import is_set_within
 
 log = get_logger("lockstep.client")
 
@@ -102,11 +103,7 @@ class RouteWatch:
             wait_ms = due_ms - clock.monotonic_ms()
             if self._known.awaited(clock.monotonic_ms()):
                 wait_ms = min(wait_ms, config.route_refresh_spacing_ms)
-            try:
-                async with asyncio.timeout(max(0, wait_ms) / 1000):
-                    await self._wanted.wait()
-            except TimeoutError:
-                pass
+            await is_set_within(self._wanted, max(0, wait_ms) / 1000)
             if self._asked_ms is not None:
                 wait_ms = self._asked_ms + config.route_refresh_spacing_ms - clock.monotonic_ms()
                 if wait_ms > 0:

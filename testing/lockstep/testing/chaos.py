@@ -8,6 +8,7 @@ from typing import Any
 
 from lockstep.protocol.errors import ConfigError, LockstepError, TransportError
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.waiting import is_set_within
 from lockstep.testing.cluster import TestCluster
 from lockstep.testing.stage import TEST
 
@@ -83,7 +84,7 @@ class Chaos:
 
     async def _storm(self) -> None:
         self._cluster.set_noise(LATE_CHANCE, CHOP)
-        while not await self._is_over_within(self._random.expovariate(1 / self._every_s)):
+        while not await is_set_within(self._over, self._random.expovariate(1 / self._every_s)):
             await self._start_again()
             await FAULTS[self._random.choice(self._kinds)](self)
         self._cluster.set_noise(0, 0)
@@ -98,13 +99,6 @@ class Chaos:
     async def _restart(self, name: str) -> None:
         self._restarted_s = self._cluster.now
         await self._cluster.restart(name)
-
-    async def _is_over_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._over.wait()
-        except TimeoutError:
-            return False
 
     def _heal(self) -> None:
         if not self._cluster.real:
@@ -124,7 +118,7 @@ class Chaos:
         """Call `undo` after a time within the span, or at the end of the chaos."""
 
         async def run(seconds: float) -> None:
-            await self._is_over_within(seconds)
+            await is_set_within(self._over, seconds)
             await undo()
 
         self._spawn(run(self._random.uniform(*span_s)), "chaos undo")

@@ -31,6 +31,7 @@ from lockstep.protocol.names import SCHEDULE_TOPIC
 from lockstep.protocol.object_text import text_of
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.waiting import is_set_within
 
 log = get_logger("broker")
 
@@ -126,11 +127,7 @@ class DelayedDelivery:
         if rest_ms <= 0:
             await asyncio.sleep(0)
             return
-        try:
-            async with asyncio.timeout(min(rest_ms, CLOCK_CHECK_MS) / 1000):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
+        await is_set_within(self._wake, min(rest_ms, CLOCK_CHECK_MS) / 1000)
 
     async def _deliver(self, queue_id: int) -> None:
         """Deliver the due messages of a queue, up to the limit of one turn.

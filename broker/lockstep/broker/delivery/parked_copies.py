@@ -20,6 +20,7 @@ from lockstep.protocol.messages.record import RecordView, iter_records
 from lockstep.protocol.names import dlq_topic
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
+from lockstep.runtime.waiting import is_set_within
 
 log = get_logger("broker.park")
 
@@ -54,11 +55,7 @@ class ParkedCopies:
             for row in dropping:
                 await self._try_to_copy(row, None)
             self._wake.clear()
-            try:
-                async with asyncio.timeout(DROP_CHECK_S if dropping else None):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
+            await is_set_within(self._wake, DROP_CHECK_S if dropping else None)
 
     async def copy_before(self, position: int) -> None:
         """Copy the waiting messages whose records begin below this position of the log: retention removes them."""

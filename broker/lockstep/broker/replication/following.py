@@ -32,6 +32,7 @@ from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.security.client_security import ClientSecurity
+from lockstep.runtime.waiting import is_set_within
 
 log = get_logger("broker")
 
@@ -126,11 +127,7 @@ class Following:
 
     async def wait_noteworthy(self, timeout_s: float) -> None:
         """Return after `timeout_s`, or as soon as the log is complete or the following stops."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._noteworthy.wait()
-        except TimeoutError:
-            pass
+        await is_set_within(self._noteworthy, timeout_s)
         self._noteworthy.clear()
 
     # ------------------------------------------------------------------------------------------------------------- following

@@ -22,6 +22,7 @@ from lockstep.protocol.messages.message import MessageExt
 from lockstep.protocol.tags import TagFilter
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.waiting import is_set_within
 
 T = TypeVar("T")
 
@@ -209,11 +210,7 @@ class LiveTails(Generic[T]):
             reader = self._readers[key] = LiveTail(admin, self._tasks, topic, criteria, self._row)
             self._tasks.spawn(self._run(key, reader), f"tail {topic}")
         reader.looked_ms = admin.host.clock.monotonic_ms()
-        try:
-            async with asyncio.timeout(FIRST_S):
-                await reader.first_round.wait()
-        except TimeoutError:
-            pass  # the page says that nothing is known yet
+        await is_set_within(reader.first_round, FIRST_S)  # otherwise the page says that nothing is known yet
         return reader
 
     async def _run(self, key: tuple[AdminClient, str, Criteria], reader: LiveTail[T]) -> None:

@@ -23,6 +23,7 @@ from lockstep.runtime.limits import DEFAULT_LIMITS, EndpointLimits
 from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.logs.log_limit import log_limited
 from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurity
+from lockstep.runtime.waiting import is_set_within
 
 log = get_logger("runtime.link")
 
@@ -233,11 +234,7 @@ class Link:
 
     async def _wait_step(self, until_ms: int | None) -> None:
         wait_ms = None if until_ms is None else max(1, until_ms - self._now_ms())
-        try:
-            async with asyncio.timeout(None if wait_ms is None else wait_ms / 1000):
-                await self._stepped.wait()
-        except TimeoutError:
-            pass
+        await is_set_within(self._stepped, None if wait_ms is None else wait_ms / 1000)
 
     def _keep(self, order: DialOrder) -> None:
         """Keep a connection if one is to be kept now."""
@@ -295,8 +292,4 @@ class Link:
     async def _back_off(self, failures: int) -> None:
         """Wait 50 ms, doubled with each failure up to 1 s, half of it jitter, or until `retry`."""
         ceiling_ms = min(BACKOFF_MAX_MS, BACKOFF_FIRST_MS << min(failures - 1, 10))
-        try:
-            async with asyncio.timeout(self._host.random.uniform(ceiling_ms / 2, ceiling_ms) / 1000):
-                await self._retry.wait()
-        except TimeoutError:
-            pass
+        await is_set_within(self._retry, self._host.random.uniform(ceiling_ms / 2, ceiling_ms) / 1000)

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from lockstep.runtime.logs.log import get_logger
 from lockstep.runtime.security.last_good import keep_users
 from lockstep.runtime.security.server_security import ServerSecurity
 from lockstep.runtime.security.watched_files import LOOK_MS
+from lockstep.runtime.waiting import is_set_within
 
 log = get_logger("runtime.security")
 
@@ -59,10 +59,7 @@ class SecurityWatch:
 
     async def _watch(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_MS / 1000):
-                    await self._asked.wait()
-            asked = self._asked.is_set()
+            asked = await is_set_within(self._asked, LOOK_MS / 1000)
             self._asked.clear()
             async with self._looking:
                 await self._look(asked=asked)

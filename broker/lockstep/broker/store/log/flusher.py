@@ -12,6 +12,7 @@ from lockstep.protocol.errors import StateError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.descriptors import SHORTAGE
 from lockstep.runtime.host import Host
+from lockstep.runtime.waiting import is_set_within
 
 SLOT_INTERVAL_MS = 1_000
 """How late the recorded synced length may be, in ms."""
@@ -118,16 +119,8 @@ class Flusher:
         """Wait until a sync is due, the recorded synced length is too old, or the watched files have to be checked."""
         behind = self._directory.slot_position < self._log.synced
         rest_ms = min(CHECK_MS, max(0, self._slot_due())) if behind else CHECK_MS
-        try:
-            async with asyncio.timeout(rest_ms / 1000):
-                await self._wake.wait()
-        except TimeoutError:
-            return
-        try:
-            async with asyncio.timeout(self._config.flush_interval_ms / 1000):
-                await self._urgent.wait()
-        except TimeoutError:
-            pass
+        if await is_set_within(self._wake, rest_ms / 1000):
+            await is_set_within(self._urgent, self._config.flush_interval_ms / 1000)
 
     def _slot_due(self) -> int:
         return self._slot_ms + SLOT_INTERVAL_MS - self._host.clock.monotonic_ms()

@@ -24,6 +24,7 @@ from lockstep.protocol.headers.offsets import MinOffsetReply, OffsetReply, Queue
 from lockstep.protocol.topics.queue import MessageQueue
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.waiting import is_set_within
 
 log = get_logger("client.consumer")
 
@@ -173,12 +174,8 @@ class LocalProgress:
             await self._wake.wait()
             self._wake.clear()
             while (wait_ms := self._wait_ms(last_ms)) > 0:
-                try:
-                    async with asyncio.timeout(wait_ms / 1000):
-                        await self._wake.wait()
-                    self._wake.clear()
-                except TimeoutError:
-                    pass
+                await is_set_within(self._wake, wait_ms / 1000)
+                self._wake.clear()
             last_ms = self._clock.boot_ms()
             await self._write()
 
