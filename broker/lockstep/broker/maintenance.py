@@ -96,7 +96,7 @@ class StoreMaintenance:
         """Compare the log with itself and with the consume queues, repeatedly."""
         rest_ms = SCRUB_FIRST_MS
         while await self._sleep(rest_ms):
-            await self._store.scrubber.run(self._stopping.is_set)
+            await self._store.scrubber.run(self._stopping)
             rest_ms = SCRUB_REST_MS if self._store.scrubber.bytes_per_s else SCRUB_FIRST_MS
 
     async def _sleep(self, for_ms: int) -> bool:

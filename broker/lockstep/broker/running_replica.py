@@ -337,7 +337,7 @@ class RunningReplica:
 
     async def _keep(self, store: Store, following: Following) -> None:
         """Record, once a second, up to where the log is known to be confirmed, and whether it is complete. Remove what the master has."""
-        while not following.is_stopping:
+        while not following.stopping.is_set():
             await following.wait_noteworthy(SAVE_S)
             async with self._changing:
                 known, confirmed = self._copy_identity, max(self._copy_identity.confirmed, following.confirmed)
@@ -489,9 +489,9 @@ async def scrub(store: Store, following: Following, replaced: AbstractSet[int]) 
     Raises RottenLogError for damage of the log, but not for `replaced`: what the master has there is damaged as well.
     """
     rest_s = SCRUB_FIRST_MS / 1000
-    while not following.is_stopping:
+    while not following.stopping.is_set():
         await following.wait_noteworthy(rest_s)
-        await store.scrubber.run(lambda: following.is_stopping)
+        await store.scrubber.run(following.stopping)
         if found := store.scrubber.found.keys() - replaced:
             reason = store.scrubber.found[min(found)].reason
             raise RottenLogError(f"the log is damaged at {len(found)} places, first at {min(found)}: {reason}", found)

@@ -1,7 +1,6 @@
 """Snapshots are completed, the scrub rests between its passes, and idle groups are forgotten."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -60,7 +59,7 @@ class Scrubber:
         self.bytes_per_s = 1
         self.run_count = 0
 
-    async def run(self, stopping: Callable[[], bool]) -> None:
+    async def run(self, stopping: asyncio.Event) -> None:
         self.run_count += 1
 
 

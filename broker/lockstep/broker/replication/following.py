@@ -105,7 +105,8 @@ class Following:
         """The master that is followed now."""
         self.trouble = ""
         """Why nothing can be copied now."""
-        self.is_stopping = False
+        self.stopping = asyncio.Event()
+        """Set by `stop`."""
         self.has_caught_up = False
         """Whether this log had all of the master's once."""
         self.log_start = 0
@@ -121,7 +122,7 @@ class Following:
 
     def stop(self) -> None:
         """Let `keep_applying` end, and `wait_noteworthy` return."""
-        self.is_stopping = True
+        self.stopping.set()
         self._can_apply.set()
         self._noteworthy.set()
 
@@ -228,7 +229,7 @@ class Following:
 
     async def keep_applying(self) -> None:
         """Apply what is confirmed, and write snapshots of it, until `stop`. Raises StoreError: the copy is bad, or the disk failed."""
-        while not self.is_stopping:
+        while not self.stopping.is_set():
             await self._can_apply.wait()
             self._can_apply.clear()
             await self._log.apply(self.confirmed)

@@ -1,5 +1,6 @@
 """Lost messages are counted alike in the event, the manifest, the metric and `store check`, also at both ends of a queue."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
@@ -166,7 +167,7 @@ async def test_scrub_finds_lost_messages_at_both_ends_of_a_queue(harm: str) -> N
         end = files.names[path].used_bytes if path == logs(files)[-1] else len(data)
         files.overwrite(path, 0, data[:end])
     for _ in range(2):
-        await store.scrubber.run(lambda: False)
+        await store.scrubber.run(asyncio.Event())
         await store._repairs.idle.wait()
         assert sorted(map(list, store.damage.lost())) == rows
     await store.close()
@@ -184,7 +185,7 @@ async def test_scrub_does_not_report_messages_appended_while_it_runs() -> None:
         return await read(*where)
 
     store.scrubber._read = read_and_append
-    await store.scrubber.run(lambda: False)
+    await store.scrubber.run(asyncio.Event())
     await store._repairs.idle.wait()
     assert (store.damage.message_count, store._repairs.repaired_count, store.scrubber.pass_count) == (0, 0, 1)
     await store.close()

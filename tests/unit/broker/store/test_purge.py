@@ -126,7 +126,7 @@ async def test_purge_is_kept_over_crashes(minimum: int, snapshots: str, power: b
         assert store.bounds("orders", 0) == (minimum, COUNT + 1)
         assert len((await store.search(Wanted(b"k"), LIMITS)).records) == COUNT + 1 - minimum
     assert "queues.rebuilding" not in caplog.text
-    await store.scrubber.run(lambda: False)
+    await store.scrubber.run(asyncio.Event())
     assert (store.damage.message_count, store.scrubber.damaged_bytes, store.scrubber.pass_count) == (0, 0, 1)
     await store.write_snapshot([])
     await store.close()

@@ -40,7 +40,7 @@ async def create_store(files: SimFiles, count: int = 60, **settings: int) -> Sto
 
 
 async def scrub(store: Store) -> None:
-    await store.scrubber.run(lambda: False)
+    await store.scrubber.run(asyncio.Event())
     await store._repairs.idle.wait()
 
 
@@ -87,14 +87,13 @@ async def test_scrub_keeps_its_rate_and_reads_a_little_per_turn(monkeypatch: pyt
         append(store, b"x" * 100)
     await store.sync()
     slept: list[float] = []
-    sleep = asyncio.sleep
 
-    async def counted(delay: float) -> None:
-        slept.append(delay)
-        await sleep(0)
+    async def counted(pause_s: float, _stopping: asyncio.Event) -> None:
+        slept.append(pause_s)
+        await asyncio.sleep(0)
 
-    monkeypatch.setattr("lockstep.broker.store.health.scrubber.asyncio.sleep", counted)
-    await store.scrubber.run(lambda: False)
+    monkeypatch.setattr("lockstep.broker.store.health.scrubber._pause", counted)
+    await store.scrubber.run(asyncio.Event())
     monkeypatch.undo()
     read = sum(slept) * (1 << 30)
     assert 4_000 * SIZE <= read < 4_400 * SIZE
@@ -105,26 +104,30 @@ async def test_scrub_keeps_its_rate_and_reads_a_little_per_turn(monkeypatch: pyt
 async def test_scrub_stops_with_the_broker_and_a_failed_read_ends_only_its_pass() -> None:
     files = SimFiles()
     store = await create_store(files)
-    await store.scrubber.run(lambda: True)
+    store.scrubber.bytes_per_s, stopping = 1, asyncio.Event()
+    scrubbing = asyncio.create_task(store.scrubber.run(stopping))
+    await asyncio.sleep(0)
+    stopping.set()
+    await scrubbing  # at once, in the middle of a pause of hours
+    store.scrubber.bytes_per_s = 1 << 30
     assert store.scrubber.pass_count == 0
     files.faults.append(Fault("read", "commitlog"))
-    await store.scrubber.run(lambda: False)
+    await store.scrubber.run(asyncio.Event())
     assert (store.scrubber.pass_count, store.writer.has_failed) == (0, False)
-    await store.scrubber.run(lambda: False)
+    await store.scrubber.run(asyncio.Event())
     assert store.scrubber.pass_count == 1
     await store.close()
 
 
 async def test_scrub_that_is_turned_off_ends_its_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     store = await create_store(SimFiles())
-    sleep = asyncio.sleep
 
-    async def turn_off(delay: float) -> None:
+    async def turn_off(_pause_s: float, _stopping: asyncio.Event) -> None:
         store.scrubber.bytes_per_s = 0
-        await sleep(0)
+        await asyncio.sleep(0)
 
-    monkeypatch.setattr("lockstep.broker.store.health.scrubber.asyncio.sleep", turn_off)
-    await store.scrubber.run(lambda: False)
+    monkeypatch.setattr("lockstep.broker.store.health.scrubber._pause", turn_off)
+    await store.scrubber.run(asyncio.Event())
     monkeypatch.undo()
     assert store.scrubber.pass_count == 0
     await store.close()
@@ -133,7 +136,7 @@ async def test_scrub_that_is_turned_off_ends_its_pass(monkeypatch: pytest.Monkey
 async def test_retention_may_remove_segments_during_a_scrub() -> None:
     files = SimFiles()
     store = await create_store(files, 200, segment_bytes=4096, log_bytes_max=4096)
-    scrubbing = asyncio.create_task(store.scrubber.run(lambda: False))
+    scrubbing = asyncio.create_task(store.scrubber.run(asyncio.Event()))
     for _ in range(6):
         await asyncio.sleep(0)
     append(store, b"x")

@@ -59,8 +59,8 @@ class Scrubber:
         start = self._log.start
         return self._damage.byte_count + sum(found.end - found.begin for found in self.found.values() if found.end > start)
 
-    async def run(self, stopping: Callable[[], bool]) -> None:
-        """Run one pass over the data that is on the disk now, and start repairs. End early if `stopping()`, or if `bytes_per_s` is 0.
+    async def run(self, stopping: asyncio.Event) -> None:
+        """Run one pass over the data that is on the disk now, and start repairs. End at once if `stopping` is set or `bytes_per_s` is 0.
 
         A failed read ends the pass and is logged.
         """
@@ -76,7 +76,7 @@ class Scrubber:
                 await self._repairs.idle.wait()  # a refused repair would not be found again before the next pass
                 self._repairs.start_repair(mismatch)
                 await self._repairs.idle.wait()
-            if stopping():
+            if stopping.is_set():
                 raise _StoppedError
 
         scrub = Scrub(self._log, self, self._entries, self._damage.ranges)
@@ -92,11 +92,11 @@ class Scrubber:
         self.pass_count += 1
         log.info("scrub.passed", read_to=end, records=scrub.record_count, damaged_ranges=len(self.found))
 
-    def _paced(self, stopping: Callable[[], bool]) -> ReadAt:
+    def _paced(self, stopping: asyncio.Event) -> ReadAt:
         async def read(segment: Segment, count: int, at: int) -> bytes:
             if self.bytes_per_s:
-                await asyncio.sleep(count / self.bytes_per_s)
-            if stopping() or not self.bytes_per_s:
+                await _pause(count / self.bytes_per_s, stopping)
+            if stopping.is_set() or not self.bytes_per_s:
                 raise _StoppedError
             return await self._read(segment, count, at)
 
@@ -155,3 +155,11 @@ class Scrubber:
                 entry = ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (-1, 0, 0)
             return index + 1 if entry[0] < self._end else seen
         return seen
+
+
+async def _pause(pause_s: float, stopping: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(pause_s):
+            await stopping.wait()
+    except TimeoutError:
+        pass
