@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -226,8 +226,18 @@ class Cluster:
 
     def acks(self, name: str = "producer") -> list[tuple[int, int, str, int]]:
         """Return (key, step, queue, offset) of each acknowledged send."""
+        return [(key, step, queue, offset) for key, step, queue, offset, *_ in self._ack_lines(name)]
+
+    def acknowledged_times(self, name: str = "producer") -> dict[str, list[int]]:
+        """Return queue → when its sends by a worker_producer were acknowledged (µs), in the order of time."""
+        times: dict[str, list[int]] = {}
+        for _, _, queue, _, at_us in self._ack_lines(name):
+            times.setdefault(queue, []).append(at_us)
+        return times
+
+    def _ack_lines(self, name: str) -> Iterator[list[Any]]:
         data = (self.folder / f"{name}.acks").read_text()
-        return [(key, step, queue, offset) for key, step, queue, offset in map(json.loads, data[: data.rfind("\n") + 1].splitlines())]
+        return map(json.loads, data[: data.rfind("\n") + 1].splitlines())
 
     def acknowledged_queues(self, name: str = "producer") -> set[str]:
         """Return the queues in which messages were stored."""

@@ -1,10 +1,12 @@
-"""Two places for copies of one log: the master is killed, the other one promoted, and the old one comes back as its replica."""
+"""Places for copies of one log: the master is killed, the other one promoted, and the old one comes back as its replica."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lockstep.cli.demo.proof import HandledEvent
 from lockstep.protocol.bodies import ReplicaStanding, ReplicaStatus
 from lockstep.protocol.codec.msgpack_body import decode_body
 from lockstep.protocol.codes import RequestCode
@@ -31,7 +33,7 @@ class Promotion:
 
 @dataclass
 class ReplicaPair:
-    """The places of a master and of its replica, and the commands by which an operator changes them."""
+    """The places of a master, of its replica, and of a third copy, and the commands by which an operator changes them."""
 
     cluster: Cluster
     addresses: dict[str, str]
@@ -59,9 +61,10 @@ class ReplicaPair:
         await self.copy(self.replica, of)
         await self.until_in_set()
 
-    async def until_in_set(self, *, is_in: bool = True) -> None:
+    async def until_in_set(self, count: int = 1) -> None:
+        """Wait until so many replicas follow and are in the set."""
         async with asyncio.timeout(WAIT_S):
-            while is_in is not any(each.in_set and each.connected for each in await self.replicas()):  # noqa: ASYNC110
+            while sum(each.in_set and each.connected for each in await self.replicas()) != count:  # noqa: ASYNC110
                 await asyncio.sleep(LOOK_S)
 
     async def replicas(self) -> tuple[ReplicaStanding, ...]:
@@ -81,6 +84,11 @@ class ReplicaPair:
         except LockstepError:
             return None
 
+    async def end(self, place: str) -> int:
+        """Return where the log of a copy ends, -1 for one that does not answer."""
+        status = await self.status(place)
+        return -1 if status is None else status.end
+
     async def promote(self, place: str, *, force: bool = False) -> str:
         """Promote, and wait until the copy answers as a master. Return the remark of a refusal."""
         asked_us = now_us()
@@ -95,9 +103,18 @@ class ReplicaPair:
 
     async def promote_replica(self) -> Promotion:
         """Promote the replica. The roles of the places are swapped then."""
-        assert await self.promote(self.replica) == ""
+        refused = await self.promote(self.replica)
+        assert not refused, (refused, self.cluster.output_tails())
         self.master, self.replica = self.replica, self.master
         return self.promotions[-1]
+
+    async def kill_master(self) -> None:
+        """Kill the master while its replica is in its set. On a busy machine a replica may leave it at any time, and come back."""
+        await self.cluster.kill(self.master)
+        while not json.loads((self.store(self.master) / "lockstep" / "replica").read_text())["members"]:
+            await self.start(self.master)
+            await self.until_in_set()
+            await self.cluster.kill(self.master)
 
     async def replace_masters(self, rounds: int, went_on: Callable[[int], Awaitable[object]]) -> None:
         """Kill the master, promote the replica, wait until `went_on` returns, and let the old master follow; all that `rounds` times.
@@ -105,23 +122,36 @@ class ReplicaPair:
         `went_on` is called with the time (µs) at which the promotion had ended.
         """
         for _ in range(rounds):
-            await self.cluster.kill(self.master)
+            await self.kill_master()
             promotion = await self.promote_replica()
             await went_on(promotion.done_us)
             await self.follow()
+
+    def promotion_times(self) -> str:
+        """Return how long promotions took, and how long after their request a worker_producer's sends to the last queue went on."""
+        times = self.cluster.acknowledged_times().values()
+        sent = [max(next(at for at in of_queue if at > each.asked_us) for of_queue in times) - each.asked_us for each in self.promotions]
+        done = [each.done_us - each.asked_us for each in self.promotions]
+        return f"promoted after {quantiles(done)}; first send of the last queue {quantiles(sent)} after the request"
 
 
 async def started_pair(cluster: Cluster, *options: str) -> ReplicaPair:
     """Return a master at `first` with a replica at `second` in its set, and the topic `orders`. `options` of both, default: QUICK."""
     await cluster.nameserver()
-    first, second = free_ports(2)
-    pair = ReplicaPair(cluster, {"first": f"127.0.0.1:{first}", "second": f"127.0.0.1:{second}"}, options or QUICK)
+    places = dict(zip(("first", "second", "third"), free_ports(3), strict=True))
+    pair = ReplicaPair(cluster, {place: f"127.0.0.1:{port}" for place, port in places.items()}, options or QUICK)
     await pair.start(pair.master)
     await cluster.command("topic", "create", "orders", "--queues", str(QUEUES))
     await pair.follow()
     return pair
 
 
-def quantiles(seconds: list[float]) -> str:
-    rising = sorted(seconds)
-    return f"p50 {rising[len(rising) // 2]:.2f} s, p99 {rising[len(rising) * 99 // 100]:.2f} s of {len(rising)}"
+def quantiles(times_us: list[int]) -> str:
+    rising = sorted(times_us)
+    return f"p50 {rising[len(rising) // 2] / 1e6:.2f} s, p99 {rising[len(rising) * 99 // 100] / 1e6:.2f} s"
+
+
+def stored_twice(events: Iterable[HandledEvent]) -> int:
+    """Return how many events are at more places of the log than one, each as often as it is too much."""
+    places = {(each.order, each.step, each.queue, each.offset) for each in events}
+    return len(places) - len({place[:2] for place in places})

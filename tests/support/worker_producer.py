@@ -1,7 +1,7 @@
 """A producer process for tests. It sends numbered events of several keys, one at a time per key, until SIGTERM.
 
-After a response it appends [key, step, queue, offset] to its file. Its last line counts acknowledged and attempted sends per key. A failed
-send is reported with its outcome. One that is not stored is repeated (with --again), otherwise its key ends there.
+After a response it appends [key, step, queue, offset, time (µs, monotonic)] to its file. Its last line counts acknowledged and attempted
+sends per key. A failed send is reported with its outcome. One that is not stored is repeated (with --again), otherwise its key ends there.
 """
 
 import argparse
@@ -63,7 +63,8 @@ class SendRecorder:
                 if not (self.options.again and outcome == Outcome.NOT_STORED.value) or self.stopped.is_set():
                     return False
             else:
-                os.write(self.file, (json.dumps([key, step, str(result.queue), result.queue_offset]) + "\n").encode())
+                line = json.dumps([key, step, str(result.queue), result.queue_offset, time.monotonic_ns() // 1000])
+                os.write(self.file, (line + "\n").encode())
                 return True
 
 
