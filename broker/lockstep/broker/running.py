@@ -1,6 +1,7 @@
 """The parts of a broker, created and connected when its store has been read. The only file that knows all of them."""
 
 import asyncio
+import sys
 from collections.abc import Mapping
 
 from lockstep.broker.advertise import advertise
@@ -177,8 +178,8 @@ class RunningBroker:
         self.delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
         self.failed = failed = FailedMessages(store, coordination, delays, group_topics)
         self.copies = copies = ParkedCopies(store, coordination, failed, gate)
-        copy_identity = read_copy_identity(opened.directory)
-        self.replicas = ReplicaServer(host, tasks, store, state, lambda: self.address, copy_identity, config.replica_of or "")
+        copy_identity, other = read_copy_identity(opened.directory), config.replica_of or ""
+        self.replicas = ReplicaServer(host, tasks, store, state, lambda: self.address, copy_identity, self._ask_again, other)
         self.replicas.catch_up_bytes_s = config.catch_up_mib_s << 20
         self.replicas.on_recorded = registration.register_soon
         self.maintenance = StoreMaintenance(host, store, state, copies.copy_before)
@@ -281,9 +282,16 @@ class RunningBroker:
         if copy_identity.promoted and store.restored:
             return  # it was promoted, and others were asked then, unless that was forced
         forgot = store.may_have_forgotten(self._host.boot_id()) or recovery.lost_synced
-        own = CopyStatus(self.state.coordination.state.term, recovery.end, forgot)
-        waited = False
-        while True:
+        await self._until_answered(CopyStatus(self.term, recovery.end, forgot))
+
+    async def _ask_again(self) -> None:
+        """Do the same after the process was suspended. No replica has more than a master that runs. Raises RoleError."""
+        if not self._settings.config.alone:
+            await self._until_answered(CopyStatus(self.term, sys.maxsize, may_have_forgotten=False))
+
+    async def _until_answered(self, own: CopyStatus) -> None:
+        config, store, waited = self._settings.config, self.store, False
+        while (copy_identity := self.replicas.copy_identity) is not None:
             known = copy_identity.members, copy_identity.known
             verdict = await ask_before_start(self._host, config.name, store.store_id, self.address, own, *known, self._peers)
             if verdict.refused:
@@ -395,6 +403,8 @@ class RunningBroker:
         disk = self.store.disk_status()
         if disk.refusal is not None:
             reasons.append(disk.refusal)
+        if self.replicas.is_in_doubt:
+            reasons.append("it was suspended, and its replicas have not said yet whether one of them was promoted meanwhile")
         states = self.registration.states()
         if states and RegistrationState.ACCEPTED not in states.values():
             reasons.append(

@@ -119,12 +119,14 @@ class RunningReplica:
         self._damage: CopyDamage | None = None
         self._replaced: set[int] = set()
         """Where damage was found that has been replaced by what the master has since."""
+        self._promoting = False
+        """From when its master is asked until it has refused the promotion. If it was promoted, for good."""
         self._store: Store | None = None
         self._state: BrokerState | None = None
         self._following: Following | None = None
         self.addresses: dict[str, str] = {}
         login = LoginProcessor(host, security, audit)
-        processors = [StatusOfCopyProcessor(self.status, config.name, self._tables), ReplicaProcessor(self._promote), login]
+        processors = [StatusOfCopyProcessor(self._told_status, config.name, self._tables), ReplicaProcessor(self._promote), login]
         lanes = {REPLICA_LANE: LaneLimits(concurrency=1, queue_max=16)}
         self._dispatcher = Dispatcher(processors, None, lanes, None, None, login.gate, audit, self._refuse)
         self.server = Server(
@@ -141,9 +143,9 @@ class RunningReplica:
         config = self._config
         await self.server.bind()
         self.addresses = await advertise(self.server.addresses, config.advertised(), config.nameservers())
-        host, flush = self._host, config.store_config().flush
+        host, flush, address = self._host, config.store_config().flush, self.addresses[INTERNAL_LISTENER]
         with self._locked() as directory:
-            self._copy_identity = await host.threads.run(begin_as_replica, directory, host.random, host.boot_id(), flush)
+            self._copy_identity = await host.threads.run(begin_as_replica, directory, host.random, host.boot_id(), flush, address)
             self._is_blank = not directory.has_log and not self._copy_identity.installing
         await self.server.start()
         self._tasks.spawn(self._live(), "broker.replica")
@@ -417,6 +419,12 @@ class RunningReplica:
         why = f" ({trouble})" if trouble else ""
         return ServiceNotAvailableError(f"this replica is not a whole copy now{why}: promote another one, or wait")
 
+    def _told_status(self) -> ReplicaStatus:
+        """Return the status for others. A master that goes on must not learn that this is a replica while it becomes a master."""
+        if self._promoting:
+            raise ServiceNotAvailableError(f"the replica at {self.addresses[INTERNAL_LISTENER]} is being promoted: ask again")
+        return self.status()
+
     def _tables(self) -> tuple[Store, BrokerState] | None:
         return None if self._store is None or self._state is None else (self._store, self._state)
 
@@ -432,6 +440,14 @@ class RunningReplica:
         store, state = self._store, self._state
         if store is None or state is None:
             raise self._not_whole()
+        self._promoting = True
+        try:
+            await self._become_master(store, state, force)
+        except BaseException:  # re-raised
+            self._promoting = self._is_promoted()
+            raise
+
+    async def _become_master(self, store: Store, state: BrokerState, force: bool) -> None:
         await self._check_promotion(state, force)
         async with self._changing:
             member = self._copy_identity

@@ -81,10 +81,10 @@ def a_member_keeps_its_id_over_a_power_cut(patch: Patches) -> None:
     """A replica that may lack what it acknowledged has another member id."""
     begin = copy_identity.begin_as_replica
 
-    def same(directory: StoreDirectory, random: Random, boot_id: str, flush: FlushMode) -> CopyIdentity:
+    def same(directory: StoreDirectory, random: Random, boot_id: str, flush: FlushMode, address: str) -> CopyIdentity:
         if directory.boot() is not None:
             directory.mark_boot(boot_id, flush.value)
-        return begin(directory, random, boot_id, flush)
+        return begin(directory, random, boot_id, flush, address)
 
     patch.set(running_replica, "begin_as_replica", same)
 

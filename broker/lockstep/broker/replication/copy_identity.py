@@ -1,7 +1,8 @@
 """`lockstep/replica`: what a store is among the copies of its log. JSON; a store that was never copied has none.
 
 A member id stands for bytes that were acknowledged. A store that may lack some of those is another member from then on (KIP-966): it is not
-waited for under the old id, and it may not be promoted as if it had them.
+waited for under the old id, and it may not be promoted as if it had them. So is a store at another address: the directory may have been
+copied, and two stores with one id would each have a part of what that id has acknowledged.
 """
 
 import json
@@ -46,6 +47,8 @@ class CopyIdentity:
     """Replica: it may lack bytes that it had acknowledged under an earlier id, and has not had all of its master's log since."""
     promoted: bool = False
     """Master: it was promoted, after other copies were asked, and no nameserver has accepted it since."""
+    address: str = ""
+    """Replica: where it was reached when it took its id."""
     instead_of: str = ""
     """Master that was promoted, or that began the log of a pair: the address of the other copy. Settings that still name that one do not
     make it a replica."""
@@ -83,20 +86,21 @@ def save_copy_identity(directory: StoreDirectory, identity: CopyIdentity) -> Non
     directory.replace(copy_identity_path(directory), json.dumps({"format": FORMAT, **asdict(identity)}, indent=1).encode())
 
 
-def begin_as_replica(directory: StoreDirectory, random: Random, boot_id: str, flush: FlushMode) -> CopyIdentity:
-    """Return what the store is in this start of a replica, and store it, before anything is acknowledged.
+def begin_as_replica(directory: StoreDirectory, random: Random, boot_id: str, flush: FlushMode, address: str) -> CopyIdentity:
+    """Return what the store is in this start of a replica at `address`, and store it, before anything is acknowledged.
 
-    A store that was restored from a backup, or whose machine crashed under async flush, is another member from now on.
+    A store that was restored from a backup, whose machine crashed under async flush, or that has another address, is another member from
+    now on. So is a former master, whose directory has no address.
     """
     found, last_boot = read_copy_identity(directory), directory.boot()
     crashed = last_boot is not None and last_boot[0] != boot_id and last_boot[1] != FlushMode.SYNC.value
     forgot = directory.is_restored or crashed
-    if found is None or found.role is not Role.REPLICA or forgot:
-        member = new_member(random) if found is None or forgot else found.member
+    if found is None or found.role is not Role.REPLICA or found.address != address or forgot:
+        member = new_member(random)
         if found is not None and found.role is Role.REPLICA:
-            found = replace(found, member=member, complete=False, forgot=True)
+            found = replace(found, member=member, complete=False, forgot=True, address=address)
         else:
-            found = CopyIdentity(member, Role.REPLICA, forgot=forgot)
+            found = CopyIdentity(member, Role.REPLICA, forgot=forgot, address=address)
         directory.make_own()
         save_copy_identity(directory, found)
         if directory.is_restored:

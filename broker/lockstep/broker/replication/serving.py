@@ -2,11 +2,14 @@
 
 A fetch is held until the log has bytes behind its position, but no longer than a beat. What a turn of the loop has written leaves in the
 same turn, to every replica whose fetch is held. A broker without replicas does nothing of this.
+
+A master that was suspended may have been replaced meanwhile: its replica asked it in vain before it was promoted. So it confirms nothing
+without a member of its set before it has asked its replicas, as a start does.
 """
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -43,6 +46,8 @@ FETCH_BYTES_MAX = 1 << 20
 """The most that one response carries."""
 TICK_MS = 50
 LATE_MS = 100
+SUSPENDED_MS = 1_000
+"""A pause of this process in which a replica can have been promoted: that takes longer, for the master has ASK_MS to answer."""
 
 
 class _Session:
@@ -72,10 +77,12 @@ class ReplicaServer:
         state: BrokerState,
         address: Callable[[], str],
         copy_identity: CopyIdentity | None,
+        ask: Callable[[], Awaitable[None]],
         instead_of: str = "",
     ) -> None:
         """`address` returns where others reach this broker. `copy_identity`: that of the store; None if it was never copied.
 
+        `ask` returns when every member of the set has said that it is still one, and raises RoleError if a replica was promoted.
         `instead_of`: the other copy that the settings of this master name.
         """
         self._host = host
@@ -84,6 +91,12 @@ class ReplicaServer:
         self._state = state
         self._address = address
         self._instead_of = instead_of
+        self._ask = ask
+        self._seen_ms = host.clock.boot_ms()
+        """When something happened here last: at most TICK_MS ago, unless this process was suspended."""
+        self._certain = asyncio.Event()
+        """Set unless the process was suspended and the replicas have not answered since."""
+        self._certain.set()
         self._saving = asyncio.Lock()
         self._forgotten: set[str] = set()
         """Replicas that an operator has let go in this life, and that have not followed since."""
@@ -117,6 +130,7 @@ class ReplicaServer:
         self._store.writer.copies = self
         self._store.pin_log(self._pinned)
         self._record_replicas()
+        self._seen_ms = self._host.clock.boot_ms()
         self._set_timer()
 
     def _pinned(self) -> int:
@@ -302,8 +316,30 @@ class ReplicaServer:
         finally:
             self._set_timer()
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Return whether the broker was suspended and does not know yet whether a replica was promoted meanwhile."""
+        return not self._certain.is_set()
+
+    def _look_at_clock(self) -> None:
+        now_ms = self._host.clock.boot_ms()
+        paused_ms, self._seen_ms = now_ms - self._seen_ms, now_ms
+        if paused_ms >= SUSPENDED_MS and self._certain.is_set():
+            self._certain.clear()
+            log_limited(log, "warning", "broker.was_suspended", paused_ms=paused_ms, then="its replicas are asked whether one was promoted")
+            self._tasks.spawn(self._become_certain(), "broker.asks_replicas")
+
+    async def _become_certain(self) -> None:
+        await self._ask()
+        self._certain.set()
+
+    async def _wait_certain(self) -> None:
+        self._look_at_clock()
+        await self._certain.wait()
+
     def _changed(self) -> None:
         """Confirm what all have by now, and store the set if it has changed."""
+        self._look_at_clock()
         self._store.writer.copies_advanced()
         if (members := self.replicas.begin_storing()) is not None:
             self._tasks.spawn(self._store_set(members), "broker.replica_set")
@@ -311,7 +347,9 @@ class ReplicaServer:
     async def _store_set(self, members: dict[str, str]) -> None:
         assert self.copy_identity is not None
         before = self.copy_identity.members
+        await self._wait_certain()
         await self._save(lambda identity: without(with_set(identity, members), self._forgotten))
+        await self._wait_certain()
         self.replicas.set_stored()
         for member in members.keys() - before.keys():
             log_limited(log, "info", "replica.joined", member=member, replica=members[member], members=len(members))

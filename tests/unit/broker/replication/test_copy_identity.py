@@ -19,7 +19,8 @@ from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import ASYNC, PATH, SYNC, SeededRandom
 
 RANDOM = SeededRandom(1)
-KNOWN = CopyIdentity("known", Role.REPLICA, confirmed=700, cut_to=500, complete=True)
+PLACE = "host-k:1"
+KNOWN = CopyIdentity("known", Role.REPLICA, confirmed=700, cut_to=500, complete=True, address=PLACE)
 
 
 def directory_with(identity: CopyIdentity | None, *, boot: tuple[str, str] | None = None, restored: bool = False) -> StoreDirectory:
@@ -39,40 +40,42 @@ def directory_with(identity: CopyIdentity | None, *, boot: tuple[str, str] | Non
 
 def test_new_directory_is_a_new_member_that_has_forgotten_nothing() -> None:
     directory = directory_with(None)
-    found = begin_as_replica(directory, RANDOM, "boot-1", ASYNC)
+    found = begin_as_replica(directory, RANDOM, "boot-1", ASYNC, PLACE)
     assert (found.role, found.forgot, len(found.member)) == (Role.REPLICA, False, 16)
     assert (read_copy_identity(directory), directory.boot()) == (found, ("boot-1", "async"))
 
 
 @pytest.mark.parametrize(
-    ("boot", "restored", "forgets"),
+    ("boot", "restored", "place", "forgets"),
     [
-        (("boot-1", "async"), False, False),
-        (("boot-1", "sync"), False, False),
-        (("boot-0", "sync"), False, False),
-        (("boot-0", "async"), False, True),
-        (("boot-1", "async"), True, True),
-        (("boot-0", "sync"), True, True),
+        (("boot-1", "async"), False, PLACE, False),
+        (("boot-1", "sync"), False, PLACE, False),
+        (("boot-0", "sync"), False, PLACE, False),
+        (("boot-0", "async"), False, PLACE, True),
+        (("boot-1", "async"), True, PLACE, True),
+        (("boot-0", "sync"), True, PLACE, True),
+        (("boot-1", "async"), False, "host-k:2", True),
     ],
 )
-def test_replica_is_another_member_after_its_machine_crashed_under_async_flush_or_a_backup(
-    boot: tuple[str, str], restored: bool, forgets: bool
+def test_replica_is_another_member_after_its_machine_crashed_under_async_flush_or_from_a_backup_or_elsewhere(
+    boot: tuple[str, str], restored: bool, place: str, forgets: bool
 ) -> None:
     directory = directory_with(KNOWN, boot=boot, restored=restored)
-    found = begin_as_replica(directory, RANDOM, "boot-1", SYNC)
+    found = begin_as_replica(directory, RANDOM, "boot-1", SYNC, place)
     if forgets:
         assert found.member != KNOWN.member
-        assert found == replace(KNOWN, member=found.member, complete=False, forgot=True)
+        assert found == replace(KNOWN, member=found.member, complete=False, forgot=True, address=place)
     else:
         assert found == KNOWN
     assert (read_copy_identity(directory), directory.boot(), directory.is_restored) == (found, ("boot-1", "sync"), False)
-    assert begin_as_replica(directory, RANDOM, "boot-1", SYNC) == found, "until it has caught up"
+    assert begin_as_replica(directory, RANDOM, "boot-1", SYNC, place) == found, "until it has caught up"
 
 
-def test_old_master_becomes_a_replica_without_its_set_and_its_confirmed_position() -> None:
+def test_old_master_becomes_another_member_without_its_set_and_its_confirmed_position() -> None:
     master = CopyIdentity("m", Role.MASTER, members={"a": "host-a"}, known={"a": "host-a"}, confirmed=9)
-    found = begin_as_replica(directory_with(master, boot=("boot-1", "async")), RANDOM, "boot-1", ASYNC)
-    assert found == CopyIdentity("m", Role.REPLICA)
+    found = begin_as_replica(directory_with(master, boot=("boot-1", "async")), RANDOM, "boot-1", ASYNC, PLACE)
+    assert found.member != "m", "this directory may be a copy of a master's"
+    assert found == CopyIdentity(found.member, Role.REPLICA, address=PLACE)
 
 
 def test_forgotten_replica_is_known_until_it_has_left_the_set() -> None:

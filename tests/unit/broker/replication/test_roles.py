@@ -99,11 +99,11 @@ def test_store_of_a_replica_is_no_master(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_copy_that_began_anew_is_another_member_after_a_power_cut(flush: FlushMode, kept: bool) -> None:
     host = host_with(None)
     with held_directory(host.files, "/store") as directory:
-        before = begin_as_replica(directory, SeededRandom(1), "boot-1", flush)
+        before = begin_as_replica(directory, SeededRandom(1), "boot-1", flush, OLD)
         await remove_store(host, directory, before)
         save_copy_identity(directory, before)  # the copy is whole
-        assert begin_as_replica(directory, SeededRandom(2), "boot-1", flush).member == before.member
-        assert (begin_as_replica(directory, SeededRandom(3), "boot-2", flush).member == before.member) is kept
+        assert begin_as_replica(directory, SeededRandom(2), "boot-1", flush, OLD).member == before.member
+        assert (begin_as_replica(directory, SeededRandom(3), "boot-2", flush, OLD).member == before.member) is kept
 
 
 def answer(**facts: Any) -> ReplicaStatus:
@@ -156,7 +156,7 @@ async def test_changes_of_the_copies_at_the_same_time_lose_nothing() -> None:
     state = SimpleNamespace(record_replicas=lambda known: None)
     copy_identity = CopyIdentity("a" * 16, Role.MASTER, {"b": OLD, "c": NEW}, {"b": OLD, "c": NEW, "d": "elsewhere"})
     parts = cast(Any, SimpleNamespace(clock=Clock(), random=None)), cast(Any, None), cast(Any, store), cast(Any, state)
-    server = ReplicaServer(*parts, lambda: "here", copy_identity)
+    server = ReplicaServer(*parts, lambda: "here", copy_identity, cast(Any, None))
     server.replicas.forget("b", 0)
     members = server.replicas.begin_storing()
     assert members == {"c": NEW}

@@ -1,0 +1,92 @@
+"""A master that was suspended: a replica may have been promoted meanwhile, so nobody leaves its set before the replicas were asked."""
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any, cast
+
+from lockstep.broker.replication.asking import RoleError
+from lockstep.broker.replication.copy_identity import CopyIdentity, Role
+from lockstep.broker.replication.replica_set import LOST_MS
+from lockstep.broker.replication.serving import SUSPENDED_MS, ReplicaServer
+from lockstep.runtime.daemon import Tasks
+
+
+class Master:
+    """A master with one member in its set, whose clock the test sets."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.saved: list[dict[str, Any]] = []
+        self.answers: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.failures: list[BaseException] = []
+        self.asked_count = 0
+        directory = SimpleNamespace(own="", replace=lambda _, data: self.saved.append(json.loads(data)["members"]))
+
+        async def change_directory(change: Any) -> None:
+            change(directory)
+
+        async def ask() -> None:
+            self.asked_count += 1
+            await self.answers
+
+        writer = SimpleNamespace(copies_advanced=lambda: None, copies=None)
+        parts: Any = (
+            SimpleNamespace(clock=SimpleNamespace(boot_ms=lambda: self.now_ms)),
+            Tasks(self.failures.append),
+            SimpleNamespace(change_directory=change_directory, writer=writer),
+            SimpleNamespace(record_replicas=lambda _: None),
+        )
+        self.server = ReplicaServer(*parts, lambda: "here", CopyIdentity("m", Role.MASTER, {"a": "there"}, {"a": "there"}), ask)
+
+    async def ticks(self, pause_ms: int) -> None:
+        """Let time pass since the last tick, and then some, with ticks: the member is lost."""
+        for step_ms in (pause_ms, *[50] * (2 * LOST_MS // 50)):
+            self.now_ms += step_ms
+            self.server._tick()
+            await asyncio.sleep(0)
+        self.server._timer.cancel()
+
+    @property
+    def waits_for_member(self) -> bool:
+        return bool(self.server.replicas.counted)
+
+
+async def test_lost_member_leaves_at_once_unless_the_master_was_suspended() -> None:
+    master = Master()
+    await master.ticks(SUSPENDED_MS - 1)
+    assert (master.saved, master.waits_for_member, master.asked_count, master.server.is_in_doubt) == ([{}], False, 0, False)
+
+
+async def test_lost_member_leaves_after_a_suspension_when_the_replicas_have_answered() -> None:
+    master = Master()
+    await master.ticks(SUSPENDED_MS)
+    assert (master.saved, master.waits_for_member, master.asked_count, master.server.is_in_doubt) == ([], True, 1, True)
+    master.answers.set_result(None)
+    await master.ticks(50)
+    assert (master.saved, master.waits_for_member, master.asked_count, master.server.is_in_doubt) == ([{}], False, 1, False)
+
+
+async def test_suspended_master_fails_with_the_set_as_it_was_if_a_replica_was_promoted() -> None:
+    master = Master()
+    await master.ticks(SUSPENDED_MS)
+    master.answers.set_exception(refusal := RoleError("promoted"))
+    await master.ticks(50)
+    assert master.failures == [refusal]
+    assert (master.saved, master.waits_for_member) == ([], True)
+    await cast(Any, master.server._tasks).cancel_all()
+
+
+async def test_suspension_while_the_set_is_being_stored_is_noticed_before_the_member_counts_no_more() -> None:
+    master = Master()
+    master.server.replicas.forget("a", 0)
+    change_directory = master.server._store.change_directory
+
+    async def suspended(change: Any) -> None:
+        await change_directory(change)
+        master.now_ms += SUSPENDED_MS
+
+    master.server._store.change_directory = suspended  # type: ignore[method-assign]
+    await master.ticks(0)
+    assert (master.waits_for_member, master.server.is_in_doubt) == (True, True)
+    await cast(Any, master.server._tasks).cancel_all()
