@@ -510,8 +510,8 @@ class RunningBroker:
 
     @property
     def _is_sound(self) -> bool:
-        """Return whether all that was acknowledged is on the disk, or will be by a sync."""
-        return self.is_marked and not self._gate.has_failed
+        """Return whether all that was acknowledged is on the disk, or will be by a sync that needs no answer of a lost replica."""
+        return self.is_marked and not self._gate.has_failed and not self.replicas.is_in_doubt
 
     async def _drain(self) -> None:
         """Respond to held pulls, sync everything that was acknowledged, and unregister from the nameservers."""

@@ -278,7 +278,7 @@ class RunningReplica:
 
     def _become_another(self) -> None:
         """Take another member id, which the next write of lockstep/replica stores: this copy will lack what it may have acknowledged."""
-        self._copy_identity = replace(self._copy_identity, member=new_member(self._host.random), forgot=True)
+        self._copy_identity = replace(self._copy_identity, member=new_member(self._host.random), forgot=True, in_set=False)
 
     async def _begin_anew(self, directory: StoreDirectory, why: str) -> None:
         if why:
@@ -344,7 +344,8 @@ class RunningReplica:
             async with self._changing:
                 known, confirmed = self._copy_identity, max(self._copy_identity.confirmed, following.confirmed)
                 forgot = known.forgot and not following.has_caught_up
-                wanted = replace(known, confirmed=confirmed, complete=following.is_complete, forgot=forgot)
+                in_set = known.in_set if following.in_set is None else following.in_set
+                wanted = replace(known, confirmed=confirmed, complete=following.is_complete, forgot=forgot, in_set=in_set)
                 if wanted != known and known.role is Role.REPLICA:
                     await self._store_identity(store, wanted)
             if following.log_start > store.log_bounds[0]:
@@ -481,6 +482,12 @@ class RunningReplica:
             raise ServiceNotAvailableError(
                 "this replica may have lost messages that it had acknowledged (its machine crashed, or it was restored): promote another "
                 "one, or lose them by --force"
+            )
+        told = None if self._following is None else self._following.in_set
+        if not (self._copy_identity.in_set if told is None else told):
+            raise ServiceNotAvailableError(
+                "this replica was not in the set of its master when that answered last: messages may have been acknowledged without it. "
+                "Promote another one, or lose them by --force"
             )
         for member, address in state.replicas.items():
             if member == self._copy_identity.member or address in (mine, self._master):

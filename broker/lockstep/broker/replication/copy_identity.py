@@ -47,6 +47,8 @@ class CopyIdentity:
     """Replica: it may lack bytes that it had acknowledged under an earlier id, and has not had all of its master's log since."""
     promoted: bool = False
     """Master: it was promoted, after other copies were asked, and no nameserver has accepted it since."""
+    in_set: bool = False
+    """Replica: it is in the set of its master, as that has said last."""
     address: str = ""
     """Replica: where it was reached when it took its id."""
     instead_of: str = ""
@@ -98,7 +100,7 @@ def begin_as_replica(directory: StoreDirectory, random: Random, boot_id: str, fl
     if found is None or found.role is not Role.REPLICA or found.address != address or forgot:
         member = new_member(random)
         if found is not None and found.role is Role.REPLICA:
-            found = replace(found, member=member, complete=False, forgot=True, address=address)
+            found = replace(found, member=member, complete=False, forgot=True, in_set=False, address=address)
         else:
             found = CopyIdentity(member, Role.REPLICA, forgot=forgot, address=address)
         directory.make_own()

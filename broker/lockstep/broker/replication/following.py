@@ -113,6 +113,8 @@ class Following:
         """Where the master's log begins."""
         self.is_complete = False
         """Whether the master has stopped in order, and this log is whole and ends where that one does."""
+        self.in_set: bool | None = None
+        """Whether it is in the set of the master, as that has said last. None: no master has said anything yet."""
         self._noteworthy = asyncio.Event()
         self._heard = 0
 
@@ -185,6 +187,9 @@ class Following:
             if self.is_complete:
                 self._noteworthy.set()
             self.confirmed = max(self.confirmed, reply.confirmed)
+            if reply.in_set is not self.in_set:
+                self.in_set = reply.in_set
+                self._noteworthy.set()
             if not has_room:
                 await asyncio.sleep(BEAT_MS / 1000)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role, new_member, save_copy_identity, with_set, without
 from lockstep.broker.replication.log_parting import Parting, PartingAction, Term, parting
-from lockstep.broker.replication.replica_set import BEAT_MS, Replica, ReplicaSet
+from lockstep.broker.replication.replica_set import BEAT_MS, LOST_MS, Replica, ReplicaSet
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.protocol.bodies import LogTerms, ReplicaStanding
@@ -53,7 +53,7 @@ SUSPENDED_MS = 1_000
 class _Session:
     """A replica on its connection."""
 
-    __slots__ = ("held", "held_ms", "member", "number", "position")
+    __slots__ = ("held", "held_ms", "member", "number", "position", "told")
 
     def __init__(self, member: str, position: int) -> None:
         self.member = member
@@ -64,6 +64,8 @@ class _Session:
         """Of the last response."""
         self.position = position
         """From which on it still copies."""
+        self.told = False
+        """Whether a response has said that the log is complete."""
 
 
 class ReplicaServer:
@@ -233,7 +235,7 @@ class ReplicaServer:
         if header.waits:
             self._progress(session, header.stored, header.synced, header.applied, header.trouble or "")
         session.held, session.held_ms, session.position = request, self._host.clock.boot_ms(), header.position
-        if self._store.written > header.position or not header.waits:
+        if self._store.written > header.position or not header.waits or (self._is_complete and not session.told):
             return self._bytes_for(session)
         return NO_RESPONSE
 
@@ -282,22 +284,24 @@ class ReplicaServer:
         request, session.held = session.held, None
         assert request is not None
         session.number += 1
+        session.told = self._is_complete
         header: ReplicaFetchHeader = request.header
         data = self._store.recent_log(header.position, min(header.max_bytes, FETCH_BYTES_MAX))
         if data is None:
-            return RunInLane(REPLICA_LANE, partial(self._read, request, session.number))
-        return self._reply(request, session.number, data)
+            return RunInLane(REPLICA_LANE, partial(self._read, request, session, session.number))
+        return self._reply(request, session, session.number, data)
 
-    async def _read(self, request: Request, number: int) -> HandlerResult:
+    async def _read(self, request: Request, session: _Session, number: int) -> HandlerResult:
         header: ReplicaFetchHeader = request.header
         data = await self._store.read_log(header.position, min(header.max_bytes, FETCH_BYTES_MAX))
         if self.catch_up_bytes_s:
             await asyncio.sleep(len(data) / self.catch_up_bytes_s)
-        return self._reply(request, number, data)
+        return self._reply(request, session, number, data)
 
-    def _reply(self, request: Request, number: int, data: bytes) -> HandlerResult:
+    def _reply(self, request: Request, session: _Session, number: int, data: bytes) -> HandlerResult:
         store, term = self._store, self._state.coordination.state.term
-        reply = ReplicaFetchReply(number, term, crc32(data), store.writer.confirmed, store.log_bounds[0], store.written, self._is_complete)
+        ends, in_set = (store.writer.confirmed, store.log_bounds[0], store.written), session.member in self.replicas.members
+        reply = ReplicaFetchReply(number, term, crc32(data), *ends, self._is_complete, in_set)
         return request.reply(reply, data)
 
     # --------------------------------------------------------------------------------------------------------------- the set
@@ -351,6 +355,9 @@ class ReplicaServer:
         await self._save(lambda identity: without(with_set(identity, members), self._forgotten))
         await self._wait_certain()
         self.replicas.set_stored()
+        for session in list(self._sessions.values()):
+            if session.held is not None and (session.member in members) != (session.member in before):
+                self._answer(session)  # it knows at once whether it may be promoted
         for member in members.keys() - before.keys():
             log_limited(log, "info", "replica.joined", member=member, replica=members[member], members=len(members))
         for member in before.keys() - members.keys():
@@ -419,3 +426,8 @@ class ReplicaServer:
         for session in list(self._sessions.values()):
             if session.held is not None:
                 self._answer(session)
+        # The request of one that has none here is on its way.
+        for _ in range(LOST_MS // TICK_MS):
+            if all(session.told for session in self._sessions.values()):
+                return
+            await asyncio.sleep(TICK_MS / 1000)

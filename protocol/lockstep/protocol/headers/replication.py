@@ -70,6 +70,8 @@ class ReplicaFetchReply:
     """Where the master's log ends."""
     complete: bool = False
     """The master stops, and `written` is the end of its log for ever."""
+    in_set: bool = False
+    """The replica is in the master's set: everything that is confirmed waits for it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""A master that was suspended: a replica may have been promoted meanwhile, so nobody leaves its set before the replicas were asked."""
+"""What a master does after it was suspended, and when it stops.
+
+A replica may have been promoted while it was suspended, so nobody leaves its set before the replicas were asked.
+"""
 
 import asyncio
 import json
@@ -8,8 +11,10 @@ from typing import Any, cast
 from lockstep.broker.replication.asking import RoleError
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role
 from lockstep.broker.replication.replica_set import LOST_MS
-from lockstep.broker.replication.serving import SUSPENDED_MS, ReplicaServer
+from lockstep.broker.replication.serving import SUSPENDED_MS, ReplicaServer, _Session
+from lockstep.protocol.headers.replication import ReplicaFetchHeader, ReplicaFetchReply
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.requests.request import NO_RESPONSE
 
 
 class Master:
@@ -30,12 +35,16 @@ class Master:
             self.asked_count += 1
             await self.answers
 
-        writer = SimpleNamespace(copies_advanced=lambda: None, copies=None)
+        async def confirmed() -> None:
+            """Everything is."""
+
+        writer = SimpleNamespace(copies_advanced=lambda: None, copies=None, confirmed=7, wait_confirmed=confirmed)
+        store = {"written": 7, "log_bounds": (0, 7), "recent_log": lambda *_: b""}
         parts: Any = (
             SimpleNamespace(clock=SimpleNamespace(boot_ms=lambda: self.now_ms)),
             Tasks(self.failures.append),
-            SimpleNamespace(change_directory=change_directory, writer=writer),
-            SimpleNamespace(record_replicas=lambda _: None),
+            SimpleNamespace(change_directory=change_directory, writer=writer, **store),
+            SimpleNamespace(record_replicas=lambda _: None, coordination=SimpleNamespace(state=SimpleNamespace(term=5))),
         )
         self.server = ReplicaServer(*parts, lambda: "here", CopyIdentity("m", Role.MASTER, {"a": "there"}, {"a": "there"}), ask)
 
@@ -90,3 +99,21 @@ async def test_suspension_while_the_set_is_being_stored_is_noticed_before_the_me
     await master.ticks(0)
     assert (master.waits_for_member, master.server.is_in_doubt) == (True, True)
     await cast(Any, master.server._tasks).cancel_all()
+
+
+async def test_replica_whose_request_is_on_its_way_when_the_master_stops_learns_that_the_log_is_complete() -> None:
+    server = Master().server
+    server._sessions[1] = _Session("a", 7)
+    server._store.writer.copies = server
+
+    def fetched() -> Any:
+        header = ReplicaFetchHeader(7, 1, 7, 7, 7, 0)
+        return server.fetch(cast(Any, SimpleNamespace(endpoint=SimpleNamespace(id=1), header=header, reply=lambda reply, _: reply)))
+
+    stopping = asyncio.ensure_future(server.complete())
+    await asyncio.sleep(0)
+    assert not stopping.done()
+    reply: ReplicaFetchReply = fetched()
+    assert reply.complete
+    assert fetched() is NO_RESPONSE, "it knows now"
+    await stopping
