@@ -53,9 +53,10 @@ SUSPENDED_MS = 1_000
 class _Session:
     """A replica on its connection."""
 
-    __slots__ = ("held", "held_ms", "member", "number", "position", "told")
+    __slots__ = ("endpoint", "held", "held_ms", "member", "number", "position", "told")
 
-    def __init__(self, member: str, position: int) -> None:
+    def __init__(self, endpoint: Endpoint, member: str, position: int) -> None:
+        self.endpoint = endpoint
         self.member = member
         self.held: Request | None = None
         """The fetch that waits for bytes."""
@@ -208,10 +209,12 @@ class ReplicaServer:
         now_ms = self._host.clock.boot_ms()
         for number, session in list(self._sessions.items()):
             if session.member == header.member and number != endpoint.id:
-                del self._sessions[number]  # it has connected again
+                # It has connected again, or this is an earlier attempt of its that arrives late: then it connects at once.
+                del self._sessions[number]
+                session.endpoint.abort("the replica has connected again")
         if endpoint.id not in self._sessions:
             endpoint.on_close.append(self._closed)
-        self._sessions[endpoint.id] = _Session(header.member, position)
+        self._sessions[endpoint.id] = _Session(endpoint, header.member, position)
         self._forgotten.discard(header.member)
         # A replica that has drawn another id is at the place of the one that it was.
         for member, replica in list(self.replicas.replicas.items()):

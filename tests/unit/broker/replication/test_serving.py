@@ -12,7 +12,7 @@ from lockstep.broker.replication.asking import RoleError
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role
 from lockstep.broker.replication.replica_set import LOST_MS
 from lockstep.broker.replication.serving import SUSPENDED_MS, ReplicaServer, _Session
-from lockstep.protocol.headers.replication import ReplicaFetchHeader, ReplicaFetchReply
+from lockstep.protocol.headers.replication import ReplicaFetchHeader, ReplicaFetchReply, ReplicaFollowHeader
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.requests.request import NO_RESPONSE
 
@@ -103,7 +103,7 @@ async def test_suspension_while_the_set_is_being_stored_is_noticed_before_the_me
 
 async def test_replica_whose_request_is_on_its_way_when_the_master_stops_learns_that_the_log_is_complete() -> None:
     server = Master().server
-    server._sessions[1] = _Session("a", 7)
+    server._sessions[1] = _Session(cast(Any, None), "a", 7)
     server._store.writer.copies = server
 
     def fetched() -> Any:
@@ -117,3 +117,18 @@ async def test_replica_whose_request_is_on_its_way_when_the_master_stops_learns_
     assert reply.complete
     assert fetched() is NO_RESPONSE, "it knows now"
     await stopping
+
+
+async def test_connection_of_a_replica_that_another_one_of_it_replaces_is_cut_so_that_it_does_not_wait_there() -> None:
+    """While packets were lost it has tried in vain. Now its attempts arrive, and the last one may have followed already."""
+    master, cut = Master(), list[int]()
+
+    def connect(number: int) -> None:
+        endpoint = SimpleNamespace(id=number, peer="p", on_close=[], abort=lambda _: cut.append(number))
+        master.server._connect(cast(Any, endpoint), ReplicaFollowHeader("broker-a", "c", "store", "a", "there", 7, 7, "1"), 7)
+
+    connect(2)
+    connect(1)
+    assert (cut, list(master.server._sessions)) == ([2], [1])
+    connect(3)
+    assert (cut, list(master.server._sessions)) == ([2, 1], [3])
