@@ -27,6 +27,7 @@ TROUBLE_S = 60 if SLOW else 5
 
 @pytest.fixture
 async def pair(cluster: Cluster) -> ReplicaPair:
+    await cluster.nameserver()
     return await started_pair(cluster)
 
 

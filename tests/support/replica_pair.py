@@ -103,8 +103,12 @@ class ReplicaPair:
 
     async def promote_replica(self) -> Promotion:
         """Promote the replica. The roles of the places are swapped then."""
-        refused = await self.promote(self.replica)
-        assert not refused, (refused, self.cluster.output_tails())
+        while refused := await self.promote(self.replica):
+            # The master was killed before the replica heard that it was in the set again.
+            assert "was not in the set" in refused, (refused, self.cluster.output_tails())
+            await self.start(self.master)
+            await self.until_in_set()
+            await self.kill_master()
         self.master, self.replica = self.replica, self.master
         return self.promotions[-1]
 
@@ -137,7 +141,6 @@ class ReplicaPair:
 
 async def started_pair(cluster: Cluster, *options: str) -> ReplicaPair:
     """Return a master at `first` with a replica at `second` in its set, and the topic `orders`. `options` of both, default: QUICK."""
-    await cluster.nameserver()
     places = dict(zip(("first", "second", "third"), free_ports(3), strict=True))
     pair = ReplicaPair(cluster, {place: f"127.0.0.1:{port}" for place, port in places.items()}, options or QUICK)
     await pair.start(pair.master)

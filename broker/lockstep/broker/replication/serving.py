@@ -65,8 +65,8 @@ class _Session:
         """Of the last response."""
         self.position = position
         """From which on it still copies."""
-        self.told = False
-        """Whether a response has said that the log is complete."""
+        self.told = (False, False)
+        """What the last response has said: whether the log is complete, and whether the replica is in the set."""
 
 
 class ReplicaServer:
@@ -238,7 +238,7 @@ class ReplicaServer:
         if header.waits:
             self._progress(session, header.stored, header.synced, header.applied, header.trouble or "")
         session.held, session.held_ms, session.position = request, self._host.clock.boot_ms(), header.position
-        if self._store.written > header.position or not header.waits or (self._is_complete and not session.told):
+        if self._store.written > header.position or not header.waits or session.told != self._news(session):
             return self._bytes_for(session)
         return NO_RESPONSE
 
@@ -287,12 +287,15 @@ class ReplicaServer:
         request, session.held = session.held, None
         assert request is not None
         session.number += 1
-        session.told = self._is_complete
+        session.told = self._news(session)
         header: ReplicaFetchHeader = request.header
         data = self._store.recent_log(header.position, min(header.max_bytes, FETCH_BYTES_MAX))
         if data is None:
             return RunInLane(REPLICA_LANE, partial(self._read, request, session, session.number))
         return self._reply(request, session, session.number, data)
+
+    def _news(self, session: _Session) -> tuple[bool, bool]:
+        return self._is_complete, session.member in self.replicas.members
 
     async def _read(self, request: Request, session: _Session, number: int) -> HandlerResult:
         header: ReplicaFetchHeader = request.header
@@ -303,8 +306,8 @@ class ReplicaServer:
 
     def _reply(self, request: Request, session: _Session, number: int, data: bytes) -> HandlerResult:
         store, term = self._store, self._state.coordination.state.term
-        ends, in_set = (store.writer.confirmed, store.log_bounds[0], store.written), session.member in self.replicas.members
-        reply = ReplicaFetchReply(number, term, crc32(data), *ends, self._is_complete, in_set)
+        ends = store.writer.confirmed, store.log_bounds[0], store.written
+        reply = ReplicaFetchReply(number, term, crc32(data), *ends, *session.told)
         return request.reply(reply, data)
 
     # --------------------------------------------------------------------------------------------------------------- the set
@@ -359,7 +362,7 @@ class ReplicaServer:
         await self._wait_certain()
         self.replicas.set_stored()
         for session in list(self._sessions.values()):
-            if session.held is not None and (session.member in members) != (session.member in before):
+            if session.held is not None and session.told != self._news(session):
                 self._answer(session)  # it knows at once whether it may be promoted
         for member in members.keys() - before.keys():
             log_limited(log, "info", "replica.joined", member=member, replica=members[member], members=len(members))
@@ -431,6 +434,6 @@ class ReplicaServer:
                 self._answer(session)
         # The request of one that has none here is on its way.
         for _ in range(LOST_MS // TICK_MS):
-            if all(session.told for session in self._sessions.values()):
+            if all(session.told[0] for session in self._sessions.values()):
                 return
             await asyncio.sleep(TICK_MS / 1000)
