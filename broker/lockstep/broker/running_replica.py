@@ -343,7 +343,7 @@ class RunningReplica:
             await following.wait_noteworthy(SAVE_S)
             async with self._changing:
                 known, confirmed = self._copy_identity, max(self._copy_identity.confirmed, following.confirmed)
-                forgot = known.forgot and not following.has_caught_up
+                forgot = known.forgot and not following.has_everything
                 in_set = known.in_set if following.in_set is None else following.in_set
                 wanted = replace(known, confirmed=confirmed, complete=following.is_complete, forgot=forgot, in_set=in_set)
                 if wanted != known and known.role is Role.REPLICA:
@@ -398,7 +398,7 @@ class RunningReplica:
             end,
             0 if following is None else following.confirmed,
             0 if following is None else following.applied,
-            may_have_forgotten=member.forgot,
+            may_have_forgotten=member.forgot and (following is None or not following.has_everything),
             complete=member.complete,
             following=following is not None and following.master is not None,
             master=self._master,

@@ -122,6 +122,11 @@ class Following:
     def applied(self) -> int:
         return self._log.applied
 
+    @property
+    def has_everything(self) -> bool:
+        """Return whether this log has had all that its master had confirmed: all of the master's log once, or what its set has."""
+        return self.has_caught_up or self.in_set is True
+
     def stop(self) -> None:
         """Let `keep_applying` end, and `wait_noteworthy` return."""
         self.stopping.set()
