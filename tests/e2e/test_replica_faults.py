@@ -27,7 +27,6 @@ TROUBLE_S = 60 if SLOW else 5
 
 @pytest.fixture
 async def pair(cluster: Cluster) -> ReplicaPair:
-    await cluster.nameserver()
     return await started_pair(cluster)
 
 
@@ -35,7 +34,7 @@ async def begin_load(cluster: Cluster) -> None:
     for name in MEMBERS:
         await cluster.consumer(name)
     await cluster.until_held(QUEUES, *MEMBERS)
-    await cluster.producer("producer", "--keys", "40", "--pause-ms", "20")
+    await cluster.producer("producer", "--keys", "40", "--pause-ms", "20", "--timeout-ms", "120000")
     await cluster.until_handled(100)
 
 
@@ -145,6 +144,26 @@ async def test_master_that_was_suspended_while_its_replica_was_promoted_acknowle
     assert f"was promoted at {pair.addresses['second']}" in cluster.output_tails()
     await pair.follow()
     report(f"promoted after {(promotion.done_us - asked_us) / 1e6:.2f} s; {await end_load(cluster)}")
+
+
+async def test_master_that_goes_on_before_its_replica_has_its_name_acknowledges_nothing_and_keeps_the_name(
+    pair: ReplicaPair, cluster: Cluster
+) -> None:
+    await begin_load(cluster)
+    cluster.signal(signal.SIGSTOP, "first")
+    assert (await pair.ask("second", RequestCode.REPLICA_PROMOTE, {"force": False})).code == 0
+    await cluster.until_heard("second", "store.restored")
+    cluster.signal(signal.SIGCONT, "first")
+    await cluster.until("the nameserver has refused it", lambda: cluster.processes["second"].exit_code == 4)
+    await cluster.until_heard("first", "broker.waits_for_replicas")
+    async with native(pair.addresses["first"]) as old:
+        sent = asyncio.ensure_future(old.send("orders", b'{"order": 1000, "step": 0}'))
+        await cluster.kill("first")
+        with pytest.raises(LockstepError):
+            await sent
+    await pair.copy("second")
+    await cluster.until_accepted(QUEUE_NAMES, after_us=now_us())
+    await end_load(cluster)
 
 
 def lose_power(pair: ReplicaPair, place: str) -> int:

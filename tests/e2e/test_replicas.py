@@ -25,7 +25,6 @@ PARKED = 7
 
 @pytest.fixture
 async def pair(cluster: Cluster) -> ReplicaPair:
-    await cluster.nameserver()
     return await started_pair(cluster)
 
 
@@ -133,7 +132,7 @@ async def test_nothing_acknowledged_is_lost_over_killed_masters(
 ) -> None:
     load = LOADS[kind](cluster)
     await load.begin()
-    await cluster.producer("producer", "--keys", "40", "--pause-ms", "20", *load.producing)
+    await cluster.producer("producer", "--keys", "40", "--pause-ms", "20", "--timeout-ms", "120000", *load.producing)
     await cluster.until_handled(100)
     await pair.replace_masters(rounds, load.went_on)
     finished = await cluster.finish_producer()

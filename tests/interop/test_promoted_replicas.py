@@ -30,7 +30,6 @@ async def test_java_clients_lose_nothing_and_keep_the_order_over_killed_masters(
 
 
 async def replace_masters(cluster: Cluster, programs: list[str], report: Report) -> None:
-    await cluster.nameserver()
     pair = await started_pair(cluster, *DEFAULTS)
     for name in MEMBERS:
         await java_member(cluster, programs, name)

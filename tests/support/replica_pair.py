@@ -140,7 +140,12 @@ class ReplicaPair:
 
 
 async def started_pair(cluster: Cluster, *options: str) -> ReplicaPair:
-    """Return a master at `first` with a replica at `second` in its set, and the topic `orders`. `options` of both, default: QUICK."""
+    """Return a master at `first` with a replica at `second` in its set, and the topic `orders`. `options` of both, default: QUICK.
+
+    Starts a nameserver if there is none yet.
+    """
+    if not cluster.addresses:
+        await cluster.nameserver()
     places = dict(zip(("first", "second", "third"), free_ports(3), strict=True))
     pair = ReplicaPair(cluster, {place: f"127.0.0.1:{port}" for place, port in places.items()}, options or QUICK)
     await pair.start(pair.master)

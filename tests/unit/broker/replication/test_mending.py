@@ -1,5 +1,6 @@
 """How a replica mends its copy when it finds the same damage again and again."""
 
+import asyncio
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -86,10 +87,11 @@ async def test_damage_is_mended_by_a_file_then_by_a_new_copy_then_after_pauses(
 
 async def test_scrub_goes_on_over_damage_that_the_masters_bytes_have_too() -> None:
     passes = [{5: "bad", 9: "bad", 12: "bad"}, {5: "bad"}, {}]
-    following = SimpleNamespace(is_stopping=False)
+    following = SimpleNamespace(stopping=asyncio.Event())
 
     async def at_once(_seconds: float) -> None:
-        following.is_stopping = len(passes) == 1
+        if len(passes) == 1:
+            following.stopping.set()
 
     async def run(_stopping: object) -> None:
         scrubber.found = {position: SimpleNamespace(reason=reason) for position, reason in passes.pop(0).items()}
@@ -100,5 +102,6 @@ async def test_scrub_goes_on_over_damage_that_the_masters_bytes_have_too() -> No
     with pytest.raises(RottenLogError) as raised:
         await scrub(store, following, {5})  # type: ignore[arg-type]
     assert raised.value.positions == {9, 12}
+    following.stopping.clear()
     await scrub(store, following, {5})  # type: ignore[arg-type]
     assert not passes
