@@ -94,7 +94,7 @@ class Parked(Ordered):
 class Concurrent:
     """A concurrent group, and sends without keys, which may be stored twice where they are counted."""
 
-    producing: tuple[str, ...] = ("--unkeyed",)
+    producing: tuple[str, ...] = ("--unkeyed", "--again")
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
