@@ -181,7 +181,7 @@ def lose_power(pair: ReplicaPair, place: str) -> int:
             file.truncate(kept)
             file.truncate(size)
     flush = (pair.store(place) / "lockstep" / "boot").read_text().partition(" ")[2]
-    directory.mark_boot("an earlier boot", flush)
+    directory.mark_boot("earlier", flush)
     return lost
 
 
@@ -189,6 +189,8 @@ async def test_master_that_lost_power_under_async_flush_does_not_start_and_its_r
     pair: ReplicaPair, cluster: Cluster, report: Report
 ) -> None:
     await begin_load(cluster)
+    directory = StoreDirectory(RealFiles(), str(pair.store("first")))
+    await cluster.until("the synced length is recorded", lambda: directory.read_synced()[1] > 0)
     await pair.kill_master()
     lost = lose_power(pair, "first")
     old = await cluster.start("first", pair.command("first"))

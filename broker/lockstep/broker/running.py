@@ -282,7 +282,7 @@ class RunningBroker:
         if copy_identity.promoted and store.restored:
             return  # it was promoted, and others were asked then, unless that was forced
         forgot = store.may_have_forgotten(self._host.boot_id()) or recovery.lost_synced
-        await self._until_answered(CopyStatus(self.term, recovery.end, forgot))
+        await self._until_answered(CopyStatus(self.state.coordination.state.term, recovery.end, forgot))
 
     async def _ask_again(self) -> None:
         """Do the same after the process was suspended. No replica has more than a master that runs. Raises RoleError."""

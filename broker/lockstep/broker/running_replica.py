@@ -50,6 +50,7 @@ from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.requests.lanes import LaneLimits
 from lockstep.runtime.requests.login import LoginProcessor
 from lockstep.runtime.security.server_security import ServerSecurity
+from lockstep.runtime.waiting import is_set_within
 
 log = get_logger("broker")
 
@@ -513,7 +514,7 @@ async def scrub(store: Store, following: Following, replaced: AbstractSet[int]) 
     """
     rest_s = SCRUB_FIRST_MS / 1000
     while not following.stopping.is_set():
-        await following.wait_noteworthy(rest_s)
+        await is_set_within(following.stopping, rest_s)
         await store.scrubber.run(following.stopping)
         if found := store.scrubber.found.keys() - replaced:
             reason = store.scrubber.found[min(found)].reason

@@ -239,10 +239,10 @@ async def held_pulls_per_group_max(on: Running) -> None:
 
 async def scrub_kib_per_s(on: Running) -> None:
     await on.set(scrub_kib_per_s="0")
-    await on.store.scrubber.run(lambda: False)
+    await on.store.scrubber.run(asyncio.Event())
     assert on.store.scrubber.pass_count == 0
     await on.set(scrub_kib_per_s=str(1 << 20))
-    await on.store.scrubber.run(lambda: False)
+    await on.store.scrubber.run(asyncio.Event())
     assert on.store.scrubber.pass_count == 1
 
 

@@ -369,6 +369,8 @@ class ReplicaServer:
         for member in before.keys() - members.keys():
             trouble = self.replicas.replicas[member].trouble or None
             log_limited(log, "error", "replica.left", member=member, replica=before[member], members=len(members), trouble=trouble)
+            if member in self._forgotten:
+                self.replicas.forget(member, self._host.clock.boot_ms())  # it was waited for until now
         self._record_replicas()
         self._changed()
 

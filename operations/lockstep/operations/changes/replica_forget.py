@@ -63,8 +63,8 @@ class ReplicaForget(Operation):
 
     async def _forget(self, admin: AdminClient, master: BrokerAddress) -> None:
         """Return when the master does not list the replica. One that has just ended is still in the set, which it leaves first."""
+        await admin.forget_replica(master, self.member)
         for _ in range(TRIES):
-            await admin.forget_replica(master, self.member)
             if all(each.member != self.member for each in (await admin.copy_status(master.address)).replicas):
                 return
             await asyncio.sleep(STEP_S)

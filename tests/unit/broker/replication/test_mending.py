@@ -85,19 +85,20 @@ async def test_damage_is_mended_by_a_file_then_by_a_new_copy_then_after_pauses(
     assert done == expected
 
 
-async def test_scrub_goes_on_over_damage_that_the_masters_bytes_have_too() -> None:
+async def test_scrub_goes_on_over_damage_that_the_masters_bytes_have_too(monkeypatch: pytest.MonkeyPatch) -> None:
     passes = [{5: "bad", 9: "bad", 12: "bad"}, {5: "bad"}, {}]
     following = SimpleNamespace(stopping=asyncio.Event())
 
-    async def at_once(_seconds: float) -> None:
+    async def at_once(stopping: asyncio.Event, _seconds: float) -> bool:
         if len(passes) == 1:
-            following.stopping.set()
+            stopping.set()
+        return stopping.is_set()
 
     async def run(_stopping: object) -> None:
         scrubber.found = {position: SimpleNamespace(reason=reason) for position, reason in passes.pop(0).items()}
 
     scrubber = SimpleNamespace(found={}, run=run)
-    following.wait_noteworthy = at_once
+    monkeypatch.setattr(running_replica, "is_set_within", at_once)
     store: Any = SimpleNamespace(scrubber=scrubber)
     with pytest.raises(RottenLogError) as raised:
         await scrub(store, following, {5})  # type: ignore[arg-type]

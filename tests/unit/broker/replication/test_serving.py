@@ -119,6 +119,16 @@ async def test_replica_whose_request_is_on_its_way_when_the_master_stops_learns_
     await stopping
 
 
+async def test_replica_with_another_id_replaces_the_member_that_it_was_also_in_the_list() -> None:
+    master = Master()
+    endpoint = SimpleNamespace(id=1, peer="p", on_close=[])
+    master.server._connect(cast(Any, endpoint), ReplicaFollowHeader("broker-a", "c", "store", "b", "there", 7, 7, "1"), 7)
+    assert [each.member for each in master.server.standings()] == ["a", "b"], "the set has it still"
+    await master.ticks(50)
+    assert master.saved == [{}]
+    assert [each.member for each in master.server.standings()] == ["b"]
+
+
 async def test_connection_of_a_replica_that_another_one_of_it_replaces_is_cut_so_that_it_does_not_wait_there() -> None:
     """While packets were lost it has tried in vain. Now its attempts arrive, and the last one may have followed already."""
     master, cut = Master(), list[int]()

@@ -88,11 +88,11 @@ async def test_scrub_keeps_its_rate_and_reads_a_little_per_turn(monkeypatch: pyt
     await store.sync()
     slept: list[float] = []
 
-    async def counted(pause_s: float, _stopping: asyncio.Event) -> None:
+    async def counted(_stopping: asyncio.Event, pause_s: float) -> None:
         slept.append(pause_s)
         await asyncio.sleep(0)
 
-    monkeypatch.setattr("lockstep.broker.store.health.scrubber._pause", counted)
+    monkeypatch.setattr("lockstep.broker.store.health.scrubber.is_set_within", counted)
     await store.scrubber.run(asyncio.Event())
     monkeypatch.undo()
     read = sum(slept) * (1 << 30)
@@ -122,11 +122,11 @@ async def test_scrub_stops_with_the_broker_and_a_failed_read_ends_only_its_pass(
 async def test_scrub_that_is_turned_off_ends_its_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     store = await create_store(SimFiles())
 
-    async def turn_off(_pause_s: float, _stopping: asyncio.Event) -> None:
+    async def turn_off(_stopping: asyncio.Event, _pause_s: float) -> None:
         store.scrubber.bytes_per_s = 0
         await asyncio.sleep(0)
 
-    monkeypatch.setattr("lockstep.broker.store.health.scrubber._pause", turn_off)
+    monkeypatch.setattr("lockstep.broker.store.health.scrubber.is_set_within", turn_off)
     await store.scrubber.run(asyncio.Event())
     monkeypatch.undo()
     assert store.scrubber.pass_count == 0

@@ -14,6 +14,7 @@ from lockstep.broker.store.queues.queue_table import QueueTable, StoreQueueKey
 from lockstep.broker.store.queues.reader import MismatchError
 from lockstep.runtime.host import Host
 from lockstep.runtime.logs.log import get_logger
+from lockstep.runtime.waiting import is_set_within
 
 log = get_logger("broker")
 
@@ -95,7 +96,7 @@ class Scrubber:
     def _paced(self, stopping: asyncio.Event) -> ReadAt:
         async def read(segment: Segment, count: int, at: int) -> bytes:
             if self.bytes_per_s:
-                await _pause(count / self.bytes_per_s, stopping)
+                await is_set_within(stopping, count / self.bytes_per_s)
             if stopping.is_set() or not self.bytes_per_s:
                 raise _StoppedError
             return await self._read(segment, count, at)
@@ -155,11 +156,3 @@ class Scrubber:
                 entry = ENTRY.unpack(data) if len(data) == ENTRY_BYTES else (-1, 0, 0)
             return index + 1 if entry[0] < self._end else seen
         return seen
-
-
-async def _pause(pause_s: float, stopping: asyncio.Event) -> None:
-    try:
-        async with asyncio.timeout(pause_s):
-            await stopping.wait()
-    except TimeoutError:
-        pass
