@@ -102,7 +102,8 @@ class WitnessValues:
         next_value = WitnessValue(version + 1, value)
         self._is_writing = True
         try:
-            await self._host.threads.run(self._write, names, next_value)
+            # A request that is cancelled must not take back a write that waits for its thread: `close` waits for its end.
+            await asyncio.shield(self._host.threads.run(self._write, names, next_value))
         except OSError as error:
             self.trouble = f"{self._folder} can't be written: {(error.strerror or str(error)).lower()}"
             raise StoreDiskError(self.trouble) from error
