@@ -94,10 +94,9 @@ async def test_server_that_stands_still_is_unreachable_and_a_swap_unknown(server
     assert await register.swap(0, entry(1))
     version = (await register.read())[1]
     server.signal(signal.SIGSTOP)
-    late = r"no answer in time|no response to \w+ \(\d+\) within \d+ ms"  # of the register, or of its request: both have a second
-    with pytest.raises(RegisterUnreachableError, match=late):
+    with pytest.raises(RegisterUnreachableError, match="no answer in time"):
         await register.read()
-    with pytest.raises(RegisterUnknownError, match=late):
+    with pytest.raises(RegisterUnknownError, match="no answer in time"):
         await register.swap(version, entry(2))
     server.signal(signal.SIGCONT)
     assert (await register.read())[0] in (entry(1), entry(2))

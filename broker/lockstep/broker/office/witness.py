@@ -25,6 +25,8 @@ NOT_DONE = frozenset(
     }
 )
 """Refusals of a request before it is carried out."""
+REQUEST_MS = int(2 * CALL_S * 1_000)
+"""Longer than an attempt: its limit is the one that ends a call, and says so."""
 
 
 class WitnessRegister:
@@ -69,7 +71,7 @@ class WitnessRegister:
         endpoint = await self._connected()
         attempt.sending()
         try:
-            response = await endpoint.request(code, fields, body, timeout_ms=int(CALL_S * 1_000))
+            response = await endpoint.request(code, fields, body, timeout_ms=REQUEST_MS)
         except BaseException:  # re-raised
             self._drop(endpoint, "no answer")
             raise
@@ -82,7 +84,7 @@ class WitnessRegister:
     async def _connected(self) -> Endpoint:
         if self._endpoint is not None and not self._endpoint.closed:
             return self._endpoint
-        endpoint = await connect(self._host, self._address, security=self._security, timeout_ms=int(CALL_S * 1_000))
+        endpoint = await connect(self._host, self._address, security=self._security, timeout_ms=REQUEST_MS)
         self._drop(self._endpoint, "another connection is used")
         self._endpoint = endpoint
         return endpoint
