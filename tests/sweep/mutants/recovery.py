@@ -8,9 +8,9 @@ from lockstep.broker.groups.tables.lock_table import LockTable
 from lockstep.broker.maintenance import StoreMaintenance
 from lockstep.broker.snapshot_rows import SnapshotRows
 from lockstep.broker.store.log import scan
+from lockstep.broker.store.log.append import ENTRY_BYTES
 from lockstep.broker.store.log.checkpoint import Checkpointer
 from lockstep.broker.store.log.commit_log import CommitLog, Segment
-from lockstep.broker.store.log.stored_record import StoredRecord
 from lockstep.broker.store.queues.rebuild import EntryRebuild
 from lockstep.broker.store.start.snapshot import Snapshots, decode, encode
 from lockstep.broker.store.store import Store
@@ -32,14 +32,15 @@ def the_frames_crc_is_not_checked(patch: Patches) -> None:
 @mutant("rebuilt")
 def a_rebuilt_queue_leaves_its_last_record_out(patch: Patches) -> None:
     """A consume queue that is built again has every record up to the snapshot."""
-    record = EntryRebuild.record
+    fill = EntryRebuild._fill
 
-    def all_but_the_last(self: EntryRebuild, one: StoredRecord) -> None:
-        wanted = self._ranges.get((one.topic, one.queue_id))
-        if wanted is None or one.queue_offset + 1 != wanted.end:
-            record(self, one)
+    def all_but_the_last(self: EntryRebuild, topic: str, queue_id: int, first: int, entries: bytes) -> None:
+        wanted = self._ranges.get((topic, queue_id))
+        if wanted is not None and first + len(entries) // ENTRY_BYTES >= wanted.end:
+            entries = entries[: max(0, wanted.end - 1 - first) * ENTRY_BYTES]
+        fill(self, topic, queue_id, first, entries)
 
-    patch.set(EntryRebuild, "record", all_but_the_last)
+    patch.set(EntryRebuild, "_fill", all_but_the_last)
 
 
 @mutant("repeats")
