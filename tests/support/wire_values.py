@@ -146,6 +146,7 @@ REQUESTS: dict[RequestCode, tuple[type | None, type | None]] = {
     R.REPLICA_FILE: (replication.ReplicaFileHeader, None),
     R.REPLICA_STATUS: (replication.ReplicaStatusHeader, None),
     R.REPLICA_PROMOTE: (replication.ReplicaPromoteHeader, None),
+    R.REPLICA_HAND_OVER: (replication.ReplicaHandOverHeader, None),
     R.REPLICA_FORGET: (replication.ReplicaForgetHeader, None),
     R.REGISTER_READ: (register.RegisterReadHeader, None),
     R.REGISTER_SWAP: (register.RegisterSwapHeader, None),

@@ -6,11 +6,17 @@ stop    reject sends ─▶ respond to held pulls ─▶ sync ─▶ unregister 
 failed  a failed write or sync: no further response leaves, every connection is cut, the store is left as it is
 """
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from lockstep.broker.advertise import advertise
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.figures.replica_metrics import render_replica
+from lockstep.broker.office.beginning import begin_under_register
+from lockstep.broker.office.office import DeposedError, Office
+from lockstep.broker.office.opening import RegisterUrl, open_register
+from lockstep.broker.office.standing import Tenure
 from lockstep.broker.replication.asking import is_replica
 from lockstep.broker.rocketmq_store.opening import open_store
 from lockstep.broker.running import RunningBroker, warn_of_short_retention
@@ -57,6 +63,11 @@ class Broker:
         self._running: RunningBroker | None = None
         self._replica: RunningReplica | None = None
         """What this broker is until it is promoted, if it copies another one."""
+        self._changing = asyncio.Lock()
+        """Held while this broker stops being a master without ending."""
+        self._promotion: asyncio.Task[None] | None = None
+        self._office: Office | None = None
+        """What the register says, if the copies of this broker elect their master."""
         self._security = config.open_security() if security is None else security
         self._audit = config.open_audit(config.name, host.clock)
         self._watch = SecurityWatch(self._security, host, self._audit.on_hangup)
@@ -119,54 +130,136 @@ class Broker:
             log.warning("security.last_good", users=config.users_copy(), not_read=config.security)
         if self.admin_port is not None:
             await self.admin_port.start()
-        if await is_replica(self._host, config, self._security.peers):
+        if config.ha is not None:
+            await self._start_under_register(config.ha)
+        elif await is_replica(self._host, config, self._security.peers):
             await self._start_replica()
         else:
             await self._start_master()
+
+    async def _start_under_register(self, url: str) -> None:
+        """Begin as what the register says. Raises OfficeError."""
+        config, host = self.config, self._host
+        register = open_register(RegisterUrl.parse(url), config.cluster, config.name, host, self._security.peers)
+        self._office = office = Office(host, register, url)
+        name, (listen, port) = INTERNAL_LISTENER, config.listeners()[INTERNAL_LISTENER]
+        addresses = await advertise({name: f"{listen}:{port}"}, config.advertised(), config.nameservers())
+        tenure = await begin_under_register(host, config, office, addresses[name])
+        if tenure is None:
+            await self._start_replica()
+        else:
+            await self._rule(tenure)
+
+    async def _rule(self, tenure: Tenure) -> None:
+        """Start as the elected master, and step down when another copy is elected."""
+        office = self._office
+        assert office is not None
+        office.deposed.clear()
+        try:
+            await self._start_master(tenure)
+        except DeposedError:
+            await self._step_down()
+        else:
+            self._tasks.spawn(self._until_deposed(office), "broker.deposed")
+
+    async def _until_deposed(self, office: Office) -> None:
+        await office.deposed.wait()
+        await self._step_down()
+
+    def _hand_over(self, successor: str) -> None:
+        self._tasks.spawn(self._step_down_in_order(successor), "broker.hand_over")
+
+    async def _step_down_in_order(self, successor: str) -> None:
+        """Stop as a master, so that a replica of the set is elected at once, and go on as a replica of that one."""
+        async with self._changing:
+            if self._running is None or self._gate.closed_because is not None:
+                return
+            self._gate.closed_because = "the broker hands over to another copy"
+            log.warning("office.hands_over", to=successor or None, term=self._running.term)
+            await self._end_master(await self._running.stop(successor))
+            await self._start_replica()
+
+    async def _step_down(self) -> None:
+        """Go on as a replica. Nothing more is answered, and the store is left as a killed process leaves it."""
+        async with self._changing:
+            if self._running is None or self._gate.has_failed:
+                return
+            self._gate.has_failed, self._gate.closed_because = True, "another copy of this broker was elected"
+            if self._store is not None:
+                # What the set has not confirmed has no effect any more, not even by the sync of an ordered end.
+                self._store.writer.on_fatal = None
+                self._store.writer.fail(DeposedError(self._gate.closed_because))
+            self._running.cut_connections(self._gate.closed_because)
+            await self._running.stop()
+            await self._end_master(is_clean=False)
+            await self._start_replica()
+
+    async def _end_master(self, is_clean: bool) -> None:
+        if self._store is not None:
+            await self._store.close(clean=is_clean)
+        self._running = self._store = None
+        self._gate.has_failed, self._gate.closed_because = False, None
 
     async def _start_replica(self) -> None:
         config, host = self.config, self._host
         budget = config.budget(host.descriptors.limit)
         parts = config, host, self._tasks
         self._replica = replica = RunningReplica(
-            *parts, connections_max=budget.connections_max, security=self._security, audit=self._audit, on_promoted=self._promoted
+            *parts,
+            connections_max=budget.connections_max,
+            security=self._security,
+            audit=self._audit,
+            on_promoted=self._promoted,
+            office=self._office,
         )
         await replica.start()
         await self._watch.begin(self._tasks, replica.server.renew)
         admin = {} if self.admin_port is None else {ADMIN: self.admin_port.address}
         address = replica.addresses[INTERNAL_LISTENER]
-        announce("broker.started", name=config.name, address=address, listeners=replica.addresses, replica_of=config.replica_of, **admin)
+        announce("broker.started", name=config.name, address=address, listeners=replica.addresses, replica_of=replica.master, **admin)
 
-    def _promoted(self) -> None:
+    def _promoted(self, tenure: Tenure | None) -> None:
         """Go on as a master: the store says so already."""
-        self._tasks.spawn(self._become_master(), "broker.promotion")
+        self._promotion = self._tasks.spawn(self._become_master(tenure), "broker.promotion")
 
-    async def _become_master(self) -> None:
+    async def _become_master(self, tenure: Tenure | None) -> None:
         assert self._replica is not None
         await self._replica.stop()
         bound = self._replica.server.addresses  # clients of a port that the system chose know it
         self._listeners = {name: (at, parse_address(bound[name])[1]) for name, (at, _) in self._listeners.items()}
         self._replica = None
-        await self._start_master()
+        if tenure is None:
+            await self._start_master()
+        else:
+            await self._rule(tenure)
 
-    async def _start_master(self) -> None:
+    async def _start_master(self, tenure: Tenure | None = None) -> None:
         config, host = self.config, self._host
         began_ms = host.clock.monotonic_ms()
         budget = config.budget(host.descriptors.limit)
         store_config = replace(config.store_config(), open_file_count_max=budget.open_files_max)
-        opened = await open_store(store_config, host, config.identity(), adopt=config.adopt, without=config.adopt_without)
+        log_id, without = "" if tenure is None else tenure.log, config.adopt_without
+        opened = await open_store(store_config, host, config.identity(), adopt=config.adopt, without=without, new_store_id=log_id)
         self._store = store = opened.store
         store.writer.on_fatal = self._fail
         state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
         recovery = await store.recover(state)
         parts = host, self._tasks, self.settings, self._gate, opened, state
         self._running = running = RunningBroker(
-            *parts, listeners=self._listeners, connections_max=budget.connections_max, security=self._security, audit=self._audit
+            *parts,
+            listeners=self._listeners,
+            connections_max=budget.connections_max,
+            security=self._security,
+            audit=self._audit,
+            office=self._office,
+            tenure=tenure,
+            hand_over=self._hand_over,
         )
         await running.bind()
         await running.ask_replicas(recovery)
         await self._watch.begin(self._tasks, running.server.renew)
         await running.enter_term(recovery)
+        await running.take_office()
         await running.register()
         await running.open()
         announce(
@@ -227,10 +320,19 @@ class Broker:
 
     async def stop(self) -> None:
         """Stop in order. After a start that failed, close what it had opened."""
+        if self._promotion is not None and not self._promotion.done():
+            self._promotion.cancel()
+            await asyncio.wait([self._promotion])
+        async with self._changing:
+            await self._stop()
+
+    async def _stop(self) -> None:
         self._gate.closed_because = self._gate.closed_because or "the broker is shutting down"
         store, running = self._store, self._running
         if self._replica is not None:
             await self._replica.stop()
+        if self._office is not None:
+            await self._office.close()
         if store is None:
             await self._close_admin_port()
             return

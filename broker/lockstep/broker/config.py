@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from lockstep.broker.groups.coordination import CoordinationConfig
+from lockstep.broker.office.opening import RegisterUrl
 from lockstep.broker.rocketmq_store.foreign_store import LEFT_OUT
 from lockstep.broker.store import FlushMode, Identity, StoreConfig
 from lockstep.broker.store.config import OPEN_FILES_MAX
@@ -53,6 +54,13 @@ class BrokerConfig(ServerSettings):
         str | None,
         "HOST:PORT of the broker of this name whose log this one copies. It serves nobody until it is promoted (lockstep replica promote).",
     ] = None
+    ha: Annotated[
+        str | None,
+        "etcd://HOST:PORT,HOST:PORT or witness://HOST:PORT of the register by which the copies of this broker elect their master.",
+    ] = None
+    silence_ms: Annotated[
+        int, Range(500, 600_000), "With --ha: how long a master may be silent before one of its replicas stands for election."
+    ] = 3_000
     alone: Annotated[
         bool,
         "Start as the master although a replica of the set does not answer: messages that only it has are lost, and its start as a master "
@@ -116,6 +124,10 @@ class BrokerConfig(ServerSettings):
             if self.alone or self.adopt:
                 other = "alone" if self.alone else "adopt"
                 raise ConfigError(f"replica_of and {other} exclude each other: a replica copies its master's log")
+        if self.ha is not None:
+            RegisterUrl.parse(self.ha)
+            if clash := next((name for name in ("replica_of", "alone", "adopt") if getattr(self, name)), None):
+                raise ConfigError(f"ha and {clash} exclude each other: the register says which copy is the master")
         if self.security_last_good and self.security is None:
             raise ConfigError("security_last_good needs users: set security to the file that has them")
         if unknown := sorted(set(self.adopt_without) - set(LEFT_OUT)):
@@ -123,6 +135,8 @@ class BrokerConfig(ServerSettings):
         listeners, advertised = self.listeners(), self.advertised()
         if INTERNAL_LISTENER not in listeners:
             raise ConfigError(f"no listener is named {INTERNAL_LISTENER!r}: brokers and tools need it")
+        if self.ha is not None and not listeners[INTERNAL_LISTENER][1]:
+            raise ConfigError("ha needs a fixed port: the register has the address at which this copy is found, also after a restart")
         if unnamed := sorted(set(advertised) - set(listeners)):
             raise ConfigError(f"advertised listener {unnamed[0]!r} is not a listener: known are {', '.join(listeners)}")
 

@@ -198,8 +198,10 @@ class NameserverRegistration:
 
         Wait while none can be reached: no client finds a broker that no nameserver knows.
         """
-        await self._wait_until_accepted()
-        self._waits = True
+        try:
+            await self._wait_until_accepted()
+        finally:
+            self._waits = True
 
     async def _wait_until_accepted(self) -> None:
         settle_at: float | None = None
@@ -264,12 +266,14 @@ class NameserverRegistration:
             failure = TransportError(f"nameserver {peer.address} responded with {response.code}: {response.remark}")
         raise failure
 
-    async def stop(self) -> None:
+    async def stop(self, *, unregisters: bool = True) -> None:
         """Unregister from the nameservers that know this broker (at most 1 s), then close. The caller's Tasks end the loops."""
         requests = [
             self._unregister(endpoint)
             for peer in self._peers
-            if (endpoint := peer.endpoint) is not None and peer.state in (RegistrationState.ACCEPTED, RegistrationState.LEARNING)
+            if unregisters
+            and (endpoint := peer.endpoint) is not None
+            and peer.state in (RegistrationState.ACCEPTED, RegistrationState.LEARNING)
         ]
         await asyncio.gather(*requests, return_exceptions=True)
         for peer in self._peers:

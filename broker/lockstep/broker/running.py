@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from lockstep.broker.advertise import advertise
 from lockstep.broker.classic.admin_broker import BrokerAdminProcessor
@@ -30,6 +31,9 @@ from lockstep.broker.groups.effect_runner import EffectRunner
 from lockstep.broker.groups.lease_timer import LeaseTimer
 from lockstep.broker.maintenance import StoreMaintenance
 from lockstep.broker.nameserver_registration import BrokerIdentity, NameserverRegistration, RegistrationRefusedError, RegistrationState
+from lockstep.broker.office.office import Office
+from lockstep.broker.office.ruling import Ruling
+from lockstep.broker.office.standing import Tenure
 from lockstep.broker.processors.client import ClientProcessor
 from lockstep.broker.processors.group_changes import GroupChangesProcessor
 from lockstep.broker.processors.group_events import GroupEventsProcessor
@@ -64,8 +68,10 @@ from lockstep.broker.tables.send_gate import SendGate
 from lockstep.broker.tables.topic_table import TOMBSTONES_MAX
 from lockstep.broker.tables.write_holds import WriteHolds
 from lockstep.protocol.bodies import BrokerStatus, ReplicaStatus
+from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.command import Command
 from lockstep.protocol.delays import format_delay
+from lockstep.protocol.errors import LocalProtocolError, NotLeaderError
 from lockstep.protocol.messages.ids import store_host_of
 from lockstep.protocol.names import INTERNAL_LISTENER, SCHEDULE_TOPIC, TRACE_TOPIC
 from lockstep.runtime.connections.endpoint import Endpoint
@@ -78,13 +84,25 @@ from lockstep.runtime.requests.audit import RequestAudit
 from lockstep.runtime.requests.dispatch import Dispatcher
 from lockstep.runtime.requests.lanes import LANE_ITEMS_PER_TURN, LaneLimits
 from lockstep.runtime.requests.login import LoginProcessor
+from lockstep.runtime.requests.request import Request
 from lockstep.runtime.security.server_security import ServerSecurity
 from lockstep.runtime.turn import TurnBudget
 
 log = get_logger("broker")
 
+COMPLETE_S = 5
+"""How long a master that stops waits for its set, which may be unable to shrink."""
+REGISTER_S = 0.3
+"""How long an elected master waits for its nameservers before it opens its ports."""
 ASK_AGAIN_S = 1
 """How often a start asks replicas of its set that do not answer."""
+EARLY = frozenset(
+    {
+        *(RequestCode.REPLICA_FOLLOW, RequestCode.REPLICA_FETCH, RequestCode.REPLICA_ACK, RequestCode.REPLICA_FILE),
+        *(RequestCode.REPLICA_STATUS, RequestCode.AUTHENTICATE),
+    }
+)
+"""What an elected master serves before it opens."""
 LIMITS = EndpointLimits(unsent_bytes_high=UNSENT_BYTES_MAX, unsent_bytes_low=UNSENT_BYTES_MAX // 4)
 LANES = {
     QUERY_LANE: LaneLimits(concurrency=2, queue_max=256),
@@ -119,7 +137,14 @@ class RunningBroker:
         connections_max: int,
         security: ServerSecurity,
         audit: RequestAudit,
+        office: Office | None = None,
+        tenure: Tenure | None = None,
+        hand_over: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """`office`, `tenure`: the register, and what it says of this master; None without one. `hand_over` begins to hand it over to a
+        member of the set."""
+        self._hand_over = hand_over
+        self._office = office
         self._host = host
         self._tasks = tasks
         self._settings = settings
@@ -153,6 +178,7 @@ class RunningBroker:
             full=lambda: state.topics.is_full,
             auto_create=lambda: self.topics.auto_create,
             replicas=lambda: self.replicas.other_addresses(),
+            superseded=lambda _term: None if self.ruling is None else self.ruling.look_soon(),
         )
         self.topics = topics = TopicProcessor(
             state.topics,
@@ -178,8 +204,16 @@ class RunningBroker:
         self.delays = delays = DelayedDelivery(store, state.delays, group_topics, config.delay_levels_ms())
         self.failed = failed = FailedMessages(store, coordination, delays, group_topics)
         self.copies = copies = ParkedCopies(store, coordination, failed, gate)
+        self.tenure = tenure
+        self.ruling: Ruling | None = None
+        store.writer.proves_office = tenure is not None
+        ask, store_members, lost = self._ask_again if tenure is None else None, None, ""
+        if office is not None and tenure is not None:
+            self.ruling = ruling = Ruling(host, tasks, office, tenure, gate, config.silence_ms, lambda: self.address)
+            store_members, lost = partial(self._store_members, ruling), tenure.deposed
         copy_identity, other = read_copy_identity(opened.directory), config.replica_of or ""
-        self.replicas = ReplicaServer(host, tasks, store, state, lambda: self.address, copy_identity, self._ask_again, other)
+        of_log = host, tasks, store, state, lambda: self.address, copy_identity
+        self.replicas = ReplicaServer(*of_log, ask, other, store_members, lost)
         self.replicas.catch_up_bytes_s = config.catch_up_mib_s << 20
         self.replicas.on_recorded = registration.register_soon
         self.maintenance = StoreMaintenance(host, store, state, copies.copy_before)
@@ -187,7 +221,16 @@ class RunningBroker:
         figures = Figures(store, state, pulls)
         login = LoginProcessor(host, security, audit)
         processors = self._make_processors(holds, group_topics, figures, budget, login)
-        self.dispatcher = Dispatcher([*processors, login], store.writer, LANES, self._on_request, budget, login.gate, audit)
+        self.dispatcher = Dispatcher(
+            [*processors, login],
+            store.writer,
+            LANES,
+            self._on_request,
+            budget,
+            login.gate,
+            audit,
+            in_office=None if tenure is None else store.writer.when_in_office,
+        )
         self.server = server = Server(
             host,
             listeners,
@@ -233,7 +276,7 @@ class RunningBroker:
             RelayProcessor(coordination, connections, store),
             OverviewProcessor(coordination, figures, store, budget, self.status, self._connection_count, lambda: pulls.held_count),
             GroupEventsProcessor(coordination, host.clock, budget),
-            ReplicaServerProcessor(self.replicas, store, *names),
+            ReplicaServerProcessor(self.replicas, store, *names, self._hand_over, self._restore_entry),
             StatusOfCopyProcessor(self.replica_status, config.name, lambda: (store, state)),
             ResetProcessor(coordination, connections, store, state.topics, budget),
             ReplyProcessor(connections, host.clock, self.quotas),
@@ -277,7 +320,7 @@ class RunningBroker:
         Raises RoleError (exit 4), or RoleChangesError (exit 1) because of the copy that the settings name.
         """
         copy_identity, config, store = self.replicas.copy_identity, self._settings.config, self.store
-        if copy_identity is None or config.alone or not (copy_identity.known or copy_identity.members):
+        if self.tenure is not None or copy_identity is None or config.alone or not (copy_identity.known or copy_identity.members):
             return
         if copy_identity.promoted and store.restored:
             return  # it was promoted, and others were asked then, unless that was forced
@@ -310,7 +353,9 @@ class RunningBroker:
         ends = store.log_bounds[1], store.writer.confirmed, store.log_bounds[1]
         member = "" if copy_identity is None else copy_identity.member
         identity = config.name, config.cluster, store.store_id
-        return ReplicaStatus(*identity, str(Role.MASTER), member, self.term, *ends, replicas=self.replicas.standings())
+        register = None if self._office is None else self._office.standing()
+        standings = self.replicas.standings()
+        return ReplicaStatus(*identity, str(Role.MASTER), member, self.term, *ends, replicas=standings, register=register)
 
     async def enter_term(self, recovery: Recovery) -> None:
         """Begin a new term, durable before the first response under it. Then store the boot id: a second crash must not hide the first."""
@@ -320,7 +365,11 @@ class RunningBroker:
         # A version that does not write lockstep/term may have run since: then only the log has its term.
         self._previous_term = store.accepted_term if last_term == store.last_term else last_term
         term = next_term(last_term, clock.wall_ms())
-        if store.restored:
+        if (tenure := self.tenure) is not None:
+            # Whoever was elected has what was confirmed, or the register says that it may not.
+            term, assumed_loss = tenure.term, tenure.assumed_loss or recovery.lost_synced
+            self._previous_term = tenure.replaced_term or self._previous_term
+        elif store.restored:
             # Nameservers may have accepted later terms of the original, all below this one: from now on they refuse the original.
             self._previous_term = term - 1
             log.warning("store.restored", term=term, then="every generation rises; the original of this store is refused from now on")
@@ -343,6 +392,13 @@ class RunningBroker:
         )
         state.topics.keep_stored_queues()
 
+    async def take_office(self) -> None:
+        """Return when every copy that may be elected has this term, or has left the set. Raises DeposedError."""
+        if self.ruling is not None:
+            self._tasks.spawn(self.ruling.watch(self.replicas.unheard_ms), "broker.office")
+            await self.server.start()  # for its replicas: whoever follows at once stays in the set
+            await self.ruling.while_in_office(self.store.writer.wait_confirmed())
+
     async def register(self) -> None:
         """Return when one nameserver has accepted this broker and none has refused it, or at once without nameservers.
 
@@ -354,7 +410,11 @@ class RunningBroker:
             state.on_topic_changed.append(lambda _topic: registration.register_soon())
             registration.start()
             try:
-                await registration.wait_until_accepted()
+                # Nobody waits for the nameservers of an elected master: the register is the authority.
+                async with asyncio.timeout(None if self.tenure is None else REGISTER_S):
+                    await registration.wait_until_accepted()
+            except TimeoutError:
+                log.warning("registration.later", nameservers=list(registration.states()), then="the ports open before they have answered")
             except RegistrationRefusedError:
                 if registration.is_accepted_nowhere:
                     # A refused start is not part of the store's history: a copy that is started repeatedly must not become part of it.
@@ -373,7 +433,18 @@ class RunningBroker:
 
     def _identity(self) -> BrokerIdentity:
         config, store = self._settings.config, self.store
-        return BrokerIdentity(config.name, config.cluster, store.store_id, self.term, self.addresses, store.proof, self._previous_term)
+        identity = config.name, config.cluster, store.store_id, self.term, self.addresses, store.proof, self._previous_term
+        return BrokerIdentity(*identity, office=self.tenure is not None)
+
+    async def _store_members(self, ruling: Ruling, members: dict[str, str]) -> None:
+        await ruling.store_members(members, self.replicas.known())
+
+    async def _restore_entry(self) -> None:
+        """Write this master's entry into a register that has lost it. Raises LocalProtocolError if there is nothing to restore."""
+        known = self.replicas.known()
+        members = {member: known[member] for member in self.replicas.replicas.members}
+        if self.ruling is None or not await self.ruling.restore(members, known):
+            raise LocalProtocolError(f"{self.address} is the master of broker {self._settings.config.name} already: nothing was changed")
 
     async def open(self) -> None:
         """Open the ports, and begin leases and background work."""
@@ -462,8 +533,12 @@ class RunningBroker:
         self.state.coordination.state.events.stamp(clock.boot_ms(), clock.wall_ms())
 
     def _handle(self, command: Command, endpoint: Endpoint) -> None:
-        if not self._gate.has_failed:
+        if self._gate.has_failed:
+            return
+        if self.is_open or command.code in EARLY:
             self.dispatcher(command, endpoint)
+        else:
+            Request(command, endpoint).fail(NotLeaderError(f"{self.address} is not yet the master of broker {self._settings.config.name}"))
 
     def _on_request(self, endpoint: Endpoint) -> None:
         self.state.coordination.state.sessions.touch(endpoint.id, self._host.clock.boot_ms())
@@ -486,16 +561,17 @@ class RunningBroker:
         for endpoint in list(self.server.endpoints.values()):
             endpoint.abort(reason)
 
-    async def stop(self) -> bool:
+    async def stop(self, successor: str = "") -> bool:
         """Stop everything but the store, in order. Return whether the store has all that was acknowledged, and may be closed as clean.
 
-        The gate is closed before. After a start that failed, stop what it had begun.
+        The gate is closed before. After a start that failed, stop what it had begun. `successor`: the only replica that may be elected at
+        once.
         """
         self._leases.stop()
         for task in self._deliveries:
             task.cancel()
         if self._is_sound:
-            await self._drain()
+            await self._drain(successor)
         await self.server.close("the broker is shutting down")
         self.replicas.stop()
         await self.dispatcher.close()
@@ -513,13 +589,20 @@ class RunningBroker:
         """Return whether all that was acknowledged is on the disk, or will be by a sync that needs no answer of a lost replica."""
         return self.is_marked and not self._gate.has_failed and not self.replicas.is_in_doubt
 
-    async def _drain(self) -> None:
+    async def _drain(self, successor: str) -> None:
         """Respond to held pulls, sync everything that was acknowledged, and unregister from the nameservers."""
         self.server.stop_accepting()
         self.pulls.stop()
         await self.store.sync()
-        await self.registration.stop()
-        await self.replicas.complete()
+        # Where another copy is elected now, nameservers route this broker until that one is registered.
+        await self.registration.stop(unregisters=self.tenure is None or not self.replicas.replicas.members)
+        try:
+            async with asyncio.timeout(None if self.tenure is None else COMPLETE_S):
+                await self.replicas.complete(successor)
+        except TimeoutError:
+            log.error(
+                "office.not_handed_over", why=f"the set has not stored all of the log within {COMPLETE_S} s", then="it is elected anew"
+            )
 
 
 def warn_of_short_retention(config: BrokerConfig) -> None:

@@ -18,6 +18,9 @@ from typing import Any
 from lockstep.broker.advertise import advertise
 from lockstep.broker.config import BrokerConfig
 from lockstep.broker.maintenance import SCRUB_FIRST_MS, SCRUB_REST_MS
+from lockstep.broker.office.office import Office
+from lockstep.broker.office.rules import Called, OwnCopy
+from lockstep.broker.office.standing import Standing, Tenure
 from lockstep.broker.processors.replication import ReplicaProcessor, StatusOfCopyProcessor
 from lockstep.broker.replication.asking import ask_status
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role, begin_as_replica, new_member, save_copy_identity
@@ -54,6 +57,8 @@ from lockstep.runtime.waiting import is_set_within
 
 log = get_logger("broker")
 
+KNOWN_S = 2
+"""How long a start waits until the register says who the master is."""
 PAUSE_S = 1
 """How often a master that does not answer is asked for a copy."""
 MENDED_TIMES = 2
@@ -102,15 +107,19 @@ class RunningReplica:
         connections_max: int,
         security: ServerSecurity,
         audit: RequestAudit,
-        on_promoted: Callable[[], None],
+        on_promoted: Callable[[Tenure | None], None],
+        office: Office | None = None,
     ) -> None:
-        """`on_promoted` is called when the store is one of a master: start it as such."""
-        assert config.replica_of is not None
+        """`on_promoted` is called when the store is one of a master: start it as such, for the tenure to which it was elected if there is
+        one. `office`: what the register says; None without one."""
         self._config = config
         self._host = host
         self._tasks = tasks
         self._peers = security.peers
-        self._master = config.replica_of
+        self._office = office
+        self.standing: Standing | None = None
+        if office is not None:
+            self.standing = Standing(host, office, config.name, lambda: self.addresses[INTERNAL_LISTENER], config.silence_ms, self._peers)
         self._on_promoted = on_promoted
         self._copy_identity = CopyIdentity("", Role.REPLICA)
         self._is_blank = False
@@ -145,18 +154,62 @@ class RunningReplica:
         await self.server.bind()
         self.addresses = await advertise(self.server.addresses, config.advertised(), config.nameservers())
         host, flush, address = self._host, config.store_config().flush, self.addresses[INTERNAL_LISTENER]
+        begun_by = host.random, host.boot_id(), flush, address
         with self._locked() as directory:
-            self._copy_identity = await host.threads.run(begin_as_replica, directory, host.random, host.boot_id(), flush, address)
+            begin = partial(begin_as_replica, directory, *begun_by, registered=self._office is not None)
+            self._copy_identity = await host.threads.run(begin)
             self._is_blank = not directory.has_log and not self._copy_identity.installing
         await self.server.start()
         self._tasks.spawn(self._live(), "broker.replica")
+        if self.standing is not None:
+            self._tasks.spawn(self._stand(self.standing), "broker.office")
+
+    @property
+    def master(self) -> str:
+        """The address of the master, by the register or by the settings."""
+        if self.standing is None:
+            assert self._config.replica_of is not None
+            return self._config.replica_of
+        return self.standing.master or self.addresses[INTERNAL_LISTENER]
+
+    async def _stand(self, standing: Standing) -> None:
+        """Become the master when this copy is elected. If its store has to be mended first, the register goes on naming it meanwhile."""
+        is_master = False
+        while not is_master:
+            tenure = await standing.follow(self)
+            if tenure.member != self._copy_identity.member:
+                continue  # its log was repaired since it stood: it may lack what it acknowledged
+            if self._following is not None:
+                self._following.halt()
+            is_master = await self._promote_to(tenure)
+
+    # -------------------------------------------------------------------------------------------------------------- a Copy
+
+    def own(self) -> OwnCopy:
+        store, state = self._store, self._state
+        log_id = "" if store is None else store.store_id
+        term = 0 if state is None else state.coordination.state.term
+        return OwnCopy(self._copy_identity.member, log_id, term, may_create=False)
+
+    def called(self) -> Called:
+        copy_identity, own, store = self._copy_identity, self.own(), self._store
+        return Called(copy_identity.member, tuple(copy_identity.was), own.term, 0 if store is None else store.log_bounds[1])
+
+    def is_whole(self) -> bool:
+        following = self._following
+        return following is not None and not following.stopping.is_set() and not self._copy_identity.installing
+
+    def redirect(self, master: str) -> None:
+        log_limited(log, "info", "office.follows", master=master)
+        if self._following is not None:
+            self._following.drop_connection("another copy is the master")
 
     def _handle(self, command: Command, endpoint: Endpoint) -> None:
         self._dispatcher(command, endpoint)
 
     def _refuse(self, endpoint: Endpoint) -> Exception:
         """Return the error for what only a master does. It names the master that is followed now, where its address is the one to use."""
-        words = f"{self.addresses.get(INTERNAL_LISTENER)} is a replica of broker {self._config.name}; its master is {self._master}"
+        words = f"{self.addresses.get(INTERNAL_LISTENER)} is a replica of broker {self._config.name}; its master is {self.master}"
         master = None if self._following is None or endpoint.listener != INTERNAL_LISTENER else self._following.master
         return NotLeaderError(words) if master is None else NotLeaderError(words, address=master.address, term=master.term)
 
@@ -169,6 +222,9 @@ class RunningReplica:
         return held_directory(self._host.files, self._config.store_path())
 
     async def _live(self) -> None:
+        if self.standing is not None:
+            # A new copy has nothing else to do before. Any other opens its store: it may be the one to go on from.
+            await is_set_within(self.standing.known, KNOWN_S)
         while True:
             try:
                 async with self._changing:
@@ -190,7 +246,7 @@ class RunningReplica:
                         await self._part(directory, reply)
             except StoreCorruptError as error:
                 await self._note_damage(error)
-        self._on_promoted()
+        self._on_promoted(None)
 
     async def _begins_log(self, directory: StoreDirectory) -> bool:
         """Make this store the master's of a pair that has never had a log, if this is the copy that begins it.
@@ -198,14 +254,14 @@ class RunningReplica:
         Two copies that name each other, and are both blank, have nothing to lose: the one whose address sorts first begins.
         """
         mine = self.addresses[INTERNAL_LISTENER]
-        if mine >= self._master:
+        if self._office is not None or mine >= self.master:
             return False
-        other = await ask_status(self._host, self._master, self._peers)
+        other = await ask_status(self._host, self.master, self._peers)
         if other is None or not other.blank or other.master != mine or other.broker_name != self._config.name:
             return False
-        self._copy_identity = CopyIdentity(self._copy_identity.member, Role.MASTER, instead_of=self._master)
+        self._copy_identity = CopyIdentity(self._copy_identity.member, Role.MASTER, instead_of=self.master)
         await self._host.threads.run(save_copy_identity, directory, self._copy_identity)
-        log.info("replica.begins_log", other=self._master, why="neither copy has ever had a log, and this one's address sorts first")
+        log.info("replica.begins_log", other=self.master, why="neither copy has ever had a log, and this one's address sorts first")
         return True
 
     async def _note_damage(self, error: StoreCorruptError) -> None:
@@ -237,7 +293,7 @@ class RunningReplica:
         if not is_new and damage is None:
             return True
         try:
-            endpoint = await connect(self._host, self._master, security=self._peers)
+            endpoint = await connect(self._host, self.master, security=self._peers)
             try:
                 # Without terms: everything else than an installation is decided when the log can be read.
                 header = replace(self._header(), store_id="", end=0, confirmed=0)
@@ -251,7 +307,7 @@ class RunningReplica:
         except (LockstepError, TimeoutError) as error:
             if isinstance(error, StoreError):
                 raise
-            facts = {"master": self._master, "error": str(without_frames(error)), "then": "it is tried again"}
+            facts = {"master": self.master, "error": str(without_frames(error)), "then": "it is tried again"}
             log_limited(log, "warning", "replica.not_ready", **facts)
             return False
         return not self._copy_identity.installing
@@ -279,11 +335,13 @@ class RunningReplica:
 
     def _become_another(self) -> None:
         """Take another member id, which the next write of lockstep/replica stores: this copy will lack what it may have acknowledged."""
-        self._copy_identity = replace(self._copy_identity, member=new_member(self._host.random), forgot=True, in_set=False)
+        known = self._copy_identity
+        was = [*known.was, known.member]
+        self._copy_identity = replace(known, member=new_member(self._host.random), forgot=True, in_set=False, was=was)
 
     async def _begin_anew(self, directory: StoreDirectory, why: str) -> None:
         if why:
-            log_limited(log, "warning", "replica.begins_anew", master=self._master, why=why)
+            log_limited(log, "warning", "replica.begins_anew", master=self.master, why=why)
         self._become_another()
         await remove_store(self._host, directory, self._copy_identity)
         self._copy_identity = replace(self._copy_identity, installing=True, cut_to=None, complete=False, confirmed=0)
@@ -311,10 +369,14 @@ class RunningReplica:
             await store.recover(state)
             state.journal.refusal = "a replica changes nothing by itself"
             replica_log, before = store.follow(state, self._reason), partial(self._begin_copying, store)
-            self._following = following = Following(host, store, state, replica_log, self._header, before)
+            self._following = following = Following(host, store, state, replica_log, self._header, before, lambda: self.master)
+            if (standing := self.standing) is not None:
+                following.on_heard = lambda: standing.silence.heard(host.clock.boot_ms())
+                following.on_complete = standing.stand_now
+                following.on_refused = lambda: standing.silence.refused(host.clock.boot_ms())
             following.is_complete = self._copy_identity.complete  # until a master says otherwise
             work, tasks = Tasks(), set[asyncio.Future[Any]]()
-            copying: asyncio.Task[ReplicaFollowReply] = work.spawn(following.run(self._master, self._peers), "replica.copy")
+            copying: asyncio.Task[ReplicaFollowReply] = work.spawn(following.run(self._peers), "replica.copy")
             for name, loop in (
                 ("apply", following.keep_applying()),
                 ("keep", self._keep(store, following)),
@@ -345,8 +407,9 @@ class RunningReplica:
             async with self._changing:
                 known, confirmed = self._copy_identity, max(self._copy_identity.confirmed, following.confirmed)
                 forgot = known.forgot and not following.has_everything
+                was = [] if following.has_everything else known.was
                 in_set = known.in_set if following.in_set is None else following.in_set
-                wanted = replace(known, confirmed=confirmed, complete=following.is_complete, forgot=forgot, in_set=in_set)
+                wanted = replace(known, confirmed=confirmed, complete=following.is_complete, forgot=forgot, was=was, in_set=in_set)
                 if wanted != known and known.role is Role.REPLICA:
                     await self._store_identity(store, wanted)
             if following.log_start > store.log_bounds[0]:
@@ -370,7 +433,7 @@ class RunningReplica:
 
     @property
     def _reason(self) -> str:
-        return f"this broker is a replica of {self._master}"
+        return f"this broker is a replica of {self.master}"
 
     def _header(self) -> ReplicaFollowHeader:
         config, store = self._config, self._store
@@ -402,9 +465,11 @@ class RunningReplica:
             may_have_forgotten=member.forgot and (following is None or not following.has_everything),
             complete=member.complete,
             following=following is not None and following.master is not None,
-            master=self._master,
+            master=self.master,
             trouble=self._trouble(),
             known=known,
+            was=tuple(member.was),
+            register=None if self._office is None else self._office.standing(),
             blank=self._is_blank,
         )
 
@@ -435,48 +500,67 @@ class RunningReplica:
         status = self.status()
         if status.trouble:
             return (status.trouble,)
-        return () if status.following else (f"it does not follow its master {self._master}",)
+        return () if status.following else (f"it does not follow its master {self.master}",)
 
     async def _promote(self, force: bool) -> None:
         """Make this store one of a master, durably. Raises ServiceNotAvailableError if that would lose something, unless `force`."""
         store, state = self._store, self._state
         if store is None or state is None:
             raise self._not_whole()
+        if self.standing is not None:
+            if not force:
+                raise ServiceNotAvailableError("the copies of this broker elect their master: use `lockstep ha failover`")
+            self.standing.stand_now(unclean=True)
+            return
         self._promoting = True
         try:
-            await self._become_master(store, state, force)
+            await self._check_promotion(state, force)
+            mine = self.addresses[INTERNAL_LISTENER]  # also that of the member that this store was before it began anew
+            member = self._copy_identity.member
+            known = {each: address for each, address in state.replicas.items() if each != member and address != mine}
+            before = await self._become_master(store, CopyIdentity("", Role.MASTER, known=known, instead_of=self.master))
         except BaseException:  # re-raised
             self._promoting = self._is_promoted()
             raise
+        log.warning("replica.promoted", was_replica_of=self.master, log_end=store.log_bounds[1], complete=before.complete, force=force)
+        self._on_promoted(None)
 
-    async def _become_master(self, store: Store, state: BrokerState, force: bool) -> None:
-        await self._check_promotion(state, force)
+    async def _promote_to(self, tenure: Tenure) -> bool:
+        """Make this store one of the elected master, durably. Return whether it is."""
+        try:
+            if (store := self._store) is None:
+                return False
+            await self._become_master(store, CopyIdentity("", Role.MASTER, tenure.others, tenure.known, registered=True))
+        except ServiceNotAvailableError:
+            return False
+        self._on_promoted(tenure)
+        return True
+
+    async def _become_master(self, store: Store, wanted: CopyIdentity) -> CopyIdentity:
+        """Store `wanted` with the id of this copy. Return what it was. Raises ServiceNotAvailableError if it is no whole copy by now."""
         async with self._changing:
-            member = self._copy_identity
-            if self._store is not store or member.role is Role.MASTER:
+            before = self._copy_identity
+            if self._store is not store or before.role is Role.MASTER:
                 raise self._not_whole()
-            mine = self.addresses[INTERNAL_LISTENER]  # also that of the member that this store was before it began anew
-            known = {each: address for each, address in state.replicas.items() if each != member.member and address != mine}
-            promoted = CopyIdentity(
-                member.member, Role.MASTER, known=known, complete=member.complete, promoted=True, instead_of=self._master
-            )
+            elected = wanted.registered
+            promoted = replace(wanted, member=before.member, address=before.address, promoted=not elected)
+            promoted = replace(promoted, complete=before.complete and not elected)
 
             def promote(directory: StoreDirectory) -> None:
-                if not member.complete:
+                if not before.complete and not elected:
                     directory.mark_restored()
                 save_copy_identity(directory, promoted)
 
             await store.change_directory(promote)
             self._copy_identity = promoted
-        log.warning("replica.promoted", was_replica_of=self._master, log_end=store.log_bounds[1], complete=member.complete, force=force)
-        self._on_promoted()
+        return before
 
     async def _check_promotion(self, state: BrokerState, force: bool) -> None:
         status = self.status()
         mine = self.addresses[INTERNAL_LISTENER]
-        master = await ask_status(self._host, self._master, self._peers)
+        master = await ask_status(self._host, self.master, self._peers)
         if master is not None and master.role == Role.MASTER and master.store_id == status.store_id and master.term >= status.term:
-            raise ServiceNotAvailableError(f"the master at {self._master} answers: stop it first; two masters of one log lose messages")
+            raise ServiceNotAvailableError(f"the master at {self.master} answers: stop it first; two masters of one log lose messages")
         if status.complete or force:
             return
         if status.may_have_forgotten:
@@ -491,7 +575,7 @@ class RunningReplica:
                 "Promote another one, or lose them by --force"
             )
         for member, address in state.replicas.items():
-            if member == self._copy_identity.member or address in (mine, self._master):
+            if member == self._copy_identity.member or address in (mine, self.master):
                 continue
             other = await ask_status(self._host, address, self._peers)
             if other is not None and other.store_id == status.store_id and (other.term, other.end) > (status.term, status.end):

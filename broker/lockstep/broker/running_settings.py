@@ -34,6 +34,8 @@ FIXED = {
     "flush": "a crash of the machine is judged by the mode that the start has recorded",
     "segment_mib": "the files of a store have the length with which it was made",
     "replica_of": "a broker is a replica or a master from its start on; `lockstep replica promote` makes one a master",
+    "ha": "a copy of a broker has a register, or none, from its start on",
+    "silence_ms": "a copy decides at its start how long it waits for its master",
     "alone": "replicas are asked at the start",
     "trace_topic": "the topic is created at the start",
     "cut_corrupt": "the log is checked for damage at the start",

@@ -29,6 +29,7 @@ MODULES = (
     "store",
     "broker",
     "replica",
+    "ha",
     "access.security",
     "access.user",
     "access.acl",

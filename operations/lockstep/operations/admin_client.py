@@ -66,7 +66,7 @@ from lockstep.protocol.headers.offsets import (
     ViewMessageHeader,
 )
 from lockstep.protocol.headers.pull import SUBSCRIPTION, SUSPEND, PullHeader
-from lockstep.protocol.headers.replication import ReplicaForgetHeader, ReplicaPromoteHeader, ReplicaStatusHeader
+from lockstep.protocol.headers.replication import ReplicaForgetHeader, ReplicaHandOverHeader, ReplicaPromoteHeader, ReplicaStatusHeader
 from lockstep.protocol.headers.routes import (
     CreateTopicHeader,
     ForgetDeletionsHeader,
@@ -284,6 +284,11 @@ class AdminClient:
         """Make the replica at an address the master of its broker, which begins to start as such."""
         header = ReplicaPromoteHeader(force)
         checked(await self._cluster.request(address, RequestCode.REPLICA_PROMOTE, header, hold_ms=PROMOTE_MS))
+
+    async def hand_over(self, address: str, member: str) -> None:
+        """Make the master at an address hand over to a member of its set; empty for any."""
+        header = ReplicaHandOverHeader(member)
+        checked(await self._cluster.request(address, RequestCode.REPLICA_HAND_OVER, header))
 
     async def forget_replica(self, broker: BrokerAddress, member: str) -> None:
         """Make a master forget a replica."""

@@ -4,17 +4,26 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from lockstep.protocol.errors import LockstepError
+from lockstep.runtime.connections.address import format_address
 from lockstep.runtime.daemon import Tasks
 
 START_S = 20.0
 """A Python process starts in well under this on a busy two-core machine."""
 LINE_BYTES_MAX = 1 << 20
+
+
+def free_address() -> str:
+    """Return an address of this machine where nothing listens now, for a server that can't choose its port itself."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return format_address(probe.getsockname())
 
 
 class ProcessError(LockstepError):

@@ -86,6 +86,8 @@ ARGUMENTS = {
     ("broker", "config", "set"): ["retention_hours=72", "--broker", "broker-a"],
     ("broker", "drain"): ["nowhere"],
     ("broker", "remove"): ["nowhere"],
+    ("ha", "show"): ["nowhere"],
+    ("ha", "failover"): ["nowhere"],
     ("replica", "ls"): [],
     ("replica", "promote"): ["127.0.0.1:1"],
     ("replica", "forget"): ["nowhere", "0123456789abcdef"],

@@ -72,8 +72,7 @@ def test_own_codes_are_outside_rocketmqs_ranges() -> None:
     assert own == [
         *range(30001, 30018),
         RequestCode.AUTHENTICATE,
-        *range(30030, 30035),
-        *range(30036, 30040),
+        *range(30030, 30040),
     ]
     assert all(code < 2000 or code > 30100 for code in ResponseCode)
     assert max(*RequestCode, *ResponseCode) <= 0x7FFF, "they must fit the binary header's int16"

@@ -102,6 +102,28 @@ async def test_request_is_not_refused_with_the_rights_that_it_needs_and_no_other
     assert wrong == {}
 
 
+async def test_responses_that_need_no_proof_of_office_are_these(tmp_path: Path) -> None:
+    """A master that was replaced sends no other response: what operators ask a broker in trouble, and what copies ask each other."""
+    async with servers(tmp_path) as running_servers:
+        dispatcher, _ = running_servers["broker"]
+        specs = [*dispatcher.specs(native=True).values(), *dispatcher.specs(native=False).values()]
+    assert {RequestCode(spec.code).name for spec in specs if spec.at_once} == {
+        "AUTHENTICATE",
+        "GET_BROKER_CONFIG",
+        "GET_BROKER_RUNTIME_INFO",
+        "GROUP_EVENTS",
+        "OVERVIEW",
+        "REPLICA_ACK",
+        "REPLICA_FETCH",
+        "REPLICA_FILE",
+        "REPLICA_FOLLOW",
+        "REPLICA_HAND_OVER",
+        "REPLICA_PROMOTE",
+        "REPLICA_STATUS",
+        "UPDATE_BROKER_CONFIG",
+    }
+
+
 async def test_page_has_the_needs_of_every_request(tmp_path: Path) -> None:
     """The table of docs/permissions.md is that of the handlers. After a change put the lines that the failure shows into it."""
     rows = []

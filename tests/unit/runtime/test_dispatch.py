@@ -113,6 +113,15 @@ class Processor:
     def sometimes_slow(self, request: Request) -> HandlerResult:
         return RunInLane("cold", partial(self.slow, request))
 
+    @handles(RequestCode.GET_BROKER_RUNTIME_INFO, needs=ANY_USER, at_once=True)
+    def health(self, request: Request) -> Command:
+        return request.reply(remark="health")
+
+    @handles(RequestCode.QUERY_CONSUMER_OFFSET, needs=ANY_USER)
+    def fact(self, request: Request) -> HandlerResult:
+        request.respond(request.reply(remark="fact"), is_fact=True)
+        return NO_RESPONSE
+
     @handles(RequestCode.GET_MIN_OFFSET, needs=ANY_USER)
     def wrong(self, request: Request) -> Any:
         return None
@@ -124,10 +133,10 @@ LANES = {"cold": LaneLimits(concurrency=2, queue_max=3, retry_after_ms=250), "na
 class DispatcherUnderTest:
     """A dispatcher with an endpoint whose responses are read back."""
 
-    def __init__(self, budget: TurnBudget | None = None) -> None:
+    def __init__(self, budget: TurnBudget | None = None, in_office: Callable[[Callable[[], None]], None] | None = None) -> None:
         self.log = Log()
         self.processor = Processor()
-        self.dispatcher = Dispatcher([self.processor], self.log, LANES, budget=budget)
+        self.dispatcher = Dispatcher([self.processor], self.log, LANES, budget=budget, in_office=in_office)
         self.endpoint: Endpoint
         self.transport: Recorder
         self.endpoint, self.transport = record(self.dispatcher)
@@ -176,6 +185,27 @@ async def test_pending_response_is_sent_on_confirmation_and_in_order() -> None:
     bench.log.confirm()
     last = await bench.response()
     assert (last.opaque, last.body) == (requested[2], b"2")
+
+
+async def test_every_response_waits_for_proof_of_office_but_facts_and_what_is_confirmed() -> None:
+    proofs: list[Callable[[], None]] = []
+    bench = DispatcherUnderTest(in_office=proofs.append)
+    at_once = [bench.send_request(code) for code in (RequestCode.GET_BROKER_RUNTIME_INFO, RequestCode.QUERY_CONSUMER_OFFSET, 9_999)]
+    assert [response.opaque for response in await bench.responses()] == at_once
+    confirmed = bench.send_request(RequestCode.SEND_MESSAGE, body=b"1")
+    bench.log.confirm()
+    assert (await bench.response()).opaque == confirmed, "what is confirmed has its proof from the log"
+    bench.processor.gate.set()
+    waiting = [
+        bench.send_request(RequestCode.GET_MAX_OFFSET, {"topic": "t", "queueId": 4}),
+        bench.send_request(RequestCode.SYNC, body=encode_body(Pair(1, "x"))),
+        bench.send_request(RequestCode.UNREGISTER_CLIENT),
+        bench.send_request(RequestCode.GET_MIN_OFFSET),
+    ]
+    assert (await bench.responses(), len(proofs)) == ([], len(waiting))
+    for prove in proofs:
+        prove()
+    assert {response.opaque for response in await bench.responses()} == set(waiting)
 
 
 async def test_responses_confirmed_at_the_end_of_a_turn_are_sent_in_one_write() -> None:

@@ -15,6 +15,7 @@ LEVELS = {"info", "warning", "error", "exception", "critical"}
 ONCE_A_START = "once a start or stop of the process"
 ON_A_TIMER = "at most once in a period of the broker's own, whatever peers do"
 BY_AN_OPERATOR = "a change that was asked for and carried out: who did it must be in the log"
+A_TERM = "at most once in a term, which begins with a change of the register"
 ONCE_A_PLACE = "once for each place of the log that is damaged: damage is never left out"
 
 UNLIMITED = {
@@ -44,6 +45,14 @@ UNLIMITED = {
     "clock.jumped": ON_A_TIMER,
     "events.left_out": ON_A_TIMER,
     "group.forgotten": "once for each group that is forgotten, a day's groups after a day: at most as many as may be known",
+    "office.elected": A_TERM,
+    "office.hands_over": A_TERM,
+    "office.left": A_TERM,
+    "office.not_handed_over": A_TERM,
+    "office.resumed": "once for each time that the register or the set is reached again, after seconds of silence",
+    "office.suspended": "once for each time that neither the register nor the set is reached, for seconds",
+    "office.waits": ONCE_A_START,
+    "registration.later": A_TERM,
     "replica.begins_log": ONCE_A_START,
     "replica.installed": "once for each copy of a whole log",
     "replica.installing": ON_A_TIMER,

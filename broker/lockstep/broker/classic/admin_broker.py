@@ -62,11 +62,11 @@ class BrokerAdminProcessor:
             raise BrokerSystemError(f"there are no statistics {header.stats_name[:80]} of {header.stats_key[:80]!r}; there are {known}")
         return request.reply(body=write_json({name: {"sum": each.sum, "tps": each.tps} for name, each in sorted(counts.items())}))
 
-    @handles(RequestCode.GET_BROKER_RUNTIME_INFO, needs=[on_cluster(GET)], lane=QUERY_LANE, native=False, classic=True)
+    @handles(RequestCode.GET_BROKER_RUNTIME_INFO, needs=[on_cluster(GET)], lane=QUERY_LANE, native=False, classic=True, at_once=True)
     async def runtime_info(self, request: Request) -> HandlerResult:
         return request.reply(body=write_json({"table": await self._information()}))
 
-    @handles(RequestCode.GET_BROKER_CONFIG, needs=[on_cluster(GET)], native=False, classic=True)
+    @handles(RequestCode.GET_BROKER_CONFIG, needs=[on_cluster(GET)], native=False, classic=True, at_once=True)
     def report(self, request: Request) -> HandlerResult:
         return request.reply(body=properties_text(properties(self._settings, self._address())))
 

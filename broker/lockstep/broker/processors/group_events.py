@@ -26,7 +26,11 @@ class GroupEventsProcessor:
         self._budget = budget
 
     @handles(
-        RequestCode.GROUP_EVENTS, GroupEventsHeader, needs=[inside("Get group; without one, those that may be listed")], lane=QUERY_LANE
+        RequestCode.GROUP_EVENTS,
+        GroupEventsHeader,
+        needs=[inside("Get group; without one, those that may be listed")],
+        lane=QUERY_LANE,
+        at_once=True,
     )
     async def group_events(self, request: Request) -> HandlerResult:
         header: GroupEventsHeader = request.header

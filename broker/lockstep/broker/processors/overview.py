@@ -41,7 +41,7 @@ class OverviewProcessor:
         self._connection_count = connection_count
         self._held_count = held_count
 
-    @handles(RequestCode.OVERVIEW, needs=[on_cluster(GET), inside("topics and groups that may be listed")], lane=QUERY_LANE)
+    @handles(RequestCode.OVERVIEW, needs=[on_cluster(GET), inside("topics and groups that may be listed")], lane=QUERY_LANE, at_once=True)
     async def overview(self, request: Request) -> HandlerResult:
         user = request.user
         groups = list(filter(user.sees_group, self._coordination.status.groups()))

@@ -87,6 +87,9 @@ DELIVERED_MAX = 10_000
 """Pairs of topic and group that are counted: a client may name any group."""
 _READ = (ReadStatus.FOUND, ReadStatus.NO_MATCHED, ReadStatus.OFFSET_AT_END)
 """The results of reads that passed over messages only because the subscription does not match them."""
+_FACTS = (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_NOT_FOUND)
+"""That confirmed messages are at their offsets, or that there are none yet, is true at a former master too. What is not: that the group has
+to read from another offset, and which keys are parked."""
 
 CODES = {
     ReadStatus.FOUND: ResponseCode.SUCCESS,
@@ -524,7 +527,7 @@ class PullProcessor:
             self.empty_count += 1
         if result.status in _READ and not pull.inspects:
             self._count(request.header, result)
-        request.respond(command, parts)
+        request.respond(command, parts, is_fact=code in _FACTS and pull.hidden is None)
 
     def _count(self, header: PullHeader, result: ReadResult) -> None:
         """Count what was returned, and what the subscription did not match between the requested offset and the next one."""

@@ -18,6 +18,7 @@ from lockstep.protocol.headers.replication import (
     ReplicaFileReply,
     ReplicaFollowHeader,
     ReplicaForgetHeader,
+    ReplicaHandOverHeader,
     ReplicaPromoteHeader,
     ReplicaStatusHeader,
 )
@@ -40,7 +41,7 @@ class StatusOfCopyProcessor:
         self._broker_name = broker_name
         self._tables = tables
 
-    @handles(RequestCode.REPLICA_STATUS, ReplicaStatusHeader, needs=[inside(f"Get cluster, or {OF_BROKERS}")])
+    @handles(RequestCode.REPLICA_STATUS, ReplicaStatusHeader, needs=[inside(f"Get cluster, or {OF_BROKERS}")], at_once=True)
     def status(self, request: Request) -> HandlerResult:
         if not request.user.may_be_broker(self._broker_name):
             on_cluster(GET).check(request)
@@ -58,13 +59,24 @@ class StatusOfCopyProcessor:
 class ReplicaServerProcessor:
     """Handles the requests to a master."""
 
-    def __init__(self, server: ReplicaServer, store: Store, broker_name: str, cluster: str) -> None:
+    def __init__(
+        self,
+        server: ReplicaServer,
+        store: Store,
+        broker_name: str,
+        cluster: str,
+        hand_over: Callable[[str], None],
+        restore: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`hand_over` begins to hand over to a member of the set, `restore` writes the entry of a register anew."""
+        self._hand_over = hand_over
+        self._restore = restore
         self._server = server
         self._store = store
         self._broker_name = broker_name
         self._cluster = cluster
 
-    @handles(RequestCode.REPLICA_FOLLOW, ReplicaFollowHeader, LogTerms, needs=[inside(OF_BROKERS)], lane=REPLICA_LANE)
+    @handles(RequestCode.REPLICA_FOLLOW, ReplicaFollowHeader, LogTerms, needs=[inside(OF_BROKERS)], lane=REPLICA_LANE, at_once=True)
     async def follow(self, request: Request) -> HandlerResult:
         header: ReplicaFollowHeader = request.header
         self._check_user(request)
@@ -79,17 +91,17 @@ class ReplicaServerProcessor:
         if not request.user.may_be_broker(self._broker_name):
             raise request.user.refusal(f"copy the log of broker {self._broker_name}: its `brokers` do not name it")
 
-    @handles(RequestCode.REPLICA_FETCH, ReplicaFetchHeader, needs=[inside(OF_BROKERS)])
+    @handles(RequestCode.REPLICA_FETCH, ReplicaFetchHeader, needs=[inside(OF_BROKERS)], at_once=True)
     def fetch(self, request: Request) -> HandlerResult:
         self._check_user(request)
         return self._server.fetch(request)
 
-    @handles(RequestCode.REPLICA_ACK, ReplicaAckHeader, needs=[inside(OF_BROKERS)])
+    @handles(RequestCode.REPLICA_ACK, ReplicaAckHeader, needs=[inside(OF_BROKERS)], at_once=True)
     def ack(self, request: Request) -> HandlerResult:
         self._check_user(request)
         return self._server.ack(request)
 
-    @handles(RequestCode.REPLICA_FILE, ReplicaFileHeader, needs=[inside(OF_BROKERS)], lane=REPLICA_LANE)
+    @handles(RequestCode.REPLICA_FILE, ReplicaFileHeader, needs=[inside(OF_BROKERS)], lane=REPLICA_LANE, at_once=True)
     async def file(self, request: Request) -> HandlerResult:
         header: ReplicaFileHeader = request.header
         self._check_user(request)
@@ -98,6 +110,18 @@ class ReplicaServerProcessor:
             raise LocalProtocolError(f"file {header.name!r} from {header.offset}: expected identity, proof, damage or snapshot, from 0 on")
         name, size, data = await self._store.read_file(header.name, header.offset, min(header.max_bytes, FETCH_BYTES_MAX))
         return request.reply(ReplicaFileReply(name, size), data)
+
+    @handles(RequestCode.REPLICA_HAND_OVER, ReplicaHandOverHeader, needs=[on_cluster(UPDATE)], lane=REPLICA_LANE, at_once=True)
+    async def hand_over(self, request: Request) -> HandlerResult:
+        header: ReplicaHandOverHeader = request.header
+        self._server.check_successor(header.member)
+        self._hand_over(header.member)
+        return request.reply()
+
+    @handles(RequestCode.REPLICA_PROMOTE, ReplicaPromoteHeader, needs=[on_cluster(UPDATE)], lane=REPLICA_LANE, at_once=True)
+    async def restore(self, request: Request) -> HandlerResult:
+        await self._restore()
+        return request.reply()
 
     @handles(RequestCode.REPLICA_FORGET, ReplicaForgetHeader, needs=[on_cluster(UPDATE)], lane=REPLICA_LANE)
     async def forget(self, request: Request) -> HandlerResult:
@@ -113,7 +137,7 @@ class ReplicaProcessor:
     def __init__(self, promote: Callable[[bool], Awaitable[None]]) -> None:
         self._promote = promote
 
-    @handles(RequestCode.REPLICA_PROMOTE, ReplicaPromoteHeader, needs=[on_cluster(UPDATE)], lane=REPLICA_LANE)
+    @handles(RequestCode.REPLICA_PROMOTE, ReplicaPromoteHeader, needs=[on_cluster(UPDATE)], lane=REPLICA_LANE, at_once=True)
     async def promote(self, request: Request) -> HandlerResult:
         header: ReplicaPromoteHeader = request.header
         await self._promote(header.force)

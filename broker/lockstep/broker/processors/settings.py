@@ -17,11 +17,11 @@ class SettingsProcessor:
         self._settings = settings
         self._login = login
 
-    @handles(RequestCode.GET_BROKER_CONFIG, SettingsHeader, needs=[on_cluster(GET)])
+    @handles(RequestCode.GET_BROKER_CONFIG, SettingsHeader, needs=[on_cluster(GET)], at_once=True)
     def report(self, request: Request) -> HandlerResult:
         return request.reply(body=self._login.report(request, self._settings.report()))
 
-    @handles(RequestCode.UPDATE_BROKER_CONFIG, None, ChangeSettings, needs=SUPER_USER)
+    @handles(RequestCode.UPDATE_BROKER_CONFIG, None, ChangeSettings, needs=SUPER_USER, at_once=True)
     def change(self, request: Request) -> HandlerResult:
         body: ChangeSettings = request.body
         changed = self._settings.change(body.values, request.endpoint.peer)

@@ -15,6 +15,6 @@ class StatusProcessor:
     def __init__(self, status: Callable[[], BrokerStatus]) -> None:
         self._status = status
 
-    @handles(RequestCode.GET_BROKER_RUNTIME_INFO, needs=[on_cluster(GET)])
+    @handles(RequestCode.GET_BROKER_RUNTIME_INFO, needs=[on_cluster(GET)], at_once=True)
     def broker_status(self, request: Request) -> HandlerResult:
         return request.reply(body=self._status())

@@ -51,6 +51,10 @@ class CopyIdentity:
     """Replica: it is in the set of its master, as that has said last."""
     address: str = ""
     """Replica: where it was reached when it took its id."""
+    registered: bool = False
+    """Whether it has been a copy under a register: an entry that is missing there was lost."""
+    was: list[str] = field(default_factory=list)
+    """Its ids of before, under which it acknowledged what it may lack now. It has had all of its master's log since, if there is none."""
     instead_of: str = ""
     """Master that was promoted, or that began the log of a pair: the address of the other copy. Settings that still name that one do not
     make it a replica."""
@@ -88,27 +92,44 @@ def save_copy_identity(directory: StoreDirectory, identity: CopyIdentity) -> Non
     directory.replace(copy_identity_path(directory), json.dumps({"format": FORMAT, **asdict(identity)}, indent=1).encode())
 
 
-def begin_as_replica(directory: StoreDirectory, random: Random, boot_id: str, flush: FlushMode, address: str) -> CopyIdentity:
+def may_lack(directory: StoreDirectory, boot_id: str) -> bool:
+    """Return whether a store may lack what it acknowledged: restored from a backup, or its machine crashed under async flush."""
+    last_boot = directory.boot()
+    crashed = last_boot is not None and last_boot[0] != boot_id and last_boot[1] != FlushMode.SYNC.value
+    return directory.is_restored or crashed
+
+
+def _begun(found: CopyIdentity | None, random: Random, address: str, *, lacks: bool, registered: bool) -> CopyIdentity:
+    """Return the identity of a replica that starts at `address` with the identity `found`. `lacks`: whether it may lack something."""
+    new = CopyIdentity("", Role.REPLICA, forgot=lacks, registered=registered, address=address)
+    if found is None or (found.role is Role.MASTER and not (registered and found.registered)):
+        return replace(new, member=new_member(random))
+    moved = found.address != address
+    copy = replace(new if found.role is Role.MASTER else found, member=found.member, was=found.was, registered=registered)
+    if not moved and not lacks:
+        return copy
+    # One that has moved may be a copy of that directory, so it does not answer for the id.
+    was = [] if moved else [*found.was, found.member]
+    return replace(copy, member=new_member(random), was=was, complete=False, forgot=True, in_set=False, address=address)
+
+
+def begin_as_replica(
+    directory: StoreDirectory, random: Random, boot_id: str, flush: FlushMode, address: str, *, registered: bool = False
+) -> CopyIdentity:
     """Return what the store is in this start of a replica at `address`, and store it, before anything is acknowledged.
 
     A store that was restored from a backup, whose machine crashed under async flush, or that has another address, is another member from
-    now on. So is a former master, whose directory has no address.
+    now on. So is a former master, unless a register says who the master is (`registered`): there it is a member as well.
     """
-    found, last_boot = read_copy_identity(directory), directory.boot()
-    crashed = last_boot is not None and last_boot[0] != boot_id and last_boot[1] != FlushMode.SYNC.value
-    forgot = directory.is_restored or crashed
-    if found is None or found.role is not Role.REPLICA or found.address != address or forgot:
-        member = new_member(random)
-        if found is not None and found.role is Role.REPLICA:
-            found = replace(found, member=member, complete=False, forgot=True, in_set=False, address=address)
-        else:
-            found = CopyIdentity(member, Role.REPLICA, forgot=forgot, address=address)
+    found = read_copy_identity(directory)
+    begun = _begun(found, random, address, lacks=may_lack(directory, boot_id), registered=registered)
+    if begun != found:
         directory.make_own()
-        save_copy_identity(directory, found)
+        save_copy_identity(directory, begun)
         if directory.is_restored:
             directory.clear_restored()
     directory.mark_boot(boot_id, flush.value)
-    return found
+    return begun
 
 
 def has_copies(directory: StoreDirectory) -> bool:

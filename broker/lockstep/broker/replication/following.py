@@ -16,7 +16,7 @@ from lockstep.protocol.bodies import LogTerm, LogTerms
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.crc import crc32
-from lockstep.protocol.errors import LockstepError, RemoteProtocolError, ServiceNotAvailableError, without_frames
+from lockstep.protocol.errors import LockstepError, RemoteProtocolError, RequestTimeoutError, ServiceNotAvailableError, without_frames
 from lockstep.protocol.fields import from_plain, to_plain
 from lockstep.protocol.headers.replication import (
     ReplicaAckHeader,
@@ -46,6 +46,20 @@ TROUBLE_MS = 1_000
 """How often a replica with a full disk looks for room."""
 UNAPPLIED_BYTES_MAX = 64 << 20
 """Received and not applied: above it nothing more is asked for, so that a promotion never reads more."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+def _is_silence(error: BaseException) -> bool:
+    """Return whether an error says that no answer came, not that there is nobody to answer."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, TimeoutError | RequestTimeoutError):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +103,27 @@ class Following:
         replica_log: ReplicaLog,
         header: Callable[[], ReplicaFollowHeader],
         begins: Callable[[], Awaitable[None]],
+        master_address: Callable[[], str],
     ) -> None:
-        """`header` returns the request by which the replica presents itself. `begins` is awaited before bytes of a master are asked for."""
+        """`header` returns the request by which the replica presents itself. `begins` is awaited before bytes of a master are asked for.
+        `master_address` returns where the master is."""
         self._host = host
         self._store = store
         self._state = state
         self._log = replica_log
         self._header = header
         self._begins = begins
+        self._master_address = master_address
+        self._endpoint: Endpoint | None = None
+        self._is_halted = False
+        self._again = asyncio.Event()
+        """Set when the next connection is not to wait."""
+        self.on_heard: Callable[[], None] = _nothing
+        """Called when the master has sent something."""
+        self.on_refused: Callable[[], None] = _nothing
+        """Called when the connection to the master has ended, or could not be made, other than by silence."""
+        self.on_complete: Callable[[], None] = _nothing
+        """Called when the master has stopped in order, and this log is whole."""
         self._can_apply = asyncio.Event()
         self._applied = asyncio.Event()
         self.confirmed = 0
@@ -133,6 +160,17 @@ class Following:
         self._can_apply.set()
         self._noteworthy.set()
 
+    def drop_connection(self, reason: str) -> None:
+        """End the connection: the next one is made at once, to where the master is by then."""
+        self._again.set()
+        if self._endpoint is not None:
+            self._endpoint.abort(reason)
+
+    def halt(self) -> None:
+        """Copy nothing any more, and acknowledge nothing."""
+        self._is_halted = True
+        self.drop_connection("this copy is elected")
+
     async def wait_noteworthy(self, timeout_s: float) -> None:
         """Return after `timeout_s`, or as soon as the log is complete or the following stops."""
         await is_set_within(self._noteworthy, timeout_s)
@@ -140,13 +178,19 @@ class Following:
 
     # ------------------------------------------------------------------------------------------------------------- following
 
-    async def run(self, address: str, security: ClientSecurity) -> ReplicaFollowReply:
+    async def run(self, security: ClientSecurity) -> ReplicaFollowReply:
         """Follow until the log has to be cut, or begun anew. Tries again after each error, for ever."""
         wait_ms = RETRY_FIRST_MS
         while True:
+            if self._is_halted:
+                await asyncio.get_running_loop().create_future()
+            address = self._master_address()
             try:
-                endpoint = await connect(self._host, address, security=security)
+                self._endpoint = endpoint = await connect(self._host, address, security=security)
                 try:
+                    if self._is_halted:
+                        continue
+                    self.on_heard()
                     reply = await present(endpoint, self._header(), self._state.terms)
                     if reply.action != PartingAction.FOLLOW:
                         return reply
@@ -158,10 +202,14 @@ class Following:
                     await self._copy(endpoint, reply.term)
                 finally:
                     endpoint.close("the replica follows no longer")
-                    self.master = None
+                    self.master = self._endpoint = None
             except (LockstepError, TimeoutError) as error:
+                if not _is_silence(error):
+                    self.on_refused()
                 log_limited(log, "warning", "replica.cut_off", master=address, error=str(without_frames(error)), then="it is tried again")
-            await asyncio.sleep(self._host.random.uniform(wait_ms / 2, wait_ms) / 1000)
+            if await is_set_within(self._again, self._host.random.uniform(wait_ms / 2, wait_ms) / 1000):
+                wait_ms = RETRY_FIRST_MS
+            self._again.clear()
             wait_ms = min(RETRY_MAX_MS, wait_ms * 2)
 
     async def _copy(self, endpoint: Endpoint, term: int) -> NoReturn:
@@ -175,6 +223,7 @@ class Following:
             if self.confirmed > self._log.applied:
                 self._can_apply.set()  # the request, for which acknowledgements wait, leaves first
             response = checked(await asked)
+            self.on_heard()
             reply = from_plain(ReplicaFetchReply, response.fields)
             data = response.body
             if reply.term != term or reply.number != self._heard + 1 or crc32(data) != reply.crc or len(data) > header.max_bytes:
@@ -191,6 +240,7 @@ class Following:
             self.is_complete = reply.complete and reply.written == self._log.end
             if self.is_complete:
                 self._noteworthy.set()
+                self.on_complete()
             self.confirmed = max(self.confirmed, reply.confirmed)
             if reply.in_set is not self.in_set:
                 self.in_set = reply.in_set

@@ -33,6 +33,8 @@ class Replica:
     """Up to where it keeps the log, by its own flush."""
     synced: int = 0
     applied: int = 0
+    frame: int = 0
+    """The last frame of the master that it has heard."""
     connected: bool = False
     heard_ms: int = 0
     """When it was heard last, or when its connection was lost."""
@@ -67,6 +69,10 @@ class ReplicaSet:
         """The same for what is on their disks."""
         return min((replica.synced for replica in self.counted), default=None)
 
+    def heard(self) -> int | None:
+        """Return the last frame that every counted replica has heard. None if none is counted."""
+        return min((replica.frame for replica in self.counted), default=None)
+
     @property
     def counted(self) -> list[Replica]:
         return [replica for replica in self.replicas.values() if replica.target is not None]
@@ -78,10 +84,13 @@ class ReplicaSet:
         replica = self.replicas.setdefault(member, Replica(member, address))
         replica.address, replica.connected, replica.heard_ms = address, True, now_ms
 
-    def progress(self, member: str, stored: int, synced: int, applied: int, written: int, now_ms: int, trouble: str = "") -> None:
-        """A replica tells what it has. `written` is the end of the master's log."""
+    def progress(
+        self, member: str, stored: int, synced: int, applied: int, written: int, now_ms: int, trouble: str = "", frame: int = 0
+    ) -> None:
+        """A replica tells what it has. `written` is the end of the master's log, `frame` the last one that it has heard, if known."""
         replica = self.replicas[member]
         replica.stored, replica.synced, replica.applied, replica.heard_ms, replica.trouble = stored, synced, applied, now_ms, trouble
+        replica.frame = max(replica.frame, frame)
         if trouble:
             self._leaves(replica, now_ms, again_in_ms=REJOIN_MS)
         elif replica.target is None and stored >= written - JOIN_BYTES and now_ms >= replica.not_before_ms:

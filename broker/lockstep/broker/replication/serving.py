@@ -21,7 +21,7 @@ from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
 from lockstep.protocol.bodies import LogTerms, ReplicaStanding
 from lockstep.protocol.crc import crc32
-from lockstep.protocol.errors import MessageIllegalError
+from lockstep.protocol.errors import LocalProtocolError, MessageIllegalError, ServiceNotAvailableError
 from lockstep.protocol.headers.replication import (
     ReplicaAckHeader,
     ReplicaFetchHeader,
@@ -50,10 +50,14 @@ SUSPENDED_MS = 1_000
 """A pause of this process in which a replica can have been promoted: that takes longer, for the master has ASK_MS to answer."""
 
 
+StoreMembers = Callable[[dict[str, str]], Awaitable[None]]
+"""Stores a set without the master: member id → address."""
+
+
 class _Session:
     """A replica on its connection."""
 
-    __slots__ = ("endpoint", "held", "held_ms", "member", "number", "position", "told")
+    __slots__ = ("endpoint", "frame", "held", "held_ms", "member", "number", "position", "told")
 
     def __init__(self, endpoint: Endpoint, member: str, position: int) -> None:
         self.endpoint = endpoint
@@ -63,6 +67,8 @@ class _Session:
         self.held_ms = 0
         self.number = 0
         """Of the last response."""
+        self.frame = 0
+        """The last frame when that was made."""
         self.position = position
         """From which on it still copies."""
         self.told = (False, False)
@@ -80,13 +86,16 @@ class ReplicaServer:
         state: BrokerState,
         address: Callable[[], str],
         copy_identity: CopyIdentity | None,
-        ask: Callable[[], Awaitable[None]],
+        ask: Callable[[], Awaitable[None]] | None,
         instead_of: str = "",
+        store_members: StoreMembers | None = None,
+        lost: str = "",
     ) -> None:
         """`address` returns where others reach this broker. `copy_identity`: that of the store; None if it was never copied.
 
-        `ask` returns when every member of the set has said that it is still one, and raises RoleError if a replica was promoted.
-        `instead_of`: the other copy that the settings of this master name.
+        `ask` returns when every member of the set has said that it is still one, and raises RoleError if a replica was promoted; None if
+        a register says who the master is. `instead_of`: the other copy that the settings of this master name. `store_members` stores the
+        set instead of `lockstep/replica`, durably. `lost`: the member of the set that nobody waits for, unless it is connected at once.
         """
         self._host = host
         self._tasks = tasks
@@ -111,13 +120,19 @@ class ReplicaServer:
         """Called when `other_addresses` may have changed."""
         self.catch_up_bytes_s = 0
         """Bytes a second that are read for each replica that is behind; 0 does not limit it."""
-        self._is_complete = False
+        self._frame = 0
+        """Number of the last frame: of what left in one turn of the loop to every replica."""
+        self._store_members = store_members or self._save_members
+        self._is_complete, self._successor = False, ""
+        """Whether nothing is appended any more, and the only member that is told so; empty if all are."""
         self._term_begin = 0
         self._assumed_loss = self._has_lost = False
         self.copy_identity = copy_identity
         self.replicas = ReplicaSet({} if copy_identity is None else copy_identity.members, host.clock.boot_ms())
         for each, at in ({} if copy_identity is None else copy_identity.known).items():
             self.replicas.replicas.setdefault(each, Replica(each, at, heard_ms=host.clock.boot_ms()))
+        if lost in self.replicas.replicas:
+            self.replicas.replicas[lost].heard_ms -= LOST_MS
 
     def began(self, begin: int, *, assumed_loss: bool, has_lost: bool) -> None:
         """Take note of the start's term: where the log ended before, and whether a loss was assumed.
@@ -134,7 +149,7 @@ class ReplicaServer:
         self._store.pin_log(self._pinned)
         self._record_replicas()
         self._seen_ms = self._host.clock.boot_ms()
-        self._set_timer()
+        self._tick()
 
     def _pinned(self) -> int:
         return min((session.position for session in self._sessions.values()), default=sys.maxsize)
@@ -167,10 +182,15 @@ class ReplicaServer:
     def synced(self) -> int | None:
         return self.replicas.synced()
 
-    def written(self) -> None:
+    def written(self) -> int:
+        self._frame += 1
         for session in self._sessions.values():
             if session.held is not None:
                 self._answer(session)
+        return self._frame
+
+    def heard(self) -> int | None:
+        return self.replicas.heard() if self._store.writer.proves_office else None
 
     # -------------------------------------------------------------------------------------------------------------- requests
 
@@ -236,16 +256,17 @@ class ReplicaServer:
         session, header = self._session(request.endpoint), request.header
         assert isinstance(header, ReplicaFetchHeader)
         if header.waits:
-            self._progress(session, header.stored, header.synced, header.applied, header.trouble or "")
+            self._progress(session, header, header.trouble or "")
         session.held, session.held_ms, session.position = request, self._host.clock.boot_ms(), header.position
-        if self._store.written > header.position or not header.waits or session.told != self._news(session):
+        has_news = session.told != self._news(session) or (self._store.writer.proves_office and self._frame > session.frame)
+        if self._store.written > header.position or not header.waits or has_news:
             return self._bytes_for(session)
         return NO_RESPONSE
 
     def ack(self, request: Request) -> HandlerResult:
         """Take note of what a replica has stored."""
         header: ReplicaAckHeader = request.header
-        self._progress(self._session(request.endpoint), header.stored, header.synced, header.applied)
+        self._progress(self._session(request.endpoint), header)
         return NO_RESPONSE
 
     def check_replica(self, endpoint: Endpoint) -> None:
@@ -258,9 +279,11 @@ class ReplicaServer:
             raise MessageIllegalError("no replica follows on this connection: send REPLICA_FOLLOW first")
         return session
 
-    def _progress(self, session: _Session, stored: int, synced: int, applied: int, trouble: str = "") -> None:
+    def _progress(self, session: _Session, header: ReplicaFetchHeader | ReplicaAckHeader, trouble: str = "") -> None:
         now_ms = self._host.clock.boot_ms()
-        self.replicas.progress(session.member, stored, synced, applied, self._store.written, now_ms, trouble)
+        frame = session.frame if header.heard == session.number else 0
+        has = header.stored, header.synced, header.applied
+        self.replicas.progress(session.member, *has, self._store.written, now_ms, trouble, frame)
         self._changed()
 
     def _answer(self, session: _Session) -> None:
@@ -288,6 +311,7 @@ class ReplicaServer:
         assert request is not None
         session.number += 1
         session.told = self._news(session)
+        session.frame = self._frame
         header: ReplicaFetchHeader = request.header
         data = self._store.recent_log(header.position, min(header.max_bytes, FETCH_BYTES_MAX))
         if data is None:
@@ -295,7 +319,8 @@ class ReplicaServer:
         return self._reply(request, session, session.number, data)
 
     def _news(self, session: _Session) -> tuple[bool, bool]:
-        return self._is_complete, session.member in self.replicas.members
+        ends = self._is_complete and self._successor in ("", session.member)
+        return ends, session.member in self.replicas.members
 
     async def _read(self, request: Request, session: _Session, number: int) -> HandlerResult:
         header: ReplicaFetchHeader = request.header
@@ -334,13 +359,13 @@ class ReplicaServer:
     def _look_at_clock(self) -> None:
         now_ms = self._host.clock.boot_ms()
         paused_ms, self._seen_ms = now_ms - self._seen_ms, now_ms
-        if paused_ms >= SUSPENDED_MS and self._certain.is_set():
+        if self._ask is not None and paused_ms >= SUSPENDED_MS and self._certain.is_set():
             self._certain.clear()
             log_limited(log, "warning", "broker.was_suspended", paused_ms=paused_ms, then="its replicas are asked whether one was promoted")
-            self._tasks.spawn(self._become_certain(), "broker.asks_replicas")
+            self._tasks.spawn(self._become_certain(self._ask), "broker.asks_replicas")
 
-    async def _become_certain(self) -> None:
-        await self._ask()
+    async def _become_certain(self, ask: Callable[[], Awaitable[None]]) -> None:
+        await ask()
         self._certain.set()
 
     async def _wait_certain(self) -> None:
@@ -358,7 +383,8 @@ class ReplicaServer:
         assert self.copy_identity is not None
         before = self.copy_identity.members
         await self._wait_certain()
-        await self._save(lambda identity: without(with_set(identity, members), self._forgotten))
+        await self._store_members(members)
+        self.copy_identity = without(with_set(self.copy_identity, members), self._forgotten)
         await self._wait_certain()
         self.replicas.set_stored()
         for session in list(self._sessions.values()):
@@ -373,6 +399,9 @@ class ReplicaServer:
                 self.replicas.forget(member, self._host.clock.boot_ms())  # it was waited for until now
         self._record_replicas()
         self._changed()
+
+    async def _save_members(self, members: dict[str, str]) -> None:
+        await self._save(lambda identity: without(with_set(identity, members), self._forgotten))
 
     async def _save(self, change: Callable[[Any], CopyIdentity]) -> None:
         """Store what `change` returns for the present identity, durably."""
@@ -422,20 +451,41 @@ class ReplicaServer:
             for replica in self.replicas.replicas.values()
         )
 
-    async def complete(self) -> None:
+    def unheard_ms(self) -> int:
+        """Return for how long the counted replica that was heard longest ago has not been heard. 0 if none is counted."""
+        now_ms = self._host.clock.boot_ms()
+        return max((now_ms - replica.heard_ms for replica in self.replicas.counted), default=0)
+
+    def known(self) -> dict[str, str]:
+        """Return member id → address of all replicas that this master knows."""
+        return {replica.member: replica.address for replica in self.replicas.replicas.values()}
+
+    def check_successor(self, member: str) -> None:
+        """Raise LocalProtocolError or ServiceNotAvailableError unless this master can hand over to the member; empty for any of the set."""
+        if not self._store.writer.proves_office:
+            raise LocalProtocolError("this broker has no register: stop it, and promote a replica by `lockstep replica promote`")
+        connected = {session.member for session in self._sessions.values()} & self.replicas.members
+        if not connected or (member and member not in connected):
+            raise ServiceNotAvailableError(
+                f"{f'replica {member}' if member else 'each replica'} is out of the set, or not connected: nothing was changed. "
+                "`lockstep ha show` says why"
+            )
+
+    async def complete(self, successor: str = "") -> None:
         """Wait until every member of the set has all of the log, and tell them that it ends here. Members that are lost leave meanwhile.
 
-        Nothing may be appended afterwards. A member that learns it can be promoted without an assumed loss.
+        Nothing may be appended afterwards. A member that learns it can be promoted without an assumed loss. `successor`: only this one is
+        told.
         """
         if self._store.writer.copies is None:
             return
         await self._store.writer.wait_confirmed()
-        self._is_complete = True
+        self._is_complete, self._successor = True, successor
         for session in list(self._sessions.values()):
             if session.held is not None:
                 self._answer(session)
         # The request of one that has none here is on its way.
         for _ in range(LOST_MS // TICK_MS):
-            if all(session.told[0] for session in self._sessions.values()):
+            if all(session.told == self._news(session) for session in self._sessions.values()):
                 return
             await asyncio.sleep(TICK_MS / 1000)

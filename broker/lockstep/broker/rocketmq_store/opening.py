@@ -56,12 +56,13 @@ class OpenedStore:
 
 
 async def open_store(
-    config: StoreConfig, host: Host, identity: Identity, *, adopt: bool = False, without: Collection[str] = ()
+    config: StoreConfig, host: Host, identity: Identity, *, adopt: bool = False, without: Collection[str] = (), new_store_id: str = ""
 ) -> OpenedStore:
     """Lock the directory, and open the store in it. A missing directory becomes a new store.
 
     `adopt`: take over what another broker has written; otherwise that raises AdoptionError. `without`: the kinds of unfinished work that
-    may be left behind. Nothing is changed before a refusal. Raises the errors of Store.open too.
+    may be left behind. `new_store_id`: of a store that is made; drawn if it is empty.
+    Nothing is changed before a refusal. Raises the errors of Store.open too.
     """
     files = host.files
     with locked_directory(files, config.path) as directory:
@@ -73,7 +74,7 @@ async def open_store(
                 "them and copy its log anew, or forget them before (lockstep replica forget)"
             )
         begins = start_of(files, directory, foreign=reason is not None)
-        survey = directory.survey(identity, config, host.random.token(16).hex(), begins)
+        survey = directory.survey(identity, config, new_store_id or host.random.token(16).hex(), begins)
         foreign = None
         if reason is not None:
             progress = RecoveryProgress(host.clock)

@@ -7,6 +7,7 @@ from lockstep.operations.changes.group_delete import GroupDelete
 from lockstep.operations.changes.group_forget import GroupForget
 from lockstep.operations.changes.group_reset import GroupReset
 from lockstep.operations.changes.group_settings import GroupCreate, GroupUpdate
+from lockstep.operations.changes.ha_failover import HaFailover
 from lockstep.operations.changes.operation import Operation
 from lockstep.operations.changes.park_change import ParkDrop, ParkReplay
 from lockstep.operations.changes.replay import DeadLetterReplay
@@ -38,6 +39,7 @@ CHANGES: tuple[type[Operation], ...] = (
     BrokerDrain,
     BrokerRemove,
     BrokerConfigSet,
+    HaFailover,
     ReplicaPromote,
     ReplicaForget,
 )

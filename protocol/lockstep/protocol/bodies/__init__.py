@@ -71,7 +71,7 @@ from lockstep.protocol.bodies.parks import (
     ReplayKey,
 )
 from lockstep.protocol.bodies.purge import PurgeBody, PurgedQueue, PurgeReply, UnconsumedGroup
-from lockstep.protocol.bodies.replication import LogTerm, LogTerms, ReplicaStanding, ReplicaStatus
+from lockstep.protocol.bodies.replication import LogTerm, LogTerms, RegisterStanding, ReplicaStanding, ReplicaStatus
 from lockstep.protocol.bodies.routes import (
     BrokerAddress,
     ClusterInfo,
@@ -147,6 +147,7 @@ __all__ = [
     "RefusedLayout",
     "RegisterBody",
     "RegisterReply",
+    "RegisterStanding",
     "ReplayKey",
     "ReplicaStanding",
     "ReplicaStatus",

@@ -36,6 +36,27 @@ class ReplicaStanding:
 
 
 @dataclass(frozen=True, slots=True)
+class RegisterStanding:
+    """The entry of a broker's register, as one of its copies has read it last."""
+
+    address: str
+    """The register's URL."""
+    read_ms: int | None
+    """How long ago it answered, None if it never did."""
+    unreachable: str = ""
+    """Why it did not answer last; empty if it did."""
+    term: int = 0
+    """0 if there is no entry."""
+    master: str = ""
+    in_sync: tuple[str, ...] = ()
+    replicas: dict[str, str] = field(default_factory=dict)
+    """Member → address."""
+    why: str = ""
+    """What the last change of the entry was."""
+    assumed_loss: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaStatus:
     """The response to REPLICA_STATUS (30034): a copy of the log, as it knows itself."""
 
@@ -70,3 +91,7 @@ class ReplicaStatus:
     """A replica's: member → address of the other copies, as its master has written them into the log."""
     blank: bool = False
     """Whether this replica has never had a log."""
+    was: tuple[str, ...] = ()
+    """The member ids under which this copy acknowledged what it may lack now."""
+    register: RegisterStanding | None = None
+    """Without a register: None."""

@@ -117,7 +117,15 @@ class ReplicaPromoteHeader:
     """REPLICA_PROMOTE (30036): a replica becomes the master."""
 
     force: bool = False
-    """Also if that is known to lose acknowledged messages."""
+    """Also if that is known to lose acknowledged messages. Under a register: although it is not in the set."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaHandOverHeader:
+    """REPLICA_HAND_OVER (30035): a master under a register stops in order, so that a replica of its set is elected, and follows it."""
+
+    member: str = ""
+    """The replica that is to be elected; empty for any."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ PROGRAM_OPTIONS = frozenset(
             "adopt",
             "adopt_without",
             "replica_of",
+            "ha",
+            "silence_ms",
             "alone",
             "catch_up_mib_s",
             "log_level",

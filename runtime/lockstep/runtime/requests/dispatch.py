@@ -44,6 +44,7 @@ class HandlerSpec:
     header_bytes_max: int
     native: bool
     classic: bool
+    at_once: bool
 
 
 def handles(
@@ -57,6 +58,7 @@ def handles(
     header_bytes_max: int = REQUEST_HEADER_BYTES_MAX,
     native: bool = True,
     classic: bool = False,
+    at_once: bool = False,
 ) -> Callable[[Any], Any]:
     """Mark a method `def f(self, request: Request) -> HandlerResult` as the handler of a request code.
 
@@ -64,11 +66,12 @@ def handles(
     it is; without it the body of a request is dropped.
     A request with a header of more than `header_bytes_max` or a body of more than `body_bytes_max` bytes is refused before it is decoded.
     `classic`: the handler also serves RocketMQ's clients. Without it the code is not supported for them. `native=False`: it serves them
-    alone, and another handler may serve native clients.
+    alone, and another handler may serve native clients. `at_once`: its responses need no proof of office, because they say nothing that
+    clients act on as from the only master.
     """
 
     def mark(method: Any) -> Any:
-        rest = needs, lane, body_bytes_max, header_bytes_max, native, classic
+        rest = needs, lane, body_bytes_max, header_bytes_max, native, classic, at_once
         method.__handles__ = (*getattr(method, "__handles__", ()), HandlerSpec(int(code), header, body, *rest))
         return method
 
@@ -145,13 +148,15 @@ class Dispatcher:
         admit: Callable[[Command, Endpoint], RequestUser] | None = None,
         audit: RequestAudit | None = None,
         refuse: Callable[[Endpoint], Exception] | None = None,
+        in_office: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         """Build the table of handlers from processor instances.
 
         `log` is what a PendingResponse waits for; without it they are sent at once. `admit` returns the user of a request, or raises the
         error of one that is not served. `on_request` is called before each request is handled. `budget` limits what all lanes do in one
         turn of the loop; a request takes LANE_ITEMS of it, and handlers that do more take more. `audit` notes what is denied, and what
-        is changed. `refuse` returns the error for a code without a handler, on this connection.
+        is changed. `refuse` returns the error for a code without a handler, on this connection. `in_office` calls back when this
+        server is known to have been the master after the call: every response waits for it but those of handlers `at_once`, and facts.
         Raise ConfigError if a code has two handlers, or a lane and its handler do not fit.
         """
         self._when: Mapping[Until, Callable[[Callable[[], None]], None]] = {
@@ -166,6 +171,7 @@ class Dispatcher:
         self._admit = admit
         self._audit = audit
         self._refuse = refuse
+        self._in_office = in_office
         self._notes_changes = audit is not None and audit.is_written
         self._routes: dict[int, _Route] = {}
         self._classic_routes: dict[int, _Route] = {}
@@ -213,6 +219,8 @@ class Dispatcher:
                 hint = OF_USERS if command.code in CODES_OF_USERS else ""
                 raise RequestCodeNotSupportedError(f"{code_name(command.code)} is not supported by this server{hint}")
             request.header, request.body = route.decode(command)
+            if self._in_office is not None and not route.spec.at_once:
+                request.in_office = self._in_office
             if route.changes and self._notes_changes:
                 request.change = route.change(request)
             if request.user is not ANYBODY:
@@ -244,15 +252,16 @@ class Dispatcher:
             # Encoded now, so that a response that can't be encoded fails the request here, not in the log's callback.
             frame = encode_frame(result.command)
             request.header = request.body = None  # many requests wait for the disk: only the frame is still needed
-            self._when[result.until](partial(_deliver, request, frame))
+            # What is confirmed now was in office when it was handled (LogWriter.when_confirmed).
+            self._when[result.until](partial(_deliver, request, frame, result.until != "synced"))
             # The log is mostly confirmed at the end of this loop turn.
             request.endpoint.flush_soon()
         elif result is not NO_RESPONSE:
             raise TypeError(f"a handler returned {type(result).__name__}, not a HandlerResult")
 
 
-def _deliver(request: Request, frame: bytes) -> None:
+def _deliver(request: Request, frame: bytes, is_fact: bool) -> None:
     try:
-        request.respond_encoded(frame)
+        request.respond_encoded(frame, is_fact=is_fact)
     except Exception as error:
         request.fail(error)

@@ -174,7 +174,7 @@ class LoginProcessor:
             if guest.requests > GUEST_REQUESTS_MAX:
                 endpoint.reject(f"{guest.requests} requests without a login")
 
-    @handles(RequestCode.AUTHENTICATE, AuthenticateHeader, bytes, needs=ANY_USER, body_bytes_max=MESSAGE_BYTES_MAX)
+    @handles(RequestCode.AUTHENTICATE, AuthenticateHeader, bytes, needs=ANY_USER, body_bytes_max=MESSAGE_BYTES_MAX, at_once=True)
     def authenticate(self, request: Request) -> HandlerResult:
         header: AuthenticateHeader = request.header
         endpoint, message = request.endpoint, bytes(request.body)

@@ -21,6 +21,7 @@ errors to responses. So an error ends this request and nothing else:
 
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 from lockstep.protocol.codec import CODECS
@@ -89,6 +90,7 @@ class Request:
         "endpoint",
         "flag",
         "header",
+        "in_office",
         "is_done",
         "language",
         "opaque",
@@ -120,6 +122,8 @@ class Request:
         self.audit: FailureAudit | None = None
         self.change: AuditedChange | None = None
         """What the audit says of the request when it ends; None: it changes nothing, and is not audited unless it is denied."""
+        self.in_office: Callable[[Callable[[], None]], None] | None = None
+        """Calls back when this server is known to have been the master after the call; None: a response needs no such proof."""
 
     @property
     def is_native(self) -> bool:
@@ -139,10 +143,13 @@ class Request:
         raw = b"" if body is None else body if isinstance(body, bytes | bytearray | memoryview) else codec.write_body(body)
         return response(self.opaque, self.codec, code, remark, None if header is None else codec.write_fields(header), raw)
 
-    def respond(self, command: Command, parts: Sequence[bytes | memoryview] = ()) -> None:
+    def respond(self, command: Command, parts: Sequence[bytes | memoryview] = (), *, is_fact: bool = False) -> None:
         """Send the response; `parts` are a body that is not copied. Send nothing to a one-way request, a closed connection, or
-        after a response was sent."""
+        after a response was sent. It waits for proof of office where that is needed, unless it `is_fact`: true whoever is the master."""
         if self.is_done or self.flag & ONEWAY_FLAG:
+            return
+        if self.in_office is not None and not is_fact:
+            self.in_office(partial(_respond_proven, self, command, parts))
             return
         if parts:
             self.endpoint.send_parts(command, parts)
@@ -150,9 +157,12 @@ class Request:
             self.endpoint.send(command)
         self.is_done = True
 
-    def respond_encoded(self, frame: bytes) -> None:
-        """Send a response that is encoded already, and so known to fit a frame, unless one was sent."""
+    def respond_encoded(self, frame: bytes, *, is_fact: bool = False) -> None:
+        """Send a response that is encoded already, and so known to fit a frame, unless one was sent. `is_fact` as in `respond`."""
         if self.is_done:
+            return
+        if self.in_office is not None and not is_fact:
+            self.in_office(partial(self.respond_encoded, frame, is_fact=True))
             return
         self.endpoint.send_frame(frame)
         self.is_done = True
@@ -183,6 +193,13 @@ class Request:
         foreseen = isinstance(error, RemoteProtocolError | LocalProtocolError)
         remark = printable(str(error) if foreseen else f"{type(error).__name__}: {error}")
         return response(self.opaque, self.codec, ResponseCode.SYSTEM_ERROR, remark, None, b"")
+
+
+def _respond_proven(request: Request, command: Command, parts: Sequence[bytes | memoryview]) -> None:
+    try:
+        request.respond(command, parts, is_fact=True)
+    except Exception as error:
+        request.fail(error)
 
 
 def _classic_form(error: BrokerError, request: Request) -> tuple[int, str]:

@@ -64,7 +64,8 @@ def test_replica_is_another_member_after_its_machine_crashed_under_async_flush_o
     found = begin_as_replica(directory, RANDOM, "boot-1", SYNC, place)
     if forgets:
         assert found.member != KNOWN.member
-        assert found == replace(KNOWN, member=found.member, complete=False, forgot=True, address=place)
+        was = [KNOWN.member] if place == PLACE else []  # it may be a copy of that directory
+        assert found == replace(KNOWN, member=found.member, complete=False, forgot=True, address=place, was=was)
     else:
         assert found == KNOWN
     assert (read_copy_identity(directory), directory.boot(), directory.is_restored) == (found, ("boot-1", "sync"), False)
@@ -76,6 +77,30 @@ def test_old_master_becomes_another_member_without_its_set_and_its_confirmed_pos
     found = begin_as_replica(directory_with(master, boot=("boot-1", "async")), RANDOM, "boot-1", ASYNC, PLACE)
     assert found.member != "m", "this directory may be a copy of a master's"
     assert found == CopyIdentity(found.member, Role.REPLICA, address=PLACE)
+
+
+MASTER = CopyIdentity("m", Role.MASTER, members={"a": "host-a"}, registered=True, was=["earlier"], address=PLACE)
+
+
+@pytest.mark.parametrize(
+    ("before", "boot", "place", "keeps_id", "was", "forgot"),
+    [
+        (MASTER, "boot-1", PLACE, True, ["earlier"], False),
+        (MASTER, "boot-0", PLACE, False, ["earlier", "m"], True),
+        (MASTER, "boot-1", "host-k:2", False, [], True),
+        (MASTER, "boot-0", "host-k:2", False, [], True),
+        (replace(MASTER, registered=False), "boot-1", PLACE, False, [], False),
+        (replace(KNOWN, complete=False), "boot-1", PLACE, True, [], False),
+    ],
+)
+def test_copy_under_a_register_keeps_its_id_while_it_may_lack_nothing(
+    before: CopyIdentity, boot: str, place: str, keeps_id: bool, was: list[str], forgot: bool
+) -> None:
+    """So does a replica that had no register. The ids are those of the set in the register, which has a member for the master as well."""
+    found = begin_as_replica(directory_with(before, boot=("boot-1", "async")), RANDOM, boot, ASYNC, place, registered=True)
+    assert ((found.member == before.member), found.was, found.forgot) == (keeps_id, was, forgot)
+    assert (found.role, found.registered, found.address) == (Role.REPLICA, True, place)
+    assert not found.members
 
 
 def test_forgotten_replica_is_known_until_it_has_left_the_set() -> None:

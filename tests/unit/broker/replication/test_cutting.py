@@ -77,7 +77,8 @@ async def test_copy_that_is_cut_or_begun_anew_is_another_member(action: PartingA
     ends = await stored(files)
     replica = object.__new__(RunningReplica)
     replica._host = replace(host_of(files), threads=Inline())
-    replica._config, replica._copy_identity, replica._master = BrokerConfig(store=PATH), REPLICA, "10.0.0.1:10911"
+    replica._config, replica._copy_identity = BrokerConfig(store=PATH, replica_of="10.0.0.1:10911"), REPLICA
+    replica.standing = None
     with held_directory(files, PATH) as directory:
         await replica._part(directory, ReplicaFollowReply(action, ends[25], 7, "store", "master"))
         identity = read_copy_identity(directory)
@@ -95,7 +96,8 @@ async def test_copy_that_is_not_whole_is_not_started(installing: bool, monkeypat
     files = SimFiles()
     await stored(files)
     replica = object.__new__(RunningReplica)
-    replica._host, replica._master, replica._peers = replace(host_of(files), threads=Inline()), "10.0.0.1:10911", NO_SECURITY
+    replica._host, replica._peers, replica.standing = replace(host_of(files), threads=Inline()), NO_SECURITY, None
+    replica._config = BrokerConfig(store=PATH, replica_of="10.0.0.1:10911")
     replica._copy_identity, replica._damage = replace(REPLICA, installing=installing), None
     with held_directory(files, PATH) as directory:
         assert await replica._prepare(directory) is not installing

@@ -44,10 +44,11 @@ async def test_damage_is_mended_by_a_file_then_by_a_new_copy_then_after_pauses(
 ) -> None:
     files, done, left = SimFiles(), list[object](), list(found)
     replica = RunningReplica.__new__(RunningReplica)
-    replica._config, replica._host = BrokerConfig(store=PATH), replace(host_of(files), threads=Inline())
+    replica._config, replica._host = BrokerConfig(store=PATH, replica_of="10.0.0.1:10911"), replace(host_of(files), threads=Inline())
     replica._changing, replica._damage, replica._replaced, replica._store = running_replica.asyncio.Lock(), None, set(), None
     replica._is_blank = False
-    replica._copy_identity, replica._master, replica._peers = CopyIdentity("a", Role.REPLICA), "10.0.0.1:10911", NO_SECURITY
+    replica._office = replica.standing = None
+    replica._copy_identity, replica._peers = CopyIdentity("a", Role.REPLICA), NO_SECURITY
     replica.addresses = {INTERNAL_LISTENER: "10.0.0.2:10911"}
     with held_directory(files, PATH) as directory:
         directory.make_own()

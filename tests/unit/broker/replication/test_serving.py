@@ -38,7 +38,7 @@ class Master:
         async def confirmed() -> None:
             """Everything is."""
 
-        writer = SimpleNamespace(copies_advanced=lambda: None, copies=None, confirmed=7, wait_confirmed=confirmed)
+        writer = SimpleNamespace(copies_advanced=lambda: None, copies=None, confirmed=7, wait_confirmed=confirmed, proves_office=False)
         store = {"written": 7, "log_bounds": (0, 7), "recent_log": lambda *_: b""}
         parts: Any = (
             SimpleNamespace(clock=SimpleNamespace(boot_ms=lambda: self.now_ms)),

@@ -212,6 +212,7 @@ class Copies:
         self.at: int | None = 0
         self.on_disk: int | None = 0
         self.written_count = 0
+        self.heard_frame: int | None = None
 
     def stored(self) -> int | None:
         return self.at
@@ -219,8 +220,12 @@ class Copies:
     def synced(self) -> int | None:
         return self.on_disk
 
-    def written(self) -> None:
+    def written(self) -> int:
         self.written_count += 1
+        return self.written_count
+
+    def heard(self) -> int | None:
+        return self.heard_frame
 
 
 async def test_message_is_confirmed_and_visible_when_every_copy_has_it() -> None:
@@ -248,6 +253,43 @@ async def test_message_is_confirmed_and_visible_when_every_copy_has_it() -> None
     await confirmed(store)
     assert await all_bodies(store) == [b"one", b"two"]
     await store.close()
+
+
+async def test_where_a_copy_may_become_master_everything_waits_until_all_have_heard_a_later_frame() -> None:
+    """Also what appends nothing: a former master would go on answering it."""
+    store = await open_store(SimFiles())
+    writer, copies = store.writer, Copies()
+    writer.copies, writer.proves_office, copies.at, copies.on_disk, copies.heard_frame = copies, True, 1 << 40, 1 << 40, 0
+    answered: list[str] = []
+    for name in ("first", "second"):
+        writer.when_confirmed(lambda name=name: answered.append(f"{name} confirmed"))
+        writer.when_in_office(lambda name=name: answered.append(f"{name} in office"))
+        writer.end_turn()
+    assert (answered, copies.written_count, writer.waiting_count) == ([], 2, 4)
+    copies.heard_frame = 1
+    writer.copies_advanced()
+    assert answered == ["first confirmed", "first in office"]
+    copies.at = 0  # a disk that stands still holds back what is stored, not what only needs proof
+    append(store, b"one")
+    writer.when_confirmed(lambda: answered.append("third confirmed"))
+    writer.when_in_office(lambda: answered.append("third in office"))
+    writer.end_turn()
+    copies.heard_frame = 3
+    writer.copies_advanced()
+    assert answered[2:] == ["second confirmed", "second in office", "third in office"]
+    copies.at = store.log_bounds[1]
+    writer.copies_advanced()
+    assert answered[5:] == ["third confirmed"]
+    copies.heard_frame = None  # the last one has left
+    writer.when_in_office(lambda: answered.append("alone"))
+    writer.end_turn()
+    assert answered[6:] == ["alone"]
+    writer.when_in_office(lambda: answered.append("never"))
+    writer.fail(OSError("the disk is gone"))
+    copies.heard_frame = 9
+    writer.copies_advanced()
+    assert answered[7:] == []
+    await store.close(clean=False)
 
 
 async def test_snapshot_waits_for_the_copies_and_fails_with_the_store() -> None:

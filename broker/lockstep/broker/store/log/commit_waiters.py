@@ -12,12 +12,13 @@ CALLBACK_FAILED = "callback.failed"
 
 
 class _Turn:
-    """The appends of one loop turn. It is confirmed when the log is confirmed up to `position`."""
+    """The appends of one loop turn. It is confirmed when the log is confirmed up to `position`, and all copies have heard `frame`."""
 
-    __slots__ = ("opened_us", "position", "queues", "waiters")
+    __slots__ = ("frame", "opened_us", "position", "queues", "waiters")
 
-    def __init__(self, position: int, queues: list[tuple[ConsumeQueue, int]], waiters: list[Callback], opened_us: int) -> None:
+    def __init__(self, position: int, frame: int, queues: list[tuple[ConsumeQueue, int]], waiters: list[Callback], opened_us: int) -> None:
         self.position = position
+        self.frame = frame
         self.opened_us = opened_us
         self.queues = queues
         self.waiters = waiters
@@ -58,7 +59,7 @@ class CommitWaiters:
         self._written.append(callback)
         self.waiting_count += 1
 
-    def close_turn(self, position: int, opened_us: int = 0) -> None:
+    def close_turn(self, position: int, opened_us: int = 0, frame: int = 0) -> None:
         """Close the open turn, which is written up to `position`. It is pending even without waiters: later responses depend on it."""
         if self._written:
             written, self._written = self._written, []
@@ -67,15 +68,18 @@ class CommitWaiters:
                 call_isolated(CALLBACK_FAILED, callback)
         if self.touched or self._waiters or position > self._closed:
             self._closed = position
-            self._pending.append(_Turn(position, [(queue, queue.next) for queue in self.touched], self._waiters, opened_us))
+            self._pending.append(_Turn(position, frame, [(queue, queue.next) for queue in self.touched], self._waiters, opened_us))
             self.touched = {}
             self._waiters = []
 
-    def confirm(self, position: int) -> None:
-        """Confirm the log up to `position`: move readers' bounds, then send responses, then wake held pulls, once per queue."""
+    def confirm(self, position: int, heard: int | None = None) -> None:
+        """Confirm the log up to `position`: move readers' bounds, then send responses, then wake held pulls, once per queue.
+
+        `heard`: up to which frame all copies have heard; None if no turn waits for that.
+        """
         pending = self._pending
         confirmed: list[_Turn] = []
-        while pending and pending[0].position <= position:
+        while pending and pending[0].position <= position and (heard is None or pending[0].frame <= heard):
             confirmed.append(pending.popleft())
         if not confirmed:
             return

@@ -40,8 +40,15 @@ class Copies(Protocol):
         """The same for bytes that are on the disks of the copies."""
         ...
 
-    def written(self) -> None:
-        """Take note that the log was written. Called after each write, in its turn of the loop."""
+    def written(self) -> int:
+        """Send the copies what was written, or nothing but a sign, and return the number of that frame.
+
+        Called in each turn of the loop that wrote to the log, or that owes responses which need proof of office.
+        """
+        ...
+
+    def heard(self) -> int | None:
+        """Return up to which frame every copy has heard this master. None if there is none, or if no response needs proof of office."""
         ...
 
 
@@ -80,6 +87,11 @@ class LogWriter:
         self.copies: Copies | None = None
         """The copies that have to have what is confirmed. After they have advanced, call `copies_advanced`."""
         self._confirmations: set[asyncio.Future[None]] = set()
+        self.proves_office = False
+        """Whether another copy may become the master by itself: what waits here then also waits until a later frame is heard."""
+        self._office_waiters: deque[tuple[int, Callable[[], None]]] = deque()
+        """Number of the frame and callback of those that wait for proof of office only; frame 0 in the open turn."""
+        self._unproven: list[Callable[[], None]] = []
 
     def start(self, end: int, tasks: Tasks) -> None:
         """Begin after recovery, which has read the log up to `end`. Nothing is confirmed before a sync covers that."""
@@ -164,16 +176,28 @@ class LogWriter:
             raise
 
     def _close_turn(self, wrote: bool) -> None:
-        log = self._log
-        self._waiters.close_turn(log.written, self._turn_us)
+        log, copies = self._log, self.copies
+        frame = 0 if copies is None or not (wrote or self.proves_office) else copies.written()
+        self._office_waiters.extend((frame, callback) for callback in self._unproven)
+        self._unproven.clear()
+        self._waiters.close_turn(log.written, self._turn_us, frame if self.proves_office else 0)
         at_once = self._unconfirmed_end is None and self._config.flush is FlushMode.ASYNC
         if wrote:
             self.flusher.note_written(now=not at_once or bool(self._sync_waiters))
             self._disk.look_if_due(self._clock.monotonic_ms())
             log.trim()
-            if self.copies is not None:
-                self.copies.written()
-        self._waiters.confirm(self._everywhere(log.written if at_once else log.synced))
+        self._confirm(log.written if at_once else log.synced)
+        self._call_in_office()
+
+    def _confirm(self, position: int) -> None:
+        """Confirm what this log has up to `position`, as far as every copy has it and has heard this master since."""
+        heard = None if self.copies is None else self.copies.heard()
+        self._waiters.confirm(self._everywhere(position), heard)
+
+    def _call_in_office(self) -> None:
+        heard, waiters = None if self.copies is None else self.copies.heard(), self._office_waiters
+        while waiters and (heard is None or waiters[0][0] <= heard):
+            call_isolated(CALLBACK_FAILED, waiters.popleft()[1])
 
     def _flush_queues(self) -> None:
         """Write the entries of queues that have many. Without a free descriptor they stay in memory for another turn."""
@@ -200,17 +224,31 @@ class LogWriter:
             callback()
 
     def when_confirmed(self, callback: Callable[[], None]) -> None:
-        """Call back when the log is confirmed up to its present end, this turn's journal included; at once if nothing is pending."""
+        """Call back when the log is confirmed up to its present end, this turn's journal included; at once if nothing is pending.
+
+        Where responses need proof of office, a turn is opened: the copies have then heard this master after the call.
+        """
         if not self.has_failed:
+            if self.proves_office:
+                self.request_write()
             self._waiters.call_when_confirmed(callback, self.turn_is_open)
+
+    def when_in_office(self, callback: Callable[[], None]) -> None:
+        """Call back when every copy has heard this master after the call. Waits for no disk. At once where no response needs that."""
+        if not self.has_failed:
+            if self.proves_office:
+                self._unproven.append(callback)
+                self.request_write()
+            else:
+                callback()
 
     async def wait_confirmed(self) -> None:
         """Return when the log is confirmed up to its present end. Raise StoreDiskError after a failure."""
-        self.end_turn()
         self.check_healthy()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._confirmations.add(done)
         self.when_confirmed(lambda: None if done.done() else done.set_result(None))
+        self.end_turn()
         try:
             await done
         finally:
@@ -230,7 +268,7 @@ class LogWriter:
     @property
     def waiting_count(self) -> int:
         """Return the number of callbacks that wait for confirmation or a sync."""
-        return self._waiters.waiting_count + len(self._sync_waiters)
+        return self._waiters.waiting_count + len(self._sync_waiters) + len(self._office_waiters) + len(self._unproven)
 
     @property
     def unsynced_bytes(self) -> int:
@@ -256,7 +294,8 @@ class LogWriter:
         if self.has_failed:
             return
         if self._unconfirmed_end is None:
-            self._waiters.confirm(self.confirmed)
+            self._confirm(self._log.written if self._config.flush is FlushMode.ASYNC else self._log.synced)
+        self._call_in_office()
         self._call_synced()
 
     async def sync(self) -> None:
@@ -271,7 +310,7 @@ class LogWriter:
         if self._unconfirmed_end is not None and position >= self._unconfirmed_end:
             self._unconfirmed_end = None
         if self._unconfirmed_end is None:
-            self._waiters.confirm(self._everywhere(position))
+            self._confirm(position)
         self._call_synced()
 
     def _call_synced(self) -> None:
@@ -293,6 +332,8 @@ class LogWriter:
         self.refusal = f"the log can't be written: {error}"
         self._waiters.drop_all()
         self._sync_waiters.clear()
+        self._office_waiters.clear()
+        self._unproven.clear()
         for done in self._confirmations:
             if not done.done():
                 done.set_exception(StoreDiskError(self.refusal))
