@@ -41,6 +41,8 @@ FOUND = {
     "a copy that was complete when its master stopped, and then served again, could not be promoted": ("promote", 213),
     "a replica that followed its master again still counted as complete after a power cut": ("promote", 26),
     "a replica that restarted forgot that its master had stopped in order": ("promote", 355),
+    "a loss that was assumed by a term that never began was forgotten by the next election": ("register", 204),
+    "a replica that had not applied the loss of its master's term assumed it once more": ("power_all", 301),
 }
 """Bug → (world, seed)."""
 

@@ -63,6 +63,11 @@ class CopyDisk:
         count = min(count, start + self._segment_bytes - position)
         return (inode.on_disk if durable else inode.in_memory).read(count, position - start)
 
+    def has(self, data: bytes) -> bool:
+        """Return whether the log has these bytes somewhere."""
+        logs = [inode for path, inode in self._disk.names.items() if path.startswith(LOG)]
+        return any(data in inode.in_memory.read(self._segment_bytes, 0) for inode in logs)
+
     def record_at(self, position: int) -> bytes:
         """Return the record that begins there, which begins with its length."""
         return self.bytes_at(position, int.from_bytes(self.bytes_at(position, 4), "big"))

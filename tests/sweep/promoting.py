@@ -207,7 +207,7 @@ def operator_main(universe: Universe, name: str) -> Main:
     return Operator(universe, name).run
 
 
-async def ask_copies(universe: Universe) -> dict[str, int]:
+async def ask_copies(universe: Universe, write: Callable[[CopiesAsked], object]) -> dict[str, int]:
     """Write CopiesAsked of each broker. Return where each master has confirmed its log."""
     confirmed = {}
     for name, addresses in universe.copies.items():
@@ -219,7 +219,7 @@ async def ask_copies(universe: Universe) -> dict[str, int]:
             for address, status in answers.items()
             if address not in masters and (status is None or status.member not in members or not status.following)
         ]
-        universe.history.append(CopiesAsked(*universe.origin(), name, tuple(masters), tuple(outside)))
+        write(CopiesAsked(*universe.origin(), name, tuple(masters), tuple(outside)))
         if len(masters) == 1:
             confirmed[name] = next(iter(masters.values())).confirmed
     return confirmed

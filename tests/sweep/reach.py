@@ -22,6 +22,7 @@ from sweep.events.consumers import (
     ConsumerStopped,
     QueueGapSeen,
 )
+from sweep.events.elections import RegisterSeen
 from sweep.events.locks import ClassicLocked, ClassicUnlocked, LeaveSent, LockGranted, SessionBound
 from sweep.events.members import MemberAssigned, MemberCallBegan, MemberCallEnded, MemberStarted, MemberStopped
 from sweep.events.parks import ParkControlSent, ParkEndResponded, ParkResponded
@@ -479,6 +480,16 @@ REACH: dict[str, Count] = {
     "promotion refused": _named("promotion refused"),
     "promoted replica killed at once": _named("promoted replica killed at once"),
     "old master refused": _named("old master refused"),
+    # elections
+    "master elected while the old one runs": _named("elected while the old master runs"),
+    "deposed master left requests without an answer": _named("deposed master left requests without an answer"),
+    "master handed over": _named("handed over"),
+    "master elected by a roll call": _events(RegisterSeen, lambda seen: seen.why == "roll_call"),
+    "sends suspended without the register": _logged("office.suspended"),
+    "swap without an answer, carried out": _named("swap without an answer: carried out at once"),
+    "swap without an answer, not carried out": _named("swap without an answer: not carried out"),
+    "swap without an answer, carried out late": _named("swap without an answer: carried out late"),
+    "swap without an answer, refused late": _named("swap without an answer: refused late"),
     # large bodies
     "compressed bodies sent": _named("compressed bodies sent"),
     "compressed message given": _computed(_large),

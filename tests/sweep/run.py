@@ -18,6 +18,8 @@ from sweep.checkers import CHECKERS
 from sweep.checkers.violation import Violation
 from sweep.classic_consumer import classic_main
 from sweep.consumer_process import consumer_main
+from sweep.events.elections import CopiesInStep
+from sweep.events.replicas import CopiesAsked
 from sweep.events.universe import CalmBegan, QueuesConsumed
 from sweep.faults import FAULTS
 from sweep.history import History
@@ -28,7 +30,7 @@ from sweep.parking import OPERATOR as PARK_OPERATOR
 from sweep.parking import bring_back_main, operator_main
 from sweep.producers import producer_main
 from sweep.reading import read_everything
-from sweep.services import creator_main, make_broker, make_nameserver
+from sweep.services import creator_main, make_broker, make_nameserver, make_witness
 from sweep.settings import Setting
 from sweep.storm import Storm
 from sweep.universe import Universe
@@ -82,6 +84,12 @@ class Run:
         setting, universe = self.setting, self.universe
         for address in universe.nameservers:
             universe.add_program(make_nameserver(universe, address), "nameserver")
+        if universe.etcd is not None:
+            for member in universe.etcd.members.values():
+                universe.add_program(member, "register")
+        elif universe.registers:
+            for address in universe.registers:
+                universe.add_program(make_witness(universe, address), "register")
         for name, address in universe.brokers.items():
             disk = SimFiles(f"{setting.seed}/{name}", short_writes=setting.short_writes, cached_reads=setting.cached_reads)
             self.loop.machine(address, disk=disk)
@@ -173,11 +181,13 @@ class Run:
 
     def _check_liveness(self) -> None:
         universe, calm_s = self.universe, self.loop.now
-        self._wait_alive(CALM_SENDING_S)
+        if self.setting.register:
+            self._wait_in_step(calm_s)
+        self._wait_alive(calm_s + CALM_SENDING_S - self.loop.now)
         universe.sending = False
         self._wait_alive(UNCOMMITTED_S)
         if (watch := universe.copies_watch) is not None:
-            for name, confirmed in self.loop.run_until_complete(promoting.ask_copies(universe)).items():
+            for name, confirmed in self.loop.run_until_complete(promoting.ask_copies(universe, universe.history.append)).items():
                 watch.compare(name, confirmed, self.loop.now)
         if self.setting.manual:
             self._restart_consumers()
@@ -196,6 +206,16 @@ class Run:
             left = "; ".join(unconsumed(universe)) or "everything is consumed"
             universe.record_violation("every queue is consumed", f"{CONSUMED_WITHIN_S:.0f} s after the calm: {left}")
         check_sends_recover(universe, calm_s)
+
+    def _wait_in_step(self, calm_s: float) -> None:
+        """Wait until each broker has one master, and all its other copies are in the set."""
+        while self.loop.now < calm_s + CALM_SENDING_S:
+            asked: list[CopiesAsked] = []
+            self.loop.run_until_complete(promoting.ask_copies(self.universe, asked.append))
+            if all(len(each.masters) == 1 and not each.outside for each in asked):
+                self.universe.history.append(CopiesInStep(self.loop.now, "", 0, self.loop.now - calm_s))
+                return
+            self._wait_alive(LOOK_S)
 
     def _bring_keys_back(self) -> None:
         """Let the operator replay or drop every parked key."""

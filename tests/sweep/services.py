@@ -6,7 +6,10 @@ from dataclasses import dataclass, replace
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.office.standing import Tenure
 from lockstep.broker.store import StoreConfig
+from lockstep.broker.witness.app import Witness
+from lockstep.broker.witness.config import WitnessConfig
 from lockstep.client.client import Client
 from lockstep.client.topics import create_topic
 from lockstep.nameserver.app import Nameserver
@@ -23,7 +26,7 @@ from lockstep.runtime.security.server_security import ServerSecurity
 from lockstep.testing.simulated import BROKER_PORT, NAMESERVER_PORT, SimServer
 from sweep.events.universe import BrokerOpened, Fault
 from sweep.settings import TOPIC, Setting
-from sweep.universe import Main, Universe
+from sweep.universe import WITNESS_PORT, Main, Universe
 
 STORE = "/store"
 
@@ -61,6 +64,12 @@ def make_nameserver(universe: Universe, address: str) -> SimServer:
     return SimServer(universe.loop, address, machine, NAMESERVER_PORT, make, failed=failed, exited=exited)
 
 
+def make_witness(universe: Universe, address: str) -> SimServer:
+    config = WitnessConfig(listen=(f"{address}:{WITNESS_PORT}",), store="/witness", insecure=True)
+    parts = universe.loop, address, universe.machine(address), WITNESS_PORT, lambda: Witness(config, Host.current())
+    return SimServer(*parts, failed=universe.server_failed, exited=universe.exited)
+
+
 class ObservedBroker(Broker):
     """A broker that reports each time when it has opened as a master: a replica that is promoted does so long after its start."""
 
@@ -68,8 +77,8 @@ class ObservedBroker(Broker):
         super().__init__(config, Host.current(), security=security)
         self._opened = opened
 
-    async def _start_master(self) -> None:
-        await super()._start_master()
+    async def _start_master(self, tenure: Tenure | None = None) -> None:
+        await super()._start_master(tenure)
         self._opened(self)
 
 
@@ -83,6 +92,7 @@ def make_broker(universe: Universe, name: str, address: str) -> SimServer:
         config = SmallBrokerConfig(
             setting=setting,
             replica_of=universe.master_of(name, address),
+            ha=universe.register_url,
             name=name,
             listen=(f"{address}:{BROKER_PORT}",),
             nameserver=universe.nameserver,

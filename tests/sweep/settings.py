@@ -39,6 +39,8 @@ class Setting:
     """Replicas of each broker."""
     operated: bool = False
     """An operator promotes replicas."""
+    register: Literal["", "etcd", "witness"] = ""
+    """What keeps the register by which the copies elect their master; empty: they have none."""
     nameservers: int = 1
     consumers: int = 3
     producers: int = 2

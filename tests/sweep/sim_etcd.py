@@ -51,6 +51,10 @@ class SimEtcd:
         """All changes since the beginning, in order."""
         self.fault: Callable[[str], EtcdFault | None] = lambda path: None
         """Called for each request with its path."""
+        self.on_write: Callable[[EtcdWrite], None] = lambda write: None
+        """Called after each change."""
+        self.reached: Callable[[str], None] = lambda name: None
+        """Called with what has become of a change whose answer does not say it."""
         self.members = {address: SimMember(loop, f"etcd {address}", loop.machine(address), self._serve) for address in addresses}
         self._loop = loop
         self._random = Random(f"{loop.seed}/etcd")
@@ -85,10 +89,16 @@ class SimEtcd:
         if fault is None:
             return 200, {"header": {"revision": str(self._revision)}, **carry_out(asked)}
         if fault is EtcdFault.DONE:
-            carry_out(asked)
+            self._carry_out_untold(path, asked, "at once")
         elif fault is EtcdFault.LATE:
-            self._loop.at(self._loop.now + self._random.uniform(0, LATE_S), carry_out, asked)
+            self._loop.at(self._loop.now + self._random.uniform(0, LATE_S), self._carry_out_untold, path, asked, "late")
+        elif path.endswith("txn"):
+            self.reached("swap without an answer: not carried out")
         return 503, {"error": TIMED_OUT, "code": 14, "message": TIMED_OUT}
+
+    def _carry_out_untold(self, path: str, asked: Mapping[str, Any], when: str) -> None:
+        if path.endswith("txn"):
+            self.reached(f"swap without an answer: {'carried out' if self._txn(asked) else 'refused'} {when}")
 
     def _range(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         row = self._rows.get(_text(asked["key"]))
@@ -108,6 +118,7 @@ class SimEtcd:
         write = EtcdWrite(self._loop.now, key, self._revision, before, b64decode(put["value"]))
         self._rows[key] = write
         self.writes.append(write)
+        self.on_write(write)
         return {"succeeded": True}
 
 

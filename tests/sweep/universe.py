@@ -20,12 +20,15 @@ from lockstep.testing.simulation import Machine, Process, SimFiles, SimLoop
 from sweep.access import INTRUDER, OPERATOR, Access, accounts_of
 from sweep.checkers.violation import Violation
 from sweep.copies_watch import CopiesWatch
+from sweep.elections_watch import ElectionsWatch, etcd_seen
 from sweep.events.universe import BrokerOpened, ClockSet, PauseBegan, PauseEnded, PowerCut, ProcessEnded, ProcessStarted, ServerFailed
 from sweep.history import Event, History, PlaceReached
 from sweep.journal import LogRecorder
 from sweep.settings import MAILING, NEWS, READERS, Setting
+from sweep.sim_etcd import SimEtcd
 from sweep.wire_recorder import WireRecorder
 
+WITNESS_PORT = 9878
 Main = Callable[[asyncio.Event], Coroutine[Any, Any, int]]
 """A process: runs until it is done or the event asks it to stop; returns its exit code."""
 
@@ -115,6 +118,9 @@ class Universe:
         """Machines whose broker is started by its operator alone."""
         self.exit_codes: dict[str, int] = {}
         """Machine → the exit code of its last process that ended by itself with an error."""
+        self.registers = {"": [], "etcd": ["10.0.0.61", "10.0.0.62"], "witness": ["10.0.0.61"]}[setting.register]
+        """The machines that keep the register."""
+        self.etcd: SimEtcd | None = None
         self.nameservers = [f"10.0.0.{1 + number}" for number in range(setting.nameservers)]
         self.nameserver = ";".join(f"{address}:{NAMESERVER_PORT}" for address in self.nameservers)
         self.consumers = [f"10.0.1.{1 + number}" for number in range(setting.consumers)]
@@ -159,21 +165,33 @@ class Universe:
         """What is known of the copies of logs, if there are some."""
         if setting.replicas:
             sync = setting.flush == "sync"
-            self.copies_watch = watch = CopiesWatch(self.copies, self._disk, setting.segment_bytes, self.history.append, sync=sync)
-            self.history.noted = watch.noted
+            known = self.copies, self._disk, setting.segment_bytes, self.history.append
+            if setting.register:
+                self.copies_watch = elections = ElectionsWatch(*known, sync=sync, alive=self._at_work)
+            else:
+                self.copies_watch = CopiesWatch(*known, sync=sync)
+            self.history.noted = self.copies_watch.noted
         self.access: Access | None = None
         """The users, if there are some."""
         if setting.users:
             machines = list(self.brokers), self.consumers, self.classics, self.producers
             self.access = Access(accounts_of(setting, *machines), self.history.append, self.origin)
         names = {address: name for name, addresses in self.copies.items() for address in addresses}
+        if setting.register == "witness":
+            names |= dict.fromkeys(self.registers, "witness")
+        elif setting.register == "etcd":
+            self.etcd = SimEtcd(self.loop, self.registers)
+            self.etcd.on_write = lambda write: self.history.append(etcd_seen(write))
+            self.etcd.reached = lambda name: self.history.append(PlaceReached(self.loop.now, "", 0, name))
         recorder = network.observer = WireRecorder(self.history, lambda: self.loop.now, names, INTRUDER)
         if self.access is not None:
             recorder.password_of = self.access.password
+        if setting.register:
+            recorder.answered, recorder.cut_off = elections.answered, elections.cut_off
 
     @property
     def servers(self) -> list[str]:
-        return [*self.nameservers, *self.broker_machines]
+        return [*self.nameservers, *self.registers, *self.broker_machines]
 
     @property
     def broker_machines(self) -> list[str]:
@@ -183,7 +201,18 @@ class Universe:
     def master_of(self, name: str, address: str) -> str | None:
         """Return `--replica-of` of the broker on a machine; None for one that starts as a master."""
         master = self.replica_of.get(address, self.brokers[name])
-        return None if master == address or address not in self.copies[name] else f"{master}:{BROKER_PORT}"
+        return None if self.registers or master == address or address not in self.copies[name] else f"{master}:{BROKER_PORT}"
+
+    @property
+    def register_url(self) -> str | None:
+        """Return `--ha` of all brokers."""
+        if self.etcd is not None:
+            return self.etcd.url
+        return f"witness://{self.registers[0]}:{WITNESS_PORT}" if self.registers else None
+
+    def _at_work(self, address: str) -> int | None:
+        process = self.running(address)
+        return None if process is None or process.paused else process.number
 
     def replicas(self, name: str) -> list[str]:
         """Return the machines of a broker's copies but that of its master."""

@@ -16,6 +16,7 @@ from lockstep.protocol.messages.properties import DELAY, split_properties
 from lockstep.protocol.responses import PULLED
 from sweep.compressed import decompress_body, record_bodies
 from sweep.connections import Frame, ReadResponse
+from sweep.elections_watch import register_seen
 from sweep.events import locks, parks, progress, sends
 from sweep.history import Event, ItemVerdict, PlaceReached, QueueKey
 
@@ -346,6 +347,27 @@ def _classic_unlock_response(frame: Frame, request: Frame) -> Events:
         yield from (frame.responded(locks.ClassicUnlocked, request, *named) for named in request.kept)
 
 
+def _register_read(frame: Frame) -> Events:
+    frame.kept.append(frame.fields["brokerName"])
+    yield from ()
+
+
+def _register_read_response(frame: Frame, request: Frame) -> Events:
+    if frame.ok and frame.fields["version"]:
+        yield register_seen(frame.t, frame.server[1], request.kept[0], frame.fields["version"], bytes(frame.command.body))
+
+
+def _register_swap(frame: Frame) -> Events:
+    frame.kept += frame.fields["brokerName"], frame.fields["version"], bytes(frame.command.body)
+    yield from ()
+
+
+def _register_swap_response(frame: Frame, request: Frame) -> Events:
+    if frame.ok and frame.fields["swapped"]:
+        name, version, value = request.kept
+        yield register_seen(frame.t, frame.server[1], name, version + 1, value)
+
+
 REQUESTS: dict[int, tuple[Callable[[Frame], Events], ReadResponse | None]] = {
     RequestCode.HEART_BEAT: (_heartbeat, _heartbeat_response),
     RequestCode.UNREGISTER_CLIENT: (_unregister, None),
@@ -364,6 +386,8 @@ REQUESTS: dict[int, tuple[Callable[[Frame], Events], ReadResponse | None]] = {
     RequestCode.PARK_END: (_park_end, _park_end_response),
     RequestCode.PARK_CONTROL: (_park_control, _park_control_response),
     RequestCode.UPDATE_AND_CREATE_TOPIC: (_layout, None),
+    RequestCode.REGISTER_READ: (_register_read, _register_read_response),
+    RequestCode.REGISTER_SWAP: (_register_swap, _register_swap_response),
 }
 """Code → the readers of a request and of its response."""
 PUSHES: dict[int, Callable[[Frame], Events]] = {RequestCode.QUEUE_FREE: _queue_free}

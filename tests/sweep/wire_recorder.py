@@ -40,6 +40,10 @@ class WireRecorder:
         self._brokers = brokers
         self.password_of: Callable[[str], str] = lambda _: ""
         """Returns the password that the clients of a user have."""
+        self.answered: Callable[[Frame, Frame], None] | None = None
+        """Called with each response of a broker and its request."""
+        self.cut_off: Callable[[Frame, int], None] | None = None
+        """Called when a connection is cut, with the number of requests without a response."""
         self._intruder = intruder
         self._links: dict[int, Link] = {}
         self._groups: dict[tuple[str, str], list[str]] = {}
@@ -86,6 +90,8 @@ class WireRecorder:
         if link is None:
             return
         frame = Frame(link, Command(0), self._now())
+        if self.cut_off is not None:
+            self.cut_off(frame, len(link.pending))
         self._history.append(ConnectionCut(*frame.client, link.broker, link.session, connection))
         for _, name, events in link.down.waiting:
             if name:
@@ -115,8 +121,9 @@ class WireRecorder:
                 self._note_user(frame)
 
     def _note(self, link: Link, command: Command) -> None:
-        """Keep a request that is no event for its response, if that depends on a user."""
-        if (link.user or command.code == RequestCode.AUTHENTICATE) and not command.is_oneway:
+        """Keep a request that is no event for its response, if somebody looks at that."""
+        is_looked_at = link.user or command.code == RequestCode.AUTHENTICATE or self.answered is not None
+        if is_looked_at and not command.is_oneway:
             frame = link.pending[command.opaque] = Frame(link, command, self._now())
             self._note_user(frame)
 
@@ -153,6 +160,8 @@ class WireRecorder:
         request = link.pending.pop(command.opaque, None)
         if request is None:
             return
+        if self.answered is not None:
+            self.answered(frame, request)
         self._answer_user(frame, request)
         if request.read_response is None:
             return

@@ -9,7 +9,7 @@ from random import Random
 from types import MappingProxyType
 
 from sweep.recovery_worlds import RECOVERY
-from sweep.replica_worlds import REPLICAS
+from sweep.replica_worlds import ELECTION_KINDS, REPLICAS
 from sweep.settings import (
     AUDIT,
     BROADCAST,
@@ -526,6 +526,7 @@ NOT_IN_A_SWARM = (
     "take_place",
     *(kind for kind in REPLICAS["replica"].faults if "replica" in kind),
     "lose_master",
+    *ELECTION_KINDS,
 )
 """Faults after which not every law holds, or that need a world of their own."""
 SHARES = {"swarm": 0.5, "long": 0.1}

@@ -19,6 +19,7 @@
 | a server ends only for a known cause | services | T1 every stored message is in the layout | layouts |
 | R9 a send ends by its deadline | deadlines | T2 topics have a limit | layouts |
 | U1–U5 what users get | access | M1–M5 copies of a log | replicas |
+| M6–M11 elections of masters | elections | | |
 
 R4c (a sink that refuses lower fences sees effects in order) follows from O1, O5 and R4a. R10 (memory and files have limits) is not a law
 of one history: tests/sim/test_limits.py.
@@ -37,6 +38,7 @@ from sweep.checkers import (
     deadlines,
     delays,
     delivery,
+    elections,
     generations,
     handover,
     keys,
@@ -88,6 +90,7 @@ CHECKERS: dict[str, Callable[[History], list[Violation]]] = {
     "readers": readers.check,
     "access": access.check,
     "replicas": replicas.check,
+    "elections": elections.check,
 }
 """Family → its check."""
 

@@ -93,7 +93,7 @@ class Clocks:
 
 @dataclass(slots=True)
 class Life:
-    """One process of a broker, from its open port on. `opened`, `ended`: places in the history."""
+    """One process of a broker, from its open port to its end or the opening of another copy. `opened`, `ended`: places in the history."""
 
     broker: str
     machine: str
@@ -133,7 +133,10 @@ class Brokers:
                 assert isinstance(event, BrokerOpened)
                 where = (event.broker, event.machine, event.process)
                 life = Life(*where, event.flush, event.flush_interval_ms / 1000, event.term, place, event.t)
-                self.lives.setdefault(event.broker, []).append(life)
+                lives = self.lives.setdefault(event.broker, [])
+                if lives and lives[-1].ended is None:  # deposed
+                    lives[-1].ended, lives[-1].ended_t = place, event.t
+                lives.append(life)
                 by_process[event.process] = life
             elif kind is MasterOpened:
                 assert isinstance(event, MasterOpened)
@@ -144,7 +147,7 @@ class Brokers:
                     self._starts.setdefault(event.machine, []).append((place, event.flush))
             elif kind is ProcessEnded:
                 ending = by_process.get(event.process)
-                if ending is not None:
+                if ending is not None and ending.ended is None:
                     ending.ended, ending.ended_t = place, event.t
                 assert isinstance(event, ProcessEnded)
                 if event.how == "power":
@@ -244,9 +247,11 @@ class Brokers:
     def away_s(self, broker: str, since: float, until: float) -> float:
         """Return how long the broker did not run between two times: down, starting or paused."""
         lives = self.lives.get(broker, [])
-        times = [(life.opened_t, inf if life.ended_t is None else life.ended_t) for life in lives]
-        ran = sum(max(0.0, min(end, until) - max(begin, since)) for begin, end in times)
-        paused_s = sum(max(0.0, min(end, until) - max(begin, since)) for life in lives for begin, end in self._pauses.get(life.process, ()))
+        ran, paused_s = 0.0, 0.0
+        for life in lives:
+            first, last = max(life.opened_t, since), min(inf if life.ended_t is None else life.ended_t, until)
+            ran += max(0.0, last - first)
+            paused_s += sum(max(0.0, min(end, last) - max(begin, first)) for begin, end in self._pauses.get(life.process, ()))
         return until - since - ran + paused_s
 
     def _ran_s(self, process: int, since: float, until: float) -> float:

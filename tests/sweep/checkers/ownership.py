@@ -93,7 +93,8 @@ class _Owners:
         before = self.opened.get(event.broker)
         self.opened[event.broker] = event
         cuts = self.brokers.lossy_cuts(event.broker)
-        since = -1 if before is None else next(life.opened for life in self.brokers.lives[event.broker] if life.process == before.process)
+        lives = [] if before is None else self.brokers.lives[event.broker]
+        since = next((life.opened for life in lives if before and (life.process, life.term) == (before.process, before.term)), -1)
         if before is None or any(since < cut < place for cut in cuts):
             self.ended.pop(event.broker, None)
 

@@ -38,7 +38,8 @@ def _never_falls(history: History) -> list[Violation]:
     """Check O1: offsets never fall within a generation, epochs and generations never fall."""
     found = []
     generations = _generations(history)
-    terms = {event.process: event.term for event in history.of(BrokerOpened)}
+    terms: dict[int, int] = {}
+    """By process: it may open again as the master, in a later term."""
     offsets: dict[tuple[QueueKey, int], RisingMax] = {}
     epochs: dict[QueueKey, RisingMax] = {}
     numbers: dict[QueueKey, RisingMax] = {}
@@ -47,6 +48,8 @@ def _never_falls(history: History) -> list[Violation]:
             generation = generations.get((event.queue, event.epoch))
             if generation is not None and event.verdict in (ItemVerdict.OK, ItemVerdict.NOT_YOURS):
                 offsets.setdefault((event.queue, generation), RisingMax()).add(event.t, event.offset)
+        elif type(event) is BrokerOpened:
+            terms[event.process] = event.term
         elif type(event) is LockGranted:
             what = f"{event.queue} epoch {event.epoch} {'renewed for' if event.renewal else 'granted to'} session {_short(event.session)}"
             where = f"{what} by {process_name(event)} (requested {event.request_t:.3f})"

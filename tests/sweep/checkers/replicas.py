@@ -3,13 +3,14 @@
 M1  a later master has what was acknowledged, at its place, unless a reason for the loss is known: it was promoted although it was not in
     the stored set of the last master, or everybody who had it lost power under async flush
 M2  in the calm the logs of the set are equal, byte by byte, up to what is confirmed
-M3  one master acknowledges: the one that opened last; their terms rise
+M3  one master acknowledges: the one that opened last; their terms rise. Under a register a deposed one may still send what all have
 M4  whoever is in the stored set has what was acknowledged, at each acknowledgement, and when it starts again
 M5  in the calm each broker has one master, and all its other copies are in its set
 """
 
 from lockstep.protocol.codes import ResponseCode
 from sweep.checkers.violation import Violation, process_name
+from sweep.events.elections import RegisterSeen
 from sweep.events.replicas import CopiesAsked, LogsCompared, MasterOpened, MemberLacked
 from sweep.events.sends import FrameResponded
 from sweep.history import History
@@ -37,6 +38,7 @@ def _logs(history: History) -> list[Violation]:
 
 def _masters(history: History) -> list[Violation]:
     found = []
+    elect = {seen.broker for seen in history.of(RegisterSeen)}
     last: dict[str, MasterOpened] = {}
     for event in history:
         if isinstance(event, MasterOpened):
@@ -47,7 +49,7 @@ def _masters(history: History) -> list[Violation]:
             last[event.broker] = event
         elif isinstance(event, FrameResponded) and event.code == ResponseCode.SUCCESS:
             master = last.get(event.queue.broker)
-            if master is not None and master.process != event.process:
+            if master is not None and master.process != event.process and event.queue.broker not in elect:
                 what = (
                     f"{process_name(event)} acknowledged a send to {event.queue}: {process_name(master)} is its master since {master.t:.3f}"
                 )

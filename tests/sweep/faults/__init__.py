@@ -2,14 +2,14 @@
 
 from collections.abc import Callable
 
-from sweep.faults import access, alone, brokers, disks, members, network, operations, processes, replicas, rot, starts, stores
+from sweep.faults import access, alone, brokers, disks, elections, members, network, operations, processes, replicas, rot, starts, stores
 from sweep.storm import Storm
 
 Kind = Callable[[Storm], None]
 
 FAULTS: dict[str, Kind] = {
     kind.__name__: kind
-    for module in (processes, brokers, disks, network, operations, rot, alone, members, starts, stores, access, replicas)
+    for module in (processes, brokers, disks, network, operations, rot, alone, members, starts, stores, access, replicas, elections)
     for kind in module.KINDS
 }
 """By name. A seed draws from them in this order: a new kind at the end of its file changes the universes of most seeds."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker import running_replica
+from lockstep.broker.office import beginning
 from lockstep.broker.replication import asking, copy_identity, cutting, start_rules
 from lockstep.broker.replication.copy_identity import CopyIdentity
 from lockstep.broker.replication.following import Following
@@ -76,17 +77,20 @@ def a_replica_counts_when_it_is_in_the_stored_set(patch: Patches) -> None:
     patch.set(ReplicaSet, "_wanted", wanted)
 
 
-@mutant("promote", "replica")
+@mutant("promote", "replica", "power_all")
 def a_member_keeps_its_id_over_a_power_cut(patch: Patches) -> None:
     """A replica that may lack what it acknowledged has another member id."""
     begin = copy_identity.begin_as_replica
 
-    def same(directory: StoreDirectory, random: Random, boot_id: str, flush: FlushMode, address: str) -> CopyIdentity:
+    def same(
+        directory: StoreDirectory, random: Random, boot_id: str, flush: FlushMode, *where: str, registered: bool = False
+    ) -> CopyIdentity:
         if directory.boot() is not None:
             directory.mark_boot(boot_id, flush.value)
-        return begin(directory, random, boot_id, flush, address)
+        return begin(directory, random, boot_id, flush, *where, registered=registered)
 
-    patch.set(running_replica, "begin_as_replica", same)
+    for module in (running_replica, beginning):
+        patch.set(module, "begin_as_replica", same)
 
 
 @mutant("promote")

@@ -1,24 +1,25 @@
 """M1 to M5: the copies of a log. And what a loss is for the checkers of brokers with replicas."""
 
-import json
 from typing import Any
 
 from lockstep.protocol.codes import ResponseCode
-from lockstep.testing.simulation import SimFiles
+from support.copies_pair import BROKER, RECORD, Pair
 from support.histories import ADMIN, LOG, B, HistoryBuilder, assert_faults
 from sweep.checkers.facts import Brokers
 from sweep.checkers.replicas import check
 from sweep.checkers.services import LAW
 from sweep.checkers.services import check as check_services
-from sweep.copies_watch import IDENTITY, CopiesWatch
+from sweep.events.elections import RegisterSeen
 from sweep.events.replicas import CopiesAsked, LogsCompared, MasterOpened, MemberLacked
-from sweep.events.sends import FrameResponded, FrameWritten
+from sweep.events.sends import FrameResponded
 from sweep.events.universe import Fault, PowerCut, ServerFailed
-from sweep.history import Event
 
+REGISTER = {
+    **{"broker": BROKER, "version": 1, "log": "log", "term": 1, "master": "b", "in_sync": ("b",), "replicas": (), "write": "b-1"},
+    **{"why": "created", "assumed_loss": False},
+}
 R = ("R", 5)
 """The promoted replica."""
-BROKER = LOG.broker
 
 
 def opened(t: float, where: tuple[str, int] = B, /, **facts: Any) -> HistoryBuilder:
@@ -40,6 +41,7 @@ def test_each_law_of_the_copies_of_a_log() -> None:
         "nothing of it may be missing": (then(opened(1), missing=missing), "M1"),
         "unless a reason is known": (then(opened(1), missing=missing, may_lack="it was not in the set"), ""),
         "the old master goes on": (responded(then(opened(1)), 10, B), "M3"),
+        "or its last responses, under a register": (responded(then(opened(1).add(RegisterSeen, 1, **REGISTER)), 10, B), ""),
         "a term that does not rise": (then(opened(1), term=1), "M3"),
         "a member that lacks something": (asked.add(MemberLacked, 3, B, broker=BROKER, member="R", position=7), "M4"),
         "equal logs": (asked.add(LogsCompared, 9, ADMIN, broker=BROKER, replica="R", since=0, until=9, differs_at=None), ""),
@@ -70,53 +72,6 @@ def test_loss_of_a_broker_with_replicas_is_where_a_master_opens_that_may_lack_so
     assert (Brokers(keeping).lossy_cuts(BROKER), Brokers(keeping).assumed_cuts(BROKER)) == ([], [3])
     assert Brokers(keeping).removing_cut(BROKER, 1, 0, 2.0) is None
     assert Brokers(keeping).removing_cut(BROKER, 1, 0, 2.0, written=True) == 3
-
-
-class Pair:
-    """A master on machine B and a replica on machine R, of which a test writes the files."""
-
-    def __init__(self, *, sync: bool = False) -> None:
-        self.disks = {name: SimFiles(name) for name in "BR"}
-        self.events: list[Event] = []
-        self.watch = CopiesWatch({BROKER: ["B", "R"]}, self.disks.__getitem__, 1 << 10, self.events.append, sync=sync)
-        for disk in self.disks.values():
-            disk.makedirs("/store/commitlog")
-            disk.makedirs("/store/lockstep")
-        self.identity("B", role="master", member="b", members={"r": "R:1"})
-        self.identity("R", role="replica", member="r")
-
-    def identity(self, machine: str, **content: object) -> None:
-        disk = self.disks[machine]
-        disk.names.pop(IDENTITY, None)
-        disk.open(IDENTITY, create=True).pwritev([json.dumps(content).encode()], 0)
-
-    def write(self, machine: str, at: int, data: bytes, *, synced: bool = False) -> None:
-        disk = self.disks[machine]
-        file = disk.open("/store/commitlog/00000000000000000000", create=True)
-        file.pwritev([data], at)
-        if synced:
-            file.sync()
-            disk.sync_directory("/store/commitlog")
-
-    def acknowledge(self, position: int, *, durable: bool | None = None, request: int = 1) -> list[Event]:
-        place = (LOG, None, 21, request, 0.0)
-        self.watch.noted(FrameWritten(1.0, "P", 21, *place, (b"",), None, None, (0, 0, 0), durable))
-        self.watch.noted(FrameResponded(1.0, "B", 1, *place, int(ResponseCode.SUCCESS), 0, position))
-        found, self.events[:] = list(self.events), []
-        return found
-
-    def opens(self, machine: str) -> MasterOpened:
-        self.watch.opened(BROKER, 2, (9.0, machine, 2))
-        event = self.events.pop()
-        assert isinstance(event, MasterOpened)
-        return event
-
-    def promote(self) -> MasterOpened:
-        self.watch.promoting(BROKER, "R", force=False, at=(8.0, "A", 31))
-        return self.opens("R")
-
-
-RECORD = (12).to_bytes(4, "big") + b"12345678"
 
 
 def test_member_of_the_stored_set_has_each_record_when_it_is_acknowledged() -> None:
