@@ -82,8 +82,9 @@ async def test_chaos_has_no_faults_after_its_end(tmp_path: Path) -> None:
         assert {cluster.state(name) for name in (*cluster.brokers, *cluster.workers)} == {"running"}
 
 
-async def test_lost_broker_is_replaced_by_its_replica_and_returns_as_one(tmp_path: Path) -> None:
-    async with TestCluster(real=True, folder=tmp_path, brokers=1, replicas=1, disconnect_grace_ms=1_000) as cluster:
+@pytest.mark.parametrize("ha", [False, True], ids=["promoted", "elected"])
+async def test_lost_broker_is_replaced_by_its_replica_and_returns_as_one(tmp_path: Path, ha: bool) -> None:
+    async with TestCluster(real=True, folder=tmp_path, brokers=1, replicas=1, ha=ha, disconnect_grace_ms=1_000) as cluster:
         checker = OrderChecker(cluster)
         await cluster.create_topic("orders", queues=1)
         await cluster.start("worker", consuming(cluster, checker))
@@ -92,11 +93,12 @@ async def test_lost_broker_is_replaced_by_its_replica_and_returns_as_one(tmp_pat
                 if step == 10:
                     await cluster.lose("broker-a")
                     assert not (tmp_path / "broker-a").exists()
-                    assert await cluster.promote("broker-a") == "broker-a-replica-1"
+                    taken = cluster.elected("broker-a") if ha else cluster.promote("broker-a")
+                    assert await taken == "broker-a-replica-1"
                 await producer.send(Message("orders", b"%d" % step, sharding_key="a"))
             await cluster.restart("broker-a")
             await cluster.replicated("broker-a")
-            await cluster.restart("broker-a-replica-1")  # the master remains one
+            await cluster.restart("broker-a-replica-1")  # the master remains one, or hands over
             await producer.send(Message("orders", b"20", sharding_key="a"))
         await cluster.settled("billing")
         checker.verify()

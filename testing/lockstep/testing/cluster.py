@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -62,6 +62,7 @@ class TestCluster:
         *,
         brokers: int = 2,
         replicas: int = 0,
+        ha: bool = False,
         nameservers: int = 1,
         flush: Literal["async", "sync"] = "async",
         disconnect_grace_ms: int = 3_000,
@@ -70,7 +71,10 @@ class TestCluster:
         real: bool = False,
         folder: Path | None = None,
     ) -> None:
-        """`replicas`: the number of replicas of each broker, on machines of their own (docs/replication.md)."""
+        """`replicas`: the number of replicas of each broker, on machines of their own (docs/replication.md).
+
+        `ha`: they elect their master by themselves, by the register of a witness that the cluster has then too.
+        """
         if not 1 <= brokers <= 26 or not 1 <= nameservers <= 9 or not 0 <= replicas <= 9:
             given = f"{nameservers} nameservers, {brokers} brokers and {replicas} replicas of each"
             raise ConfigError(f"{given}: 1 to 9, 1 to 26 and 0 to 9 are possible")
@@ -80,10 +84,13 @@ class TestCluster:
         """The actions on the cluster so far."""
         self._settings = StageSettings(flush, disconnect_grace_ms, session_timeout_ms, auto_create_topics)
         self._counts = nameservers, brokers, replicas
+        self._ha = ha
         self._folder = folder if real else None
         self._stage: Stage | None = None
         self._clock: TestClock | None = None
         self._nameservers: dict[str, ServerMember] = {}
+        self._witnesses: dict[str, ServerMember] = {}
+        """One, if there is a register."""
         self._brokers: dict[str, BrokerCopies] = {}
         self._workers: dict[str, Member] = {}
 
@@ -115,6 +122,10 @@ class TestCluster:
             name = f"nameserver-{number}"
             server = self._nameservers[name] = stage.nameserver(name)
             await server.start()
+        if self._ha:
+            witness = self._witnesses["witness"] = stage.witness("witness")
+            await witness.start()
+            self._settings = replace(self._settings, ha=f"witness://{witness.address}")
         for number in range(brokers):
             name = f"broker-{chr(ord('a') + number)}"
             self._brokers[name] = BrokerCopies(name, stage, self.nameserver, self._settings, replicas)
@@ -164,7 +175,10 @@ class TestCluster:
         return tuple(name for broker in self._brokers.values() for name in broker.replicas)
 
     def master(self, broker: str) -> str:
-        """Return the name of the member that is the master of a broker: its own name until a replica is promoted."""
+        """Return the name of the member that is the master of a broker: its own name until a replica is promoted.
+
+        With `ha` it is the one that `elected` or `replicated` has found last.
+        """
         return self._broker(broker).master
 
     @property
@@ -376,6 +390,20 @@ class TestCluster:
         self._note(f"promote {promoted} to {broker}")
         return promoted
 
+    async def elected(self, broker: str, *, timeout: float = 120) -> str:
+        """Wait until a copy of the broker serves as its master, and return its name; if several do, that of the highest term.
+
+        Raises:
+            NotReachedError: none does after `timeout` seconds.
+        """
+        copies, end = self._broker(broker), self.now + timeout
+        admin = AdminClient(Host.current(), self.nameserver)
+        while not await copies.find_master(admin):
+            if self.now >= end:
+                raise NotReachedError(f"broker {broker} has no master after {timeout:g} s\n{self._situation()}")
+            await asyncio.sleep(LOOK_S)
+        return copies.master
+
     async def replicated(self, broker: str, *, timeout: float = 120) -> None:
         """Wait until each replica of the broker that runs is in its set: a message is acknowledged when all of them have it.
 
@@ -488,7 +516,8 @@ class TestCluster:
         return self._stage
 
     def _servers(self) -> dict[str, ServerMember]:
-        return {**self._nameservers, **{name: member for broker in self._brokers.values() for name, member in broker.members.items()}}
+        copies = {name: member for broker in self._brokers.values() for name, member in broker.members.items()}
+        return {**self._nameservers, **self._witnesses, **copies}
 
     def _members(self) -> dict[str, Member]:
         return {**self._servers(), **self._workers}

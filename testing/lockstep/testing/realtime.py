@@ -9,7 +9,7 @@ from pathlib import Path
 from lockstep.protocol.errors import StateError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
-from lockstep.runtime.processes import ChildProcess
+from lockstep.runtime.processes import ChildProcess, free_address
 from lockstep.testing.stage import STOP_S, Main, StageSettings
 from lockstep.testing.workers import RUNNING, ThreadWorker
 
@@ -104,6 +104,9 @@ class RealStage:
     def nameserver(self, name: str) -> ProcessServer:
         return self._server(name, "lockstep.nameserver", list)
 
+    def witness(self, name: str) -> ProcessServer:
+        return self._server(name, "lockstep.broker.witness", lambda: ["--store", str(self._folder / name)])
+
     def broker(
         self, name: str, broker: str, nameserver: str, settings: StageSettings, replica_of: Callable[[], str | None]
     ) -> ProcessServer:
@@ -111,12 +114,16 @@ class RealStage:
         options += ["--disconnect-grace-ms", str(settings.disconnect_grace_ms)]
         options += ["--session-timeout-ms", str(settings.session_timeout_ms)]
         options += ["--auto-create-topics"] if settings.auto_create_topics else []
+        options += [] if settings.ha is None else ["--ha", settings.ha]
 
         def started_with() -> list[str]:
             master = replica_of()
             return options if master is None else [*options, "--replica-of", master]
 
-        return self._server(name, "lockstep.broker", started_with)
+        server = self._server(name, "lockstep.broker", started_with)
+        if settings.ha is not None:
+            server.address = free_address()  # the register has it
+        return server
 
     def _server(self, name: str, module: str, options: Callable[[], Sequence[str]]) -> ProcessServer:
         server = ProcessServer(name, module, options, self._folder, self._tasks)

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 from lockstep.broker.app import Broker
 from lockstep.broker.config import BrokerConfig
+from lockstep.broker.witness.app import Witness
+from lockstep.broker.witness.config import WitnessConfig
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
 from lockstep.protocol.errors import StateError
@@ -19,7 +21,7 @@ from lockstep.testing.simulation import Machine, Process, SimLoop
 from lockstep.testing.simulation.loop import MAIN_FAILED
 from lockstep.testing.stage import STOP_S, TEST, Main, StageSettings
 
-NAMESERVER_PORT, BROKER_PORT = 9876, 10911
+NAMESERVER_PORT, WITNESS_PORT, BROKER_PORT = 9876, 9878, 10911
 STORE = "/store"
 SEGMENT_MIB = 5
 """Fits the longest message; a larger file costs time to be zeroed at each start."""
@@ -273,6 +275,11 @@ class SimStage:
         machine = self._machine(server=True)
         return self._added(SimServer(self.loop, name, machine, NAMESERVER_PORT, nameserver_at(machine.name)))
 
+    def witness(self, name: str) -> SimServer:
+        machine = self._machine(server=True)
+        config = WitnessConfig(listen=(f"{machine.name}:{WITNESS_PORT}",), store=STORE, insecure=True)
+        return self._added(SimServer(self.loop, name, machine, WITNESS_PORT, lambda: Witness(config, Host.current())))
+
     def broker(self, name: str, broker: str, nameserver: str, settings: StageSettings, replica_of: Callable[[], str | None]) -> SimServer:
         machine = self._machine(server=True)
 
@@ -282,6 +289,7 @@ class SimStage:
                 listen=(f"{machine.name}:{BROKER_PORT}",),
                 nameserver=nameserver,
                 replica_of=replica_of(),
+                ha=settings.ha,
                 store=STORE,
                 insecure=True,
                 segment_mib=SEGMENT_MIB,

@@ -20,6 +20,8 @@ class StageSettings:
     disconnect_grace_ms: int
     session_timeout_ms: int
     auto_create_topics: bool
+    ha: str | None = None
+    """The URL of the register by which the copies of a broker elect their master."""
 
 
 class Member(Protocol):
@@ -70,6 +72,8 @@ class Stage(Protocol):
     """Makes members; `close` ends them all."""
 
     def nameserver(self, name: str) -> ServerMember: ...
+
+    def witness(self, name: str) -> ServerMember: ...
 
     def broker(
         self, name: str, broker: str, nameserver: str, settings: StageSettings, replica_of: Callable[[], str | None]

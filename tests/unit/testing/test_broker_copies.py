@@ -56,6 +56,33 @@ async def test_nothing_is_lost_with_a_machine_twice(lockstep_cluster: TestCluste
     checker.verify(max_repeats=2)
 
 
+@pytest.mark.lockstep(brokers=1, replicas=1, ha=True, seeds=5)
+async def test_copies_of_a_lost_machine_elect_another_by_themselves(lockstep_cluster: TestCluster) -> None:
+    cluster, checker = lockstep_cluster, OrderChecker(lockstep_cluster)
+    await cluster.create_topic("orders")
+    await cluster.start("worker", consuming(cluster, checker))
+    async with checker.producer(Producer("shop", nameserver=cluster.nameserver)) as producer:
+        await send(producer, 0, 30)
+        for lost, elected in (("broker-a", "broker-a-replica-1"), ("broker-a-replica-1", "broker-a")):
+            assert cluster.master("broker-a") == lost
+            await cluster.lose(lost)
+            await send(producer, 30, 60)
+            assert await cluster.elected("broker-a") == cluster.master("broker-a") == elected
+            await cluster.restart(lost)
+            await cluster.replicated("broker-a")
+        with pytest.raises(StateError, match="elect their master by themselves"):
+            await cluster.promote("broker-a")
+        await cluster.kill("witness")
+        await cluster.kill("broker-a")
+        with pytest.raises(NotReachedError, match="broker-a has no master after 30 s"):
+            await cluster.elected("broker-a", timeout=30)
+        await cluster.restart("witness")
+        assert await cluster.elected("broker-a") == "broker-a-replica-1"
+        await send(producer, 60, 90)
+    await cluster.settled("billing")
+    checker.verify(max_repeats=3)
+
+
 @pytest.mark.lockstep(brokers=1, replicas=2)
 async def test_killed_master_returns_as_a_replica_of_the_one_that_has_the_most(lockstep_cluster: TestCluster) -> None:
     cluster, checker = lockstep_cluster, OrderChecker(lockstep_cluster)
