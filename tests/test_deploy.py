@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from lockstep.broker.office.opening import RegisterUrl
 from lockstep.runtime.connections.cluster_address import ClusterAddress
 from lockstep.runtime.daemon import STOP_MS
 
 ROOT = Path(__file__).resolve().parents[1]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 KUBERNETES = ROOT / "deploy" / "kubernetes"
+PEER_URL = "ETCD_INITIAL_ADVERTISE_PEER_URLS"
 POD = {"$(POD_NAME)": "lockstep-broker-0", "$(POD_INDEX)": "0", "$(POD_NAMESPACE)": "messaging"}
 
 yaml = pytest.importorskip("yaml")
@@ -139,7 +141,7 @@ def test_composed_dashboard_is_for_this_machine_only_and_its_image_has_the_extra
     assert {name.partition(":")[0] for name in names} == {each for each in compose["services"] if each.startswith("nameserver")}
     assert "http://127.0.0.1:9880/livez" in " ".join(service["healthcheck"]["test"])
     last = (ROOT / "Dockerfile").read_text().rpartition("\nFROM ")[2]
-    assert "[dashboard,secure]" in last
+    assert "[dashboard,ha,secure]" in last
     assert service["build"] == ".", "the last target"
 
 
@@ -154,6 +156,31 @@ def test_composed_replica_is_one_of_broker_a_and_starts_with_its_profile_only() 
     assert not set(master["ports"]) & set(replica["ports"])
     assert replica["volumes"][0].partition(":")[0] in compose["volumes"]
     assert replica["volumes"] != master["volumes"]
+
+
+def test_composed_copies_are_alike_but_for_their_addresses_and_have_their_register_in_the_etcd_that_is_started() -> None:
+    """tests/e2e/test_compose.py runs them."""
+    base, ha = (yaml.safe_load((ROOT / f"docker-compose{each}.yml").read_text()) for each in ("", ".ha"))
+    etcd = {name: each for name, each in ha["services"].items() if name.startswith("etcd")}
+    for name, each in etcd.items():
+        variables = each["environment"]
+        assert variables["ETCD_NAME"] == name
+        assert variables["ETCD_INITIAL_CLUSTER"] == ",".join(f"{other}={etcd[other]['environment'][PEER_URL]}" for other in etcd)
+        assert (variables[PEER_URL], variables["ETCD_ADVERTISE_CLIENT_URLS"]) == (f"http://{name}:2380", f"http://{name}:2379")
+        assert (each["build"]["target"], each["volumes"]) == ("etcd", [f"{name}:/data"])
+        assert "ports" not in each, "it has no login"
+    for broker in ("broker-a", "broker-b"):
+        first, changes, second = base["services"][broker], ha["services"][broker], ha["services"][f"{broker}-2"]
+        assert second["environment"] == first["environment"] | changes["environment"]
+        of_first, of_second = (effective(each["command"].split(), second["environment"]) for each in (first, second))
+        assert {name for name in of_second if of_first[name].split() != of_second[name].split()} == {"advertise"}
+        url = RegisterUrl.parse(of_second["ha"].split('"')[1])
+        assert url.addresses == tuple(f"{name}:2379" for name in etcd)
+        differ = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
+        assert differ == {"command", "depends_on", "environment", "ports", "volumes"}
+        assert not set(first["ports"]) & set(second["ports"])
+        assert second["volumes"] == [f"{broker}-2:/data"]
+    assert set(ha["volumes"]) == {*etcd, "broker-a-2", "broker-b-2"}
 
 
 def test_pods_of_one_number_name_each_other_and_are_never_on_one_node_or_evicted_at_once() -> None:

@@ -288,6 +288,39 @@ async def test_replica_of_its_profile_takes_the_place_of_its_master(compose: Com
     assert "copied" in await cluster.command("tail", "orders", "--from-start", "--no-follow")
 
 
+async def shown(compose: Compose, broker: str) -> tuple[str, set[str]]:
+    """Return the master of a broker by its register, and the copies in the set, as `lockstep ha show` says them."""
+    found = json.loads(await compose.inside("nameserver-a", "lockstep", "ha", "show", broker, "--json"))["register"]
+    return found["replicas"][found["master"]], {found["replicas"][member] for member in found["in_sync"]}
+
+
+async def test_copies_of_a_killed_broker_elect_another_by_etcd(tmp_path: Path, cluster: Cluster, report: Report) -> None:
+    async with composed(tmp_path, ROOT / "docker-compose.ha.yml") as made:
+
+        async def in_set() -> bool:
+            try:
+                return all([(await shown(made, broker))[1] == {f"{broker}:10911", f"{broker}-2:10911"} for broker in BROKERS])
+            except (AssertionError, TypeError):
+                return False  # no copy answers yet
+
+        await until(in_set)
+        for number, address in enumerate(NAMESERVERS.split(";")):
+            cluster.addresses[f"nameserver-{number}"] = address
+        await load(cluster)
+        queues = cluster.acknowledged_queues()
+        master, both = await shown(made, "broker-a")
+        (other,) = both - {master}
+        await made.run("kill", master.removesuffix(":10911"))
+        seconds = await cluster.until_accepted(queues, after_us=now_us())
+        report(f"{master} killed: the slowest queue's first accepted result {max(seconds.values()):.2f} s after the command ended")
+        assert await shown(made, "broker-a") == (other, {other})
+        await made.run("kill", "etcd-2")
+        await made.run("start", master.removesuffix(":10911"))
+        await until(in_set)
+        await cluster.finish_producer()
+        await cluster.prove("consumer-1", "consumer-2")
+
+
 async def test_load_profile_loads_with_spark_and_verifies_the_result(compose: Compose, report: Report) -> None:
     await until_ready()
     load = ("--profile", "load", "run", "--rm", "load")

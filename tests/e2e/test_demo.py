@@ -16,7 +16,11 @@ pytestmark = pytest.mark.e2e
         ((), ("kill -9 broker-b, started again",)),
         (
             ("--replica",),
-            ("broker-b and its directory removed", "the new master has a replica", "nothing that broker-b had acknowledged was lost"),
+            ("its replica is promoted", "the new master has a replica", "nothing that broker-b had acknowledged was lost"),
+        ),
+        (
+            ("--ha",),
+            ("its replica is elected by itself", "the new master has a replica", "nothing that broker-b had acknowledged was lost"),
         ),
     ],
 )

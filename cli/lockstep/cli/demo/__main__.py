@@ -15,6 +15,7 @@ from lockstep.cli.demo.demo_cluster import DemoCluster
 from lockstep.cli.demo.order_events import STEPS
 from lockstep.cli.demo.proof import HandledEvent, SentSteps, Verdict, parse_handled_event, prove
 from lockstep.protocol.errors import LockstepError
+from lockstep.runtime.host import Host
 from lockstep.runtime.processes import ProcessError
 
 PRODUCERS = 3
@@ -42,7 +43,7 @@ def main() -> int:
         return 1
     verdict = prove(events, {order: SentSteps(len(STEPS), len(STEPS)) for order in range(options.orders)})
     show(verdict, console, total)
-    if options.replica and verdict.holds:
+    if (options.replica or options.ha) and verdict.holds:
         console.print("nothing that broker-b had acknowledged was lost with its machine: its replica had all of it")
     return 0 if verdict.holds else 1
 
@@ -51,17 +52,21 @@ async def run_demo(folder: Path, console: Console, options: argparse.Namespace) 
     """Run the demo to its end. Return the names of the consumers."""
     async with DemoCluster(folder) as cluster:
         await start_cluster(cluster, console, options)
-        await inject_faults(cluster, console, options.orders * len(STEPS), REPLICA_FAULTS if options.replica else FAULTS)
+        faults = HA_FAULTS if options.ha else REPLICA_FAULTS if options.replica else FAULTS
+        await inject_faults(cluster, console, options.orders * len(STEPS), faults)
         await cluster.stop_consumers()
         return list(cluster.files)
 
 
 async def start_cluster(cluster: DemoCluster, console: Console, options: argparse.Namespace) -> None:
     await cluster.start_nameserver()
+    if options.ha:
+        await cluster.start_register()
     await asyncio.gather(cluster.start_broker("broker-a"), cluster.start_broker("broker-b"))
-    if options.replica:
+    if options.replica or options.ha:
         await cluster.start_replica(REPLICA, broker="broker-b", master="broker-b")
-    console.print(f"nameserver at {cluster.nameserver}, broker-a, broker-b{' and its replica' if options.replica else ''}")
+    replica = " and its replica" if options.replica or options.ha else ""
+    console.print(f"nameserver at {cluster.nameserver}, {'the witness, ' if options.ha else ''}broker-a, broker-b{replica}")
     await cluster.create_topic(QUEUES_PER_BROKER)
     await asyncio.gather(*(cluster.start_consumer(f"consumer-{number}") for number in (1, 2, 3)))
     console.print(f"three ordered consumers of one group, {PRODUCERS} producers")
@@ -113,9 +118,19 @@ async def lose_broker(cluster: DemoCluster) -> str:
     return "kill -9 broker-b and its directory removed, as if its machine were lost; its replica is promoted"
 
 
+async def lose_elected(cluster: DemoCluster) -> str:
+    lost_ms = Host.current().clock.monotonic_ms()
+    await cluster.lose("broker-b")
+    await cluster.until_elected(REPLICA)
+    seconds = (Host.current().clock.monotonic_ms() - lost_ms) / 1000
+    return f"kill -9 broker-b and its directory removed, as if its machine were lost; its replica is elected by itself, in {seconds:.1f} s"
+
+
 async def replace_machine(cluster: DemoCluster) -> str:
+    started_ms = Host.current().clock.monotonic_ms()
     await cluster.start_replica("broker-b", broker="broker-b", master=REPLICA)
-    return "an empty machine takes the place of the lost one, and has copied all: the new master has a replica"
+    seconds = (Host.current().clock.monotonic_ms() - started_ms) / 1000
+    return f"an empty machine takes the place of the lost one, and has copied all after {seconds:.1f} s: the new master has a replica"
 
 
 async def add_consumer(cluster: DemoCluster) -> str:
@@ -125,6 +140,7 @@ async def add_consumer(cluster: DemoCluster) -> str:
 
 FAULTS: Sequence[tuple[int, DemoFault]] = ((20, kill_consumer), (40, restart_broker), (65, add_consumer))
 REPLICA_FAULTS: Sequence[tuple[int, DemoFault]] = ((20, kill_consumer), (40, lose_broker), (60, replace_machine), (65, add_consumer))
+HA_FAULTS: Sequence[tuple[int, DemoFault]] = ((20, kill_consumer), (40, lose_elected), (60, replace_machine), (65, add_consumer))
 
 
 def show(verdict: Verdict, console: Console, total: int) -> None:
@@ -152,7 +168,9 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
     options.add_argument("--orders", type=int, default=2000, help="number of orders, with 10 events each (default 2000)")
     options.add_argument("--seconds", type=float, default=20.0, help="how long sending takes when nothing fails (default 20 s)")
-    options.add_argument("--replica", action="store_true", help="lose the machine of a broker for good, and promote its replica")
+    lost = options.add_mutually_exclusive_group()
+    lost.add_argument("--replica", action="store_true", help="lose the machine of a broker for good, and promote its replica")
+    lost.add_argument("--ha", action="store_true", help="the same, and its other copy is elected by itself")
     options.add_argument("--folder", help="directory for stores, files and logs (default: a new one under the temporary directory)")
     return options
 

@@ -1,4 +1,4 @@
-"""The demo's processes: a nameserver, two brokers, producers, and consumers with the files that they write."""
+"""The demo's processes: a nameserver, two brokers and their copies, producers, and consumers with the files that they write."""
 
 import asyncio
 import shutil
@@ -10,14 +10,17 @@ from pathlib import Path
 from lockstep.cli.demo.order_events import TOPIC
 from lockstep.cli.demo.proof import HandledEvent, parse_handled_event
 from lockstep.operations.admin_client import AdminClient
+from lockstep.operations.brokers.replicas import MASTER
 from lockstep.operations.changes.replica_promote import ReplicaPromote
+from lockstep.protocol.errors import LockstepError
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.host import Host
-from lockstep.runtime.processes import ChildProcess, ProcessError
+from lockstep.runtime.processes import ChildProcess, ProcessError, free_address
 
 LOOK_S = 0.1
 IN_SET_S = 30.0
 """How long a replica may take to copy all that its master has."""
+ELECTED_S = 30.0
 
 
 class ConsumerFile:
@@ -47,6 +50,8 @@ class DemoCluster:
         self.processes: dict[str, ChildProcess] = {}
         self.files: dict[str, ConsumerFile] = {}
         self.nameserver = ""
+        self._register: list[str] = []
+        """The options of brokers that name the register, if there is one."""
         self._addresses: dict[str, str] = {}
         self._tasks = Tasks()
         self._stack = AsyncExitStack()
@@ -63,16 +68,22 @@ class DemoCluster:
         process = await self._start("nameserver", ["-m", "lockstep.nameserver", "--listen", "127.0.0.1:0"])
         self.nameserver = str((await process.wait_for_event("nameserver.started"))["address"])
 
+    async def start_register(self) -> None:
+        """Start a witness, by which the copies of each broker that starts from now on elect their master."""
+        options = ["--listen", "127.0.0.1:0", "--store", str(self._store("witness"))]
+        process = await self._start("witness", ["-m", "lockstep.broker.witness", *options])
+        self._register = ["--ha", f"witness://{(await process.wait_for_event('witness.started'))['address']}"]
+
     async def start_broker(self, machine: str, *more: str) -> None:
         """Start the broker named as its machine, on its previous port and store if it ran before."""
-        where = ["--listen", self._addresses.get(machine, "127.0.0.1:0"), "--nameserver", self.nameserver]
-        store = ["--store", str(self._store(machine))]
-        process = await self._start(machine, ["-m", "lockstep.broker", "--name", machine, *where, *store, *more])
+        address = self._addresses.get(machine) or (free_address() if self._register else "127.0.0.1:0")
+        where = ["--listen", address, "--nameserver", self.nameserver, "--store", str(self._store(machine))]
+        process = await self._start(machine, ["-m", "lockstep.broker", "--name", machine, *where, *self._register, *more])
         self._addresses[machine] = str((await process.wait_for_event("broker.started"))["address"])
 
     async def start_replica(self, machine: str, *, broker: str, master: str) -> None:
         """Start a replica of the broker whose master is on the machine `master`. Return when it is in the set."""
-        await self.start_broker(machine, "--name", broker, "--replica-of", self._addresses[master])
+        await self.start_broker(machine, "--name", broker, *([] if self._register else ["--replica-of", self._addresses[master]]))
         admin = AdminClient(Host.current(), self.nameserver)
         for _ in range(round(IN_SET_S / LOOK_S)):
             standings = (await admin.copy_status(self._addresses[master])).replicas
@@ -87,6 +98,18 @@ class DemoCluster:
         outcome = await plan.carry_out()
         if outcome.failed is not None:
             raise ProcessError(outcome.failed)
+
+    async def until_elected(self, machine: str) -> None:
+        """Return when the copy on a machine has been elected, and serves as the master."""
+        admin = AdminClient(Host.current(), self.nameserver)
+        for _ in range(round(ELECTED_S / LOOK_S)):
+            try:
+                if (await admin.copy_status(self._addresses[machine])).role == MASTER:
+                    return
+            except LockstepError:
+                pass  # it starts as the master
+            await asyncio.sleep(LOOK_S)
+        raise ProcessError(f"{machine} was not elected within {ELECTED_S:.0f} s. Logs: {self.folder}")
 
     async def lose(self, machine: str) -> None:
         """Kill the broker on a machine, and remove its store."""
