@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 
 from support.cluster import MEASURED, Cluster, Report, running_cluster
+from support.copies import Copies
+from support.effort import usually
 from support.hostile_world import World, checked_world, hostile_world
+from support.registers import RegisterServer
 from support.small_disk import small_disk
 
 
@@ -25,6 +28,20 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 def disk(tmp_path: Path) -> Iterator[Path]:
     with small_disk(tmp_path / "disk") as path:
         yield path
+
+
+@pytest.fixture(params=usually(["etcd"], ["etcd", "witness"]))
+def register_server(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[RegisterServer]:
+    """Return a register that is not started, and killed at the end."""
+    server = RegisterServer(request.param, cluster.folder)
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+async def copies(cluster: Cluster, register_server: RegisterServer) -> Copies:
+    """Two copies of one broker under a register."""
+    return await Copies.start_all(cluster, register_server)
 
 
 @pytest.fixture(scope="module")

@@ -17,16 +17,19 @@ class Direction(StrEnum):
 class Link:
     """Forwards connections to one address. Change `delay_s` and call `cut` and `mend` at any time."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: str, marker: bytes = b"") -> None:
+        """`marker`: only connections on which it is sent, from whoever connects, are cut, from that piece of data on."""
         self.delay_s = 0.0
         """How long each piece of data waits, in each direction."""
         self.address = ""
         self._target = target
+        self._marker = marker
         self._open = {direction: asyncio.Event() for direction in Direction}
         self.mend()
 
-    def cut(self, direction: Direction) -> None:
-        self._open[direction].clear()
+    def cut(self, *directions: Direction) -> None:
+        for direction in directions or Direction:
+            self._open[direction].clear()
 
     def mend(self) -> None:
         for each in self._open.values():
@@ -39,9 +42,10 @@ class Link:
         except OSError:
             writer.close()
             return
+        marked = asyncio.Event()
         pumps = [
-            asyncio.ensure_future(self._pump(Direction.THERE, reader, their_writer)),
-            asyncio.ensure_future(self._pump(Direction.BACK, their_reader, writer)),
+            asyncio.ensure_future(self._pump(Direction.THERE, reader, their_writer, marked)),
+            asyncio.ensure_future(self._pump(Direction.BACK, their_reader, writer, marked)),
         ]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
@@ -52,10 +56,13 @@ class Link:
             their_writer.close()
             writer.close()
 
-    async def _pump(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pump(self, direction: Direction, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, marked: asyncio.Event) -> None:
         try:
             while data := await reader.read(CHUNK_BYTES):
-                await self._open[direction].wait()
+                if direction is Direction.THERE and self._marker in data:
+                    marked.set()
+                if marked.is_set():
+                    await self._open[direction].wait()
                 await asyncio.sleep(self.delay_s)
                 writer.write(data)
                 await writer.drain()
@@ -64,9 +71,9 @@ class Link:
 
 
 @asynccontextmanager
-async def link_to(target: str) -> AsyncIterator[Link]:
+async def link_to(target: str, marker: bytes = b"") -> AsyncIterator[Link]:
     """Yield a link to an address, with an address of its own."""
-    link = Link(target)
+    link = Link(target, marker)
     connections = set[asyncio.Task[None]]()
 
     async def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -75,6 +82,8 @@ async def link_to(target: str) -> AsyncIterator[Link]:
         connections.add(task)
         try:
             await link.forward(reader, writer)
+        except asyncio.CancelledError:
+            pass  # at the end; asyncio reports a cancelled task of a server as an error
         finally:
             connections.discard(task)
 

@@ -67,11 +67,11 @@ class RegisterServer:
     def address(self) -> str:
         return f"127.0.0.1:{self.ports[0]}"
 
-    def register(self, name: str = "broker-a", *, address: str | None = None, user: str | None = None) -> Register:
+    def register(self, name: str = "broker-a", *, address: str | None = None, user: str | None = None, cluster: str = "shop") -> Register:
         """Return a register of this server, or of what is at another address."""
         user = self.user if user is None else user
         url = f"{self.scheme}://{f'{user}@' if user else ''}{address or self.address}/{self.query}"
-        return open_register(RegisterUrl.parse(url), "shop", name, Host.real(), self.security)
+        return open_register(RegisterUrl.parse(url), cluster, name, Host.real(), self.security)
 
     def _command(self) -> list[str]:
         if self.scheme == "witness":
@@ -94,6 +94,10 @@ class RegisterServer:
                     await asyncio.sleep(LOOK_S)
         finally:
             await register.close()
+
+    @property
+    def directory(self) -> Path:
+        return self.folder / ("witness" if self.scheme == "witness" else "etcd")
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None

@@ -109,6 +109,13 @@ class Worker:
         return fails and self.broken.exists()
 
     async def handle(self, messages: Sequence[MessageExt], context: OrderlyContext) -> Any:
+        try:
+            return await self._handle(messages, context)
+        except asyncio.CancelledError:
+            say("listener.cancelled", **place(messages[0], context))
+            raise
+
+    async def _handle(self, messages: Sequence[MessageExt], context: OrderlyContext) -> Any:
         begun_us = now_us()
         for message in messages:
             if self.is_broken(message):
