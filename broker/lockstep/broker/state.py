@@ -70,7 +70,7 @@ class BrokerState:
         store.writer.before_write = self.write_changes
 
     def new_writer(self) -> int:
-        """Return 32 random bits that identify the writer of a layout."""
+        """Return 32 random bits that identify the writer of a layout, or of a term."""
         return int.from_bytes(self._random.token(4), "big") % WRITER_MAX
 
     # --------------------------------------------------------------------------------------------------------------- running
@@ -160,7 +160,7 @@ class BrokerState:
 
     def record_term(self, begin: int, *, assumed_loss: bool) -> None:
         """Record where the present term began: where the log ended before anything of it was appended."""
-        self.journal.record((TERM, self.coordination.state.term, begin, assumed_loss), self._add_term)
+        self.journal.record((TERM, self.coordination.state.term, begin, assumed_loss, self.new_writer()), self._add_term)
 
     def _add_term(self, change: Change) -> None:
         term, start = Term(*change[1:]), self._store.log_bounds[0]

@@ -73,7 +73,7 @@ class Master:
 
 async def present(endpoint: Endpoint, header: ReplicaFollowHeader, terms: Sequence[Term]) -> ReplicaFollowReply:
     """Present a replica to its master. Return what it has to do. Raises BrokerError, TransportError."""
-    body = encode_body(LogTerms(tuple(LogTerm(term.number, term.begin, term.assumed_loss) for term in terms)))
+    body = encode_body(LogTerms(tuple(LogTerm(term.number, term.begin, term.assumed_loss, term.writer) for term in terms)))
     response = await endpoint.request(RequestCode.REPLICA_FOLLOW, to_plain(header), body, timeout_ms=ANSWER_MS)
     return from_plain(ReplicaFollowReply, checked(response).fields)
 

@@ -1,7 +1,7 @@
 """Where the logs of a master and of a replica part. Pure.
 
-Every term has one writer. So two logs that hold the same term, begun at the same offset, are equal up to the end of that term in the
-shorter one. Kafka: KIP-101, leader epochs.
+Every term has one writer. So two logs that hold the same term, begun at the same offset by the same writer, are equal up to the end of that
+term in the shorter one. Kafka: KIP-101, leader epochs. Without a register two masters may begin terms of the same number.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,13 @@ class Term(NamedTuple):
     """Where the log ended before anything of the term was appended."""
     assumed_loss: bool
     """Whether its start announced that something may have been lost: a promotion of a replica that may lack what was acknowledged."""
+    writer: int = 0
+    """32 bits that its start has drawn."""
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """What no other term of any copy of the log has."""
+        return self.number, self.begin, self.writer
 
 
 class PartingAction(StrEnum):
@@ -50,8 +57,8 @@ def parting(own: Sequence[Term], own_end: int, confirmed: int, master: Sequence[
     `confirmed` is up to where the replica knows that its log was confirmed. Terms are in the order of the log. Terms that ended before the
     log begins need not be listed.
     """
-    begins = {(term.number, term.begin): index for index, term in enumerate(master)}
-    common = next(((index, begins[term[:2]]) for index, term in reversed(list(enumerate(own))) if term[:2] in begins), None)
+    begins = {term.key: index for index, term in enumerate(master)}
+    common = next(((index, begins[term.key]) for index, term in reversed(list(enumerate(own))) if term.key in begins), None)
     if common is None:
         return Parting(PartingAction.INSTALL)
     own_index, master_index = common

@@ -210,7 +210,7 @@ class ReplicaServer:
             self._begin_counting()
         assert self.copy_identity is not None
         start, _ = self._store.log_bounds
-        theirs = tuple(Term(term.term, term.begin, term.assumed_loss) for term in terms.terms)
+        theirs = tuple(Term(term.term, term.begin, term.assumed_loss, term.writer) for term in terms.terms)
         found = parting(theirs, header.end, header.confirmed, self._state.terms, start, self._store.written)
         if found.action is PartingAction.REFUSE:
             raise MessageIllegalError(

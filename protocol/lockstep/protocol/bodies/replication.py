@@ -11,6 +11,8 @@ class LogTerm:
     begin: int
     """The log offset at which it began."""
     assumed_loss: bool = False
+    writer: int = 0
+    """32 bits that were drawn when it began: two masters may begin terms of the same number."""
 
 
 @dataclass(frozen=True, slots=True)

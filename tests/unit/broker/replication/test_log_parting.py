@@ -13,9 +13,9 @@ from lockstep.broker.replication.log_parting import PartingAction as A
 
 @dataclass
 class Log:
-    """A log of one byte for each (term, number): bytes[i] is the writer of byte i."""
+    """A log with one byte for each (term, writer, place)."""
 
-    bytes: list[tuple[int, int]] = field(default_factory=list)
+    bytes: list[tuple[int, int, int]] = field(default_factory=list)
     terms: list[Term] = field(default_factory=list)
 
     def copy(self) -> "Log":
@@ -25,21 +25,20 @@ class Log:
         del self.bytes[keep:]
         self.terms = [term for term in self.terms if term.begin < keep]
 
-    def write(self, term: int, count: int) -> None:
-        if not self.terms or self.terms[-1].number != term:
-            self.terms.append(Term(term, len(self.bytes), False))
-        self.bytes += [(term, number) for number in range(len(self.bytes), len(self.bytes) + count)]
+    def write(self, term: int, writer: int, count: int) -> None:
+        self.terms.append(Term(term, len(self.bytes), False, writer))
+        self.bytes += [(term, writer, place) for place in range(len(self.bytes), len(self.bytes) + count)]
 
 
 @given(st.integers(0, 2**32))
 def test_replica_keeps_just_what_both_logs_have(seed: int) -> None:
-    """Logs of masters that were promoted at some replica's log, each with a term of its own."""
+    """Logs of masters that were promoted at some replica's log, some in the same second: their terms have the same number."""
     random, logs = Random(seed), [Log()]
-    logs[0].write(1, random.randrange(1, 6))
-    for term in range(2, random.randrange(2, 9)):
+    logs[0].write(1, 0, random.randrange(1, 6))
+    for writer in range(1, random.randrange(1, 8)):
         log = random.choice(logs).copy()
         log.cut(random.randrange(1, len(log.bytes) + 1))
-        log.write(term, random.randrange(1, 6))
+        log.write(log.terms[-1].number + 1, writer, random.randrange(1, 6))
         logs.append(log)
     own, master = random.choice(logs).copy(), random.choice(logs)
     own.cut(random.randrange(1, len(own.bytes) + 1))
@@ -65,6 +64,8 @@ LOSSES = (Term(1, 0, True), Term(3, 100, True))
     ("a master with a shorter log of the same term", 0, OWN, 0, 120, Parting(A.TRUNCATE, 120)),
     ("the master has removed what would be kept", 0, (*OWN, Term(4, 120, False)), 121, 300, Parting(A.INSTALL)),
     ("the same number begun elsewhere", 0, (Term(1, 0, False), Term(3, 90, False)), 0, 300, Parting(A.TRUNCATE, 90)),
+    ("the same number of another writer", 120, (OWN[0], Term(3, 100, False, 7)), 0, 300, Parting(A.REFUSE, 100)),
+    ("the same number of another writer, announced", 120, (OWN[0], Term(3, 100, True, 7)), 0, 300, Parting(A.TRUNCATE, 100)),
     ("no common term", 0, (Term(7, 0, False),), 0, 300, Parting(A.INSTALL)),
     ("a master without terms", 0, (), 0, 300, Parting(A.INSTALL)),
 ])  # fmt: skip
