@@ -158,7 +158,7 @@ class _Held:
 
 
 def _epochs(history: History) -> Iterator[Violation]:
-    """Check that who held a queue when a master was lost is renewed by the next one, unless that one assumed a loss."""
+    """Check that who held a queue when a master was lost is renewed by the next one, unless one since has assumed a loss."""
     held = _Held()
     last_t: dict[str, float] = {}
     """When each broker answered last."""
@@ -169,12 +169,12 @@ def _epochs(history: History) -> Iterator[Violation]:
         if isinstance(event, MasterOpened):
             lost_t, until[event.broker] = last_t.get(event.broker, event.t), event.t + KEPT_S
             kept = {key: opened for key, opened in kept.items() if key[0].broker != event.broker}
-            for queue, (session, epoch) in held.epochs.items():
-                if (
-                    queue.broker == event.broker
-                    and not event.assumes_loss
-                    and held.proven.get((session, queue.broker), 0) > lost_t - KEPT_S
-                ):
+            for queue, (session, epoch) in list(held.epochs.items()):
+                if queue.broker != event.broker:
+                    continue
+                if event.assumes_loss:
+                    del held.epochs[queue]  # whichever master tells the holder
+                elif held.proven.get((session, queue.broker), 0) > lost_t - KEPT_S:
                     kept[queue, epoch] = event
         elif isinstance(event, FrameResponded | LockGranted | LockRefused):
             last_t[event.queue.broker] = event.t

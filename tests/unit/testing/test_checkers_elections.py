@@ -112,6 +112,10 @@ def test_who_held_a_queue_is_renewed_by_the_next_master() -> None:
     assert_faults(check, {
         "his epoch is over": (stale(base), "M10"),
         "and a loss was assumed": (stale(holds(elected(), assumes_loss=True)), ""),
+        "by a master that ended before it told him": (
+            stale(opens(seen(holds(elected(), assumes_loss=True), 6.1, 3, term=3, master="r", why="elected"), 6.2, R, 3)),
+            "",
+        ),
         "he was silent before": (stale(holds(elected().add(FrameResponded, 4, B))), ""),
         "another epoch is": (stale(base, number=7), ""),
         "he was late": (stale(base, t=7.5), ""),
