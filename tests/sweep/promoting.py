@@ -62,7 +62,7 @@ class Operator:
                 await self._handle(losses.pop(0))
             elif universe.is_open(self._name, self._master):
                 for address in universe.replicas(self._name):
-                    if address in universe.held or universe.replica_of.get(address, self._master) != self._master:
+                    if address in universe.held or universe.replica_of[address] != self._master:
                         await self._end(address)
                         await self._start(address, self._master)
         return 0

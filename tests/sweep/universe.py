@@ -112,8 +112,8 @@ class Universe:
             for number, (name, address) in enumerate(self.brokers.items())
         }
         """Name → the addresses of all copies of its log, replicas included."""
-        self.replica_of: dict[str, str] = {}
-        """Machine → the machine that its broker's settings name as its master, if that is not the one in `brokers`; itself for none."""
+        self.replica_of = {address: copies[0] for copies in self.copies.values() for address in copies}
+        """Machine → the machine that its broker's settings name as its master; itself for none."""
         self.held: set[str] = set()
         """Machines whose broker is started by its operator alone."""
         self.exit_codes: dict[str, int] = {}
@@ -200,7 +200,7 @@ class Universe:
 
     def master_of(self, name: str, address: str) -> str | None:
         """Return `--replica-of` of the broker on a machine; None for one that starts as a master."""
-        master = self.replica_of.get(address, self.brokers[name])
+        master = self.replica_of.get(address, address)
         return None if self.registers or master == address or address not in self.copies[name] else f"{master}:{BROKER_PORT}"
 
     @property

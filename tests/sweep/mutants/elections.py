@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker.app import Broker
-from lockstep.broker.office import standing
+from lockstep.broker.office import rules, standing
 from lockstep.broker.office.office import Office
 from lockstep.broker.office.register import Entry, RegisterUnknownError, RegisterUnreachableError, Version
 from lockstep.broker.office.rules import Called, OwnCopy, elected, with_members
@@ -145,14 +145,10 @@ def a_roll_call_does_not_wait_for_all(patch: Patches) -> None:
     patch.set(standing, "called_first", first)
 
 
-@mutant("power_all")
+@mutant("power_all", aimed="tests/unit/broker/office/test_rules.py::test_loss_is_assumed_until_a_term_with_it_has_begun")
 def a_loss_is_assumed_once(patch: Patches) -> None:
     """A loss that a term assumed which has not begun is one of the next term."""
-
-    def without(entry: Entry, own: OwnCopy, address: str, term: int) -> Entry | None:
-        return elected(replace(entry, assumed_loss=False), own, address, term)
-
-    patch.set(standing, "elected", without)
+    patch.set(rules, "_assumes", lambda entry, own: False)
 
 
 @mutant("failover", aimed="tests/unit/broker/office/test_stepping_down.py::test_deposed_master_confirms_nothing_more")
