@@ -209,7 +209,9 @@ class RunningReplica:
 
     def _refuse(self, endpoint: Endpoint) -> Exception:
         """Return the error for what only a master does. It names the master that is followed now, where its address is the one to use."""
-        words = f"{self.addresses.get(INTERNAL_LISTENER)} is a replica of broker {self._config.name}; its master is {self.master}"
+        known = self.standing is None or self.standing.master is not None
+        words = f"{self.addresses.get(INTERNAL_LISTENER)} is a replica of broker {self._config.name}; its master is "
+        words += self.master if known else "not known yet"
         master = None if self._following is None or endpoint.listener != INTERNAL_LISTENER else self._following.master
         return NotLeaderError(words) if master is None else NotLeaderError(words, address=master.address, term=master.term)
 

@@ -84,16 +84,19 @@ def created(entry_log: str, term: int, member: str, replicas: dict[str, str], *,
 
 
 def elected(entry: Entry, own: OwnCopy, address: str, term: int) -> Entry | None:
-    """Return the entry with this copy as the master, None if it is not in the set. The set does not change.
-
-    A loss that the last term assumed is one of this term too, if that one is not in the log: its master ended before it began. Whoever
-    has joined the set of that term has its beginning.
-    """
+    """Return the entry with this copy as the master, None if it is not in the set. The set does not change."""
     if own.member not in entry.in_sync:
         return None
-    assumed = entry.assumed_loss and own.term < entry.term and entry.in_sync == (own.member,)
     replicas = {**entry.replicas, own.member: address}
-    return replace(entry, master=own.member, term=term, why="elected", assumed_loss=assumed, replicas=replicas)
+    return replace(entry, master=own.member, term=term, why="elected", assumed_loss=_assumes(entry, own), replicas=replicas)
+
+
+def _assumes(entry: Entry, own: OwnCopy) -> bool:
+    """Return whether a loss that the last term assumed is one of the next term too: its master ended before it began.
+
+    Whoever has joined the set of that term has its beginning.
+    """
+    return entry.assumed_loss and own.term < entry.term and entry.in_sync == (own.member,)
 
 
 def ruling_alone(entry: Entry | None, log: str, member: str, address: str, term: int, why: str) -> Entry:
