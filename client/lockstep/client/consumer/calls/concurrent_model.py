@@ -116,11 +116,8 @@ class ConcurrentRunner(CallRunner[ConcurrentCall]):
             self._schedule()
             await self.grant.rest()
 
-    def _may_call(self) -> bool:
-        return self.grant.alive and self.ownership.state is _HELD and not self.ctx.paused
-
     def _schedule(self) -> None:
-        if (self._again or self.messages.waiting) and self._may_call():
+        if (self._again or self.messages.waiting) and self.grant.alive and self.ownership.state is _HELD and not self.ctx.paused:
             self._crew.schedule(self)
 
     def is_over(self) -> bool:
@@ -129,7 +126,7 @@ class ConcurrentRunner(CallRunner[ConcurrentCall]):
     # ---------------------------------------------------------------------------------------------------------------- calls
 
     def begin_call(self, now_ms: int) -> ConcurrentCall | None:
-        if not self._may_call():
+        if not self.grant.alive or self.ownership.state is not _HELD or self.ctx.paused:
             return None  # the next grant, or resume(), schedules it again
         again, messages = self._again, self.messages
         batch = again.popleft() if again else messages.take(self._batch_count)
@@ -145,7 +142,9 @@ class ConcurrentRunner(CallRunner[ConcurrentCall]):
             return False
         if not self.grant.alive or call.expired:
             return False
-        self._count_done(batch)
+        if self.refused:
+            self._forget_refused(batch)
+        self.messages.finish(batch)
         return True
 
     async def process(self, call: ConcurrentCall, result: object, error: BaseException | None) -> None:
@@ -238,15 +237,13 @@ class ConcurrentRunner(CallRunner[ConcurrentCall]):
     def finish(self, messages: Sequence[MessageExt]) -> None:
         """Count messages as done or stored again, and commit the progress while the other messages of their call are sent back."""
         if messages and self.grant.alive:
-            if self._count_done(messages):
+            self._forget_refused(messages)
+            if self.messages.finish(messages):
                 self.note_progress()
             self.grant.pull_if_room()
 
-    def _count_done(self, messages: Sequence[MessageExt]) -> bool:
-        """Count messages as done. Return whether the commit offset moved."""
-        if self.refused:
-            self.refused.difference_update(message.queue_offset for message in messages)
-        return self.messages.finish(messages)
+    def _forget_refused(self, finished: Sequence[MessageExt]) -> None:
+        self.refused.difference_update(message.queue_offset for message in finished)
 
     def _traceback(self, error: BaseException | None) -> BaseException | None:
         """Return the error if its traceback is to be logged: for the first of its type under this grant."""
