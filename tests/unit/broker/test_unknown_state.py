@@ -56,7 +56,7 @@ CHANGES: list[tuple[Any, ...]] = [
     ("park.set", *PARKED),
     (DELIVERED, 1, 4),
     (PURGED, TOPIC, [[0, 1]]),
-    (TERM, 7, 100, False),
+    (TERM, 7, 100, False, 1),
     (REPLICAS, {"a": "10.0.0.1:10911"}),
 ]
 """Changes that leave something in every table."""

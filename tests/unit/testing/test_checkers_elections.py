@@ -231,7 +231,7 @@ def test_member_without_the_term_of_an_open_master_is_noticed() -> None:
     pair.register(term=2, master="r", why="elected")
     pair.watch.opened(BROKER, 2, (9.0, "R", 2))
     assert [event.member for event in pair.events if isinstance(event, TermLacked)] == ["B"]
-    pair.write("B", 0, packb(["log.term", 2, 0, False]))
+    pair.write("B", 0, packb(["log.term", 2, 0, False, 1]))
     pair.events.clear()
     pair.watch.opened(BROKER, 2, (9.0, "R", 2))
     assert not any(isinstance(event, TermLacked) for event in pair.events)

@@ -18,7 +18,7 @@ class Term(NamedTuple):
     """Where the log ended before anything of the term was appended."""
     assumed_loss: bool
     """Whether its start announced that something may have been lost: a promotion of a replica that may lack what was acknowledged."""
-    writer: int = 0
+    writer: int
     """32 bits that its start has drawn."""
 
     @property

@@ -49,24 +49,24 @@ def test_replica_keeps_just_what_both_logs_have(seed: int) -> None:
     assert found == Parting(A.FOLLOW if equal == len(own.bytes) else A.TRUNCATE, equal)
 
 
-OWN = (Term(1, 0, False), Term(3, 100, False))
-LOSSES = (Term(1, 0, True), Term(3, 100, True))
+OWN = (Term(1, 0, False, 1), Term(3, 100, False, 1))
+LOSSES = (Term(1, 0, True, 1), Term(3, 100, True, 1))
 
 
 @pytest.mark.parametrize(("name", "confirmed", "master", "start", "end", "expected"), [
     ("the same log", 150, OWN, 0, 200, Parting(A.FOLLOW, 150)),
-    ("a master that was promoted at the replica's end", 150, (*OWN, Term(4, 150, False)), 0, 300, Parting(A.FOLLOW, 150)),
-    ("a master that was promoted before it", 120, (*OWN, Term(4, 120, False)), 0, 300, Parting(A.TRUNCATE, 120)),
-    ("below what was confirmed", 121, (*OWN, Term(4, 120, False)), 0, 300, Parting(A.REFUSE, 120)),
-    ("below it, announced", 121, (*OWN, Term(4, 120, True)), 0, 300, Parting(A.TRUNCATE, 120)),
-    ("below it, announced by a later term", 121, (*OWN, Term(4, 120, False), Term(5, 130, True)), 0, 300, Parting(A.TRUNCATE, 120)),
-    ("announced before the common term only", 121, (*LOSSES, Term(4, 120, False)), 0, 300, Parting(A.REFUSE, 120)),
+    ("a master that was promoted at the replica's end", 150, (*OWN, Term(4, 150, False, 1)), 0, 300, Parting(A.FOLLOW, 150)),
+    ("a master that was promoted before it", 120, (*OWN, Term(4, 120, False, 1)), 0, 300, Parting(A.TRUNCATE, 120)),
+    ("below what was confirmed", 121, (*OWN, Term(4, 120, False, 1)), 0, 300, Parting(A.REFUSE, 120)),
+    ("below it, announced", 121, (*OWN, Term(4, 120, True, 1)), 0, 300, Parting(A.TRUNCATE, 120)),
+    ("below it, announced by a later term", 121, (*OWN, Term(4, 120, False, 1), Term(5, 130, True, 1)), 0, 300, Parting(A.TRUNCATE, 120)),
+    ("announced before the common term only", 121, (*LOSSES, Term(4, 120, False, 1)), 0, 300, Parting(A.REFUSE, 120)),
     ("a master with a shorter log of the same term", 0, OWN, 0, 120, Parting(A.TRUNCATE, 120)),
-    ("the master has removed what would be kept", 0, (*OWN, Term(4, 120, False)), 121, 300, Parting(A.INSTALL)),
-    ("the same number begun elsewhere", 0, (Term(1, 0, False), Term(3, 90, False)), 0, 300, Parting(A.TRUNCATE, 90)),
-    ("the same number of another writer", 120, (OWN[0], Term(3, 100, False, 7)), 0, 300, Parting(A.REFUSE, 100)),
-    ("the same number of another writer, announced", 120, (OWN[0], Term(3, 100, True, 7)), 0, 300, Parting(A.TRUNCATE, 100)),
-    ("no common term", 0, (Term(7, 0, False),), 0, 300, Parting(A.INSTALL)),
+    ("the master has removed what would be kept", 0, (*OWN, Term(4, 120, False, 1)), 121, 300, Parting(A.INSTALL)),
+    ("the same number begun elsewhere", 0, (Term(1, 0, False, 1), Term(3, 90, False, 1)), 0, 300, Parting(A.TRUNCATE, 90)),
+    ("the same number of another writer", 120, (OWN[0], Term(3, 100, False, 2)), 0, 300, Parting(A.REFUSE, 100)),
+    ("the same number of another writer, announced", 120, (OWN[0], Term(3, 100, True, 2)), 0, 300, Parting(A.TRUNCATE, 100)),
+    ("no common term", 0, (Term(7, 0, False, 1),), 0, 300, Parting(A.INSTALL)),
     ("a master without terms", 0, (), 0, 300, Parting(A.INSTALL)),
 ])  # fmt: skip
 def test_parting(name: str, confirmed: int, master: tuple[Term, ...], start: int, end: int, expected: Parting) -> None:
