@@ -40,6 +40,7 @@ REPLICAS: Mapping[str, World] = {
             **{"cut_nameserver": 1, "partition": 2, "one_way": 1, "kill_replica": 2, "pause_replica": 2, "slow_replica": 1},
             **{"replica_at_operation": 2, "slow_disk": 1, "enospc": 1, "full_replica": 1, "slow_replica_disk": 1, "new_replica": 1},
             **{"hand_over": 2, "kill_consumer": 1, "stop_consumer": 1, "stop_replica": 1, "reset_replica": 1, "at_election": 4},
+            **{"wall_jump": 2},
         },
         {**_SETTINGS, **_ELECTED, "flush": ("async", "async", "sync"), "storm_s": (40.0, 60.0)},
     ),

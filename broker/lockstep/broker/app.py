@@ -18,6 +18,7 @@ from lockstep.broker.office.office import DeposedError, Office
 from lockstep.broker.office.opening import RegisterUrl, open_register
 from lockstep.broker.office.standing import Tenure
 from lockstep.broker.replication.asking import is_replica
+from lockstep.broker.replication.copy_identity import clock_ahead_ms, read_copy_identity
 from lockstep.broker.rocketmq_store.opening import open_store
 from lockstep.broker.running import RunningBroker, warn_of_short_retention
 from lockstep.broker.running_replica import RunningReplica
@@ -243,7 +244,8 @@ class Broker:
         self._store = store = opened.store
         store.writer.on_fatal = self._fail
         state = BrokerState(config.coordination(), store, host.random, topics_max=config.topics_max)
-        recovery = await store.recover(state)
+        ahead_ms = clock_ahead_ms(read_copy_identity(opened.directory), host.boot_id())
+        recovery = await store.recover(state, clock_ahead_ms=ahead_ms)
         parts = host, self._tasks, self.settings, self._gate, opened, state
         self._running = running = RunningBroker(
             *parts,

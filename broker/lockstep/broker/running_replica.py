@@ -23,7 +23,15 @@ from lockstep.broker.office.rules import Called, OwnCopy
 from lockstep.broker.office.standing import Standing, Tenure
 from lockstep.broker.processors.replication import ReplicaProcessor, StatusOfCopyProcessor
 from lockstep.broker.replication.asking import ask_status
-from lockstep.broker.replication.copy_identity import CopyIdentity, Role, begin_as_replica, new_member, save_copy_identity
+from lockstep.broker.replication.copy_identity import (
+    CopyIdentity,
+    Role,
+    begin_as_replica,
+    clock_ahead_ms,
+    new_member,
+    save_copy_identity,
+    with_clock,
+)
 from lockstep.broker.replication.cutting import cut_log
 from lockstep.broker.replication.following import Following, present
 from lockstep.broker.replication.installing import Install, remove_store
@@ -412,6 +420,7 @@ class RunningReplica:
                 was = [] if following.has_everything else known.was
                 in_set = known.in_set if following.in_set is None else following.in_set
                 wanted = replace(known, confirmed=confirmed, complete=following.is_complete, forgot=forgot, was=was, in_set=in_set)
+                wanted = with_clock(wanted, self._host.boot_id(), following.clock.ahead_ms)
                 if wanted != known and known.role is Role.REPLICA:
                     await self._store_identity(store, wanted)
             if following.log_start > store.log_bounds[0]:
@@ -547,6 +556,9 @@ class RunningReplica:
             elected = wanted.registered
             promoted = replace(wanted, member=before.member, address=before.address, promoted=not elected)
             promoted = replace(promoted, complete=before.complete and not elected)
+            boot_id, following = self._host.boot_id(), self._following
+            for ahead_ms in (clock_ahead_ms(before, boot_id), None if following is None else following.clock.ahead_ms):
+                promoted = with_clock(promoted, boot_id, ahead_ms)
 
             def promote(directory: StoreDirectory) -> None:
                 if not before.complete and not elected:

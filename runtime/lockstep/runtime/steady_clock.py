@@ -35,12 +35,12 @@ class SteadyClock:
 
     __slots__ = ("_ahead_ms", "_clock", "_looked_ms", "_offset_ms", "_stray_ms", "_strayed_for_ms")
 
-    def __init__(self, clock: Clock, newest_ms: int = 0, reading: tuple[int, int] | None = None) -> None:
-        """`newest_ms` is the latest time that is known to be in the past. `reading` is the boot clock and the steady time at one moment
-        of this boot."""
+    def __init__(self, clock: Clock, newest_ms: int = 0, ahead_ms: int | None = None) -> None:
+        """`newest_ms` is the latest time that is known to be in the past. `ahead_ms` is the steady time minus the boot clock, by an earlier
+        reading; by default the wall clock is believed."""
         self._clock = clock
         boot_ms = clock.boot_ms()
-        offset_ms = clock.wall_ms() - boot_ms if reading is None else reading[1] - reading[0]
+        offset_ms = clock.wall_ms() - boot_ms if ahead_ms is None else ahead_ms
         self._offset_ms = max(offset_ms, newest_ms - boot_ms)
         """Steady time minus the boot clock."""
         self._ahead_ms = 0

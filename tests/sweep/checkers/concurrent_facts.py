@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from math import inf
 
 from lockstep.protocol.names import DLQ_PREFIX, RETRY_PREFIX
+from sweep.checkers.facts import Life
 from sweep.events.consumers import ConcurrentCallBegan, ReceivedMessage
 from sweep.events.sends import SendBackSent
 from sweep.events.universe import CopyStored, WallClockJumped
@@ -72,9 +73,9 @@ class Walls:
             elif not ahead[jump.machine]:
                 times[-1] = (times[-1][0], jump.t)
 
-    def forward_s(self, machine: str, since: float, until: float, boots: Iterable[float]) -> float:
+    def forward_s(self, since: float, until: float, boots: Iterable[Life]) -> float:
         """Return by how much a message stored at `since` may be due sooner at `until`. `boots`: when its broker opened its port after its
         machine had been off: only the wall clock shows for how long. Within one boot only the boot clock counts.
         """
-        last = max((t for t in boots if since <= t <= until), default=None)
-        return 0.0 if last is None else sum(jump.jump_s for jump in self._jumps.get(machine, ()) if jump.t <= last)
+        within = [life for life in boots if since <= life.opened_t <= until]
+        return max((sum(jump.jump_s for jump in self._jumps.get(at.machine, ()) if jump.t <= at.opened_t) for at in within), default=0.0)

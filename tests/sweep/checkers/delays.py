@@ -104,12 +104,13 @@ def _late(history: History) -> list[Violation]:
 
 
 def _age_is_known(walls: Walls, brokers: Brokers, broker: str, until: float) -> bool:
-    boots = [t for t in brokers.boots(broker) if t <= until]
-    if not boots:
-        return True
-    wrong = [(begin, end) for begin, end in walls.wrong.get(_machine(brokers, broker), ()) if begin < boots[-1]]
-    short = all(end - begin <= walls.GLITCH_S for begin, end in wrong)
-    return short and not any(begin < t and t - START_S < end for begin, end in wrong for t in boots)
+    for boot in brokers.boots(broker):
+        if boot.opened_t > until:
+            break
+        for begin, end in walls.wrong.get(boot.machine, ()):
+            if begin < boot.opened_t and (end - begin > walls.GLITCH_S or boot.opened_t - START_S < end):
+                return False
+    return True
 
 
 def _retries_early(history: History) -> list[Violation]:
@@ -145,7 +146,7 @@ class _Ages:
         return self._clocks.passed_s(_machine(self.brokers, broker), since, until)
 
     def forward_s(self, broker: str, since: float, until: float) -> float:
-        return self.walls.forward_s(_machine(self.brokers, broker), since, until, self._boots.get(broker, ()))
+        return self.walls.forward_s(since, until, self._boots.get(broker, ()))
 
     def unknown_s(self, broker: str, since: float, until: float) -> float:
         """Return by how much the time that a broker measures may differ. It is 0 within one boot. Before the boot its stamps followed the
@@ -156,7 +157,7 @@ class _Ages:
         return STEP_S + DRIFT * (until - min(since, *(life.opened_t for life in self.brokers.lives[broker])))
 
     def _booted(self, broker: str, since: float, until: float) -> bool:
-        return any(since <= t <= until for t in self._boots.get(broker, ()))
+        return any(since <= life.opened_t <= until for life in self._boots.get(broker, ()))
 
 
 def _machine(brokers: Brokers, broker: str) -> str:

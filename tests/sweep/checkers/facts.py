@@ -203,11 +203,12 @@ class Brokers:
                 found.add(cut)
         return sorted(found)
 
-    def boots(self, broker: str) -> list[float]:
-        """Return when this broker opened its port for the first time after each power cut of its machine."""
+    def boots(self, broker: str) -> list[Life]:
+        """Return its first life after each power cut of that life's machine. A copy that was up when it was elected has not booted."""
         lives = self.lives.get(broker, [])
-        cuts = self.all_cuts(broker)
-        return [life.opened_t for before, life in pairwise(lives) if any(before.opened < cut < life.opened for cut in cuts)]
+        return [
+            life for before, life in pairwise(lives) if any(before.opened < cut < life.opened for cut in self.cuts.get(life.machine, ()))
+        ]
 
     def all_cuts(self, broker: str) -> list[int]:
         """Return the places of all power cuts of this broker's machine: each may remove messages that were only written."""

@@ -116,7 +116,7 @@ def test_start_within_the_same_boot_continues_from_the_saved_reading(set_ms: int
     reading = hands.boot_ms(), hands.wall_ms()
     hands.boot += HOUR_MS
     hands.ahead += set_ms
-    clock = SteadyClock(cast(Clock, hands), reading[1], reading)
+    clock = SteadyClock(cast(Clock, hands), reading[1], reading[1] - reading[0])
     assert clock.now_ms() == reading[1] + HOUR_MS
     assert clock.follow() == (set_ms if STEP_MS < abs(set_ms) <= NEAR_MS else 0)
 

@@ -216,7 +216,7 @@ def test_answer_counts_by_when_its_request_was_written() -> None:
 def test_what_a_master_told_as_confirmed_is_compared_with_the_next_one(kept: bool) -> None:
     pair = Elections()
     pair.write("B", 0, RECORD)
-    reply = {"number": 1, "term": 1, "crc": 0, "confirmed": 12, "logStart": 0, "written": 12, "complete": False}
+    reply = {"number": 1, "term": 1, "crc": 0, "confirmed": 12, "logStart": 0, "written": 12, "timeMs": 0, "complete": False}
     assert [type(event) for event in answered(pair, B, RequestCode.REPLICA_FETCH, 3.0, **reply)] == [TermServed]
     assert answered(pair, B, RequestCode.REPLICA_FETCH, 3.0, **reply) == []
     pair.write("R", 0, RECORD if kept else RECORD[:7] + b"other")

@@ -13,10 +13,12 @@ from lockstep.broker.replication.copy_identity import (
     CopyIdentity,
     Role,
     begin_as_replica,
+    clock_ahead_ms,
     may_lack,
     new_member,
     read_copy_identity,
     save_copy_identity,
+    with_clock,
 )
 from lockstep.broker.store.start.directory import StoreDirectory, locked_directory, parse_identity
 from lockstep.runtime.host import Host
@@ -66,6 +68,7 @@ async def begin_under_register(host: Host, config: BrokerConfig, office: Office,
                 if tenure is not None:
                     master = CopyIdentity(tenure.member, Role.MASTER, tenure.others, tenure.known)
                     identity = replace(master, registered=True, address=address)
+                    identity = with_clock(identity, host.boot_id(), clock_ahead_ms(found, host.boot_id()))
                     await host.threads.run(_save, directory, identity)
                     return tenure
             finally:

@@ -11,6 +11,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 
+from lockstep.broker.replication.master_clock import NEAR_MS
 from lockstep.broker.store.config import FlushMode
 from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.store.start.directory import StoreDirectory
@@ -55,6 +56,10 @@ class CopyIdentity:
     """Whether it has been a copy under a register: an entry that is missing there was lost."""
     was: list[str] = field(default_factory=list)
     """Its ids of before, under which it acknowledged what it may lack now. It has had all of its master's log since, if there is none."""
+    clock_boot: str = ""
+    """The boot of this machine in which `clock_ahead_ms` was measured; empty if it was not."""
+    clock_ahead_ms: int = 0
+    """The time of its master's store minus the boot clock here. A copy that is elected or promoted continues that time."""
     instead_of: str = ""
     """Master that was promoted, or that began the log of a pair: the address of the other copy. Settings that still name that one do not
     make it a replica."""
@@ -130,6 +135,18 @@ def begin_as_replica(
             directory.clear_restored()
     directory.mark_boot(boot_id, flush.value)
     return begun
+
+
+def with_clock(identity: CopyIdentity, boot_id: str, ahead_ms: int | None) -> CopyIdentity:
+    """Return the identity with what a replica knows of its master's clock, the same one if that says nothing new."""
+    if ahead_ms is None or (identity.clock_boot == boot_id and abs(ahead_ms - identity.clock_ahead_ms) <= NEAR_MS):
+        return identity
+    return replace(identity, clock_boot=boot_id, clock_ahead_ms=ahead_ms)
+
+
+def clock_ahead_ms(identity: CopyIdentity | None, boot_id: str) -> int | None:
+    """Return by how much the clock of the master that was followed is ahead of the boot clock; None if that is not known."""
+    return identity.clock_ahead_ms if identity is not None and identity.clock_boot == boot_id else None
 
 
 def has_copies(directory: StoreDirectory) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from lockstep.broker.replication.log_parting import PartingAction, Term
+from lockstep.broker.replication.master_clock import MasterClock
 from lockstep.broker.replication.replica_set import BEAT_MS
 from lockstep.broker.replication.serving import FETCH_BYTES_MAX
 from lockstep.broker.state import BrokerState
@@ -111,6 +112,7 @@ class Following:
         self._store = store
         self._state = state
         self._log = replica_log
+        self.clock = MasterClock()
         self._header = header
         self._begins = begins
         self._master_address = master_address
@@ -232,6 +234,7 @@ class Following:
             if reply.log_start > position:
                 raise RemoteProtocolError(f"the master's log begins at {reply.log_start}, this replica ends at {position}: it was too slow")
             self._heard, self.log_start = reply.number, reply.log_start
+            self.clock.heard(self._host.clock.boot_ms(), reply.time_ms)
             if data:
                 self._receive(position, data, endpoint)
             if not self.has_caught_up and reply.written == self._log.end:

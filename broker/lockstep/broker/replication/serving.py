@@ -332,7 +332,7 @@ class ReplicaServer:
     def _reply(self, request: Request, session: _Session, number: int, data: bytes) -> HandlerResult:
         store, term = self._store, self._state.coordination.state.term
         ends = store.writer.confirmed, store.log_bounds[0], store.written
-        reply = ReplicaFetchReply(number, term, crc32(data), *ends, *session.told)
+        reply = ReplicaFetchReply(number, term, crc32(data), *ends, store.now_ms(), *session.told)
         return request.reply(reply, data)
 
     # --------------------------------------------------------------------------------------------------------------- the set

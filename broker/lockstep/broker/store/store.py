@@ -157,10 +157,10 @@ class Store:
             raise
         return store
 
-    async def recover(self, replay: StateReplay) -> Recovery:
+    async def recover(self, replay: StateReplay, *, clock_ahead_ms: int | None = None) -> Recovery:
         """Read the log from the last snapshot on, cut an unfinished tail, and pass the state to `replay`.
 
-        Raises StoreCorruptError if synced bytes are damaged. Nothing is confirmed before the next `sync`.
+        `clock_ahead_ms`: the time of the store whose log was copied, minus the boot clock of this machine, if it is known. Raises StoreCorruptError if synced bytes are damaged. Nothing is confirmed before the next `sync`.
         """
         recoverer = Recoverer(
             self._config,
@@ -185,7 +185,7 @@ class Store:
         self._state = recoverer.state
         self._checkpointer.last_position = found.from_position
         self._boot_id = self._host.boot_id()
-        self._clock_was_set_ms = self._state.stamps.start(self._host.clock, self._boot_id)
+        self._clock_was_set_ms = self._state.stamps.start(self._host.clock, self._boot_id, clock_ahead_ms)
         self._found_end = found.end
         self._recovered = True
         self.writer.start(found.end, self._tasks)

@@ -68,6 +68,8 @@ class ReplicaFetchReply:
     log_start: int
     written: int
     """Where the master's log ends."""
+    time_ms: int
+    """The time of the master's store, by which records are stamped: ms since 1970."""
     complete: bool = False
     """The master stops, and `written` is the end of its log for ever."""
     in_set: bool = False

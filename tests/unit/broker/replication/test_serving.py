@@ -43,7 +43,7 @@ class Master:
         parts: Any = (
             SimpleNamespace(clock=SimpleNamespace(boot_ms=lambda: self.now_ms)),
             Tasks(self.failures.append),
-            SimpleNamespace(change_directory=change_directory, writer=writer, **store),
+            SimpleNamespace(change_directory=change_directory, writer=writer, now_ms=lambda: 0, **store),
             SimpleNamespace(record_replicas=lambda _: None, coordination=SimpleNamespace(state=SimpleNamespace(term=5))),
         )
         self.server = ReplicaServer(*parts, lambda: "here", CopyIdentity("m", Role.MASTER, {"a": "there"}, {"a": "there"}), ask)

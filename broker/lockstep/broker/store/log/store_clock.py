@@ -76,16 +76,19 @@ class StoreClock:
 
     # -- running ---------------------------------------------------------------------------------
 
-    def start(self, clock: Clock, boot_id: str) -> int:
+    def start(self, clock: Clock, boot_id: str, ahead_ms: int | None = None) -> int:
         """Continue from the newest reading of the log, by the boot clock. Return by how many ms the clock was set in addition.
 
-        That is 0, unless a record of the same boot has a later stamp than the clock now: stamps continue from that one.
+        If that reading is not of this boot, continue the clock that is `ahead_ms` ahead of the boot clock, if one is given: that of a
+        master on another machine. The result is 0, unless a record of the same boot has a later stamp than the clock now: stamps continue from that one.
         """
         reading, boot_ms = self._reading, clock.boot_ms()
         if reading is not None and (reading.boot_id != boot_id or reading.boot_ms > boot_ms):
             reading = self._reading = None
-        self._steady = SteadyClock(clock, self.newest_ms, None if reading is None else (reading.boot_ms, reading.now_ms))
-        return 0 if reading is None else max(0, self.newest_ms - (reading.now_ms + boot_ms - reading.boot_ms))
+        if reading is not None:
+            ahead_ms = reading.now_ms - reading.boot_ms
+        self._steady = SteadyClock(clock, self.newest_ms, ahead_ms)
+        return 0 if ahead_ms is None else max(0, self.newest_ms - (boot_ms + ahead_ms))
 
     def now_ms(self) -> int:
         """Return the stamp of a record that is written now. It never falls, except after `follow`."""
