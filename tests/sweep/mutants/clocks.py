@@ -67,8 +67,8 @@ def a_start_follows_a_small_clock_difference(patch: Patches) -> None:
     """A start continues from the reading, however little the wall clock differs: differences of many starts would add up."""
     init = SteadyClock.__init__
 
-    def near(self: SteadyClock, clock: Clock, newest_ms: int = 0, reading: tuple[int, int] | None = None) -> None:
-        init(self, clock, newest_ms, reading)
+    def near(self: SteadyClock, clock: Clock, newest_ms: int = 0, ahead_ms: int | None = None) -> None:
+        init(self, clock, newest_ms, ahead_ms)
         self.now_ms()
         if abs(self._ahead_ms) <= STEP_MS:
             self._offset_ms += self._ahead_ms
