@@ -81,7 +81,7 @@ def every_start_follows_its_wall_clock(patch: Patches) -> None:
     """A start in the same boot continues by the boot clock: a step of the wall clock before it makes no delayed message early."""
     start = StoreClock.start
 
-    def believe(self: StoreClock, clock: Clock, boot_id: str) -> int:
+    def believe(self: StoreClock, clock: Clock, boot_id: str, ahead_ms: int | None = None) -> int:
         self._reading = None
         return start(self, clock, boot_id)
 

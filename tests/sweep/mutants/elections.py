@@ -15,6 +15,8 @@ from lockstep.broker.replication.following import Following
 from lockstep.broker.replication.serving import ReplicaServer
 from lockstep.broker.running import RunningBroker
 from lockstep.broker.store.log.log_writer import LogWriter
+from lockstep.broker.store.log.store_clock import StoreClock
+from lockstep.runtime.clock import Clock
 from lockstep.runtime.daemon import Tasks
 from sweep.mutants.registry import Patches, mutant
 
@@ -165,3 +167,17 @@ def a_deposed_master_confirms_at_its_end(patch: Patches) -> None:
             during.undo()
 
     patch.set(Broker, "_step_down", confirming)
+
+
+@mutant(
+    "failover",
+    aimed="tests/unit/testing/test_broker_copies.py::test_delay_is_kept_over_a_failover_to_a_machine_with_another_wall_clock",
+)
+def an_elected_copy_believes_its_wall_clock(patch: Patches) -> None:
+    """A copy that is elected continues the clock of its master: a wall clock that differs makes no delayed message early or late."""
+    start = StoreClock.start
+
+    def believe(self: StoreClock, clock: Clock, boot_id: str, ahead_ms: int | None = None) -> int:
+        return start(self, clock, boot_id)
+
+    patch.set(StoreClock, "start", believe)

@@ -1,6 +1,8 @@
 """TestCluster(replicas=…): a broker is lost, its replica is promoted, and handlers go on over it."""
 
+import asyncio
 from collections.abc import Callable, Coroutine
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -119,3 +121,32 @@ async def test_cluster_without_replicas_has_nothing_to_promote(lockstep_cluster:
         await lockstep_cluster.lose("worker")
     with pytest.raises(ConfigError, match="10 replicas of each: 1 to 9, 1 to 26 and 0 to 9 are possible"):
         TestCluster(replicas=10)
+
+
+@pytest.mark.parametrize("ahead_s", [-3_600, 3_600])
+@pytest.mark.lockstep(brokers=1, replicas=1, ha=True, seeds=2)
+async def test_delay_is_kept_over_a_failover_to_a_machine_with_another_wall_clock(lockstep_cluster: TestCluster, ahead_s: int) -> None:
+    cluster, handled = lockstep_cluster, asyncio.Event()
+
+    async def main() -> None:
+        consumer = PushConsumer("billing", nameserver=cluster.nameserver)
+        consumer.subscribe("orders")
+
+        @consumer.orderly
+        async def listen(messages: Any, context: Any) -> None:
+            handled.set()
+
+        async with consumer:
+            await consumer.wait_closed()
+
+    await cluster.create_topic("orders")
+    await cluster.start("worker", main)
+    cluster.set_wall_clock("broker-a-replica-1", ahead_seconds=ahead_s)
+    async with Producer("shop", nameserver=cluster.nameserver) as producer:
+        await cluster.replicated("broker-a")
+        await producer.send(Message("orders", b"later"), delay=timedelta(seconds=30))
+        sent_s = cluster.now
+        await cluster.lose("broker-a")
+        assert await cluster.elected("broker-a") == "broker-a-replica-1"
+        await handled.wait()
+    assert 29.9 < cluster.now - sent_s < 35
