@@ -174,11 +174,12 @@ class RunningReplica:
 
     @property
     def master(self) -> str:
-        """The address of the master, by the register or by the settings."""
-        if self.standing is None:
-            assert self._config.replica_of is not None
-            return self._config.replica_of
-        return self.standing.master or self.addresses[INTERNAL_LISTENER]
+        """The address of the master, by the register or by the settings; the own one as long as the register has not said it."""
+        return self._known_master or self.addresses[INTERNAL_LISTENER]
+
+    @property
+    def _known_master(self) -> str | None:
+        return self._config.replica_of if self.standing is None else self.standing.master
 
     async def _stand(self, standing: Standing) -> None:
         """Become the master when this copy is elected. If its store has to be mended first, the register goes on naming it meanwhile."""
@@ -217,9 +218,8 @@ class RunningReplica:
 
     def _refuse(self, endpoint: Endpoint) -> Exception:
         """Return the error for what only a master does. It names the master that is followed now, where its address is the one to use."""
-        known = self.standing is None or self.standing.master is not None
         words = f"{self.addresses.get(INTERNAL_LISTENER)} is a replica of broker {self._config.name}; its master is "
-        words += self.master if known else "not known yet"
+        words += self._known_master or "not known yet"
         master = None if self._following is None or endpoint.listener != INTERNAL_LISTENER else self._following.master
         return NotLeaderError(words) if master is None else NotLeaderError(words, address=master.address, term=master.term)
 
@@ -476,7 +476,7 @@ class RunningReplica:
             may_have_forgotten=member.forgot and (following is None or not following.has_everything),
             complete=member.complete,
             following=following is not None and following.master is not None,
-            master=self.master,
+            master=self._known_master or "",
             trouble=self._trouble(),
             known=known,
             was=tuple(member.was),
@@ -511,7 +511,9 @@ class RunningReplica:
         status = self.status()
         if status.trouble:
             return (status.trouble,)
-        return () if status.following else (f"it does not follow its master {self.master}",)
+        if status.following:
+            return ()
+        return (f"it does not follow its master {status.master}" if status.master else "it does not know its master yet",)
 
     async def _promote(self, force: bool) -> None:
         """Make this store one of a master, durably. Raises ServiceNotAvailableError if that would lose something, unless `force`."""

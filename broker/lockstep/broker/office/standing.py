@@ -94,6 +94,8 @@ class Standing:
         """`address` returns where others reach this copy. `security`: of the connections to other copies."""
         self._security = security
         self._unclean = False
+        self._waits = ""
+        """Why nobody can be elected, as it was logged last; empty if somebody can be."""
         self._host = host
         self._office = office
         self._name = name
@@ -175,12 +177,17 @@ class Standing:
                     if self._office.entry is not None and self._office.entry.term != term:
                         look_ms = now_ms  # another copy was faster: it is followed at once
                 except (RegisterError, OfficeError) as error:
-                    log_limited(log, "error", "office.waits", error=str(error), then="nobody is elected, and nothing is cut, meanwhile")
+                    self._note_waits(str(error))
             try:
                 async with asyncio.timeout(TICK_S):
                     await self._wake.wait()
             except TimeoutError:
                 pass
+
+    def _note_waits(self, why: str) -> None:
+        if why != self._waits:
+            self._waits = why
+            log_limited(log, "error", "office.waits", error=why, then="nobody is elected, and nothing is cut, meanwhile")
 
     async def _consider(self, copy: Copy, lost: bool) -> Tenure | None:
         own, entry = copy.own(), self._office.entry
@@ -189,8 +196,9 @@ class Standing:
         if unclean:
             return await self._rule_alone(own, entry, "unclean")
         if verdict.step is Step.WAIT or entry is None:
-            log_limited(log, "error", "office.waits", error=verdict.why, then="nobody is elected, and nothing is cut, meanwhile")
+            self._note_waits(verdict.why)
             return None
+        self._waits = ""
         if verdict.step is Step.FOLLOW:
             master = entry.replicas[entry.master]
             if master != self.master:
