@@ -153,6 +153,9 @@ async def test_nobody_is_elected_while_master_and_register_are_down(copies: Copi
     status = await copies.status(replica)
     assert status is not None
     assert (status.role, status.term) == ("replica", term)
+    for command in (("doctor",), ("cluster",), ("top", "--once"), ("ha", "show", "broker-a"), ("why", "billing")):
+        _, out, error = await cluster.started_command(*command)
+        assert "nobody can be elected" in out + error, command
     back_us = now_us()
     await copies.register.start()
     assert await copies.until_elected(term) == replica

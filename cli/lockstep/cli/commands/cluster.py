@@ -8,6 +8,7 @@ from lockstep.cli.options import DEFAULT_CLUSTER, JsonOption, NameserverOption, 
 from lockstep.cli.render import print_json, print_table
 from lockstep.cli.reporter import admin_client
 from lockstep.operations.admin_client import gather_results
+from lockstep.operations.brokers.replica_query import find_unserved
 from lockstep.protocol.bodies import BrokerAddress
 from lockstep.runtime.connections.cluster_address import ClusterAddress
 
@@ -25,10 +26,12 @@ async def _cluster(nameserver: ClusterAddress, as_json: bool) -> None:
     admin = admin_client(nameserver)
     brokers = await admin.brokers()
     results = await gather_results({broker.name: admin.group_status(broker, None) for broker in brokers})
+    unserved = {name: finding.problem for name, finding in (await find_unserved(admin, brokers, results.failed)).items()}
+    failed = {**results.failed, **unserved}
     copies = (await gather_results({broker.name: admin.copy_status(broker.address) for broker in brokers if broker.registered})).values
     in_set = {name: sum(each.in_set for each in copy.replicas) for name, copy in copies.items()}
     named = Counter(name for layout in (await admin.layouts()).values() for name in layout.brokers)
-    states = {broker.name: broker_state(broker, named[broker.name]) for broker in brokers}
+    states = {broker.name: "not serving" if broker.name in unserved else broker_state(broker, named[broker.name]) for broker in brokers}
     unknown = {name: lost(count) for name, count in sorted(named.items()) if name not in states}
     if as_json:
         lines = [
@@ -40,7 +43,7 @@ async def _cluster(nameserver: ClusterAddress, as_json: bool) -> None:
                 "state": states[broker.name],
                 "term": broker.term,
                 "reached": broker.name in results.values,
-                "failure": results.failed.get(broker.name),
+                "failure": failed.get(broker.name),
                 "replicas": len(copies[broker.name].replicas) if broker.name in copies else None,
                 "replicas_in_set": in_set.get(broker.name),
             }
@@ -51,7 +54,7 @@ async def _cluster(nameserver: ClusterAddress, as_json: bool) -> None:
         return
     replicas = {name: f"{in_set[name]} of {len(copy.replicas)}" for name, copy in copies.items() if copy.replicas}
     rows: list[tuple[object, ...]] = [
-        (broker.cluster, name, broker.address, states[name], results.failed.get(name, "yes"), broker.term, replicas.get(name))
+        (broker.cluster, name, broker.address, states[name], failed.get(name, "yes"), broker.term, replicas.get(name))
         for broker in brokers
         for name in (broker.name,)
     ]

@@ -21,7 +21,8 @@ def doctor_command(
     security: Annotated[str | None, typer.Option(metavar="FILE", help="A file of users to check too.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the cluster from this machine: nameservers, addresses, clocks, disks, broker names, group members, certificates, users.
+    """Check the cluster from this machine: nameservers, addresses, clocks, disks, broker names, copies of logs and their
+    registers, group members, certificates, users.
 
     Each problem is printed with the next step. Exit 1 if there is any."""
     run(_doctor(nameserver, security, as_json))

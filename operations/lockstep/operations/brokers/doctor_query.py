@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from lockstep.operations.admin_client import AdminClient, gather_results
 from lockstep.operations.brokers import diagnosis, security_checks
 from lockstep.operations.brokers.diagnosis import Finding
-from lockstep.operations.brokers.replicas import check_replicas
+from lockstep.operations.brokers.ha_report import check_register, why_unserved
+from lockstep.operations.brokers.replica_query import read_copies
+from lockstep.operations.brokers.replicas import LogCopy, check_replicas, of_broker
 from lockstep.operations.brokers.security_checks import SecuredServer
 from lockstep.operations.groups.group_query import read_groups
 from lockstep.protocol.bodies import BrokerAddress
@@ -34,8 +36,9 @@ async def examine(admin: AdminClient, users: tuple[str, Users] | None = None) ->
                 brokers[broker.name] = broker
     layouts = await _layouts(admin)
     named = Counter(name for layout in layouts.values() for name in layout.brokers)
+    copies = await read_copies(admin) if brokers else []
     for name in sorted(brokers):
-        findings += await _check_broker(admin, brokers[name], named.get(name, 0))
+        findings += await _check_broker(admin, brokers[name], named.get(name, 0), of_broker(copies, name))
     findings += [diagnosis.check_unknown_broker(name, count) for name, count in sorted(named.items()) if brokers and name not in brokers]
     if any(broker.registered for broker in brokers.values()):
         findings += await _check_groups(admin, [broker for broker in brokers.values() if broker.registered], layouts)
@@ -82,17 +85,18 @@ async def _layouts(admin: AdminClient) -> dict[str, TopicLayout]:
         return {}
 
 
-async def _check_broker(admin: AdminClient, broker: BrokerAddress, topic_count: int) -> list[Finding]:
+async def _check_broker(admin: AdminClient, broker: BrokerAddress, topic_count: int, copies: Sequence[LogCopy]) -> list[Finding]:
+    register = [*check_register(broker.name, copies)]
+    if (absent := why_unserved(broker.name, copies)) is not None:
+        return [absent, *register]
     clock = admin.host.clock
     began_ms = clock.monotonic_ms()
     results = await gather_results({broker.name: admin.broker_status(broker)} if broker.registered else {})
     took_ms = clock.monotonic_ms() - began_ms
     status, reason = results.values.get(broker.name), results.failed.get(broker.name, "")
     found = diagnosis.check_broker(broker, status, reason, clock.wall_ms(), took_ms, topic_count)
-    copies = await gather_results({broker.name: admin.copy_status(broker.address)} if status is not None else {})
-    for master in copies.values.values():
-        found += check_replicas(f"{broker.name} {broker.address}", master)
-    return found
+    masters = [each.master for each in copies if each.master is not None]
+    return found + [each for master in masters[:1] for each in check_replicas(f"{broker.name} {broker.address}", master)] + register
 
 
 async def _check_groups(admin: AdminClient, brokers: list[BrokerAddress], layouts: Mapping[str, TopicLayout]) -> list[Finding]:

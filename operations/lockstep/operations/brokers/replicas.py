@@ -35,6 +35,11 @@ class LogCopy:
         return self.status.role if self.status is not None else "replica" if self.standing is not None else None
 
     @property
+    def has_register(self) -> bool:
+        """Return whether it answers and takes part in elections."""
+        return self.status is not None and self.status.register is not None
+
+    @property
     def in_set(self) -> bool | None:
         """Return whether what is confirmed waits for this replica, None for a master and if no master says it."""
         return None if self.role == MASTER or self.standing is None else self.standing.in_set
@@ -82,7 +87,7 @@ class LogCopy:
             if master is not None and master.term > status.term:
                 found.append(f"another master has the later term {master.term}: stop this one")
         elif not status.following:
-            found.append(f"does not follow {status.master}")
+            found.append(f"does not follow {status.master}" if status.master else "knows no master")
         elif master is not None and standing is None:
             found.append("its master does not know it")
         if status.may_have_forgotten:

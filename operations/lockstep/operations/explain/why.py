@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from shlex import quote
 
+from lockstep.operations.brokers.diagnosis import Finding
 from lockstep.operations.explain.why_filter import Unmatched
 from lockstep.operations.groups.group_report import GroupReport, MemberLine, QueueLine, forget_command
 from lockstep.operations.text import format_duration
@@ -100,6 +101,8 @@ class Facts:
     """Why the broker refuses sends; None if it does not."""
     unmatched: Unmatched | None = None
     """The subscription of the queue's topic, if it matches none of the last messages."""
+    unserved: Finding | None = None
+    """Why no copy of the broker serves; None if one does, or none says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +231,9 @@ def _member(report: GroupReport, client_id: str | None) -> MemberLine | None:
 
 def _unknown(report: GroupReport, facts: Facts) -> Iterator[Cause]:
     line = facts.line
-    if not line.reached:
+    if facts.unserved is not None:
+        yield Cause("broker_unserved", f"broker {line.broker} {facts.unserved.problem}", facts.unserved.step)
+    elif not line.reached:
         yield Cause("broker_unreached", f"broker {line.broker} can't be reached from here", "run `lockstep doctor`: it says why")
     else:
         yield Cause(

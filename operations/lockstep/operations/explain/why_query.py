@@ -8,6 +8,8 @@ from math import inf
 from typing import Any
 
 from lockstep.operations.admin_client import AdminClient, by_name, gather_results
+from lockstep.operations.brokers.replica_query import find_unserved
+from lockstep.operations.errors import OperationError
 from lockstep.operations.explain.why import Explanation, Facts, MemberReport, QueueState, asked_member, explain, has_progress, state_of
 from lockstep.operations.explain.why_filter import find_unmatched
 from lockstep.operations.groups.group_query import read_group, unknown_group
@@ -67,14 +69,14 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
     async with admin.keep_connections():
         first, first_results = await read_group(admin, group)
         if first is None:
-            raise unknown_group(group, first_results.failed)
+            raise await _unknown(admin, group, first_results.failed)
         clock = admin.host.clock
         began_ms = clock.monotonic_ms()
         await asyncio.sleep(LOOKS_APART_MS / 1000)
         second, results = await read_group(admin, group)
         between_ms = clock.monotonic_ms() - began_ms
         if second is None:
-            raise unknown_group(group, results.failed)
+            raise await _unknown(admin, group, results.failed)
         brokers = by_name(await admin.brokers())
         earlier = {line.queue: line for line in first.queues if has_progress(line)}
         lines = [line for line in second.queues if wanted(line)]
@@ -93,6 +95,7 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
         parked, statuses, unmatched = await asyncio.gather(
             _parked(admin, group, chosen), _statuses(admin, chosen, brokers), find_unmatched(admin, results.values, chosen, brokers)
         )
+        unserved = await find_unserved(admin, brokers.values(), results.failed)
     explanations = [
         explain(
             second,
@@ -107,6 +110,7 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
                 members=members,
                 parked=tuple(each.row for each in parked if each.queue == line.queue),
                 unmatched=unmatched.get(line.queue),
+                unserved=unserved.get(line.broker),
                 disk_refusal=statuses[line.broker].disk_refusal if line.broker in statuses else None,
             ),
         )
@@ -114,6 +118,12 @@ async def diagnose(admin: AdminClient, group: str, wanted: Callable[[QueueLine],
     ]
     missed = {name: f"it did not respond to the first of two looks: {why}" for name, why in first_results.failed.items()}
     return Diagnosis(tuple(explanations), states, {**missed, **results.failed})
+
+
+async def _unknown(admin: AdminClient, group: str, failed: Mapping[str, str]) -> OperationError:
+    """Return the error for a group that no broker has reported, some because they do not serve."""
+    unserved = await find_unserved(admin, await admin.brokers(), failed)
+    return unknown_group(group, {**failed, **{name: f"{finding.problem}. Next: {finding.step}" for name, finding in unserved.items()}})
 
 
 def _choose(lines: Sequence[QueueLine], states: Mapping[MessageQueue, QueueState]) -> list[QueueLine]:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from lockstep.dashboard.known_copies import KnownCopies
-from lockstep.operations.brokers.replica_query import read_copies
+from lockstep.operations.brokers.ha_report import check_register, sentences, why_unserved
+from lockstep.operations.brokers.replica_query import find_unserved, read_copies
 from lockstep.operations.brokers.replicas import LogCopy, check_replicas
 from lockstep.operations.changes.replica_promote import expected_loss, lacking
 from lockstep.operations.progress import Reporter
-from lockstep.protocol.bodies import BrokerAddress, ReplicaStanding, ReplicaStatus
+from lockstep.protocol.bodies import BrokerAddress, RegisterStanding, ReplicaStanding, ReplicaStatus
 from lockstep.protocol.errors import TransportError
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
@@ -28,7 +29,9 @@ class FakeAdmin:
 
     reporter = Reporter()
 
-    def __init__(self, copies: dict[str, ReplicaStatus], registered: str | None = A) -> None:
+    def __init__(self, copies: dict[str, ReplicaStatus], registered: str | None = A, others: tuple[str, ...] | None = None) -> None:
+        """`others`: the addresses of copies that nameservers know besides."""
+        self.others = others
         self.copies = copies
         self.registered = registered
 
@@ -39,7 +42,7 @@ class FakeAdmin:
     async def brokers(self) -> tuple[BrokerAddress, ...]:
         if self.registered is None:
             raise TransportError("no nameserver responds")
-        return (BrokerAddress("broker-a", "C", self.registered, True, 7),)
+        return (BrokerAddress("broker-a", "C", self.registered, True, 7, self.others),)
 
     async def copy_status(self, address: str) -> ReplicaStatus:
         if address not in self.copies:
@@ -152,6 +155,131 @@ def test_doctor_names_each_replica_that_is_not_in_the_set(changed: dict[str, Any
     assert (finding.problem is None) == (words is None)
     assert step in finding.step
     assert check_replicas("broker-a", replace(MASTER, replicas=())) == []
+
+
+ENTRY = RegisterStanding("witness://w:1", 400, "", 7, "a" * 16, ("a" * 16, "b" * 16), {"a" * 16: A, "b" * 16: B}, "grown")
+DOWN = replace(ENTRY, read_ms=60_000, unreachable="refused")
+ALONE = replace(ENTRY, in_sync=("a" * 16,))
+OTHERS = replace(ENTRY, address="witness://other:1")
+LOSSY = replace(ENTRY, assumed_loss=True)
+RULES = replace(MASTER, register=ENTRY)
+FOLLOWS = replace(REPLICA, register=ENTRY, known={})
+LEFT = replace(FOLLOWS, following=False)
+"""Its master is gone."""
+UNCLEAN = f"`lockstep ha failover broker-a --to {B} --unclean`"
+
+
+def reading(status: ReplicaStatus, register: RegisterStanding | None, **changed: Any) -> ReplicaStatus:
+    return replace(status, register=register, **changed)
+
+
+@pytest.mark.parametrize(
+    ("copies", "check", "problem", "step"),
+    [
+        ({A: RULES, B: FOLLOWS}, "", "", ""),
+        (
+            {A: RULES, B: reading(FOLLOWS, OTHERS)},
+            "one register",
+            f"{B}: witness://other:1",
+            "same --ha",
+        ),
+        ({A: RULES, B: reading(FOLLOWS, None)}, "one register", f"{B}: none", "same --ha"),
+        (
+            {A: RULES, B: reading(FOLLOWS, DOWN)},
+            "register reached",
+            "register witness://w:1: not reached (refused), last read 60 s ago",
+            "start the register",
+        ),
+        ({A: RULES, B: reading(FOLLOWS, replace(ENTRY, read_ms=9_000))}, "register reached", "last read 9.0 s ago", "start the register"),
+        (
+            {A: reading(MASTER, RegisterStanding("witness://w:1", 9)), B: reading(FOLLOWS, DOWN)},
+            "register entry",
+            "register witness://w:1 has no entry of broker broker-a",
+            f"`lockstep ha failover broker-a --to {A} --unclean --yes`",
+        ),
+        (
+            {A: reading(MASTER, ENTRY, term=8), B: reading(FOLLOWS, ENTRY, term=8)},
+            "register entry",
+            "was set back to term 7, there was a term 8",
+            f"--to {A} --unclean --yes`",
+        ),
+        (
+            {A: reading(MASTER, LOSSY), B: FOLLOWS},
+            "register entry",
+            "term 7 began with an assumed loss",
+            "ha failover",
+        ),
+        ({A: reading(MASTER, ALONE), B: reading(FOLLOWS, ALONE)}, "set of copies", f"Not in it: {B}", "`lockstep ha show broker-a`"),
+        ({A: RULES, B: reading(FOLLOWS, ENTRY, member="d" * 16)}, "set of copies", f"{B} is in the set, and no copy", "start it"),
+    ],
+)
+def test_doctor_checks_the_register_by_each_copy_and_what_it_says(
+    copies: dict[str, ReplicaStatus], check: str, problem: str, step: str
+) -> None:
+    found = [LogCopy("broker-a", at, status.member, status) for at, status in copies.items()]
+    checked = [*check_register("broker-a", found)]
+    problems = {each.check: each for each in checked if each.problem is not None}
+    assert why_unserved("broker-a", found) is None
+    if not check:
+        assert [(each.check, each.where) for each in checked] == [
+            ("one register", "broker-a"),
+            ("register reached", f"broker-a {A}"),
+            ("register reached", f"broker-a {B}"),
+            ("register entry", "broker-a"),
+            ("set of copies", "broker-a"),
+        ]
+    assert check in problems or not (check or problems)
+    if check:
+        assert problem in (problems[check].problem or "")
+        assert step in problems[check].step
+
+
+@pytest.mark.parametrize(
+    ("copies", "problem", "step"),
+    [
+        ({B: LEFT}, f"has no master: {B} is in its set", "wait: it is elected within seconds"),
+        ({B: reading(LEFT, ENTRY, trouble="disk full")}, f"{B} is in its set, but disk full", "its log says why"),
+        ({B: reading(LEFT, ALONE)}, f"only {A} has all that was acknowledged", f"{UNCLEAN} says what would be lost"),
+        (
+            {B: reading(LEFT, DOWN)},
+            "register witness://w:1 is not reached (refused), last read 60 s ago; without it nobody can be elected",
+            "start the register",
+        ),
+        ({B: reading(LEFT, RegisterStanding("witness://w:1", 9))}, "has no entry of broker broker-a", f"the one that has most: {UNCLEAN}"),
+        (
+            {B: reading(LEFT, ENTRY, term=8), C: reading(LEFT, ENTRY, member="c" * 16)},
+            "was set back to term 7, there was a term 8",
+            f"the one that has most: {UNCLEAN}",
+        ),
+        (
+            {B: reading(LEFT, ENTRY, member="d" * 16, was=("a" * 16, "b" * 16))},
+            "all copies of its set may lack what they had acknowledged",
+            "start all other copies",
+        ),
+        ({B: reading(LEFT, None)}, f"has no master that answers; {B} has a copy", f"`lockstep replica promote {B}`"),
+        (
+            {A: reading(MASTER, DOWN, replicas=(replace(STANDING, silent_ms=4_000),))},
+            f"has a master at {A} that reaches neither its register witness://w:1 nor {B}",
+            "start the register, or the copy",
+        ),
+        ({A: reading(MASTER, DOWN)}, None, ""),
+        ({A: reading(MASTER, ENTRY, replicas=(replace(STANDING, silent_ms=4_000),))}, None, ""),
+        ({B: FOLLOWS}, None, ""),  # its master runs, and can't be reached from here
+        ({}, None, ""),
+    ],
+)
+async def test_copies_of_a_broker_that_does_not_serve_say_why(copies: dict[str, ReplicaStatus], problem: str | None, step: str) -> None:
+    admin = FakeAdmin(copies, others=(B, C))
+    unserved = await find_unserved(admin, await admin.brokers(), {"broker-a": "refused"})  # type: ignore[arg-type]
+    assert bool(unserved) == (problem is not None)
+    for finding in unserved.values():
+        assert problem is not None
+        assert problem in (finding.problem or "")
+        assert step in finding.step
+        if all(status.register for status in copies.values()):
+            said = sentences("broker-a", await read_copies(admin))  # type: ignore[arg-type]
+            assert said[-1] == f"broker broker-a {finding.problem}. Next: {finding.step}"
+    assert await find_unserved(admin, await admin.brokers(), ()) == {}  # type: ignore[arg-type]
 
 
 OTHER = LogCopy("broker-a", C, "c" * 16, replace(REPLICA, member="c" * 16, end=3_000))

@@ -4,7 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from lockstep.operations.explain.why import Explanation, Facts, QueueState, asked_member, explain, has_progress, key_explanation, state_of
+from lockstep.operations.brokers.diagnosis import Finding
+from lockstep.operations.explain.why import (
+    Cause,
+    Explanation,
+    Facts,
+    QueueState,
+    asked_member,
+    explain,
+    has_progress,
+    key_explanation,
+    state_of,
+)
 from lockstep.operations.explain.why_query import Diagnosis
 from lockstep.operations.explain.why_text import diagnosis_lines
 from lockstep.operations.groups.group_report import QueueLine, report
@@ -191,6 +202,8 @@ def test_broker_that_was_not_reached_is_the_cause() -> None:
     assert (found.state, found.summary) == (QueueState.UNKNOWN, f"{QUEUE} of group {GROUP} is not known")
     assert found.because is not None
     assert found.because.name == "broker_unreached"
+    found = explain(made, Facts(made.queues[0], unserved=Finding("master", BROKER, "has no master: its register is down", "start it")))
+    assert found.because == Cause("broker_unserved", f"broker {BROKER} has no master: its register is down", "start it")
 
 
 def test_call_of_an_earlier_grant_has_no_offset() -> None:
