@@ -11,8 +11,9 @@ from lockstep.dashboard.lanes import group_lanes
 from lockstep.dashboard.queues import HIGHEST_SHOWN, ShownGroup, group_queues, heat, lags
 from lockstep.operations.brokers.delays import delay_report, due_name
 from lockstep.operations.brokers.diagnosis import Finding
+from lockstep.operations.brokers.ha_report import sentences
 from lockstep.operations.brokers.rates import GroupRates, TopicRates, groups_of_topic
-from lockstep.operations.brokers.replicas import LogCopy
+from lockstep.operations.brokers.replicas import LogCopy, of_broker
 from lockstep.operations.brokers.settings_query import ClusterSettings
 from lockstep.operations.groups.group_history import hand_overs, summary
 from lockstep.operations.pictures.due import due_picture
@@ -69,6 +70,7 @@ def cluster(watch: Watch, answer: CachedResult[list[Finding]], copies: CachedRes
         "addresses": addresses,
         "overviews": overviews,
         "copies": copies.value or [],
+        "registers": registers(copies.value or []),
         "tiles": [
             _tile(watch, "Stored", "messages per second, last hour", "in", found.total(lambda each: each.stored_s)),
             _tile(watch, "Consumed", "messages per second, last hour", "out", found.total(lambda each: each.given_s)),
@@ -80,6 +82,12 @@ def cluster(watch: Watch, answer: CachedResult[list[Finding]], copies: CachedRes
         "attention_left": max(0, len(attention) - ROWS),
         **doctor(answer),
     }
+
+
+def registers(copies: Sequence[LogCopy]) -> dict[str, list[str]]:
+    """Return broker → what its register says in sentences, of those that have one."""
+    names = dict.fromkeys(each.broker for each in copies if each.has_register)
+    return {name: sentences(name, of_broker(copies, name)) for name in names}
 
 
 def topics(watch: Watch, names: CachedResult[tuple[str, ...]], query: Mapping[str, str]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from lockstep.dashboard.changes.outcomes import KEPT_MAX, Outcomes, PlanOutcome
 from lockstep.operations.brokers.replicas import LogCopy, copies
 from lockstep.operations.changes import catalogue
 from lockstep.operations.watch.cache import Cache
-from lockstep.protocol.bodies import ReplicaStanding
+from lockstep.protocol.bodies import RegisterStanding, ReplicaStanding
 from lockstep.protocol.errors import TopicNotExistError
 from lockstep.runtime.host import Host
 from lockstep.testing import TestCluster
@@ -643,5 +643,15 @@ async def test_copies_of_logs_are_listed_with_their_changes_once_a_broker_has_a_
             "/changes/replica-promote?address=192.0.2.2%3A10911",
             f"/changes/replica-forget?broker={broker.name}&member={'c' * 16}",
         ]
+        register = RegisterStanding("witness://192.0.2.9:9878", 400, "", 7, "b" * 16, ("b" * 16,), {"b" * 16: "192.0.2.2:10911"}, "elected")
+        found = copies({"192.0.2.2:10911": replace(replica, term=7, following=False, trouble="", register=register)}, {}, {})
+        await cluster.advance(seconds=10)
+        await get(on.dashboard.app, "/")
+        await cluster.advance(seconds=1)
+        page = checked(await get(on.dashboard.app, "/"))
+        assert f"Register of {broker.name} register witness://192.0.2.9:9878: reached" in page.text
+        assert f"broker {broker.name} has no master: 192.0.2.2:10911 is in its set. Next: wait" in page.text
+        links = [link for link in page.links if "/changes/replica-" in link or "/changes/ha-" in link]
+        assert links == [f"/changes/ha-failover?broker={broker.name}"]
         assert "knows no replica" in await on.planned("replica-forget", broker=broker.name, member="c" * 16)
         assert f"is the master of broker {broker.name} already" in await on.planned("replica-promote", address=broker.address)
