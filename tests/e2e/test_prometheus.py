@@ -21,8 +21,8 @@ LOOK_S = 0.2
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SECONDS = {"$__rate_interval": "5s", "$group": ".*", "$topic": ".*"}
 """What Grafana puts in for its variables."""
-RARE = ("lockstep_parked", "lockstep_replica")
-"""Metrics that have no series while no key is parked, and of brokers without replicas."""
+RARE = ("lockstep_parked", "lockstep_replica", "lockstep_register_")
+"""Metrics that have no series while no key is parked, and of brokers without replicas or a register."""
 
 
 def panels() -> list[str]:

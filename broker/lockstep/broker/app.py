@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lockstep.broker.advertise import advertise
 from lockstep.broker.config import BrokerConfig
-from lockstep.broker.figures.replica_metrics import render_replica
+from lockstep.broker.figures.replica_metrics import render_replica, render_starting
 from lockstep.broker.office.beginning import begin_under_register
 from lockstep.broker.office.office import DeposedError, Office
 from lockstep.broker.office.opening import RegisterUrl, open_register
@@ -217,7 +217,9 @@ class Broker:
         await self._watch.begin(self._tasks, replica.server.renew)
         admin = {} if self.admin_port is None else {ADMIN: self.admin_port.address}
         address = replica.addresses[INTERNAL_LISTENER]
-        announce("broker.started", name=config.name, address=address, listeners=replica.addresses, replica_of=replica.master, **admin)
+        announce(
+            "broker.started", name=config.name, address=address, listeners=replica.addresses, replica_of=replica.status().master, **admin
+        )
 
     def _promoted(self, tenure: Tenure | None) -> None:
         """Go on as a master: the store says so already."""
@@ -290,6 +292,8 @@ class Broker:
         if self._replica is not None:
             return Health(unready=self._replica.unready_reasons())
         if self._running is None or not self._running.is_open:
+            if self._office is not None and self._office.unreachable:
+                return Health(unready=(f"starting: its register has not answered: {self._office.unreachable}",))
             read_to = 0 if self._store is None else self._store.reading.position
             return Health(
                 unready=(f"starting: the store is recovering (log read to {read_to}), or no nameserver has accepted the broker yet",)
@@ -306,7 +310,7 @@ class Broker:
         if self._replica is not None:
             return await render_replica(self.config, self._replica.status(), self._replica.server, self._audit)
         if self._running is None or not self._running.is_open:
-            return b""
+            return b"" if self._office is None else await render_starting(self.config, self._office.standing())
         return await self._running.render_metrics()
 
     def _fail(self, error: BaseException) -> None:

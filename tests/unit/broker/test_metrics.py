@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from lockstep.broker.app import Broker
+from lockstep.broker.config import BrokerConfig
+from lockstep.broker.figures.replica_metrics import render_starting
 from lockstep.broker.store import Store
 from lockstep.nameserver.app import Nameserver
 from lockstep.nameserver.config import NameserverConfig
-from lockstep.protocol.bodies import LockItem, SyncBody, SyncItem
+from lockstep.protocol.bodies import LockItem, RegisterStanding, SyncBody, SyncItem
 from lockstep.protocol.codec.msgpack_body import encode_body
 from lockstep.protocol.codes import RequestCode
 from lockstep.protocol.headers.clients import UnregisterClientHeader
@@ -117,6 +119,22 @@ async def test_message_age_does_not_grow_when_the_clock_is_set_forward(tmp_path:
         broker._store.follow_clock()
         found = await scrape(broker)
         assert 0 <= found['rocketmq_consumer_lag_latency{consumer_group="g",topic="orders"}'] < YEAR_MS
+
+
+async def test_waiting_copy_exports_what_its_register_says() -> None:
+    found = []
+    for register in (
+        RegisterStanding("witness://w:1", None, "refused"),
+        RegisterStanding("witness://w:1", 40),
+        RegisterStanding("witness://w:1", 4_000, "refused", 7, "a"),
+    ):
+        text = (await render_starting(BrokerConfig(), register)).decode()
+        found.append(dict(re.findall(r"^lockstep_(?:register_)?(\w+)\{.* (\S+)$", text, re.MULTILINE)))
+    assert found == [
+        {"role": "1.0", "reached": "0.0"},
+        {"role": "1.0", "reached": "1.0", "term": "0.0"},
+        {"role": "1.0", "reached": "0.0", "term": "7.0"},
+    ]
 
 
 async def test_disk_error_omits_only_the_metrics_that_read_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
