@@ -352,7 +352,8 @@ class RunningReplica:
     async def _begin_anew(self, directory: StoreDirectory, why: str) -> None:
         if why:
             log_limited(log, "warning", "replica.begins_anew", master=self.master, why=why)
-        self._become_another()
+        if not self._copy_identity.installing:  # else it has acknowledged nothing under its id
+            self._become_another()
         await remove_store(self._host, directory, self._copy_identity)
         self._copy_identity = replace(self._copy_identity, installing=True, cut_to=None, complete=False, confirmed=0)
 

@@ -192,8 +192,8 @@ class Following:
                 try:
                     if self._is_halted:
                         continue
-                    self.on_heard()
                     reply = await present(endpoint, self._header(), self._state.terms)
+                    self.on_heard()  # not before: the system accepts connections for a process that stands still
                     if reply.action != PartingAction.FOLLOW:
                         return reply
                     self.master = Master(address, reply.member, reply.term)

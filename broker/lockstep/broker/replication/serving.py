@@ -227,8 +227,11 @@ class ReplicaServer:
 
     def _connect(self, endpoint: Endpoint, header: ReplicaFollowHeader, position: int) -> None:
         now_ms = self._host.clock.boot_ms()
+        known = self.replicas.replicas
+        # A replica that has drawn another id is at the place of the one that it was.
+        former = {member for member, each in known.items() if each.address == header.address and member != header.member}
         for number, session in list(self._sessions.items()):
-            if session.member == header.member and number != endpoint.id:
+            if session.member in {header.member, *former} and number != endpoint.id:
                 # It has connected again, or this is an earlier attempt of its that arrives late: then it connects at once.
                 del self._sessions[number]
                 session.endpoint.abort("the replica has connected again")
@@ -236,10 +239,7 @@ class ReplicaServer:
             endpoint.on_close.append(self._closed)
         self._sessions[endpoint.id] = _Session(endpoint, header.member, position)
         self._forgotten.discard(header.member)
-        # A replica that has drawn another id is at the place of the one that it was.
-        for member, replica in list(self.replicas.replicas.items()):
-            if replica.address == header.address and member != header.member and self.replicas.forget(member, now_ms):
-                self._forgotten.add(member)
+        self._forgotten |= {member for member in former if self.replicas.forget(member, now_ms)}
         self.replicas.connected(header.member, header.address, now_ms)
         self._record_replicas()
         log_limited(log, "info", "replica.connected", replica=header.address, member=header.member, peer=endpoint.peer, end=header.end)
@@ -384,7 +384,8 @@ class ReplicaServer:
         before = self.copy_identity.members
         await self._wait_certain()
         await self._store_members(members)
-        self.copy_identity = without(with_set(self.copy_identity, members), self._forgotten)
+        async with self._saving:  # not while a file is written from the identity of before
+            self.copy_identity = without(with_set(self.copy_identity, members), self._forgotten)
         await self._wait_certain()
         self.replicas.set_stored()
         for session in list(self._sessions.values()):

@@ -133,12 +133,14 @@ async def test_connection_of_a_replica_that_another_one_of_it_replaces_is_cut_so
     """While packets were lost it has tried in vain. Now its attempts arrive, and the last one may have followed already."""
     master, cut = Master(), list[int]()
 
-    def connect(number: int) -> None:
+    def connect(number: int, member: str = "a") -> None:
         endpoint = SimpleNamespace(id=number, peer="p", on_close=[], abort=lambda _: cut.append(number))
-        master.server._connect(cast(Any, endpoint), ReplicaFollowHeader("broker-a", "c", "store", "a", "there", 7, 7, "1"), 7)
+        master.server._connect(cast(Any, endpoint), ReplicaFollowHeader("broker-a", "c", "store", member, "there", 7, 7, "1"), 7)
 
     connect(2)
     connect(1)
     assert (cut, list(master.server._sessions)) == ([2], [1])
     connect(3)
     assert (cut, list(master.server._sessions)) == ([2, 1], [3])
+    connect(4, "b")
+    assert (cut, list(master.server._sessions)) == ([2, 1, 3], [4]), "it has lost its power, and is another member"
