@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lockstep.broker.office.opening import RegisterUrl, open_register
-from lockstep.broker.office.register import Entry, Register, RegisterUnreachableError
+from lockstep.broker.office.register import Entry, Register, RegisterUnreachableError, Version
 from lockstep.runtime.connections.address import format_address
 from lockstep.runtime.connections.http_client import HttpClient
 from lockstep.runtime.host import Host
@@ -32,6 +32,26 @@ def entry(number: int = 1, *, member: str = MEMBERS[0], **more: Any) -> Entry:
     """Return an entry, another one for each number."""
     replicas = {each: f"10.0.0.{place}:10911" for place, each in enumerate(MEMBERS, 1)}
     return Entry("log", number, member, MEMBERS, replicas, f"{member}-{number}", "elected", **more)
+
+
+class MemoryRegister:
+    """A register in memory."""
+
+    def __init__(self, first: Entry | None = None) -> None:
+        self.value = first
+        self.version = 0 if first is None else 1
+
+    async def read(self) -> tuple[Entry | None, Version]:
+        return self.value, self.version
+
+    async def swap(self, version: Version, entry: Entry) -> bool:
+        if version != self.version:
+            return False
+        self.value, self.version = entry, version + 1
+        return True
+
+    async def close(self) -> None:
+        pass
 
 
 def etcd_program() -> str:

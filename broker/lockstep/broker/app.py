@@ -145,7 +145,7 @@ class Broker:
         self._office = office = Office(host, register, url)
         name, (listen, port) = INTERNAL_LISTENER, config.listeners()[INTERNAL_LISTENER]
         addresses = await advertise({name: f"{listen}:{port}"}, config.advertised(), config.nameservers())
-        tenure = await begin_under_register(host, config, office, addresses[name])
+        tenure = await begin_under_register(host, config, office, addresses[name], self._security.peers)
         if tenure is None:
             await self._start_replica()
         else:
@@ -333,7 +333,8 @@ class Broker:
             await self._stop()
 
     async def _stop(self) -> None:
-        self._gate.closed_because = self._gate.closed_because or "the broker is shutting down"
+        if not self._gate.has_failed:
+            self._gate.closed_because = "the broker is shutting down"
         store, running = self._store, self._running
         if self._replica is not None:
             await self._replica.stop()

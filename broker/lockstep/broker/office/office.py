@@ -35,6 +35,8 @@ class Office:
         self.url = url
         self._register = register
         self._writing = asyncio.Lock()
+        self._writes = 0
+        """Number of the writes that have ended."""
         self.entry: Entry | None = None
         self.version: Version = 0
         self.read_ms: int | None = None
@@ -45,13 +47,16 @@ class Office:
         """Set when the register has another term than this master's."""
 
     async def look(self) -> Entry | None:
-        """Read the entry. Raises RegisterError."""
+        """Read the entry. Raises RegisterError. What was read before the last write ended is not taken over."""
+        writes = self._writes
         try:
-            self.entry, self.version = await self._register.read()
+            entry, version = await self._register.read()
         except RegisterError as error:
             self._note(str(error))
             raise
         self._note("")
+        if writes == self._writes:
+            self.entry, self.version = entry, version
         return self.entry
 
     def _note(self, unreachable: str) -> None:
@@ -76,7 +81,9 @@ class Office:
                 if wanted is None:
                     return None
                 wanted = replace(wanted, write=f"{member}-{self._host.random.below(10**18)}")
-                if await self._swap_surely(version, wanted):
+                is_swapped = await self._swap_surely(version, wanted)
+                self._writes += 1
+                if is_swapped:
                     return wanted
 
     async def _swap_surely(self, version: Version, wanted: Entry) -> bool:

@@ -20,6 +20,8 @@ from lockstep.broker.office.register import Entry
 from lockstep.protocol.errors import LockstepError
 
 RESTORE = "`lockstep ha failover BROKER --to HOST:PORT --unclean`"
+OTHERS_MAX = 32
+"""Copies that are not in the set, in an entry: of more, the first ones are left out."""
 REFUSED_MS = 300
 """How long a member waits to stand when connections to its master are refused."""
 
@@ -87,8 +89,15 @@ def elected(entry: Entry, own: OwnCopy, address: str, term: int) -> Entry | None
     """Return the entry with this copy as the master, None if it is not in the set. The set does not change."""
     if own.member not in entry.in_sync:
         return None
-    replicas = {**entry.replicas, own.member: address}
+    replicas = _kept({**entry.replicas, own.member: address}, entry.in_sync)
     return replace(entry, master=own.member, term=term, why="elected", assumed_loss=_assumes(entry, own), replicas=replicas)
+
+
+def _kept(replicas: dict[str, str], in_sync: Iterable[str]) -> dict[str, str]:
+    """Return those of the known copies that an entry has: the set, and of the others those that came last, so that it has its limit."""
+    others = [member for member in replicas if member not in in_sync]
+    left_out = set(others[:-OTHERS_MAX])
+    return {member: address for member, address in replicas.items() if member not in left_out}
 
 
 def _assumes(entry: Entry, own: OwnCopy) -> bool:
@@ -101,8 +110,8 @@ def _assumes(entry: Entry, own: OwnCopy) -> bool:
 
 def ruling_alone(entry: Entry | None, log: str, member: str, address: str, term: int, why: str) -> Entry:
     """Return the entry with this copy as the master and the only one in the set, and with an assumed loss. `log`: its store id."""
-    replicas = {} if entry is None else entry.replicas
-    return Entry(log, term, member, (member,), {**replicas, member: address}, "", why, assumed_loss=True)
+    replicas = {} if entry is None or entry.log != log else entry.replicas
+    return Entry(log, term, member, (member,), _kept({**replicas, member: address}, (member,)), "", why, assumed_loss=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +142,14 @@ def with_members(entry: Entry, members: Iterable[str], replicas: dict[str, str])
     """Return the entry of the same term with another set, the master's included, and other known copies."""
     in_sync = tuple(sorted({*members, entry.master}))
     why = "grown" if len(in_sync) > len(entry.in_sync) else "shrunk"
-    return replace(entry, in_sync=in_sync, why=why, replicas={**replicas, entry.master: entry.replicas[entry.master]})
+    known = _kept({**replicas, entry.master: entry.replicas[entry.master]}, in_sync)
+    return replace(entry, in_sync=in_sync, why=why, replicas=known)
+
+
+def restored(log: str, term: int, member: str, members: Iterable[str], replicas: dict[str, str], *, assumed_loss: bool) -> Entry:
+    """Return the entry of a master that runs, for a register that has lost it. `members`: of its set, without itself."""
+    in_sync = tuple(sorted({*members, member}))
+    return Entry(log, term, member, in_sync, _kept(replicas, in_sync), "", "restored", assumed_loss)
 
 
 class Silence:
@@ -160,13 +176,14 @@ class Silence:
         if self._was_heard and self._refused_ms is None:
             self._refused_ms = now_ms
 
-    def is_lost(self, now_ms: int, every_ms: int) -> bool:
-        """Return whether the copy may stand. Call it about every `every_ms`: a pause of this process is not a silence of its master."""
-        paused_ms = now_ms - self._looked_ms - every_ms
+    def is_lost(self, now_ms: int, longest_ms: int) -> bool:
+        """Return whether the copy may stand. If the last call was more than `longest_ms` ago, this process was paused for that time: that
+        is no silence of its master."""
+        since_ms = now_ms - self._looked_ms
         self._looked_ms = now_ms
-        if paused_ms > every_ms:
-            self._heard_ms = min(now_ms, self._heard_ms + paused_ms)
+        if since_ms > longest_ms:
+            self._heard_ms = min(now_ms, self._heard_ms + since_ms)
             if self._refused_ms is not None:
-                self._refused_ms = min(now_ms, self._refused_ms + paused_ms)
+                self._refused_ms = min(now_ms, self._refused_ms + since_ms)
         is_refused = self._refused_ms is not None and now_ms - self._refused_ms >= REFUSED_MS
         return is_refused or now_ms - self._heard_ms >= self._silence_ms

@@ -6,7 +6,7 @@ from typing import Any
 
 from lockstep.broker.office.office import LOOK_S, Office
 from lockstep.broker.office.register import Entry, RegisterError
-from lockstep.broker.office.rules import with_members
+from lockstep.broker.office.rules import restored, with_members
 from lockstep.broker.office.standing import Tenure
 from lockstep.broker.tables.send_gate import SendGate
 from lockstep.runtime.daemon import Tasks
@@ -17,6 +17,7 @@ from lockstep.runtime.logs.log_limit import log_limited
 log = get_logger("broker")
 
 TICK_S = 0.25
+SUSPENDED = "the broker can reach neither its replicas nor the register, and may not be the master any more"
 
 
 class Ruling:
@@ -29,7 +30,7 @@ class Ruling:
         self._tasks = tasks
         self._storing = asyncio.Lock()
         self._members = tenure.others
-        """The set that was written last: member id → address, without the master."""
+        """The set that was written last, or is being written: member id → address, without the master."""
         self._host = host
         self._office = office
         self._gate = gate
@@ -47,15 +48,22 @@ class Ruling:
 
     async def store_members(self, members: dict[str, str], known: dict[str, str]) -> None:
         """Return when the register has this set (member id → address, without the master). Never, if another copy is the master by then."""
+        async with self._storing:
+            self._members = members
+            await self._write_members(known)
 
+    async def _store_again(self, known: dict[str, str]) -> None:
+        async with self._storing:
+            await self._write_members(known)
+
+    async def _write_members(self, known: dict[str, str]) -> None:
         def change(entry: Entry | None) -> Entry | None:
+            members = self._members
             return with_members(entry, members, {**known, **members}) if entry is not None and self._is_mine(entry) else None
 
-        async with self._storing:
-            while await self._office.write(self.tenure.member, change) is None:
-                self._judge(self._office.entry)
-                await asyncio.sleep(LOOK_S)
-            self._members = members
+        while await self._office.write(self.tenure.member, change) is None:
+            self._judge(self._office.entry)
+            await asyncio.sleep(LOOK_S)
 
     async def restore(self, members: dict[str, str], known: dict[str, str]) -> bool:
         """Write the entry anew if the register has lost it, or was set back: this is the master all the same. Return whether it was so."""
@@ -65,8 +73,8 @@ class Ruling:
             if entry is not None and (entry.log != tenure.log or entry.term >= tenure.term):
                 return None
             replicas = {**known, **members, tenure.member: self._address()}
-            in_sync = tuple(sorted({*members, tenure.member}))
-            return Entry(tenure.log, tenure.term, tenure.member, in_sync, replicas, "", "restored", tenure.assumed_loss)
+            whose = tenure.log, tenure.term, tenure.member
+            return restored(*whose, members, replicas, assumed_loss=tenure.assumed_loss)
 
         await self._office.look()
         return await self._office.write(tenure.member, change) is not None
@@ -105,7 +113,7 @@ class Ruling:
         """Write the set anew if the register has an older one: whoever left it could be elected, and lacks what was confirmed since."""
         if {*entry.in_sync} != {*self._members, self.tenure.member}:
             log_limited(log, "error", "register.set_back", why="it has an older set of this term", then="the set is written anew")
-            self._tasks.spawn(self.store_members(self._members, entry.replicas), "broker.replica_set")
+            self._tasks.spawn(self._store_again(entry.replicas), "broker.replica_set")
 
     def _judge(self, entry: Entry | None) -> None:
         """Take note of an entry that was read: whether it is still that of this master."""
@@ -116,6 +124,10 @@ class Ruling:
             self._office.deposed.set()
         else:
             why = "it has no entry of this broker" if entry is None else f"it is at term {entry.term}, before that of this master"
+            if entry is not None and entry.log != self.tenure.log:
+                why = (
+                    f"it has the entry of another log, {entry.log[:8]}: another copy was started for the first time while this one was lost"
+                )
             log_limited(log, "error", "register.set_back", why=why, then="nobody is elected, and no replica can join; the rest goes on")
 
     def _suspend(self, unproven_ms: int) -> None:
@@ -125,8 +137,8 @@ class Ruling:
             return
         self._is_suspended = suspended
         if suspended and self._gate.closed_because is None:
-            self._gate.closed_because = "the broker can reach neither its replicas nor the register, and may not be the master any more"
-            log.error("office.suspended", why=self._gate.closed_because)
-        elif not suspended:
+            self._gate.closed_because = SUSPENDED
+            log.error("office.suspended", why=SUSPENDED)
+        elif not suspended and self._gate.closed_because == SUSPENDED:
             self._gate.closed_because = None
             log.warning("office.resumed")

@@ -29,6 +29,10 @@ from lockstep.runtime.security.client_security import NO_SECURITY, ClientSecurit
 log = get_logger("broker")
 
 TICK_S = 0.05
+PAUSED_MS = 100
+"""A tick that takes longer is a pause of this process."""
+LOOKED_MS = 4_000
+"""The same for one in which the register is read, and a roll is called."""
 LOST_LOOK_S = 0.2
 """How often the register is read while the master is lost, and this copy can't stand."""
 
@@ -102,6 +106,7 @@ class Standing:
         self._address = address
         self._wake = asyncio.Event()
         self.silence = Silence(silence_ms, host.clock.boot_ms())
+        self._followed_term = 0
         self.master: str | None = None
         """The address of the master by the register."""
         self.known = asyncio.Event()
@@ -162,13 +167,14 @@ class Standing:
 
     async def follow(self, copy: Copy) -> Tenure:
         """Keep `copy` at the master that the register names, until it is elected. Returns its tenure."""
-        look_ms = self._host.clock.boot_ms()
+        look_ms, longest_ms = self._host.clock.boot_ms(), PAUSED_MS
         while True:
             now_ms = self._host.clock.boot_ms()
-            leaves, lost = self._wake.is_set(), self.silence.is_lost(now_ms, int(TICK_S * 1000))
+            leaves, lost = self._wake.is_set(), self.silence.is_lost(now_ms, longest_ms)
+            longest_ms = PAUSED_MS
             self._wake.clear()
             if leaves or now_ms >= look_ms or (lost and now_ms >= look_ms - (LOOK_S - LOST_LOOK_S) * 1000):
-                look_ms = now_ms + int(LOOK_S * 1000)
+                look_ms, longest_ms = now_ms + int(LOOK_S * 1000), LOOKED_MS
                 try:
                     await self._office.look()
                     term = None if self._office.entry is None else self._office.entry.term
@@ -192,20 +198,21 @@ class Standing:
     async def _consider(self, copy: Copy, lost: bool) -> Tenure | None:
         own, entry = copy.own(), self._office.entry
         unclean, self._unclean = self._unclean and copy.is_whole(), False
-        verdict = first_step(self._name, entry, own)
         if unclean:
             return await self._rule_alone(own, entry, "unclean")
+        verdict = first_step(self._name, entry, own)
         if verdict.step is Step.WAIT or entry is None:
             self._note_waits(verdict.why)
             return None
         self._waits = ""
         if verdict.step is Step.FOLLOW:
-            master = entry.replicas[entry.master]
-            if master != self.master:
-                self.master = master
+            master, was = entry.replicas[entry.master], self.master
+            if (master, entry.term) != (was, self._followed_term):
+                self.master, self._followed_term = master, entry.term
                 self.known.set()
                 self.silence.begin(self._host.clock.boot_ms())
-                copy.redirect(master)
+                if master != was:
+                    copy.redirect(master)
                 return None
             if not lost:
                 return None

@@ -160,7 +160,8 @@ class Store:
     async def recover(self, replay: StateReplay, *, clock_ahead_ms: int | None = None) -> Recovery:
         """Read the log from the last snapshot on, cut an unfinished tail, and pass the state to `replay`.
 
-        `clock_ahead_ms`: the time of the store whose log was copied, minus the boot clock of this machine, if it is known. Raises StoreCorruptError if synced bytes are damaged. Nothing is confirmed before the next `sync`.
+        `clock_ahead_ms`: the time of the store whose log was copied, minus the boot clock of this machine, if it is known.
+        Raises StoreCorruptError if synced bytes are damaged. Nothing is confirmed before the next `sync`.
         """
         recoverer = Recoverer(
             self._config,

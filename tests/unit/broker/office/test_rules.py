@@ -6,6 +6,7 @@ import pytest
 
 from lockstep.broker.office.register import Entry
 from lockstep.broker.office.rules import (
+    OTHERS_MAX,
     REFUSED_MS,
     Called,
     OfficeError,
@@ -16,9 +17,11 @@ from lockstep.broker.office.rules import (
     created,
     elected,
     first_step,
+    restored,
     ruling_alone,
     with_members,
 )
+from lockstep.broker.office.standing import LOOKED_MS
 from support.registers import MEMBERS, entry
 
 A, B, C = MEMBERS
@@ -205,3 +208,26 @@ def test_pause_of_the_copy_itself_is_no_silence_of_its_master(paused_ms: int, re
     rest_ms = watch.lost_after_ms()
     assert rest_ms is not None
     assert rest_ms + 2 * EVERY_MS >= limit_ms - EVERY_MS
+
+
+@pytest.mark.parametrize("step_ms", [310, 1_000, LOOKED_MS])
+def test_time_for_which_a_slow_register_is_waited_for_counts(step_ms: int) -> None:
+    watch, began_ms = Watch(), 1_000
+    watch.silence.heard(began_ms)
+    while not watch.silence.is_lost(watch.now_ms, LOOKED_MS):
+        watch.now_ms += step_ms
+    assert watch.now_ms - began_ms < SILENCE_MS + step_ms
+
+
+def test_entry_keeps_its_limit_however_many_copies_have_come_and_gone() -> None:
+    gone = {f"{number:016x}": f"broker-a-{number}.broker-a-headless.messaging.svc.cluster.local:10911" for number in range(100, 400)}
+    known = {**ENTRY.replicas, **gone}
+    newest = list(gone)[-OTHERS_MAX:]
+    for made in (
+        with_members(ENTRY, ENTRY.in_sync, known),
+        elected(replace(ENTRY, replicas=known), OWN, ADDRESS, 9),
+        ruling_alone(replace(ENTRY, replicas=known), "log", OWN.member, ADDRESS, 9, "unclean"),
+        restored("log", 9, OWN.member, ENTRY.in_sync, known, assumed_loss=False),
+    ):
+        assert made is not None
+        assert Entry.from_json(replace(made, write=f"{OWN.member}-1").to_json()).replicas.keys() == {*made.in_sync, *newest}

@@ -80,7 +80,8 @@ class StoreClock:
         """Continue from the newest reading of the log, by the boot clock. Return by how many ms the clock was set in addition.
 
         If that reading is not of this boot, continue the clock that is `ahead_ms` ahead of the boot clock, if one is given: that of a
-        master on another machine. The result is 0, unless a record of the same boot has a later stamp than the clock now: stamps continue from that one.
+        master on another machine. The result is 0, unless a record of the same clock has a later stamp than the clock now: stamps
+        continue from that one.
         """
         reading, boot_ms = self._reading, clock.boot_ms()
         if reading is not None and (reading.boot_id != boot_id or reading.boot_ms > boot_ms):
