@@ -82,6 +82,10 @@ class Processor:
     def logged(self, request: Request) -> HandlerResult:
         return PendingResponse(request.reply(body=request.body))
 
+    @handles(RequestCode.PUT_KV_CONFIG, needs=ANY_USER)
+    def only_written(self, request: Request) -> HandlerResult:
+        return PendingResponse(request.reply(), until="written")
+
     @handles(RequestCode.PULL_MESSAGE, needs=ANY_USER)
     def kept(self, request: Request) -> HandlerResult:
         self.held.append(request)
@@ -201,7 +205,9 @@ async def test_every_response_waits_for_proof_of_office_but_facts_and_what_is_co
         bench.send_request(RequestCode.SYNC, body=encode_body(Pair(1, "x"))),
         bench.send_request(RequestCode.UNREGISTER_CLIENT),
         bench.send_request(RequestCode.GET_MIN_OFFSET),
+        bench.send_request(RequestCode.PUT_KV_CONFIG),
     ]
+    bench.log.written.pop()()
     assert (await bench.responses(), len(proofs)) == ([], len(waiting))
     for prove in proofs:
         prove()

@@ -253,7 +253,7 @@ class Dispatcher:
             frame = encode_frame(result.command)
             request.header = request.body = None  # many requests wait for the disk: only the frame is still needed
             # What is confirmed now was in office when it was handled (LogWriter.when_confirmed).
-            self._when[result.until](partial(_deliver, request, frame, result.until != "synced"))
+            self._when[result.until](partial(_deliver, request, frame, result.until == "confirmed"))
             # The log is mostly confirmed at the end of this loop turn.
             request.endpoint.flush_soon()
         elif result is not NO_RESPONSE:
