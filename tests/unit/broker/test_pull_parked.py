@@ -18,6 +18,7 @@ from lockstep.protocol.headers.pull import PullReply
 from lockstep.protocol.messages.message import decode_messages
 from lockstep.protocol.messages.properties import encode_properties
 from lockstep.protocol.messages.record import encode_record
+from lockstep.runtime.requests.dispatch import Dispatcher
 from support.pull_kit import LONG, Broker, turn
 
 QUEUE = ("g", "t", 0)
@@ -355,3 +356,30 @@ async def test_examining_records_for_hidden_keys_counts_for_the_turn(parked: boo
         broker.pull(0, opaque=opaque)
     await asyncio.sleep(0)
     assert len(broker.endpoint.sent) == per_turn
+
+
+@pytest.mark.parametrize(
+    ("offset", "expression", "hides", "code", "is_fact"),
+    [
+        (0, "*", False, ResponseCode.SUCCESS, True),
+        (0, "other", False, ResponseCode.PULL_RETRY_IMMEDIATELY, True),
+        (2, "*", False, ResponseCode.PULL_NOT_FOUND, True),
+        (3, "*", False, ResponseCode.PULL_OFFSET_MOVED, False),
+        (0, "*", True, ResponseCode.SUCCESS, False),
+    ],
+)
+async def test_response_needs_proof_of_office_unless_it_is_true_at_a_former_master_too(
+    offset: int, expression: str, hides: bool, code: ResponseCode, is_fact: bool
+) -> None:
+    """Confirmed messages stay at their offsets. Where a group goes on, and which keys are parked, may have changed since."""
+    broker, proofs = broker_with("a", "b"), list[Callable[[], None]]()
+    broker.dispatcher = Dispatcher([broker.pulls], in_office=proofs.append)
+    if hides:
+        park(broker, "a", 0)
+    broker.pull(offset, subscription=expression)
+    await turn()
+    assert len(proofs) == (not is_fact)
+    for prove in proofs:
+        assert broker.endpoint.take() == []
+        prove()
+    assert (await broker.response()).code == code

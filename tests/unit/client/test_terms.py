@@ -68,7 +68,9 @@ async def test_route_of_a_higher_term_cuts_the_link_and_a_late_one_does_not_lead
             await stack.enter_async_context(consuming(routed, handled))
         await until(lambda: bool(old.endpoints))
         routed.to(new)
+        routed_at = asyncio.get_running_loop().time()
         await until(lambda: bool(new.endpoints) and not old.endpoints)
+        assert asyncio.get_running_loop().time() - routed_at < 2, "the next HEART_BEAT would leave it too, after seconds"
         asked, stored = len(old.requests), old.stored
         if users == "consumer":
             new.store("t", 0, [b"second"])

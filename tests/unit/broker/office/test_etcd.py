@@ -49,6 +49,23 @@ async def answering(raw: bytes, *, closes: bool = False) -> AsyncIterator[Regist
         await register.close()
 
 
+async def test_entry_is_read_as_it_is_now() -> None:
+    """A serializable read of etcd is answered by one member, which may have been cut off from the others for long."""
+    asked: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while raw := await next_request(reader):
+            asked.append(raw)
+            writer.write(http(200, '{"header": {}}'))
+
+    async with listening(serve) as address:
+        register = open_register(RegisterUrl.parse(f"etcd://{address}"), "shop", "broker-a", Host.current(), NO_SECURITY)
+        assert await register.read() == (None, 0)
+        await register.close()
+    key = b64encode(b"lockstep/shop/brokers/broker-a").decode()
+    assert [json.loads(raw.partition(b"\r\n\r\n")[2]) for raw in asked] == [{"key": key}], "linearizable is what etcd does unless asked"
+
+
 async def error_of(call: Awaitable[object], says: str) -> type[RegisterError]:
     """Return the type of the error of a call, which has this text and comes in time."""
     loop = asyncio.get_running_loop()

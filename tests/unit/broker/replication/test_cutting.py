@@ -1,7 +1,8 @@
 """A log that is cut keeps what comes before, wherever the process is killed meanwhile, and nothing of what followed comes back."""
 
+import asyncio
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +18,7 @@ from lockstep.protocol.headers.replication import ReplicaFollowReply
 from lockstep.runtime.security.client_security import NO_SECURITY
 from lockstep.testing.simulation.disk import SimFiles
 from support.store_kit import PATH, Recorded, abandon, all_bodies, append, config, confirmed, host_of, kill, open_store, recovered
+from support.whole_copy import WholeCopy, log_of
 
 
 class Inline:
@@ -85,6 +87,43 @@ async def test_copy_that_is_cut_or_begun_anew_is_another_member(action: PartingA
     assert identity == replica._copy_identity
     assert identity.member != REPLICA.member
     assert identity.forgot
+
+
+async def test_damage_is_replaced_by_what_is_confirmed_and_the_rest_is_cut() -> None:
+    """Behind it the two logs may differ, and the file that is replaced must not have a part of another term's."""
+    files = SimFiles()
+    ends = await stored(files)
+    good, confirmed_to = log_of(files), ends[25]
+    master = WholeCopy(good[:confirmed_to] + bytes(byte ^ 1 for byte in good[confirmed_to:]))
+    damaged = confirmed_to - 100
+    files.flip(f"{PATH}/commitlog/{damaged - damaged % 4096:020d}", damaged % 4096)
+    replica = object.__new__(RunningReplica)
+    replica._host = replace(host_of(files), threads=Inline())
+    replica._config = BrokerConfig(store=PATH, replica_of="10.0.0.1:10911")
+    replica._copy_identity = replace(REPLICA, confirmed=confirmed_to)
+    with held_directory(files, PATH) as directory:
+        await replica._repair(directory, cast(Any, master), 0, frozenset({damaged}))
+        identity = read_copy_identity(directory)
+    assert identity == replica._copy_identity
+    assert (identity.member != REPLICA.member, identity.forgot, master.asked_until) == (True, True, confirmed_to)
+    store, found = await recovered(files, segment_bytes=4096)
+    assert (found.end, found.lost_synced) == (confirmed_to, False)
+    assert log_of(files)[:confirmed_to] == good[:confirmed_to]
+    await store.close()
+
+
+async def test_damaged_copy_is_mended_by_its_master_also_with_cut_corrupt() -> None:
+    files = SimFiles()
+    ends = await stored(files)
+    files.flip(f"{PATH}/commitlog/{0:020d}", ends[2] + 200)
+    with held_directory(files, PATH) as directory:
+        for above in directory.snapshot_positions():  # a start reads the log from its beginning
+            files.unlink(f"{directory.own}/snapshot-{above:020d}")
+    replica = object.__new__(RunningReplica)
+    replica._host, replica._changing = host_of(files), asyncio.Lock()
+    replica._config = BrokerConfig(cluster="test", store=PATH, replica_of="10.0.0.1:10911", cut_corrupt=True)
+    with pytest.raises(StoreCorruptError, match=r"damaged|CRC|record"):
+        await replica._follow()
 
 
 @pytest.mark.parametrize("installing", [False, True])

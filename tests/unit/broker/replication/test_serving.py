@@ -12,7 +12,7 @@ from lockstep.broker.replication.asking import RoleError
 from lockstep.broker.replication.copy_identity import CopyIdentity, Role
 from lockstep.broker.replication.replica_set import LOST_MS
 from lockstep.broker.replication.serving import SUSPENDED_MS, ReplicaServer, _Session
-from lockstep.protocol.headers.replication import ReplicaFetchHeader, ReplicaFetchReply, ReplicaFollowHeader
+from lockstep.protocol.headers.replication import ReplicaAckHeader, ReplicaFetchHeader, ReplicaFetchReply, ReplicaFollowHeader
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.requests.request import NO_RESPONSE
 
@@ -117,6 +117,19 @@ async def test_replica_whose_request_is_on_its_way_when_the_master_stops_learns_
     assert reply.complete
     assert fetched() is NO_RESPONSE, "it knows now"
     await stopping
+
+
+async def test_replica_joins_when_it_has_all_of_a_new_masters_log_confirmed_or_not() -> None:
+    """An earlier master may have confirmed it: with less, this replica could be elected and lack that."""
+    master = Master()
+    master.server._store.writer.confirmed = 0  # type: ignore[misc]
+    endpoint: Any = SimpleNamespace(id=1, peer="p", on_close=[])
+    master.server._connect(endpoint, ReplicaFollowHeader("broker-a", "c", "store", "b", "elsewhere", 3, 0, "1"), 3)
+    for has, joins in ((3, False), (6, False), (7, True)):
+        header = ReplicaAckHeader(has, has, has, 0)
+        master.server.ack(cast(Any, SimpleNamespace(endpoint=endpoint, header=header)))
+        await asyncio.sleep(0)
+        assert [sorted(members) for members in master.saved] == ([["a", "b"]] if joins else []), has
 
 
 async def test_replica_with_another_id_replaces_the_member_that_it_was_also_in_the_list() -> None:

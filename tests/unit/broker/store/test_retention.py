@@ -1,6 +1,7 @@
 """Retention: which segments are removed, and the bounds of the queues afterwards."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -59,6 +60,18 @@ async def test_retention_age_is_exact_to_the_millisecond() -> None:
     start = host.clock.wall_ms() - 5 * HOUR_MS
     assert await store.retention(start + 3 * HOUR_MS) == []
     assert await store.retention(start + 3 * HOUR_MS + 1) == [("orders", 0, 4)]
+    await store.close()
+
+
+@pytest.mark.parametrize(("log_bytes_max", "kept"), [(None, 4096), (16384, 8192)])
+async def test_files_that_a_replica_still_copies_are_kept_while_there_is_room(log_bytes_max: int | None, kept: int) -> None:
+    files = SimFiles()
+    host = host_of(files)
+    store = await create_aged_store(files, host, retention_ms=2 * HOUR_MS)
+    store.apply(replace(store._retention.config, log_bytes_max=log_bytes_max))
+    store.pin_log(lambda: 4096)
+    await store.retention(host.clock.wall_ms() + 24 * HOUR_MS)
+    assert store.log_bounds[0] == kept
     await store.close()
 
 

@@ -1,0 +1,61 @@
+"""What a copy writes into the register when it becomes the master."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lockstep.broker.office.office import Office
+from lockstep.broker.office.register import Entry
+from lockstep.broker.office.rules import OwnCopy
+from lockstep.broker.office.standing import Standing
+from lockstep.broker.replication.copy_identity import CopyIdentity, Role
+from lockstep.broker.running_replica import RunningReplica
+from lockstep.runtime.host import Host
+from support.registers import MEMBERS, MemoryRegister, entry
+
+pytestmark = pytest.mark.simulated
+
+LATE = 1 << 40
+"""A term of a clock that was far ahead."""
+
+
+@pytest.mark.parametrize(
+    ("found", "of_log"),
+    [
+        pytest.param(None, LATE, id="the first entry of a pair's log"),
+        pytest.param(entry(7), LATE, id="the register was set back, and an operator decides"),
+        pytest.param(entry(LATE), 7, id="the log has not the last term, and an operator decides"),
+    ],
+)
+async def test_term_of_a_new_master_is_above_those_of_its_log_and_of_the_register(found: Entry | None, of_log: int) -> None:
+    host, register = Host.current(), MemoryRegister(found)
+    office = Office(host, register, "etcd://10.0.0.9:2379")
+    await office.look()
+    standing, own = Standing(host, office, "broker-a", lambda: "10.0.0.1:10911", 3_000), OwnCopy(MEMBERS[0], "log", of_log, may_create=True)
+    if found is None:
+        tenure: Any = await standing.create(own, "log", {}, assumed_loss=False)
+    else:
+        tenure = await standing._rule_alone(own, found, "unclean")
+    assert (tenure.term, tenure.replaced_term) == (LATE + 1, 0 if found is None else found.term)
+
+
+@pytest.mark.parametrize(
+    ("installing", "stopping", "opened", "stands"),
+    [(False, False, True, True), (True, False, True, False), (False, True, True, False), (False, False, False, False)],
+)
+async def test_copy_that_is_being_made_or_mended_does_not_stand(installing: bool, stopping: bool, opened: bool, stands: bool) -> None:
+    """The register would name a master that can't serve, and that no master mends any more."""
+    host, register = Host.current(), MemoryRegister(entry(7))
+    office = Office(host, register, "etcd://10.0.0.9:2379")
+    standing = Standing(host, office, "broker-a", lambda: "10.0.0.2:10911", 3_000)
+    await office.look()
+    standing.master = entry(7).replicas[MEMBERS[0]]
+    copy = RunningReplica.__new__(RunningReplica)
+    copy._copy_identity, copy._store, copy._state = CopyIdentity(MEMBERS[1], Role.REPLICA, installing=installing), None, None
+    following: Any = SimpleNamespace(stopping=asyncio.Event())
+    if stopping:
+        following.stopping.set()
+    copy._following = following if opened else None
+    assert (await standing._consider(copy, lost=True) is not None, register.version) == (stands, 2 if stands else 1)
