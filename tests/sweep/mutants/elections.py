@@ -6,19 +6,37 @@ from dataclasses import replace
 from typing import Any
 
 from lockstep.broker.app import Broker
-from lockstep.broker.office import rules, standing
+from lockstep.broker.groups.effect_runner import EffectRunner
+from lockstep.broker.nameserver_registration import NameserverRegistration
+from lockstep.broker.office import beginning, rules, standing
+from lockstep.broker.office.etcd import EtcdRegister
 from lockstep.broker.office.office import Office
 from lockstep.broker.office.register import Entry, RegisterUnknownError, RegisterUnreachableError, Version
 from lockstep.broker.office.rules import Called, OwnCopy, elected, with_members
 from lockstep.broker.office.ruling import Ruling
+from lockstep.broker.processors import pull
+from lockstep.broker.processors.lock import LockProcessor
+from lockstep.broker.processors.offset import OffsetProcessor
 from lockstep.broker.replication.following import Following
 from lockstep.broker.replication.serving import ReplicaServer
 from lockstep.broker.running import RunningBroker
 from lockstep.broker.store.log.log_writer import LogWriter
 from lockstep.broker.store.log.store_clock import StoreClock
+from lockstep.client.broker_link import BrokerLink
+from lockstep.client.route_cache import RouteCache
+from lockstep.protocol.codes import ResponseCode
 from lockstep.runtime.clock import Clock
 from lockstep.runtime.daemon import Tasks
+from lockstep.runtime.requests import dispatch
 from sweep.mutants.registry import Patches, mutant
+
+OFFICE = "tests/unit/broker/office"
+AT_ONCE = "tests/unit/runtime/test_access.py::test_responses_that_need_no_proof_of_office_are_these"
+PULLS = "tests/unit/broker/test_pull_parked.py"
+DISPATCH = "tests/unit/runtime/test_dispatch.py"
+EFFECTS = "tests/unit/broker/test_effect_runner.py"
+REGISTRATION = "tests/unit/broker/test_nameserver_registration.py"
+PROOF = "test_where_a_copy_may_become_master_everything_waits_until_all_have_heard_a_later_frame"
 
 
 @mutant("failover")
@@ -181,3 +199,124 @@ def an_elected_copy_believes_its_wall_clock(patch: Patches) -> None:
         return start(self, clock, boot_id)
 
     patch.set(StoreClock, "start", believe)
+
+
+@mutant("failover", aimed=f"tests/unit/broker/store/test_replica_log.py::{PROOF}")
+def a_response_joins_an_earlier_turn(patch: Patches) -> None:
+    """What waits for confirmation waits for a frame that left after it was handled, also if it has appended nothing."""
+    patch.set(LogWriter, "when_confirmed", lambda self, callback: self._waiters.call_when_confirmed(callback, self.turn_is_open))
+
+
+@mutant("failover", aimed=AT_ONCE)
+def an_empty_sync_is_answered_at_once(patch: Patches) -> None:
+    """A SYNC without items proves that its session lives, so its response needs proof of office."""
+    _at_once(patch, LockProcessor.sync)
+
+
+@mutant("failover", aimed=AT_ONCE)
+def offsets_are_told_at_once(patch: Patches) -> None:
+    """A former master tells nobody the offset of a group: a client of RocketMQ would commit it at the new one."""
+    _at_once(patch, OffsetProcessor.query)
+
+
+def _at_once(patch: Patches, handler: Any) -> None:
+    patch.set(handler, "__handles__", tuple(replace(spec, at_once=True) for spec in handler.__handles__))
+
+
+@mutant("failover", aimed=f"{PULLS}::test_response_needs_proof_of_office_unless_it_is_true_at_a_former_master_too")
+def a_moved_offset_is_a_fact(patch: Patches) -> None:
+    """A former master moves no reader to another offset."""
+    patch.set(pull, "_FACTS", (*pull._FACTS, ResponseCode.PULL_OFFSET_MOVED))
+
+
+@mutant("failover", aimed=f"{DISPATCH}::test_every_response_waits_for_proof_of_office_but_facts_and_what_is_confirmed")
+def a_written_send_needs_no_proof(patch: Patches) -> None:
+    """The response to a send that waits for less than confirmation waits for proof of office."""
+    deliver = dispatch._deliver
+    patch.set(dispatch, "_deliver", lambda request, frame, is_fact: deliver(request, frame, True))
+
+
+@mutant("register", aimed="tests/sim/test_elections.py::test_register_that_was_set_back_changes_nothing")
+def a_register_that_was_set_back_is_believed(patch: Patches) -> None:
+    """Nobody stands or follows where the register is at an earlier term than the log."""
+    first = rules.first_step
+    for module in (standing, beginning):
+        patch.set(module, "first_step", lambda name, entry, own: first(name, entry, replace(own, term=0)))
+
+
+@mutant("register", aimed=f"{OFFICE}/test_standing.py::test_term_of_a_new_master_is_above_those_of_its_log_and_of_the_register")
+def a_term_is_not_above_that_of_the_log(patch: Patches) -> None:
+    """A term that begins without an election by the set is above the last one of the log."""
+    create, rule_alone = standing.Standing.create, standing.Standing._rule_alone
+    patch.set(standing.Standing, "create", lambda self, own, *rest, **more: create(self, replace(own, term=0), *rest, **more))
+    patch.set(standing.Standing, "_rule_alone", lambda self, own, *rest: rule_alone(self, replace(own, term=0), *rest))
+
+
+@mutant("failover")
+def each_election_assumes_a_loss(patch: Patches) -> None:
+    """An election that can't have lost anything changes no epoch and no generation."""
+    patch.set(rules, "_assumes", lambda entry, own: True)
+
+
+@mutant("register", aimed=f"{OFFICE}/test_etcd.py::test_entry_is_read_as_it_is_now")
+def one_member_of_etcd_answers_for_all(patch: Patches) -> None:
+    """The entry is read by the majority of etcd, not as one member has it."""
+    call = EtcdRegister._call
+
+    async def serializable(self: EtcdRegister, attempt: Any, path: str, asked: dict[str, Any]) -> dict[str, Any]:
+        return await call(self, attempt, path, {**asked, "serializable": True})
+
+    patch.set(EtcdRegister, "_call", serializable)
+
+
+@mutant(
+    "failover",
+    aimed=f"{EFFECTS}::test_effects_wait_for_the_log_in_order_and_nothing_is_drained_while_notices_wait",
+)
+def effects_leave_before_they_are_confirmed(patch: Patches) -> None:
+    """Clients are told of a change, and their connections closed, when the log has confirmed it."""
+    drain = EffectRunner._drain
+
+    def at_once(self: EffectRunner) -> None:
+        self._when_confirmed = lambda callback: callback()
+        drain(self)
+
+    patch.set(EffectRunner, "_drain", at_once)
+
+
+@mutant(
+    "failover",
+    aimed=f"{REGISTRATION}::test_layouts_are_registered_when_the_log_has_confirmed_them_whatever_the_reason",
+)
+def layouts_are_registered_before_they_are_confirmed(patch: Patches) -> None:
+    """Nameservers learn a layout, or a deletion, when the log has confirmed it."""
+
+    async def at_once(self: NameserverRegistration) -> None:
+        return
+
+    patch.set(NameserverRegistration, "confirmed", at_once)
+
+
+@mutant("failover", aimed="tests/unit/client/test_terms.py::test_route_of_a_higher_term_cuts_the_link_and_a_late_one_does_not_lead_back")
+def a_link_of_a_lower_term_is_kept(patch: Patches) -> None:
+    """A client that has heard of a higher term leaves its connection to the master before, although it is up."""
+    patch.set(BrokerLink, "follow", lambda self, term: self._link.retry())
+
+
+@mutant("failover", aimed="tests/unit/client/test_terms.py::test_term_that_the_broker_itself_has_named_counts_as_that_of_a_route")
+def a_lower_term_is_followed(patch: Patches) -> None:
+    """A client that has heard of a term uses neither a route nor a connection of a lower one."""
+    patch.set(RouteCache, "hear", lambda self, broker_name, term: self._terms.update({broker_name: term}) or True)
+
+
+@mutant("register", aimed=f"{OFFICE}/test_standing.py::test_term_of_a_new_master_is_above_those_of_its_log_and_of_the_register")
+def the_term_before_is_that_of_the_log(patch: Patches) -> None:
+    """A master tells nameservers the term that it has replaced in the register, which its log may lack."""
+    of = standing.Tenure.of
+    patch.set(standing.Tenure, "of", staticmethod(lambda entry, before: replace(of(entry, before), replaced_term=0)))
+
+
+@mutant("register", aimed="tests/sim/test_elections.py::test_without_the_register_nothing_ends_and_nobody_is_elected")
+def a_master_that_nobody_hears_is_ready(patch: Patches) -> None:
+    """A master that can reach neither its set nor the register is suspended: it says so, and takes no sends."""
+    patch.set(Ruling, "_suspend", lambda self, unproven_ms: None)

@@ -7,22 +7,30 @@ from typing import Any
 
 from lockstep.broker import running_replica
 from lockstep.broker.office import beginning
-from lockstep.broker.replication import asking, copy_identity, cutting, start_rules
-from lockstep.broker.replication.copy_identity import CopyIdentity
+from lockstep.broker.replication import asking, copy_identity, cutting, following, log_parting, start_rules
+from lockstep.broker.replication.copy_identity import CopyIdentity, Role
 from lockstep.broker.replication.following import Following
+from lockstep.broker.replication.installing import Install
+from lockstep.broker.replication.log_parting import Parting, PartingAction, Term
+from lockstep.broker.replication.refetching import refetch
 from lockstep.broker.replication.replica_set import Replica, ReplicaSet
 from lockstep.broker.replication.serving import ReplicaServer
 from lockstep.broker.replication.start_rules import CopyStatus, StartVerdict
 from lockstep.broker.running import RunningBroker
 from lockstep.broker.running_replica import RunningReplica
 from lockstep.broker.state import BrokerState
-from lockstep.broker.store import FlushMode, Recovery
+from lockstep.broker.store import FlushMode, Recovery, Store
+from lockstep.broker.store.log.checkpoint import Checkpointer
+from lockstep.broker.store.log.log_writer import LogWriter
 from lockstep.broker.store.replica_log import ReplicaLog
 from lockstep.broker.store.start.directory import StoreDirectory
+from lockstep.protocol.fields import from_plain
+from lockstep.protocol.headers.replication import ReplicaFetchReply
 from lockstep.runtime.host import Random
 from sweep.mutants.registry import Patches, mutant
 
 RULES = "tests/unit/broker/replication"
+STORE = "tests/unit/broker/store"
 
 
 @mutant("replica")
@@ -207,3 +215,179 @@ def the_next_bytes_are_told_as_stored(patch: Patches) -> None:
 def a_repaired_copy_keeps_its_id(patch: Patches) -> None:
     """A copy that was cut, or begun anew, has another member id."""
     patch.set(RunningReplica, "_become_another", lambda self: None)
+
+
+@mutant("replica", aimed=f"{RULES}/test_replica_set.py::test_replica_joins_when_it_has_what_was_written_when_it_was_counted")
+def a_replica_joins_before_it_has_caught_up(patch: Patches) -> None:
+    """A replica joins the set when it has what was written when it was counted."""
+    progress = ReplicaSet.progress
+
+    def at_once(self: ReplicaSet, member: str, stored: int, *rest: Any, **more: Any) -> None:
+        progress(self, member, stored, *rest, **more)
+        replica = self.replicas[member]
+        replica.target = None if replica.target is None else min(replica.target, stored)
+
+    patch.set(ReplicaSet, "progress", at_once)
+
+
+@mutant("failover", aimed=f"{RULES}/test_serving.py::test_replica_joins_when_it_has_all_of_a_new_masters_log_confirmed_or_not")
+def a_new_master_admits_by_what_it_has_confirmed(patch: Patches) -> None:
+    """A replica joins the set of a new master when it has all of that one's log: an earlier master may have confirmed it."""
+
+    def by_confirmed(self: ReplicaServer, session: Any, header: Any, trouble: str = "") -> None:
+        confirmed, now_ms = self._store.writer.confirmed, self._host.clock.boot_ms()
+        self.replicas.progress(session.member, header.stored, header.synced, header.applied, confirmed, now_ms, trouble)
+        self._changed()
+
+    patch.set(ReplicaServer, "_progress", by_confirmed)
+
+
+@mutant("failover", "promote", aimed=f"{RULES}/test_log_parting.py::test_parting")
+def logs_part_by_length_alone(patch: Patches) -> None:
+    """Two logs are equal up to the end of the last term that both have, not up to the end of the shorter one."""
+    patch.set(log_parting, "end_of_term", lambda terms, index, log_end: log_end)
+
+
+@mutant("promote", aimed=f"{RULES}/test_log_parting.py::test_replica_keeps_just_what_both_logs_have")
+def terms_of_one_number_are_one_term(patch: Patches) -> None:
+    """Terms of the same number are told apart by their beginning and by their writer."""
+    patch.set(Term, "key", property(lambda self: self.number))
+
+
+@mutant("promote", aimed=f"{RULES}/test_log_parting.py::test_parting")
+def what_was_confirmed_is_cut(patch: Patches) -> None:
+    """A replica cuts nothing that it knows to be confirmed, unless a later term says that a loss was assumed."""
+
+    def cutting_it(action: PartingAction, keep: int = 0) -> Parting:
+        return Parting(PartingAction.TRUNCATE if action is PartingAction.REFUSE else action, keep)
+
+    patch.set(log_parting, "Parting", cutting_it)
+
+
+@mutant("replica", "failover", aimed=f"{STORE}/test_replica_log.py::test_snapshot_waits_for_the_copies_and_fails_with_the_store")
+def a_snapshot_does_not_wait_for_the_copies(patch: Patches) -> None:
+    """A snapshot is written when every copy has the log up to its position: what only the master has may be cut."""
+    write = Checkpointer.write
+
+    async def alone(self: Checkpointer, *parts: Any) -> None:
+        during = Patches()
+        during.set(LogWriter, "confirmed", property(lambda self: self._log.written))
+        try:
+            await write(self, *parts)
+        finally:
+            during.undo()
+
+    patch.set(Checkpointer, "write", alone)
+
+
+@mutant("power_all", "promote", aimed=f"{RULES}/test_copy_identity.py::test_new_directory_is_a_new_member_that_has_forgotten_nothing")
+def a_replica_does_not_record_its_boot(patch: Patches) -> None:
+    """A replica records the boot and the flush mode of its start before it acknowledges anything."""
+    mark = StoreDirectory.mark_boot
+
+    def of_masters(self: StoreDirectory, boot_id: str, flush: str) -> None:
+        found = copy_identity.read_copy_identity(self)
+        if found is None or found.role is Role.MASTER:
+            mark(self, boot_id, flush)
+
+    patch.set(StoreDirectory, "mark_boot", of_masters)
+
+
+@mutant("replica", aimed=f"{STORE}/test_retention.py::test_files_that_a_replica_still_copies_are_kept_while_there_is_room")
+def the_log_that_a_replica_copies_is_not_pinned(patch: Patches) -> None:
+    """Files that are only old are kept while a replica still copies them."""
+    patch.set(Store, "pin_log", lambda self, pinned: None)
+
+
+@mutant("replica_retention", aimed=f"{STORE}/test_replica_log.py::test_files_that_the_first_sync_after_a_start_covers_are_removed_after_it")
+def a_replica_keeps_what_its_master_has_removed(patch: Patches) -> None:
+    """A replica removes the files that its master has removed."""
+
+    async def kept(self: Store, log_start: int) -> None:
+        return
+
+    patch.set(Store, "follow_retention", kept)
+
+
+@mutant("failover", aimed="tests/unit/broker/office/test_standing.py::test_copy_that_is_being_made_or_mended_does_not_stand")
+def a_damaged_copy_stands(patch: Patches) -> None:
+    """A copy that is being made, or mended, does not stand for election."""
+    patch.set(RunningReplica, "is_whole", lambda self: True)
+
+
+@mutant("promote", aimed=f"{RULES}/test_promotion.py::test_promotion_that_may_lose_something_is_refused")
+def a_copy_that_may_have_forgotten_is_promoted(patch: Patches) -> None:
+    """A replica that may lack what it acknowledged is not promoted unasked."""
+    status = RunningReplica.status
+    patch.set(RunningReplica, "status", lambda self: replace(status(self), may_have_forgotten=False))
+
+
+@mutant("replica", aimed=f"{RULES}/test_cutting.py::test_damage_is_replaced_by_what_is_confirmed_and_the_rest_is_cut")
+def a_repair_takes_more_than_is_confirmed(patch: Patches) -> None:
+    """A damaged file is replaced up to what this copy knows to be confirmed: behind it the two logs may differ."""
+
+    async def all_of_it(host: Any, directory: Any, identity: Any, starts: Any, confirmed: int, endpoint: Any) -> None:
+        await refetch(host, directory, identity, starts, confirmed + 1_000, endpoint)
+
+    patch.set(running_replica, "refetch", all_of_it)
+
+
+@mutant("replica", aimed=f"{RULES}/test_cutting.py::test_damaged_copy_is_mended_by_its_master_also_with_cut_corrupt")
+def a_replica_cuts_what_is_damaged(patch: Patches) -> None:
+    """A replica ignores --cut-corrupt: its master has what is damaged."""
+    patch.set(running_replica, "replace", lambda it, **changes: it if "cut_corrupt" in changes else replace(it, **changes))
+
+
+@mutant("failover", aimed=f"{RULES}/test_following.py::test_response_that_does_not_continue_the_log_is_refused")
+def a_lower_term_is_heard(patch: Patches) -> None:
+    """A replica takes nothing of another term than that of the master that it follows."""
+    _believing(patch, "term")
+
+
+@mutant("replica", aimed=f"{RULES}/test_following.py::test_response_that_does_not_continue_the_log_is_refused")
+def a_missing_response_is_not_noticed(patch: Patches) -> None:
+    """A replica takes the responses of its master in order, without a gap."""
+    _believing(patch, "number")
+
+
+@mutant("replica", aimed=f"{RULES}/test_following.py::test_response_that_does_not_continue_the_log_is_refused")
+def the_sum_of_copied_bytes_is_not_compared(patch: Patches) -> None:
+    """A replica compares the bytes that it receives with their CRC."""
+    _believing(patch, "crc")
+
+
+@mutant("promote", aimed=f"{RULES}/test_following.py::test_log_is_complete_when_the_master_has_ended_its_own_and_this_one_has_all_of_it")
+def a_log_is_complete_before_its_end(patch: Patches) -> None:
+    """A replica has everything of a master that has stopped in order when its log ends where that one's does."""
+    _believing(patch, "written")
+
+
+def _believing(patch: Patches, field: str) -> None:
+    """Let a replica take this field of a response for what it has to be."""
+
+    class Believed(int):
+        __hash__ = int.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __ne__(self, other: object) -> bool:
+            return False
+
+    def read(kind: Any, fields: Any) -> Any:
+        reply = from_plain(kind, fields)
+        return replace(reply, **{field: Believed(getattr(reply, field))}) if kind is ReplicaFetchReply else reply
+
+    patch.set(following, "from_plain", read)
+
+
+@mutant("failover", aimed=f"{RULES}/test_installing.py::test_new_copy_has_the_log_the_tables_and_the_names_of_its_master")
+def a_replica_has_a_proof_of_its_own(patch: Patches) -> None:
+    """All copies of a log have one proof: for nameservers they are one store, whose terms rise."""
+    run = Install.run
+
+    async def with_another(self: Install, *parts: Any) -> None:
+        await run(self, *parts)
+        self._directory.replace(f"{self._directory.own}/proof", self._host.random.token(16).hex().encode())
+
+    patch.set(Install, "run", with_another)
