@@ -87,12 +87,15 @@ class Office:
                     return wanted
 
     async def _swap_surely(self, version: Version, wanted: Entry) -> bool:
-        """Return whether the entry was swapped, when that is certain. `entry` and `version` are as read after it."""
+        """Return whether the entry was swapped and is still that one, when that is certain. `entry` and `version` are as read after it.
+
+        It can be another one although it was swapped: while the register could not be read, another copy has been elected.
+        """
         while True:
             try:
-                is_swapped = await self._register.swap(version, wanted)
+                await self._register.swap(version, wanted)
                 await self._read_surely()
-                return is_swapped or (self.entry is not None and self.entry.write == wanted.write)
+                return self.entry is not None and self.entry.write == wanted.write
             except RegisterUnreachableError as error:
                 self._note(str(error))
                 await asyncio.sleep(AGAIN_S)

@@ -1,6 +1,7 @@
 """What a copy writes into the register when it becomes the master."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -59,3 +60,20 @@ async def test_copy_that_is_being_made_or_mended_does_not_stand(installing: bool
         following.stopping.set()
     copy._following = following if opened else None
     assert (await standing._consider(copy, lost=True) is not None, register.version) == (stands, 2 if stands else 1)
+
+
+async def test_copy_that_was_elected_does_not_rule_if_another_one_was_elected_before_it_could_read_that() -> None:
+    """It follows that one meanwhile, and may have the later term in its log."""
+    host, register = Host.current(), MemoryRegister(before := entry(7))
+    office, swap = Office(host, register, "etcd://10.0.0.9:2379"), register.swap
+    standing = Standing(host, office, "broker-a", lambda: "10.0.0.2:10911", 3_000)
+    await office.look()
+
+    async def overtaken(version: int, wanted: Entry) -> bool:
+        assert await swap(version, wanted)
+        return await swap(register.version, replace(wanted, master=MEMBERS[2], term=wanted.term + 1, write=f"{MEMBERS[2]}-1"))
+
+    register.swap = overtaken  # type: ignore[method-assign]
+    assert await standing.stand(OwnCopy(MEMBERS[1], "log", 7, may_create=False)) is None
+    assert register.value is not None
+    assert (register.value.master, register.value.in_sync) == (MEMBERS[2], before.in_sync)
