@@ -173,6 +173,7 @@ class ReplicaServer:
         """Count nobody any more. Nothing is confirmed to clients afterwards: their connections are closed."""
         self._timer.cancel()
         self._store.writer.copies = None
+        self._store.writer.copies_advanced()  # a snapshot may wait for them, and the end of the broker for that
 
     # ---------------------------------------------------------------------------------------------------------------- Copies
 

@@ -15,6 +15,8 @@ from lockstep.broker.replication.serving import SUSPENDED_MS, ReplicaServer, _Se
 from lockstep.protocol.headers.replication import ReplicaAckHeader, ReplicaFetchHeader, ReplicaFetchReply, ReplicaFollowHeader
 from lockstep.runtime.daemon import Tasks
 from lockstep.runtime.requests.request import NO_RESPONSE
+from lockstep.testing.simulation.disk import SimFiles
+from support.store_kit import append, open_store
 
 
 class Master:
@@ -157,3 +159,19 @@ async def test_connection_of_a_replica_that_another_one_of_it_replaces_is_cut_so
     assert (cut, list(master.server._sessions)) == ([2, 1], [3])
     connect(4, "b")
     assert (cut, list(master.server._sessions)) == ([2, 1, 3], [4]), "it has lost its power, and is another member"
+
+
+async def test_snapshot_that_waits_for_a_lost_replica_does_not_hold_up_the_end_of_its_master() -> None:
+    server, store = Master().server, await open_store(SimFiles())
+    store.writer.copies = server
+    append(store, b"what the replica lacks")
+    writing = asyncio.ensure_future(store.write_snapshot(["tables"]))
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert not writing.done()
+    server._store = store
+    server.stop()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert writing.done()
+    await store.close()
