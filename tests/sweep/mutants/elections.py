@@ -320,3 +320,33 @@ def the_term_before_is_that_of_the_log(patch: Patches) -> None:
 def a_master_that_nobody_hears_is_ready(patch: Patches) -> None:
     """A master that can reach neither its set nor the register is suspended: it says so, and takes no sends."""
     patch.set(Ruling, "_suspend", lambda self, unproven_ms: None)
+
+
+@mutant(
+    "failover",
+    aimed=f"{OFFICE}/test_standing.py::test_copy_that_was_elected_does_not_rule_if_another_one_was_elected_before_it_could_read_that",
+)
+def an_election_that_is_over_counts(patch: Patches) -> None:
+    """Who was elected does not rule if another copy was elected before it could read that."""
+
+    async def carried_out(self: Office, version: Version, wanted: Entry) -> bool:
+        is_swapped = await self._register.swap(version, wanted)
+        await self._read_surely()
+        return is_swapped
+
+    patch.set(Office, "_swap_surely", carried_out)
+
+
+@mutant(
+    "failover",
+    aimed="tests/unit/broker/replication/test_serving.py"
+    "::test_snapshot_that_waits_for_a_lost_replica_does_not_hold_up_the_end_of_its_master",
+)
+def the_end_waits_for_a_lost_replica(patch: Patches) -> None:
+    """A master that ends waits for no replica any more: what waited for one goes on."""
+
+    def stop(self: ReplicaServer) -> None:
+        self._timer.cancel()
+        self._store.writer.copies = None
+
+    patch.set(ReplicaServer, "stop", stop)
