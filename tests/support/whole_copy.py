@@ -32,7 +32,7 @@ class WholeCopy:
         at, size = int(fields["position"]), int(fields["maxBytes"])
         self.asked_until = max(self.asked_until, at + size)
         data = self._log[at : min(at + size, at - at % 4096 + 4096)]
-        return _answer(ReplicaFetchReply(1, 7, crc32(data), len(self._log), 0, len(self._log)), data)
+        return _answer(ReplicaFetchReply(1, 7, crc32(data), len(self._log), 0, len(self._log), 0), data)
 
 
 def _answer(reply: object, body: bytes) -> Any:

@@ -52,7 +52,7 @@ async def test_copy_that_is_being_made_or_mended_does_not_stand(installing: bool
     office = Office(host, register, "etcd://10.0.0.9:2379")
     standing = Standing(host, office, "broker-a", lambda: "10.0.0.2:10911", 3_000)
     await office.look()
-    standing.master = entry(7).replicas[MEMBERS[0]]
+    standing.master, standing._followed_term = entry(7).replicas[MEMBERS[0]], 7
     copy = RunningReplica.__new__(RunningReplica)
     copy._copy_identity, copy._store, copy._state = CopyIdentity(MEMBERS[1], Role.REPLICA, installing=installing), None, None
     following: Any = SimpleNamespace(stopping=asyncio.Event())
