@@ -60,8 +60,12 @@ class Copies:
         given = ["--name", "broker-a", "--listen", self.addresses[place], "--store", str(self.store(place))]
         if place in self.advertised:
             given += ["--advertise", self.advertised[place]]
-        own = role or ("--ha", f"{self.register.scheme}://{self.registers.get(place, self.register.address)}")
+        own = role or self.role(place)
         return ["-m", "lockstep.broker", *given, "--nameserver", self.cluster.nameservers, *own, *self.options]
+
+    def role(self, place: str) -> tuple[str, ...]:
+        """Return the options of a copy under the register."""
+        return "--ha", f"{self.register.scheme}://{self.registers.get(place, self.register.address)}"
 
     def store(self, place: str) -> Path:
         return self.cluster.folder / f"store-{place}"

@@ -25,6 +25,7 @@ from lockstep.broker.running_replica import RunningReplica
 from lockstep.broker.running_settings import RunningSettings
 from lockstep.broker.state import BrokerState
 from lockstep.broker.store import Store
+from lockstep.broker.store.errors import StoreCorruptError
 from lockstep.broker.tables.send_gate import SendGate
 from lockstep.protocol.bodies import BrokerStatus
 from lockstep.protocol.errors import StateError
@@ -152,7 +153,7 @@ class Broker:
             await self._rule(tenure)
 
     async def _rule(self, tenure: Tenure) -> None:
-        """Start as the elected master, and step down when another copy is elected."""
+        """Start as the elected master, and step down when another copy is elected, or if this one is damaged and others have everything."""
         office = self._office
         assert office is not None
         office.deposed.clear()
@@ -160,6 +161,13 @@ class Broker:
             await self._start_master(tenure)
         except DeposedError:
             await self._step_down()
+        except StoreCorruptError as error:
+            if not tenure.others:
+                raise
+            then = "another copy of the set is elected after the silence of this one, and mends it"
+            log.error("office.damaged", error=str(error), then=then)
+            await self._end_master(is_clean=False)
+            await self._start_replica()
         else:
             self._tasks.spawn(self._until_deposed(office), "broker.deposed")
 
@@ -240,7 +248,8 @@ class Broker:
         config, host = self.config, self._host
         began_ms = host.clock.monotonic_ms()
         budget = config.budget(host.descriptors.limit)
-        store_config = replace(config.store_config(), open_file_count_max=budget.open_files_max)
+        cut_corrupt = config.cut_corrupt and (tenure is None or not tenure.others)  # otherwise another copy has what is damaged here
+        store_config = replace(config.store_config(), open_file_count_max=budget.open_files_max, cut_corrupt=cut_corrupt)
         log_id, without = "" if tenure is None else tenure.log, config.adopt_without
         opened = await open_store(store_config, host, config.identity(), adopt=config.adopt, without=without, new_store_id=log_id)
         self._store = store = opened.store

@@ -45,6 +45,7 @@ UNLIMITED = {
     "clock.jumped": ON_A_TIMER,
     "events.left_out": ON_A_TIMER,
     "group.forgotten": "once for each group that is forgotten, a day's groups after a day: at most as many as may be known",
+    "office.damaged": ONCE_A_START,
     "office.elected": A_TERM,
     "office.hands_over": A_TERM,
     "office.left": A_TERM,
