@@ -233,7 +233,7 @@ def a_moved_offset_is_a_fact(patch: Patches) -> None:
 def a_written_send_needs_no_proof(patch: Patches) -> None:
     """The response to a send that waits for less than confirmation waits for proof of office."""
     deliver = dispatch._deliver
-    patch.set(dispatch, "_deliver", lambda request, frame, is_fact: deliver(request, frame, True))
+    patch.set(dispatch, "_deliver", lambda request, _, frame: deliver(request, request.send_proven, frame))
 
 
 @mutant("register", aimed="tests/sim/test_elections.py::test_register_that_was_set_back_changes_nothing")

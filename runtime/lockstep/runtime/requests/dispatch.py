@@ -252,16 +252,17 @@ class Dispatcher:
             # Encoded now, so that a response that can't be encoded fails the request here, not in the log's callback.
             frame = encode_frame(result.command)
             request.header = request.body = None  # many requests wait for the disk: only the frame is still needed
-            # What is confirmed now was in office when it was handled (LogWriter.when_confirmed).
-            self._when[result.until](partial(_deliver, request, frame, result.until == "confirmed"))
+            # Of these, only what is confirmed was in office after it was handled (LogWriter.when_confirmed).
+            deliver = request.send_proven if result.until == "confirmed" else request.respond_encoded
+            self._when[result.until](partial(_deliver, request, deliver, frame))
             # The log is mostly confirmed at the end of this loop turn.
             request.endpoint.flush_soon()
         elif result is not NO_RESPONSE:
             raise TypeError(f"a handler returned {type(result).__name__}, not a HandlerResult")
 
 
-def _deliver(request: Request, frame: bytes, is_fact: bool) -> None:
+def _deliver(request: Request, deliver: Callable[[bytes], None], frame: bytes) -> None:
     try:
-        request.respond_encoded(frame, is_fact=is_fact)
+        deliver(frame)
     except Exception as error:
         request.fail(error)

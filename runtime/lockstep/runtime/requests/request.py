@@ -157,15 +157,18 @@ class Request:
             self.endpoint.send(command)
         self.is_done = True
 
-    def respond_encoded(self, frame: bytes, *, is_fact: bool = False) -> None:
-        """Send a response that is encoded already, and so known to fit a frame, unless one was sent. `is_fact` as in `respond`."""
-        if self.is_done:
-            return
-        if self.in_office is not None and not is_fact:
-            self.in_office(partial(self.respond_encoded, frame, is_fact=True))
-            return
-        self.endpoint.send_frame(frame)
-        self.is_done = True
+    def respond_encoded(self, frame: bytes) -> None:
+        """Send a response that is encoded already, and so known to fit a frame, unless one was sent. It waits as in `respond`."""
+        if self.in_office is None:
+            self.send_proven(frame)
+        elif not self.is_done:
+            self.in_office(partial(self.send_proven, frame))
+
+    def send_proven(self, frame: bytes) -> None:
+        """Send an encoded response that needs no proof of office any more, unless one was sent."""
+        if not self.is_done:
+            self.endpoint.send_frame(frame)
+            self.is_done = True
 
     def fail(self, error: Exception) -> None:
         """Send the response for `error` by the table above. Log any unforeseen error with the connection, the request and the traceback.
